@@ -1,0 +1,80 @@
+"""Time, injected. Nothing in the control plane reads the wall clock or sleeps by itself.
+
+``SystemClock`` is the real one. ``ManualClock`` moves only when a test says so, which is how a
+four-hour canary runs in milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """Wall-clock time, timezone-aware, UTC. For records, never for measuring."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that only go forward. For leases, deadlines and durations."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class ManualClock:
+    """A clock for tests. ``await advance(s)`` wakes every sleeper whose time has come, in order."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._start = start
+        self._elapsed = 0.0
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._order = itertools.count()
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=self._elapsed)
+
+    def monotonic(self) -> float:
+        return self._elapsed
+
+    async def sleep(self, seconds: float) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._elapsed + max(0.0, seconds), next(self._order), future))
+        await future
+
+    async def advance(self, seconds: float) -> None:
+        target = self._elapsed + seconds
+        await _let_tasks_run()
+        while self._sleepers and self._sleepers[0][0] <= target:
+            due, _, future = heapq.heappop(self._sleepers)
+            self._elapsed = max(self._elapsed, due)
+            if not future.done():
+                future.set_result(None)
+            await _let_tasks_run()
+        self._elapsed = target
+        await _let_tasks_run()
+
+
+async def _let_tasks_run(rounds: int = 20) -> None:
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+def utc_text(moment: datetime) -> str:
+    """ISO 8601 in UTC with milliseconds and ``Z``: the form used in every message."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

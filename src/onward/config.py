@@ -1,0 +1,305 @@
+"""Settings: ``onward.toml``, then the environment, checked once at the start.
+
+The seed's environment variables (``NATS_URL``, ``RL_ALGORITHM``, ``REWARD_WEIGHT_*`` …) are read
+under their own names; everything else is ``ONWARD_<SECTION>__<FIELD>``. An unknown key is an error,
+because a misspelt gate that silently passes is worse than none. What is not configured is embedded.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from croniter import croniter
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+
+from onward.errors import ConfigError
+
+Algorithm = Literal["ppo", "dpo", "rloo", "grpo", "reinforce"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NatsSettings(_Section):
+    url: str | None = None
+    """Server to use, for example ``nats://nats:4222``. Empty: an embedded server is started."""
+    token: SecretStr | None = None
+    """Token for ``url``. The embedded server makes its own."""
+    sync: Literal["always", "relaxed"] = "always"
+    """Embedded server only. ``always`` fsyncs every message; ``relaxed`` may lose seconds on power loss."""
+
+
+class WarehouseSettings(_Section):
+    url: str | None = None
+    """ClickHouse HTTP address, for example ``http://clickhouse:8123``. Empty: chDB is embedded."""
+    user: str = "default"
+    password: SecretStr = SecretStr("")
+    database: str = "rl"
+
+
+class ObjectSettings(_Section):
+    models_url: str | None = None
+    """Where checkpoints go, for example ``s3://bucket/rl-checkpoints/``. Empty: a local folder."""
+    trajectories_url: str | None = None
+    """Where datasets and archives go. Empty: a local folder."""
+
+
+class HttpSettings(_Section):
+    host: str = "127.0.0.1"
+    gateway_port: int = Field(3000, ge=0, le=65535)
+    """Port of the OpenAI-compatible gateway; 0 picks a free one."""
+    api_port: int = Field(8100, ge=0, le=65535)
+    """Port of health, metrics and later services; 0 picks a free one."""
+    keys: dict[str, list[str]] = Field(default_factory=dict)
+    """SHA-256 of an API key, in hex → its scopes: ingest, read, train, deploy, admin, chat."""
+
+
+class ModelSettings(_Section):
+    base: str = "tiny"
+    """``tiny``, ``smollm2``, or a folder with a Llama-shaped safetensors model and its tokenizer."""
+    id_pattern: str = "agent-zero-rl-v{n}"
+    """Name of released models. ``{n}`` counts up; in ``…-v2.{n}`` only the last number does."""
+    device: str = "cpu"
+    threads: int = Field(0, ge=0)
+    """CPU threads of the engine and of a training job; 0 means all cores."""
+    max_batch: int = Field(32, ge=1)
+    max_context: int = Field(2048, ge=64)
+
+
+class RewardSettings(_Section):
+    task_completion: float = Field(0.40, ge=0, le=1)
+    efficiency: float = Field(0.20, ge=0, le=1)
+    code_quality: float = Field(0.15, ge=0, le=1)
+    user_feedback: float = Field(0.25, ge=0, le=1)
+    normalization: Literal["z-score", "min-max", "none"] = "z-score"
+    window: int = Field(1000, ge=30)
+
+    @model_validator(mode="after")
+    def _sum_to_one(self) -> RewardSettings:
+        total = self.task_completion + self.efficiency + self.code_quality + self.user_feedback
+        if abs(total - 1.0) > 1e-6:
+            raise ValueError(
+                f"the reward weights sum to {total:g}: they must sum to 1 (0.40, 0.20, 0.15, 0.25 by default)"
+            )
+        return self
+
+
+class TrainingSettings(_Section):
+    algorithm: Algorithm = "ppo"
+    """Asked for by requests that Onward makes itself. ``auto`` rules apply where it cannot run yet."""
+    threshold: int = Field(5000, ge=1)
+    """Rewarded trajectories of the current policy since the last snapshot that start a job."""
+    schedule: str = "0 2 * * *"
+    """Cron, UTC. Parsed and shown; not active yet."""
+    learning_rate: float = Field(1e-5, gt=0)
+    batch_size: int = Field(32, ge=1)
+    epochs: int = Field(3, ge=1)
+    clip_epsilon: float = Field(0.2, gt=0)
+    lora_rank: int = Field(16, ge=1)
+    lora_alpha: float = Field(32.0, gt=0)
+    sample_size: int = Field(10_000, ge=1)
+    max_unscored_share: float = Field(0.2, ge=0, le=1)
+    """Above this share of unscored trajectories a job fails with code DATA."""
+    max_attempts: int = Field(3, ge=1)
+    lease_seconds: float = Field(15.0, gt=0)
+    return_from: Literal["outcome", "raw_total"] = "outcome"
+
+    @field_validator("schedule")
+    @classmethod
+    def _cron(cls, value: str) -> str:
+        if not croniter.is_valid(value):
+            raise ValueError(f"{value!r} is not a cron expression: five fields, for example '0 2 * * *'")
+        return value
+
+
+class ReleaseSettings(_Section):
+    steps: list[float] = Field(default=[0.10, 0.25, 0.50, 1.0])
+    """Candidate share per step."""
+    step_minutes: list[float] = Field(default=[60, 60, 120, 0])
+    """Least time in each step. The seed's schedule: changes at 0, 60, 120 and 240 minutes."""
+    min_sessions: list[int] = Field(default=[50, 100, 200, 0])
+    """Matured candidate sessions that a step needs before it may end; time scaling never lowers it."""
+    time_scale: float = Field(1.0, gt=0)
+    """1 is real time; 0.01 runs the schedule a hundred times faster."""
+    bake_minutes: float = Field(60, ge=0)
+    bake_share: float = Field(0.05, ge=0, le=0.5)
+    """Share that stays on the previous model while the release bakes at 100 %."""
+    alpha: float = Field(0.045, gt=0, lt=1)
+    """Total false-rollback budget of all gates together."""
+    error_ceiling: float = Field(0.05, gt=0, lt=1)
+    reward_margin: float = Field(0.05, ge=0, lt=1)
+    """Fall of the mean outcome that is tolerated (the seed's ROLLBACK_REWARD_THRESHOLD, sign dropped)."""
+    error_maturity_seconds: float = Field(30, ge=0)
+    reward_maturity_seconds: float = Field(120, ge=0)
+    lost_after_seconds: float = Field(600, gt=0)
+    """A session without any outcome for this long counts as lost on its arm."""
+    on_inconclusive: Literal["promote", "hold", "ask"] = "promote"
+    step_deadline_minutes: float = Field(24 * 60, gt=0)
+    """A step that found too few sessions for this long is inconclusive: it holds and alerts."""
+    min_delta: float = Field(-0.05, le=0)
+    """Validation fails below this paired difference to the current model."""
+    suite: str = "desk"
+    suite_size: int = Field(100, ge=10)
+    canary_ramp_hours: float = Field(4.0, gt=0)
+    """The seed's CANARY_RAMP_HOURS; scales ``step_minutes`` by n/4."""
+
+    @model_validator(mode="after")
+    def _same_length(self) -> ReleaseSettings:
+        if not (len(self.steps) == len(self.step_minutes) == len(self.min_sessions)):
+            raise ValueError("release.steps, step_minutes and min_sessions must have the same length")
+        if sorted(self.steps) != list(self.steps) or self.steps[-1] != 1.0 or self.steps[0] <= 0:
+            raise ValueError("release.steps must rise from above 0 to exactly 1.0")
+        return self
+
+    def step_seconds(self, step: int) -> float:
+        """Least seconds that step ``step`` lasts, after both time scalings."""
+        return self.step_minutes[step] * 60.0 * self.time_scale * (self.canary_ramp_hours / 4.0)
+
+
+class ExternalSettings(_Section):
+    """Named by the seed, nothing behind them yet: parsed, checked and shown as not active."""
+
+    agentgym_rl_url: str | None = None
+    agentgym_rl_api_key: SecretStr | None = None
+    tensorzero_base_url: str | None = None
+    tensorzero_admin_token: SecretStr | None = None
+
+
+class Settings(_Section):
+    data_dir: Path = Path("onward-data")
+    nats: NatsSettings = NatsSettings()
+    warehouse: WarehouseSettings = WarehouseSettings()
+    objects: ObjectSettings = ObjectSettings()
+    http: HttpSettings = Field(default_factory=lambda: HttpSettings.model_validate({}))
+    model: ModelSettings = Field(default_factory=lambda: ModelSettings.model_validate({}))
+    reward: RewardSettings = Field(default_factory=lambda: RewardSettings.model_validate({}))
+    training: TrainingSettings = Field(default_factory=lambda: TrainingSettings.model_validate({}))
+    release: ReleaseSettings = Field(default_factory=lambda: ReleaseSettings.model_validate({}))
+    external: ExternalSettings = ExternalSettings()
+    agentzero_jetstream: bool = True
+
+    @property
+    def run_dir(self) -> Path:
+        """Sockets, tokens and pid files; mode 0700."""
+        return self.data_dir / "run"
+
+    def inactive(self) -> dict[str, str]:
+        """Settings that were given but have nothing behind them yet, with the reason."""
+        shown: dict[str, str] = {}
+        if self.external.agentgym_rl_url or self.external.agentgym_rl_api_key:
+            shown["AGENTGYM_RL_*"] = "training runs inside Onward; an outside service is not called yet"
+        if self.external.tensorzero_base_url or self.external.tensorzero_admin_token:
+            shown["TENSORZERO_*"] = "the built-in gateway serves; TensorZero is not driven yet"
+        if self.training.schedule:
+            shown["RL_SCHEDULE_CRON"] = "scheduled training is not active yet"
+        return shown
+
+
+# The seed's variable → (section, field). Values stay text; pydantic converts and checks them.
+SEED_VARIABLES: dict[str, tuple[str, ...]] = {
+    "NATS_URL": ("nats", "url"),
+    "NATS_TOKEN": ("nats", "token"),
+    "AGENTZERO_JETSTREAM": ("agentzero_jetstream",),
+    "AGENTGYM_RL_URL": ("external", "agentgym_rl_url"),
+    "AGENTGYM_RL_API_KEY": ("external", "agentgym_rl_api_key"),
+    "TENSORZERO_BASE_URL": ("external", "tensorzero_base_url"),
+    "TENSORZERO_ADMIN_TOKEN": ("external", "tensorzero_admin_token"),
+    "MODEL_STORAGE_PATH": ("objects", "models_url"),
+    "TRAJECTORY_STORAGE_PATH": ("objects", "trajectories_url"),
+    "RL_ALGORITHM": ("training", "algorithm"),
+    "RL_BASE_MODEL": ("model", "base"),
+    "RL_TRAINING_THRESHOLD": ("training", "threshold"),
+    "RL_SCHEDULE_CRON": ("training", "schedule"),
+    "REWARD_WEIGHT_TASK_COMPLETION": ("reward", "task_completion"),
+    "REWARD_WEIGHT_EFFICIENCY": ("reward", "efficiency"),
+    "REWARD_WEIGHT_CODE_QUALITY": ("reward", "code_quality"),
+    "REWARD_WEIGHT_USER_FEEDBACK": ("reward", "user_feedback"),
+    "CANARY_RAMP_HOURS": ("release", "canary_ramp_hours"),
+    "ROLLBACK_ERROR_THRESHOLD": ("release", "error_ceiling"),
+}
+
+
+def load(
+    file: Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Read ``file`` (or ``./onward.toml`` where it exists), then ``environ``, then ``overrides``.
+
+    ``overrides`` is nested like the file: ``{"model": {"base": "tiny"}}``.
+    Raises ConfigError, whose message names the first wrong key and what was expected.
+    """
+    environ = os.environ if environ is None else environ
+    tree: dict[str, Any] = {}
+    if file is None and Path("onward.toml").is_file():
+        file = Path("onward.toml")
+    if file is not None:
+        try:
+            tree = tomllib.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"{file} does not exist: give the path of an onward.toml.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} is not valid TOML: {error}.") from None
+    for name, path in SEED_VARIABLES.items():
+        if environ.get(name):
+            _put(tree, path, environ[name])
+    if environ.get("CANARY_INITIAL_TRAFFIC"):
+        _set_first_step(tree, environ["CANARY_INITIAL_TRAFFIC"])
+    if environ.get("ROLLBACK_REWARD_THRESHOLD"):
+        _put(tree, ("release", "reward_margin"), environ["ROLLBACK_REWARD_THRESHOLD"].lstrip("-"))
+    for name, value in environ.items():
+        if name.startswith("ONWARD_") and "__" in name:
+            _put(tree, tuple(name.removeprefix("ONWARD_").lower().split("__")), value)
+    if environ.get("ONWARD_DATA_DIR"):
+        tree["data_dir"] = environ["ONWARD_DATA_DIR"]
+    _merge(tree, overrides or {})
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error, file)) from None
+
+
+def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    node = tree
+    for part in path[:-1]:
+        node = node.setdefault(part, {})
+        if not isinstance(node, dict):
+            raise ConfigError(f"{part!r} in onward.toml must be a section, not a value.")
+    node[path[-1]] = value
+
+
+def _set_first_step(tree: dict[str, Any], text: str) -> None:
+    try:
+        share = float(text)
+    except ValueError:
+        raise ConfigError(f"CANARY_INITIAL_TRAFFIC is {text!r}: expected a share such as 0.10.") from None
+    release = tree.setdefault("release", {})
+    later = [step for step in release.get("steps", ReleaseSettings.model_validate({}).steps)[1:]]
+    release["steps"] = [share, *later]
+
+
+def _merge(tree: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    for key, value in overrides.items():
+        if isinstance(value, Mapping):
+            _merge(tree.setdefault(key, {}), value)
+        else:
+            tree[key] = value
+
+
+def _sentence(error: ValidationError, file: Path | None) -> str:
+    first = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the settings"
+    source = f" (in {file} or the environment)" if file else " (from the environment)"
+    if first["type"] == "extra_forbidden":
+        section: Any = Settings
+        for part in first["loc"][:-1]:
+            section = section.model_fields[str(part)].annotation
+        known = ", ".join(sorted(section.model_fields))
+        return f"Unknown setting {where!r}{source}: expected one of {known}."
+    return f"Setting {where!r}{source} is not valid: {first['msg'].removeprefix('Value error, ')}."

@@ -1,0 +1,32 @@
+"""What a role gets when it runs: settings, time, and open connections. Nothing else is global.
+
+``onward up`` builds one Context and hands it to every role; ``onward run ROLE`` builds one for that
+role. A role is ``async def run(ctx: Context) -> None``: it works until it is cancelled, finishes
+what it holds, and returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onward.bus import Bus
+    from onward.clock import Clock
+    from onward.config import Settings
+    from onward.telemetry.alerts import Alerts
+    from onward.telemetry.metrics import Metrics
+    from onward.warehouse import Objects, Warehouse
+
+
+@dataclass(frozen=True)
+class Context:
+    settings: Settings
+    clock: Clock
+    bus: Bus
+    warehouse: Warehouse
+    objects: Objects
+    metrics: Metrics
+    alerts: Alerts
+    ready: dict[str, bool] = field(default_factory=dict)
+    """Role name → whether it does its work now; what ``/ready`` answers from."""

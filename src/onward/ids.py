@@ -1,0 +1,42 @@
+"""Ids: one rule for all that come from outside, one way to make new ones.
+
+An id becomes a path, a subject token or a bucket key, so it is checked before it becomes any of
+them: ``^[A-Za-z0-9_-]{1,128}$``. Dots, slashes and NATS wildcards never pass.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from onward.errors import ContractError
+
+ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+def is_id(value: str) -> bool:
+    return ID_PATTERN.fullmatch(value) is not None
+
+
+def check_id(value: str, what: str) -> str:
+    """Return ``value`` if it may be used as a path, subject token or key; else raise ContractError."""
+    if not is_id(value):
+        shown = value[:40] + ("…" if len(value) > 40 else "")
+        raise ContractError(
+            "bad_id",
+            f"{what} {shown!r} is not usable: give 1 to 128 letters, digits, '_' or '-'.",
+        )
+    return value
+
+
+def new_id() -> str:
+    """A random UUID in its usual text form."""
+    return str(uuid.uuid4())
+
+
+def derived_id(*parts: str) -> str:
+    """The same UUID for the same parts: makes effects idempotent under redelivery."""
+    return str(uuid.uuid5(_NAMESPACE, "\x1f".join(parts)))
+
+
+_NAMESPACE = uuid.UUID("6f6e7761-7264-4000-8000-000000000001")
