@@ -1,0 +1,44 @@
+"""Child processes: started by spawning a fresh interpreter, and never outliving their parent.
+
+A child that only polls its parent's pid misses a kill -9 for a while; one that only asks the kernel
+for a signal (``PR_SET_PDEATHSIG``) is bound to the *thread* that started it. Both are used here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(poll_seconds: float = 1.0) -> None:
+    """Called by a Python child at its start: end this process when the parent is gone.
+
+    ``ONWARD_PARENT_PID`` names the parent; where it is unset the present parent is taken.
+    """
+    parent = int(os.environ.get("ONWARD_PARENT_PID") or os.getppid())
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(poll_seconds)
+        os._exit(1)
+
+    if os.getppid() != parent:
+        os._exit(1)
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def set_death_signal() -> None:
+    """``preexec_fn`` of a child that is not Python: the kernel ends it with its parent thread."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def child_environment(**extra: str) -> dict[str, str]:
+    """The environment for a child of this process."""
+    return {**os.environ, "ONWARD_PARENT_PID": str(os.getpid()), "PYTHONUNBUFFERED": "1", **extra}

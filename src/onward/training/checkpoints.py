@@ -1,0 +1,223 @@
+"""Checkpoints: a folder of safetensors with a manifest of SHA-256 sums, committed once.
+
+Change with care: the adapter digest is computed from the files alone, so that it names the policy
+whoever made it; and a job's result is the attempt named by its create-only COMMIT object, never the
+newest folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from onward.errors import ConflictError, TamperedError
+from onward.ids import check_id
+from onward.warehouse import Objects
+
+MANIFEST = "manifest.json"
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+MAX_HEADER_BYTES = 8 << 20
+MAX_TENSORS = 50_000
+
+
+class Manifest(BaseModel):
+    """What a checkpoint folder holds. ``files`` maps each file name to its SHA-256."""
+
+    model_config = ConfigDict(extra="allow")
+
+    files: dict[str, str]
+    adapter_digest: str
+    base_digest: str
+    job_id: str
+    epoch: int = Field(ge=0)
+    start_digest: str | None = None
+    metrics: dict[str, Any] = Field(default_factory=dict)
+
+
+class Commit(BaseModel):
+    """The content of ``jobs/<job_id>/COMMIT``: which attempt counts."""
+
+    job_id: str
+    epoch: int
+    manifest_sha256: str
+    object_prefix: str
+    adapter_digest: str
+
+
+def adapter_digest(folder: Path) -> str:
+    """Name of a policy: SHA-256 over the sorted (file name, SHA-256) pairs of its adapter files."""
+    lines = "".join(f"{name}:{_sha256_file(folder / name)}\n" for name in sorted(ADAPTER_FILES))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def write_manifest(
+    folder: Path,
+    *,
+    job_id: str,
+    epoch: int,
+    base_digest: str,
+    start_digest: str | None = None,
+    metrics: dict[str, Any] | None = None,
+) -> Manifest:
+    """Write ``manifest.json`` over every file of ``folder`` and return it."""
+    files = {path.name: _sha256_file(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
+    manifest = Manifest(
+        files=files,
+        adapter_digest=adapter_digest(folder),
+        base_digest=base_digest,
+        job_id=job_id,
+        epoch=epoch,
+        start_digest=start_digest,
+        metrics=metrics or {},
+    )
+    temporary = folder / (MANIFEST + ".tmp")
+    with open(temporary, "w", encoding="utf-8") as out:
+        out.write(json.dumps(manifest.model_dump(mode="json"), sort_keys=True, indent=1))
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.rename(folder / MANIFEST)
+    return manifest
+
+
+def verify(folder: Path) -> Manifest:
+    """Check every file of ``folder`` against its manifest; raise TamperedError on any difference.
+
+    Only safetensors and JSON are accepted, judged by content: a pickle or zip under a harmless name
+    is refused, and so is a safetensors header that lies about its sizes.
+    """
+    path = folder / MANIFEST
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise TamperedError(f"{folder.name} has no {MANIFEST}: a model without one is never loaded.") from None
+    except ValueError:
+        raise TamperedError(f"The manifest of {folder.name} is not readable: it must not be loaded.") from None
+    present = {entry.name for entry in folder.iterdir()} - {MANIFEST}
+    if present != set(manifest.files):
+        raise TamperedError(
+            f"{folder.name} holds {sorted(present)} but its manifest lists {sorted(manifest.files)}: "
+            f"it must not be loaded."
+        )
+    for name, expected in manifest.files.items():
+        if _sha256_file(folder / name) != expected:
+            raise TamperedError(f"{name} in {folder.name} does not match its manifest: it must not be loaded.")
+        _check_content(folder / name)
+    if adapter_digest(folder) != manifest.adapter_digest:
+        raise TamperedError(f"The digest of {folder.name} does not match its manifest: it must not be loaded.")
+    return manifest
+
+
+async def upload(objects: Objects, folder: Path, *, job_id: str, epoch: int) -> str:
+    """Store the checkpoint under ``checkpoints/<job_id>/<epoch>``; return that prefix. Repeatable."""
+    check_id(job_id, "job id")
+    prefix = f"checkpoints/{job_id}/{epoch}"
+    names = sorted(path.name for path in folder.iterdir())
+    names.remove(MANIFEST)
+    for name in [*names, MANIFEST]:  # the manifest last: its presence says that the rest is there
+        await objects.put(f"{prefix}/{name}", folder / name)
+    return prefix
+
+
+async def commit(objects: Objects, manifest_bytes: bytes, manifest: Manifest, prefix: str) -> Commit:
+    """Create ``jobs/<job_id>/COMMIT``. The first attempt wins; the winner is returned either way."""
+    record = Commit(
+        job_id=manifest.job_id,
+        epoch=manifest.epoch,
+        manifest_sha256=hashlib.sha256(manifest_bytes).hexdigest(),
+        object_prefix=prefix,
+        adapter_digest=manifest.adapter_digest,
+    )
+    try:
+        await objects.put(commit_key(manifest.job_id), record.model_dump_json().encode(), create_only=True)
+    except ConflictError:
+        return await read_commit(objects, manifest.job_id)
+    return record
+
+
+async def read_commit(objects: Objects, job_id: str) -> Commit:
+    return Commit.model_validate_json(await objects.get(commit_key(job_id)))
+
+
+def commit_key(job_id: str) -> str:
+    return f"jobs/{check_id(job_id, 'job id')}/COMMIT"
+
+
+async def fetch(objects: Objects, prefix: str, folder: Path) -> Manifest:
+    """Download the checkpoint at ``prefix`` into ``folder`` (absent before) and verify it."""
+    partial = folder.with_name(folder.name + ".partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    for key in await objects.list(prefix + "/"):
+        await objects.get_file(key, partial / key.rsplit("/", 1)[1])
+    manifest = verify(partial)
+    if not folder.exists():
+        partial.rename(folder)
+    return manifest
+
+
+def _sha256_file(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_content(path: Path) -> None:
+    if path.suffix == ".json":
+        try:
+            json.loads(path.read_bytes())
+        except ValueError:
+            raise TamperedError(f"{path.name} is not JSON: it must not be loaded.") from None
+    elif path.suffix == ".safetensors":
+        _check_safetensors(path)
+    elif path.suffix not in {".md", ".png"}:
+        raise TamperedError(f"{path.name} is neither safetensors nor JSON: it must not be loaded.")
+
+
+def _check_safetensors(path: Path) -> None:
+    """Header limits before any library parses it: sizes contiguous, inside the file, product right."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        head = file.read(8)
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else MAX_HEADER_BYTES + 1
+        if length > min(MAX_HEADER_BYTES, size - 8):
+            raise TamperedError(f"{path.name} is not safetensors (its header is too long): refused.")
+        try:
+            header = json.loads(file.read(length), object_pairs_hook=_no_duplicates)
+        except ValueError:
+            raise TamperedError(f"{path.name} is not safetensors (its header is not JSON): refused.") from None
+    header.pop("__metadata__", None)
+    if len(header) > MAX_TENSORS:
+        raise TamperedError(f"{path.name} lists {len(header)} tensors: at most {MAX_TENSORS} are accepted.")
+    spans = []
+    for name, entry in header.items():
+        width = _DTYPE_BYTES.get(entry.get("dtype"))
+        begin, end = entry.get("data_offsets", (0, -1))
+        count = 1
+        for extent in entry.get("shape", [-1]):
+            count *= extent
+        if width is None or count < 0 or end - begin != count * width:
+            raise TamperedError(f"Tensor {name!r} in {path.name} lies about its size: refused.")
+        spans.append((begin, end))
+    position = 0
+    for begin, end in sorted(spans):
+        if begin != position:
+            raise TamperedError(f"The tensors in {path.name} overlap or leave gaps: refused.")
+        position = end
+    if position != size - 8 - length:
+        raise TamperedError(f"{path.name} is longer or shorter than its header says: refused.")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("duplicate key")
+    return result
+
+
+_DTYPE_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+}  # fmt: skip

@@ -1,0 +1,142 @@
+"""The job table: one record per job in bucket ``rl_jobs``, changed only by compare-and-set.
+
+The request message is only a trigger; this record is the truth. ``attempt`` rises with every claim
+and is the fencing epoch: two workers can never hold the same one, so whatever a lost worker still
+writes is recognised by its epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from onward.bus import Bucket
+from onward.clock import Clock, utc_text
+from onward.contracts import TrainingRequest, encode
+from onward.errors import ConflictError, ContractError, IllegalTransitionError
+from onward.ids import check_id
+from onward.training.checkpoints import Commit
+
+JobState = Literal["queued", "running", "completed", "failed", "cancelled"]
+
+TRANSITIONS: dict[JobState, frozenset[JobState]] = {
+    "queued": frozenset({"running", "failed", "cancelled"}),
+    "running": frozenset({"queued", "completed", "failed", "cancelled"}),
+    "completed": frozenset(),
+    "failed": frozenset(),
+    "cancelled": frozenset(),
+}
+PRIORITY_ORDER = {"urgent": 0, "high": 1, "normal": 2, "low": 3}
+
+
+class JobError(BaseModel):
+    code: Literal["OOM", "CONVERGENCE", "DATA", "INFRA", "TIMEOUT", "UNKNOWN"]
+    message: str
+
+
+class JobRecord(BaseModel):
+    job_id: str
+    state: JobState
+    request: dict[str, Any]
+    request_sha256: str
+    attempt: int = 0
+    owner: str | None = None
+    start_digest: str | None = None
+    dataset_sha256: str | None = None
+    samples: int | None = None
+    commit: Commit | None = None
+    error: JobError | None = None
+    skip_validation: bool = False
+    heartbeat: int = 0
+    """Counts renewals: a lease is alive while the revision of this record moves."""
+    created_at: str
+    updated_at: str
+    progress: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def priority(self) -> int:
+        return PRIORITY_ORDER.get(self.request.get("priority") or "normal", 2)
+
+
+def key(job_id: str) -> str:
+    return f"job.{check_id(job_id, 'job id')}"
+
+
+class JobTable:
+    """Typed access to the job records."""
+
+    def __init__(self, bucket: Bucket, clock: Clock) -> None:
+        self._bucket = bucket
+        self._clock = clock
+
+    async def intake(self, request: TrainingRequest) -> tuple[JobRecord, bool]:
+        """Record a request once. Returns (record, created).
+
+        Raises ContractError("id_reuse") when the id is taken by a different request.
+        """
+        body = encode(request)
+        now = utc_text(self._clock.now())
+        record = JobRecord(
+            job_id=request.training_job_id,
+            state="queued",
+            request=request.model_dump(mode="json", exclude_none=True),
+            request_sha256=hashlib.sha256(body).hexdigest(),
+            skip_validation=bool((request.model_dump().get("metadata") or {}).get("skip_validation")),
+            created_at=now,
+            updated_at=now,
+        )
+        try:
+            await self._bucket.create(key(record.job_id), _dump(record))
+        except ConflictError:
+            existing, _ = await self.get(record.job_id)
+            if existing.request_sha256 != record.request_sha256:
+                raise ContractError(
+                    "id_reuse", f"Job id {record.job_id} belongs to a different request: send a new id."
+                ) from None
+            return existing, False
+        return record, True
+
+    async def get(self, job_id: str) -> tuple[JobRecord, int]:
+        entry = await self._bucket.get(key(job_id))
+        if entry is None:
+            raise ContractError("unknown_job", f"There is no job {job_id}.")
+        return JobRecord.model_validate_json(entry.value), entry.revision
+
+    async def all(self) -> list[tuple[JobRecord, int]]:
+        """Every job, oldest first."""
+        found = []
+        for name in await self._bucket.keys("job."):
+            entry = await self._bucket.get(name)
+            if entry is not None:
+                found.append((JobRecord.model_validate_json(entry.value), entry.revision))
+        return sorted(found, key=lambda pair: (pair[0].created_at, pair[0].job_id))
+
+    async def queued(self) -> list[tuple[JobRecord, int]]:
+        """Jobs that wait, most urgent first, then oldest first."""
+        waiting = [pair for pair in await self.all() if pair[0].state == "queued"]
+        return sorted(waiting, key=lambda pair: (pair[0].priority, pair[0].created_at))
+
+    async def move(
+        self, record: JobRecord, revision: int, state: JobState, **changes: Any
+    ) -> tuple[JobRecord, int]:
+        """Change the state by compare-and-set. Raises IllegalTransitionError or ConflictError."""
+        if state not in TRANSITIONS[record.state]:
+            raise IllegalTransitionError(f"Job {record.job_id} is {record.state} and cannot become {state}.")
+        return await self._write(record, revision, state=state, **changes)
+
+    async def claim(self, record: JobRecord, revision: int, owner: str) -> tuple[JobRecord, int]:
+        return await self.move(record, revision, "running", owner=owner, attempt=record.attempt + 1, error=None)
+
+    async def renew(self, record: JobRecord, revision: int, **changes: Any) -> tuple[JobRecord, int]:
+        """Prove that the owner lives. ConflictError means that the lease is lost."""
+        return await self._write(record, revision, heartbeat=record.heartbeat + 1, **changes)
+
+    async def _write(self, record: JobRecord, revision: int, **changes: Any) -> tuple[JobRecord, int]:
+        changed = record.model_copy(update={**changes, "updated_at": utc_text(self._clock.now())})
+        return changed, await self._bucket.update(key(record.job_id), _dump(changed), revision)
+
+
+def _dump(record: JobRecord) -> bytes:
+    return record.model_dump_json().encode()
