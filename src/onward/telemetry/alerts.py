@@ -1,0 +1,54 @@
+"""Alerts: what a person should look at. Each one goes to the log, to NATS and to a counter.
+
+The NATS part is a plain message and may be lost while the bus is away; the log line and the
+counter are not. Raising an alert therefore never fails and never waits for the bus.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from onward.clock import Clock, utc_text
+from onward.contracts import subjects
+from onward.telemetry import logs
+
+if TYPE_CHECKING:
+    from onward.telemetry.metrics import Metrics
+
+Severity = Literal["warning", "critical"]
+_log = logs.get("alerts")
+
+
+class Notifier(Protocol):
+    """The one thing that alerts need of the bus."""
+
+    async def notify(self, subject: str, data: bytes) -> None: ...
+
+
+class Alerts:
+    def __init__(self, bus: Notifier | None, clock: Clock, metrics: Metrics) -> None:
+        """``bus`` None: alerts go to the log and the counter only."""
+        self._bus = bus
+        self._clock = clock
+        self._metrics = metrics
+
+    async def raise_(self, kind: str, message: str, severity: Severity = "warning", **facts: Any) -> None:
+        """Report ``kind`` (a short fixed word, used as a label) with one sentence and plain facts."""
+        self._metrics.alerts.labels(kind=kind).inc()
+        log = _log.error if severity == "critical" else _log.warning
+        log("alert", kind=kind, message=message, severity=severity, **facts)
+        if self._bus is None:
+            return
+        body = {
+            "kind": kind,
+            "message": message,
+            "severity": severity,
+            "timestamp": utc_text(self._clock.now()),
+            "facts": facts,
+        }
+        data = json.dumps(body, sort_keys=True, separators=(",", ":"), default=str, ensure_ascii=False)
+        try:
+            await self._bus.notify(subjects.ALERT, data.encode())
+        except Exception as error:  # an alert about a broken bus must not break its caller
+            _log.warning("alert not sent", kind=kind, error=type(error).__name__)
