@@ -1,0 +1,146 @@
+"""The frozen dataset of a job: one content-addressed file, made once, read only by the job child.
+
+A line is one trajectory with the calls that its policy sampled. Rows are admitted by rule, and each
+refusal is counted under a name, because silently training on less, or on something else, is how
+loops rot: only calls sampled by the policy that is trained, signed by the gateway, with full
+sampling support, not voided by redaction. A missing reward is *unscored*, never zero.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onward.capture import provenance
+from onward.errors import TrainingError
+
+FILE = "dataset.jsonl"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A stored trajectory with its latest reward (None: unscored)."""
+
+    trajectory: Mapping[str, Any]
+    reward: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """``path`` holds the lines; ``sha256`` names them; ``excluded`` counts refusals by reason."""
+
+    path: Path
+    sha256: str
+    samples: int
+    excluded: Mapping[str, int]
+    mean_return: float
+    sources: tuple[str, ...] = field(default=(), repr=False)
+
+
+def freeze(
+    scored: Iterable[Scored],
+    folder: Path,
+    *,
+    policy_digest: str,
+    signing_key: bytes,
+    sample_size: int,
+    max_turns: int | None,
+    max_unscored_share: float,
+    return_from: str,
+) -> Dataset:
+    """Write ``dataset.jsonl`` in ``folder``. Raises TrainingError("DATA") when too little is left.
+
+    ``policy_digest`` is the digest of the policy that is trained: rows of any other are excluded.
+    """
+    lines: list[bytes] = []
+    returns: list[float] = []
+    ids: list[str] = []
+    excluded: Counter[str] = Counter()
+    seen = 0
+    for item in scored:
+        seen += 1
+        line = _line(item, policy_digest, signing_key, max_turns)
+        if isinstance(line, str):
+            excluded[line] += 1
+            continue
+        lines.append(json.dumps(line, separators=(",", ":"), allow_nan=False).encode())
+        returns.append(line["raw_total"] if return_from == "raw_total" else line["outcome"])
+        ids.append(line["trajectory_id"])
+        if len(lines) >= sample_size:
+            break
+    if seen and excluded["unscored"] / seen > max_unscored_share:
+        raise TrainingError(
+            "DATA",
+            f"{excluded['unscored']} of {seen} trajectories are unscored, more than the "
+            f"{max_unscored_share:.0%} that training.max_unscored_share allows: check the rewarder.",
+        )
+    if len(lines) < 2:
+        shown = ", ".join(f"{count} {reason}" for reason, count in sorted(excluded.items())) or "none were found"
+        raise TrainingError(
+            "DATA", f"{len(lines)} trajectories can be trained on and at least 2 are needed ({shown})."
+        )
+    body = b"\n".join(lines) + b"\n"
+    path = folder / FILE
+    path.write_bytes(body)
+    return Dataset(
+        path=path,
+        sha256=hashlib.sha256(body).hexdigest(),
+        samples=len(lines),
+        excluded=dict(excluded),
+        mean_return=sum(returns) / len(returns),
+        sources=tuple(ids),
+    )
+
+
+def _line(
+    item: Scored, policy_digest: str, signing_key: bytes, max_turns: int | None
+) -> dict[str, Any] | str:
+    """The dataset line of one trajectory, or the reason why it is excluded."""
+    trajectory, reward = item.trajectory, item.reward
+    if reward is None:
+        return "unscored"
+    if max_turns is not None and len(trajectory["turns"]) > max_turns:
+        return "too_long"
+    records = [turn["action"].get("sampling") for turn in trajectory["turns"]]
+    present = [record for record in records if record]
+    if not present:
+        return "no_tokens"
+    if any(record.get("model_digest") != policy_digest for record in present):
+        mixed = len({record.get("model_digest") for record in present}) > 1
+        return "mixed_policies" if mixed else "other_policy"
+    calls = [record for record in present if not record.get("tokens_void")]
+    if not calls:
+        return "tokens_void"
+    if any(record.get("top_p", 1.0) != 1.0 or record.get("top_k") is not None for record in calls):
+        return "truncated_support"
+    if not all(provenance.verify(record, signing_key) for record in calls):
+        return "bad_signature"
+    outcome = reward["metadata"]["outcome"]
+    context = trajectory["task_context"]
+    return {
+        "trajectory_id": trajectory["trajectory_id"],
+        "session_id": trajectory["session_id"],
+        "task_type": context.get("task_type") or context.get("domain") or "general",
+        "group_key": context.get("group_id"),
+        "outcome": float(outcome["completion"]),
+        "success": bool(outcome["success"]),
+        "raw_total": float(reward["metadata"]["raw_total"]),
+        "calls": [
+            {
+                name: record.get(name)
+                for name in ("generation_id", "continues", "prompt_ids", "token_ids", "logprobs", "temperature")
+            }
+            for record in calls
+        ],
+    }
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a frozen dataset."""
+    with open(path, "rb") as file:
+        return [json.loads(line) for line in file]
