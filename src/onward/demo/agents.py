@@ -1,0 +1,235 @@
+"""Agents at work on the desk, as a process of its own: ``python -m onward.demo.agents``.
+
+They use what any agent outside would use: the OpenAI-compatible HTTP endpoint and the recorder.
+Commands come on stdin (``run N``, ``flow``, ``pause``, ``stop``), one JSON line per finished task
+goes to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from onward.capture.recorder import Recorder
+from onward.children import die_with_parent
+from onward.envs import desk
+
+
+@dataclass
+class Traffic:
+    """How much may start: ``allowed`` tasks, or any number while ``flowing``."""
+
+    allowed: int = 0
+    flowing: bool = False
+    stopping: bool = False
+    running: int = 0
+
+    def take(self) -> bool:
+        if self.flowing:
+            self.running += 1
+            return True
+        if self.allowed > 0:
+            self.allowed -= 1
+            self.running += 1
+            return True
+        return False
+
+
+class Fleet:
+    """``width`` agents that share one HTTP client, one recorder and one stream of tasks."""
+
+    def __init__(
+        self, client: httpx.AsyncClient, recorder: Recorder, model: str, seed: int, max_tokens: int, run: str
+    ) -> None:
+        self.client = client
+        self.recorder = recorder
+        self.model = model
+        self.max_tokens = max_tokens
+        self.run = run
+        self.traffic = Traffic()
+        self.tasks = _endless(seed)
+        self.number = itertools.count(1)
+
+    async def agent(self) -> None:
+        while not self.traffic.stopping:
+            if not self.traffic.take():
+                await asyncio.sleep(0.02)
+                continue
+            try:
+                await self.work(next(self.tasks))
+            finally:
+                self.traffic.running -= 1
+
+    async def work(self, task: desk.Task) -> None:
+        """One task from first message to recorded outcome."""
+        session_id = f"{self.run}-{next(self.number)}"
+        episode = desk.Episode(task)
+        messages = list(episode.messages())
+        error: str | None = None
+        first: dict[str, Any] = {}
+        with self.recorder.task(
+            task.instructions,
+            task_id=task.task_id,
+            session_id=session_id,
+            domain="general",
+            task_type=task.kind,
+            metadata={"environment": "desk", "template": task.template_id},
+        ) as record:
+            observation = messages[-1]["content"]
+            done = False
+            while not done:
+                answer = await self.ask(messages, session_id)
+                if answer is None:
+                    error = "the model did not answer"
+                    break
+                first = first or answer
+                text = answer["choices"][0]["message"]["content"]
+                step = episode.step(text)
+                record.turn(
+                    observation=observation,
+                    action=_action(record, answer, step),
+                    result={"success": step.error is None, "output": step.observation, "error": step.error},
+                )
+                done = step.done
+                if not done:
+                    observation = step.observation or ""
+                    messages += [{"role": "assistant", "content": text}, {"role": "user", "content": observation}]
+            outcome = episode.outcome()
+            if error is None:
+                record.outcome(outcome.status, completion_percentage=outcome.completion)
+            elif first:
+                record.outcome("failed", completion_percentage=0.0)
+            else:
+                record.discard()  # nothing was done, so there is nothing to record; the gateway counts it
+        _say(
+            event="task",
+            session=session_id,
+            kind=task.kind,
+            success=outcome.success and error is None,
+            completion=outcome.completion,
+            arm=(first.get("onward", {}).get("release") or {}).get("arm"),
+            model=first.get("model"),
+            recorded=bool(first),
+        )
+
+    async def ask(self, messages: list[dict[str, str]], session_id: str) -> dict[str, Any] | None:
+        """One model call. Waits while the gateway is paused; None after three failures."""
+        failures = 0
+        while failures < 3:
+            try:
+                answer = await self.client.post(
+                    "/v1/chat/completions",
+                    json={
+                        "model": self.model,
+                        "messages": messages,
+                        "temperature": 1.0,
+                        "max_tokens": self.max_tokens,
+                    },
+                    headers={"Onward-Session": session_id},
+                )
+            except httpx.TransportError:
+                failures += 1
+                await asyncio.sleep(0.5)
+                continue
+            if answer.status_code == 200:
+                return answer.json()
+            if answer.status_code == 429:
+                await asyncio.sleep(float(answer.headers.get("Retry-After", 0.5)))
+                continue
+            failures += 1
+        return None
+
+
+def _action(record: Any, answer: dict[str, Any], step: desk.Step) -> dict[str, Any]:
+    action = record.from_completion(answer)
+    if step.tool_name is None or step.tool_name == "response":
+        return {**action, "type": "response"}
+    return {**action, "type": "tool_call", "tool_name": step.tool_name, "tool_args": step.tool_args}
+
+
+def _endless(seed: int) -> Iterator[desk.Task]:
+    """Train-split tasks in seeded random order, without end."""
+    order = random.Random(seed)
+    while True:
+        tasks = desk.tasks("train", 400, seed=order.randrange(1 << 30))
+        order.shuffle(tasks)
+        yield from tasks
+
+
+def _say(**facts: Any) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+async def _commands(fleet: Fleet) -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    traffic = fleet.traffic
+    while line := await reader.readline():
+        word, *rest = line.decode().split()
+        if word == "run":
+            traffic.allowed += int(rest[0])
+        elif word == "flow":
+            traffic.flowing = True
+        elif word == "pause":
+            traffic.flowing, traffic.allowed = False, 0
+            while traffic.running:
+                await asyncio.sleep(0.02)
+            fleet.recorder.flush(30.0)
+            _say(event="paused")
+        elif word == "stop":
+            break
+    traffic.stopping = True
+
+
+async def serve(arguments: argparse.Namespace) -> None:
+    recorder = Recorder(
+        outbox=Path(arguments.outbox),
+        nats_url=arguments.nats_url,
+        nats_token=os.environ.get("ONWARD_NATS_TOKEN"),
+        agent_id="desk-agent",
+    )
+    async with httpx.AsyncClient(
+        base_url=arguments.gateway,
+        headers={"Authorization": f"Bearer {os.environ['ONWARD_API_KEY']}"},
+        timeout=120.0,
+        limits=httpx.Limits(max_connections=arguments.width),
+    ) as client:
+        fleet = Fleet(client, recorder, arguments.model, arguments.seed, arguments.max_tokens, arguments.run)
+        agents = [asyncio.create_task(fleet.agent()) for _ in range(arguments.width)]
+        _say(event="ready")
+        await _commands(fleet)
+        await asyncio.gather(*agents)
+    await asyncio.to_thread(recorder.flush, 60.0)
+    recorder.close()
+    _say(event="stopped")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gateway", required=True)
+    parser.add_argument("--nats-url", required=True)
+    parser.add_argument("--outbox", required=True)
+    parser.add_argument("--model", default="onward")
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--max-tokens", type=int, default=48)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--run", default="desk")
+    die_with_parent()
+    asyncio.run(serve(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
