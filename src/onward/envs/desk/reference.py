@@ -1,0 +1,84 @@
+"""Policies that need no model: the reference solution, demonstrations made of it, constant answers.
+
+The constant policies are the floor that a learned policy must beat; a change of the environment
+that lets one of them succeed is a defect of the environment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from onward.envs.desk.episode import MAX_STEPS, DeskOutcome, Episode, Message
+from onward.envs.desk.tasks import Task, tasks
+
+DEMONSTRATION_SEED = 1_000_003
+"""Offset of the seeds of demonstrations, so that they are not the tasks that agents work on."""
+
+
+def call(tool_name: str, **tool_args: str) -> str:
+    """An answer in the form that the desk expects."""
+    return json.dumps({"tool_name": tool_name, "tool_args": tool_args})
+
+
+def solve(task: Task) -> list[str]:
+    """The reference solution: one answer per step, the last one a response."""
+    return [call(s.tool_name, **dict(s.tool_args)) for s in task.stages] + [
+        call("response", text=task.answer)
+    ]
+
+
+def play(task: Task, policy: Callable[[list[Message]], str]) -> tuple[list[Message], DeskOutcome]:
+    """Let ``policy`` (messages → answer) work on ``task``; the whole conversation and the verdict."""
+    episode = Episode(task)
+    messages = episode.messages()
+    while not episode.done:
+        answer = policy(messages)
+        step = episode.step(answer)
+        messages.append({"role": "assistant", "content": answer})
+        if step.observation is not None:
+            messages.append({"role": "user", "content": step.observation})
+    return messages, episode.outcome()
+
+
+def demonstrations(n: int, seed: int = 0) -> list[list[Message]]:
+    """``n`` solved conversations on training templates, kinds in turn."""
+    return [play(task, scripted(solve(task)))[0] for task in tasks("train", n, DEMONSTRATION_SEED + seed)]
+
+
+def scripted(answers: Sequence[str]) -> Callable[[list[Message]], str]:
+    """A policy that gives ``answers`` in turn and repeats the last one."""
+    return lambda messages: answers[min((len(messages) - 2) // 2, len(answers) - 1)]
+
+
+def constant_policies() -> dict[str, list[str]]:
+    """Name → the same answers for every task, in turn, the last one repeated."""
+    respond = {word: call("response", text=word) for word in ("ok", "lamp", "budget", "24", "saved")}
+    return {
+        **{f"always answers {word}": [answer] for word, answer in respond.items()},
+        "always calculates": [call("calculator", expression="4*6")] * (MAX_STEPS - 1) + [respond["24"]],
+        "calculates, answers 24": [call("calculator", expression="4*6"), respond["24"]],
+        "searches, answers 24": [call("search", query="Mara room"), respond["24"]],
+        "searches, calculates, answers 24": [
+            call("search", query="lamp price"),
+            call("calculator", expression="4*6"),
+            respond["24"],
+        ],
+        "reads a note, a day, answers budget": [
+            call("notes_read", name="travel"),
+            call("calendar", day="monday"),
+            respond["budget"],
+        ],
+        "saves a note, answers budget": [
+            call("calendar", day="monday"),
+            call("notes_save", name="travel", text="budget"),
+            respond["budget"],
+        ],
+        "lists every value": [call("response", text=" ".join(str(value) for value in range(2, 82)))],
+        "says nothing": [""],
+    }
+
+
+def success_rate(answers: Sequence[str], panel: Sequence[Task]) -> float:
+    """Share of ``panel`` that a constant policy solves."""
+    return sum(play(task, scripted(answers))[1].success for task in panel) / len(panel)
