@@ -1,0 +1,78 @@
+"""The command line: thin, it calls the packages and decides nothing.
+
+An OnwardError becomes one sentence on stderr and exit code 2. Any traceback is a defect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from onward.errors import MissingExtraError, OnwardError
+
+app = typer.Typer(
+    name="onward",
+    help="Onward makes agents better from their own work, and never worse.\n\n"
+    "Start with [bold]onward demo[/bold]; run it as a service with [bold]onward up[/bold].",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="Settings file. Default: ./onward.toml where it exists."),
+]
+DataDir = Annotated[Path | None, typer.Option("--dir", help="Data folder. Default: data_dir of the settings.")]
+
+_EXTRA_OF_MODULE = {
+    "torch": "lm",
+    "transformers": "lm",
+    "peft": "lm",
+    "safetensors": "lm",
+    "tokenizers": "lm",
+    "gguf": "lm",
+    "matplotlib": "demo",
+}
+
+
+def run_async(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a command's coroutine; Ctrl-C cancels it cleanly."""
+    return asyncio.run(work)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of the ``onward`` command."""
+    for name in ("demo", "service", "status", "streams", "models", "contracts", "dlq", "control"):
+        importlib.import_module(f"onward.cli.{name}")
+    try:
+        app(args=arguments)
+    except OnwardError as error:
+        _leave(str(error))
+    except BaseExceptionGroup as group:
+        known, others = group.split(OnwardError)
+        if known is None or others is not None:
+            raise
+        _leave(str(_first(known)))
+    except ModuleNotFoundError as error:
+        extra = _EXTRA_OF_MODULE.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        _leave(str(MissingExtraError(extra, "This command")))
+
+
+def _first(group: BaseExceptionGroup[Any]) -> BaseException:
+    inner = group.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+
+
+def _leave(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
+    sys.exit(2)

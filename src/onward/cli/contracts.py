@@ -1,0 +1,29 @@
+"""``onward contracts export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onward.cli import app
+
+contracts_app = typer.Typer(help="The messages that cross the bus, as JSON Schema.", no_args_is_help=True)
+app.add_typer(contracts_app, name="contracts")
+
+
+@contracts_app.callback()
+def _group() -> None:
+    """Keeps ``export`` a subcommand."""
+
+
+@contracts_app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(help="Where to write; created when absent.")],
+) -> None:
+    """Write topics.json and every schema in the file tree that existing publishers use."""
+    from onward.contracts.generate import export as write
+
+    for path in write(folder):
+        typer.echo(str(path))

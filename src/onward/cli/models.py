@@ -1,0 +1,27 @@
+"""``onward models pull|list``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from onward.cli import app
+from onward.serving import base_models
+
+models_app = typer.Typer(help="Base models on this machine.", no_args_is_help=True)
+app.add_typer(models_app, name="models")
+
+
+@models_app.command()
+def pull(name: Annotated[str, typer.Argument(help="smollm2")]) -> None:
+    """Fetch a base model by pinned version and checksum; a second call does nothing."""
+    folder = base_models.pull(name, progress=typer.echo)
+    typer.echo(f"{name} is at {folder}")
+
+
+@models_app.command(name="list")
+def list_models() -> None:
+    """Show the base models that Onward knows and whether they are here."""
+    for line in base_models.describe():
+        typer.echo(line)
