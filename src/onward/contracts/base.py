@@ -1,0 +1,198 @@
+"""What every message of the bus is made of: two base classes, the strict scalar types, field makers.
+
+The models follow JSON Schema's idea of a type, not pydantic's: "1" is no number, true is no integer,
+1.0 is an integer. A field made with ``optional`` may be None in Python and is left out of the JSON; one
+made with ``nullable`` is written as null; one made with ``ours`` lives in an open part of a published
+schema, so on decoding a value of another shape is kept as it came but read as None.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import (
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PlainSerializer,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.types import Strict
+from pydantic_core import PydanticCustomError
+
+from onward.clock import utc_text
+from onward.ids import ID_PATTERN, is_id
+
+KEEP_FOREIGN = {"foreign": "keep"}
+"""Validation context of the decoder: values of another shape in ``ours`` fields are kept, not refused."""
+
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def _timestamp(value: object) -> datetime:
+    if isinstance(value, str):
+        text = value.upper()
+        if not _RFC3339.fullmatch(text):
+            raise PydanticCustomError("timestamp", "should be an RFC 3339 date-time with an offset")
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise PydanticCustomError("timestamp", "should be a date-time that exists") from None
+    elif isinstance(value, datetime):
+        moment = value
+    else:
+        raise PydanticCustomError("timestamp", "should be an RFC 3339 date-time with an offset")
+    if moment.tzinfo is None:
+        raise PydanticCustomError("timestamp", "should be a date-time with an offset")
+    try:
+        moment = moment.astimezone(UTC)
+    except OverflowError:
+        raise PydanticCustomError("timestamp", "should be a date-time within the years 1 to 9999") from None
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def _id(value: object) -> object:
+    if isinstance(value, str) and not is_id(value):
+        raise PydanticCustomError("id", "should be 1 to 128 letters, digits, '_' or '-'")
+    return value
+
+
+def _whole(value: object) -> object:
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+def _number(value: object) -> object:
+    if type(value) is int and not -(10**308) < value < 10**308:
+        raise PydanticCustomError("number", "should be a number that a double can hold")
+    return value
+
+
+Text = Annotated[str, Strict()]
+Flag = Annotated[bool, Strict()]
+Number = Annotated[
+    float, BeforeValidator(_number, json_schema_input_type=float), Strict(), AllowInfNan(False)
+]
+Share = Annotated[Number, Field(ge=0, le=1)]
+"""A number in [0, 1]."""
+Whole = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int), Strict()]
+"""An integer in JSON Schema's sense: 3 and 3.0, not true and not "3"."""
+Count = Annotated[Whole, Field(ge=0)]
+Object = dict[Text, Any]
+Id = Annotated[
+    str,
+    BeforeValidator(_id, json_schema_input_type=str),
+    Strict(),
+    WithJsonSchema({"type": "string", "pattern": f"^{ID_PATTERN.pattern}$"}),
+]
+"""An id that may become a path, a subject token or a key (``onward.ids``). UUIDs qualify."""
+SessionId = Annotated[str, Strict(), StringConstraints(min_length=1, max_length=512)]
+"""Any text of 1 to 512 characters: it comes from the agent and is never used as a key as it stands."""
+Timestamp = Annotated[
+    datetime,
+    BeforeValidator(_timestamp, json_schema_input_type=str),
+    PlainSerializer(utc_text, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""An aware datetime in UTC, cut to milliseconds; text in RFC 3339 on the wire."""
+
+
+class Shape:
+    """How a field looks in JSON: what the schema generator and the encoder need to know beyond its type."""
+
+    def __init__(self, *, nullable: bool = False, ours: bool = False) -> None:
+        self.nullable = nullable
+        self.ours = ours
+
+    def __call__(self, schema: dict[str, Any]) -> None:
+        """Turn pydantic's schema of an optional field (default null, anyOf null) into JSON Schema's own."""
+        if schema.get("default", ...) is None:
+            del schema["default"]
+        members = schema.pop("anyOf", None)
+        if members is None:
+            members = [{key: schema.pop(key) for key in list(schema) if key not in _ANNOTATIONS}]
+        if not self.nullable:
+            members = [member for member in members if member != {"type": "null"}]
+        if self.ours:
+            members.append(True)
+        if len(members) == 1:
+            schema.update(members[0])
+        else:
+            schema["anyOf"] = members
+
+
+_ANNOTATIONS = frozenset({"title", "description", "examples", "default"})
+
+
+def required(description: str, **more: Any) -> Any:
+    return Field(description=description, **more)
+
+
+def optional(description: str, **more: Any) -> Any:
+    """None in Python means absent in JSON."""
+    return Field(default=None, description=description, json_schema_extra=Shape(), **more)
+
+
+def nullable(description: str, **more: Any) -> Any:
+    """None in Python, when given, is null in JSON."""
+    return Field(default=None, description=description, json_schema_extra=Shape(nullable=True), **more)
+
+
+def ours(description: str, **more: Any) -> Any:
+    """Optional, of Onward's own making, in a part that the published schema leaves open."""
+    return Field(default=None, description=description, json_schema_extra=Shape(ours=True), **more)
+
+
+class Part(BaseModel):
+    """A nested object. Open: fields that are not declared are kept."""
+
+    model_config = ConfigDict(extra="allow", validate_assignment=True)
+
+    null_fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields that may be written as null."""
+    our_fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields of Onward's own in an open part of a published schema."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        shapes = {name: field.json_schema_extra for name, field in cls.model_fields.items()}
+        cls.null_fields = frozenset(n for n, s in shapes.items() if isinstance(s, Shape) and s.nullable)
+        cls.our_fields = frozenset(n for n, s in shapes.items() if isinstance(s, Shape) and s.ours)
+
+
+class ExtendedPart(Part):
+    """A nested object of a published schema in which Onward has fields of its own."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_foreign_values(
+        cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Self:
+        try:
+            return handler(data)
+        except ValidationError as error:
+            if info.context is not KEEP_FOREIGN or not isinstance(data, dict):
+                raise
+            at = {place["loc"][0] if place["loc"] else None for place in error.errors(include_url=False)}
+            if not at <= cls.our_fields:
+                raise
+        known = handler({key: value for key, value in data.items() if key not in at})
+        extra = known.__pydantic_extra__
+        if extra is not None:
+            extra.update({key: data[key] for key in data if key in at})
+        return known
+
+
+class Message(Part):
+    """A whole message. Closed: a field that is not declared is refused."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)

@@ -1,0 +1,228 @@
+"""Bytes to message and back, safe on bytes from anybody.
+
+``decode`` checks size, then depth, then parses, then validates; no error message repeats anything of the
+input, since it may be a secret. ``encode`` writes canonical JSON: the same message gives the same bytes,
+so that their SHA-256 is an identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from datetime import datetime
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from onward.clock import utc_text
+from onward.contracts.base import KEEP_FOREIGN, Part
+from onward.errors import ContractError
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
+
+M = TypeVar("M", bound=Part)
+
+
+def encode(model: Part) -> bytes:
+    """Canonical JSON of a message, checked against its own contract.
+
+    Raises ContractError when the message was changed into something that its contract refuses (reason
+    ``schema``), holds NaN or infinity (``not_finite``) or something that JSON cannot hold (``not_json``).
+    """
+    data = canonical_json(model)
+    _validate(_parse(data), type(model))
+    return data
+
+
+def to_document(model: Part) -> dict[str, Any]:
+    """A message as plain JSON values: the same that ``encode`` writes, not checked."""
+    return json.loads(canonical_json(model))
+
+
+def decode(data: bytes, model: type[M], *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> M:
+    """Read one message. Raises ContractError with ``reason`` one of too_large, too_deep, not_json,
+    not_finite, schema."""
+    return _validate(decode_document(data, max_bytes=max_bytes, max_depth=max_depth), model)
+
+
+def decode_document(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:
+    """Read JSON without a contract, with the same checks of size, depth, keys and numbers as ``decode``."""
+    if len(data) > max_bytes:
+        raise ContractError("too_large", f"The message has {len(data)} bytes; at most {max_bytes} are taken.")
+    if not _within_depth(data, max_depth):
+        raise ContractError("too_deep", f"The message nests deeper than {max_depth} levels.")
+    return _parse(data)
+
+
+def validate(document: Any, model: type[M]) -> M:
+    """A parsed document as a message. Raises ContractError (reason ``schema``)."""
+    return _validate(document, model)
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys, without spaces, in UTF-8; messages and aware datetimes are allowed inside.
+
+    Raises ContractError: ``not_finite`` for NaN and infinity, ``not_json`` for what JSON cannot hold.
+    """
+    try:
+        text = json.dumps(
+            value,
+            default=_plain,
+            sort_keys=True,
+            separators=(",", ":"),
+            ensure_ascii=False,
+            allow_nan=False,
+        )
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ContractError("not_json", _HALF_CHARACTER) from None
+    except RecursionError:
+        raise ContractError("too_deep", "The value nests too deep to be written as JSON.") from None
+    except ValueError as error:
+        if "Circular" in str(error):
+            raise ContractError("not_json", "The value contains itself, so JSON cannot hold it.") from None
+        raise ContractError("not_finite", _NOT_FINITE) from None
+    except TypeError:
+        raise ContractError(
+            "not_json", "The value holds something that JSON cannot: give text, numbers, lists and objects."
+        ) from None
+
+
+def sha256_hex(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+_NOT_FINITE = "A number is NaN, infinite or too large for a double; give finite numbers."
+_HALF_CHARACTER = "A text holds half of a surrogate pair, which UTF-8 cannot write; give whole characters."
+
+
+def _plain(value: object) -> object:
+    """What json.dumps writes for a message or a datetime."""
+    if isinstance(value, Part):
+        nulls = value.null_fields & value.model_fields_set
+        document = {k: v for k, v in value.__dict__.items() if v is not None or k in nulls}
+        extra = value.__pydantic_extra__
+        if extra:
+            document.update(extra)
+        return document
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return utc_text(value)
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError
+
+
+def _within_depth(data: bytes, limit: int) -> bool:
+    """Whether no bracket outside of strings opens level ``limit + 1``. Linear, nothing is parsed."""
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside = b"".join(data.split(b'"')[::2])
+    depth = 0
+    for byte in outside.translate(None, _NOT_BRACKETS):
+        if byte in b"[{":
+            depth += 1
+            if depth > limit:
+                return False
+        else:
+            depth -= 1
+    return True
+
+
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+_NUMBER_SHAPE = bytes(48 if c in b"0123456789" else 101 if c in b"eE" else 32 for c in range(256))
+"""Translates digits to "0", e and E to "e", everything else to a space."""
+
+
+def _may_overflow(data: bytes) -> bool:
+    """Whether some number might be beyond a double: three digits of exponent, or 200 in a row."""
+    shape = data.translate(_NUMBER_SHAPE, b"+")
+    return b"0e000" in shape or b"0" * 200 in shape
+
+
+def _parse(data: bytes) -> Any:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise ContractError("not_json", "The message is not UTF-8 text.") from None
+    numbers: dict[str, Any] = {"parse_float": _finite, "parse_int": _bounded} if _may_overflow(data) else {}
+    try:
+        document = json.loads(text, parse_constant=_not_finite, object_pairs_hook=_unique, **numbers)
+    except RecursionError:
+        raise ContractError("too_deep", "The message nests too deep to be read.") from None
+    except ValueError:
+        raise ContractError("not_json", "The message is not JSON.") from None
+    if b"\\ud" in data or b"\\uD" in data:
+        canonical_json(document)
+    return document
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ContractError("not_json", "An object of the message has the same key twice; keep one.")
+    return document
+
+
+def _not_finite(_: str) -> NoReturn:
+    raise ContractError("not_finite", _NOT_FINITE)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _not_finite(text)
+
+
+def _bounded(text: str) -> int:
+    return int(text) if len(text) <= 308 else _not_finite(text)
+
+
+def _validate(document: Any, model: type[M]) -> M:
+    try:
+        return model.model_validate(document, context=KEEP_FOREIGN)
+    except ValidationError as error:
+        raise ContractError("schema", _explain(error, model)) from None
+
+
+def _explain(error: ValidationError, model: type[Part]) -> str:
+    """One sentence on the first mistake, made of field names, positions and what was expected alone."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    more = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
+    first = faults[0]
+    if first["type"] == "extra_forbidden":
+        return (
+            f"{model.__name__} has a field at the top level that its schema does not know; "
+            f"it knows {', '.join(model.model_fields)}{more}."
+        )
+    what = "is required" if first["type"] == "missing" else first["msg"].removeprefix("Input ")
+    return f"{model.__name__}{_path(first['loc'])} {what}{more}."
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    shown = ""
+    names = _field_names()
+    for step in loc:
+        if isinstance(step, int):
+            shown += f"[{step}]"
+        elif step in names:
+            shown += f".{step}"
+        elif step not in _UNION_LABELS:
+            shown += ".*"
+    return shown
+
+
+_UNION_LABELS = frozenset({"str", "constrained-str", "dict[str,any]", "[key]"})
+_known_names: set[str] = set()
+
+
+def _field_names() -> set[str]:
+    """Every declared field name: the only text of a path that is shown; other keys come from the input."""
+    if not _known_names:
+        pending = [Part]
+        while pending:
+            part = pending.pop()
+            _known_names.update(part.model_fields)
+            pending.extend(part.__subclasses__())
+    return _known_names

@@ -1,0 +1,120 @@
+"""The subjects of the bus, and for each what its messages are, who publishes and who reads them.
+
+``topics.json`` is generated from ``TOPICS``. A subject is part of the contract: once published it never
+changes its meaning; a new meaning is a new version (``.v2``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TRAJECTORY = "agent.rl.trajectory.v1"
+REWARD = "agent.rl.reward.v1"
+FEEDBACK = "agent.rl.feedback.v1"
+TRAINING_REQUEST = "agent.rl.training.request.v1"
+TRAINING_STATUS = "agent.rl.training.status.v1"
+TRAINING_CONTROL = "agent.rl.training.control.v1"
+TRAINING_STATUS_REQUEST = "agent.rl.training.status.request"
+"""Core request and reply: in no stream, or the stream would answer instead of the trainer."""
+MODEL_DEPLOYED = "agent.rl.model.deployed.v1"
+OUTCOME = "agent.rl.outcome.v1"
+ALERT = "agent.rl.alert.v1"
+AUDIT = "agent.rl.audit.v1"
+DLQ = "agent.rl.dlq.v1"
+"""Prefix: dead letters of a stream go to ``agent.rl.dlq.v1.<stream>``."""
+
+
+class Topic(NamedTuple):
+    subject: str
+    schema: str | None
+    """File name under ``schemas/``; None where the message has no published schema."""
+    publishers: tuple[str, ...]
+    subscribers: tuple[str, ...]
+    stream: str | None
+    description: str
+
+
+TOPICS: tuple[Topic, ...] = (
+    Topic(
+        TRAJECTORY,
+        "trajectory.v1.schema.json",
+        ("agent", "gateway", "collector"),
+        ("collector",),
+        "RL_TRAJECTORIES",
+        "Multi-turn interaction of an agent with its task.",
+    ),
+    Topic(
+        REWARD,
+        "reward.v1.schema.json",
+        ("rewarder",),
+        ("coordinator", "releaser", "analytics"),
+        "RL_REWARDS",
+        "Computed reward of one trajectory.",
+    ),
+    Topic(
+        FEEDBACK,
+        "feedback.v1.schema.json",
+        ("agent", "api"),
+        ("rewarder",),
+        "RL_FEEDBACK",
+        "What a user said or did about a session, a trajectory or a turn.",
+    ),
+    Topic(
+        TRAINING_REQUEST,
+        "training.request.v1.schema.json",
+        ("coordinator", "operator"),
+        ("trainer",),
+        "RL_TRAINING",
+        "Request for one training job.",
+    ),
+    Topic(
+        TRAINING_STATUS,
+        "training.status.v1.schema.json",
+        ("trainer",),
+        ("coordinator", "releaser"),
+        "RL_TRAINING",
+        "Progress and result of a training job.",
+    ),
+    Topic(
+        TRAINING_CONTROL,
+        None,
+        ("operator",),
+        ("trainer",),
+        "RL_TRAINING",
+        "Commands to the trainer that the published request cannot express.",
+    ),
+    Topic(
+        TRAINING_STATUS_REQUEST,
+        None,
+        ("operator",),
+        ("trainer",),
+        None,
+        "Request and reply: the status of one job.",
+    ),
+    Topic(
+        MODEL_DEPLOYED,
+        "model.deployed.v1.schema.json",
+        ("releaser",),
+        ("agent", "gateway", "monitoring"),
+        "RL_DEPLOY",
+        "A model was deployed, moved to another share of traffic, or restored by a rollback.",
+    ),
+    Topic(
+        OUTCOME,
+        "outcome.v1.schema.json",
+        ("gateway", "rewarder"),
+        ("releaser",),
+        "RL_OUTCOMES",
+        "What came of one session under one arm of a release.",
+    ),
+    Topic(ALERT, None, ("any role",), ("operator",), None, "Something that a person should look at."),
+    Topic(AUDIT, None, ("any role",), ("operator",), "RL_AUDIT", "Who did what, hash-chained."),
+    Topic(
+        f"{DLQ}.*",
+        None,
+        ("collector", "rewarder", "trainer", "releaser"),
+        ("operator",),
+        "RL_DLQ",
+        "Messages that no consumer could process, with the reason in the headers.",
+    ),
+)
