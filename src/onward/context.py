@@ -30,3 +30,5 @@ class Context:
     alerts: Alerts
     ready: dict[str, bool] = field(default_factory=dict)
     """Role name → whether it does its work now; what ``/ready`` answers from."""
+    endpoints: dict[str, str] = field(default_factory=dict)
+    """Addresses that roles really bound: ``gateway_url``, ``api_url``."""

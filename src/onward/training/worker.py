@@ -166,7 +166,7 @@ def prepare(lines: list[dict[str, Any]], spec: JobSpec) -> tuple[list[Any], list
         made = rows_from_calls([Call(**call) for call in line["calls"]])
         rows.extend(made)
         per_row.extend([float(value)] * len(made))
-    mean = sum(returns) / len(returns)
+    mean = _mean(returns)
     return (
         rows,
         per_row,
@@ -174,9 +174,16 @@ def prepare(lines: list[dict[str, Any]], spec: JobSpec) -> tuple[list[Any], list
             "return_mean": mean,
             "return_std": math.sqrt(sum((value - mean) ** 2 for value in returns) / len(returns)),
             "trajectories": len(lines),
+            "outcome_mean": _mean([line["outcome"] for line in lines]),
+            "raw_total_mean": _mean([line["raw_total"] for line in lines]),
+            "success_rate": _mean([line["success"] for line in lines]),
             "sampled_tokens": sum(len(call["token_ids"]) for line in lines for call in line["calls"]),
         },
     )
+
+
+def _mean(values: list[Any]) -> float:
+    return float(sum(values) / len(values))
 
 
 def _finite(value: float) -> float:

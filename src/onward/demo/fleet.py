@@ -1,0 +1,121 @@
+"""The parent's handle on the agents process: commands in, finished tasks out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onward.children import child_environment
+from onward.errors import OnwardError
+
+
+@dataclass
+class Tally:
+    """Tasks that the agents finished, counted since the last ``reset``."""
+
+    tasks: int = 0
+    successes: int = 0
+    arms: Counter[str] = field(default_factory=Counter)
+    unrecorded: int = 0
+
+    @property
+    def success_rate(self) -> float:
+        return self.successes / self.tasks if self.tasks else 0.0
+
+
+class AgentsProcess:
+    """32 agents in a child process. ``outbox`` is theirs; nobody else writes to it."""
+
+    def __init__(self, *, gateway: str, api_key: str, nats_url: str, nats_token: str | None, outbox: Path) -> None:
+        self.outbox = outbox
+        self.tally = Tally()
+        self._command = [
+            sys.executable, "-m", "onward.demo.agents",
+            "--gateway", gateway, "--nats-url", nats_url, "--outbox", str(outbox),
+        ]  # fmt: skip
+        self._environment = child_environment(
+            ONWARD_API_KEY=api_key, OMP_NUM_THREADS="1", **({"ONWARD_NATS_TOKEN": nats_token} if nats_token else {})
+        )
+        self._child: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._paused = asyncio.Event()
+        self._ready = asyncio.Event()
+
+    async def start(self, *, seed: int, max_tokens: int, run: str, log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.outbox.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "ab") as errors:
+            self._child = await asyncio.create_subprocess_exec(
+                *self._command, "--seed", str(seed), "--max-tokens", str(max_tokens), "--run", run,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
+                env=self._environment,
+            )  # fmt: skip
+        self._reader = asyncio.create_task(self._read())
+        await self._wait(self._ready, "start")
+
+    async def flow(self) -> None:
+        """Work without a limit until ``pause``."""
+        await self._send("flow")
+
+    async def pause(self) -> None:
+        """Let running tasks end, publish everything, and return."""
+        self._paused.clear()
+        await self._send("pause")
+        await self._wait(self._paused, "pause")
+
+    async def stop(self) -> None:
+        if self._child is None:
+            return
+        if self._child.returncode is None:
+            with contextlib.suppress(ConnectionError):
+                await self._send("stop")
+            try:
+                await asyncio.wait_for(self._child.wait(), 90)
+            except TimeoutError:
+                self._child.kill()
+                await self._child.wait()
+        if self._reader is not None:
+            await self._reader
+
+    def reset(self) -> None:
+        self.tally = Tally()
+
+    async def _send(self, word: str) -> None:
+        assert self._child is not None and self._child.stdin is not None
+        self._child.stdin.write(word.encode() + b"\n")
+        await self._child.stdin.drain()
+
+    async def _wait(self, event: asyncio.Event, what: str) -> None:
+        assert self._child is not None
+        ended = asyncio.create_task(self._child.wait())
+        happened = asyncio.create_task(event.wait())
+        try:
+            await asyncio.wait({ended, happened}, timeout=300, return_when=asyncio.FIRST_COMPLETED)
+            if not event.is_set():
+                raise OnwardError(f"The demo's agents did not {what}: see logs/agents.log in the data folder.")
+        finally:
+            ended.cancel()
+            happened.cancel()
+
+    async def _read(self) -> None:
+        assert self._child is not None and self._child.stdout is not None
+        async for line in self._child.stdout:
+            self._take(json.loads(line))
+
+    def _take(self, event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "ready":
+                self._ready.set()
+            case "paused":
+                self._paused.set()
+            case "task":
+                self.tally.tasks += 1
+                self.tally.successes += bool(event["success"])
+                self.tally.arms[event["arm"] or "none"] += 1
+                self.tally.unrecorded += not event["recorded"]
