@@ -1,0 +1,207 @@
+"""The warehouse as everybody sees it: insert rows, ask questions.
+
+One client for both kinds: a ClickHouse server and the embedded child speak the same HTTP subset
+(``protocol.py``). ``insert`` is durable on return and waits for ever for a warehouse that is away:
+the backlog stays in JetStream. It may store a row twice; the views show it once.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from onward.clock import Clock, SystemClock
+from onward.errors import WarehouseError
+from onward.telemetry import logs
+from onward.warehouse import protocol
+
+if TYPE_CHECKING:
+    from onward.config import Settings
+
+ADDRESS_FILE = "warehouse.json"
+TOKEN_FILE = "warehouse.token"
+_log = logs.get("warehouse")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a warehouse listens. ``socket`` is a Unix domain socket; ``url`` then only names a host."""
+
+    url: str
+    socket: str | None = None
+
+
+class _AwayError(Exception):
+    """The warehouse did not answer, or answered that it cannot now. Worth another try."""
+
+
+class Warehouse:
+    """Async client. ``locate`` is asked again after a lost connection: an embedded child may move."""
+
+    def __init__(
+        self,
+        locate: Callable[[], Address],
+        *,
+        user: str = "default",
+        password: str = "",
+        database: str = "rl",
+        clock: Clock | None = None,
+        query_patience: float = 10.0,
+        timeout: float = 120.0,
+    ) -> None:
+        self._locate = locate
+        self._headers = {protocol.USER_HEADER: user, protocol.KEY_HEADER: password}
+        self._database = protocol.identifier(database, "Database")
+        self._clock: Clock = clock or SystemClock()
+        self._query_patience = query_patience
+        self._timeout = timeout
+        self._http: httpx.AsyncClient | None = None
+
+    async def insert(
+        self,
+        table: str,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        token: str | None = None,
+        patience: float | None = None,
+    ) -> None:
+        """Store ``rows`` durably. Repeating it is harmless; with ``token`` an exact repeat costs nothing.
+
+        Waits ``patience`` seconds (None: for ever) for a warehouse that is away.
+        Raises WarehouseError when it refuses the rows or patience ends.
+        """
+        if not rows:
+            return
+        params = {"query": protocol.insert_statement(table, token)}
+        await self._send(params, protocol.encode_rows(rows), patience)
+
+    async def query(self, sql: str, **params: Any) -> list[dict[str, Any]]:
+        """Rows as dicts. ``params`` bind ``{name:Type}``. Times come back as ISO 8601 text.
+
+        Raises WarehouseError.
+        """
+        bound = {f"param_{name}": protocol.parameter(value) for name, value in params.items()}
+        body = await self._send(bound, sql.encode(), self._query_patience)
+        return protocol.decode_rows(body)
+
+    async def command(self, sql: str, **params: Any) -> None:
+        """A statement without a result. Raises WarehouseError."""
+        await self.query(sql, **params)
+
+    async def ping(self) -> bool:
+        """Whether the warehouse answers a question now. Never raises WarehouseError."""
+        try:
+            await self._send({}, b"SELECT 1", 0.0)
+        except WarehouseError:
+            return False
+        return True
+
+    async def create_schema(self) -> None:
+        """Make the database, tables and views that are missing. Safe to repeat."""
+        script = Path(__file__).with_name("tables.sql").read_text(encoding="utf-8")
+        await self._send({}, f"CREATE DATABASE IF NOT EXISTS {self._database}".encode(), 30.0, database="")
+        for statement in script.split(";\n"):
+            lines = [line for line in statement.splitlines() if not line.startswith("--")]
+            if "".join(lines).strip():
+                await self.command("\n".join(lines))
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
+
+    async def _send(
+        self, params: Mapping[str, str], body: bytes, patience: float | None, database: str | None = None
+    ) -> bytes:
+        started = self._clock.monotonic()
+        delay, warned = 0.05, False
+        while True:
+            try:
+                return await self._once(params, body, self._database if database is None else database)
+            except _AwayError as error:
+                waited = self._clock.monotonic() - started
+                if patience is not None and waited + delay > patience:
+                    raise WarehouseError(
+                        f"The warehouse is away ({error}): check that it runs and try again."
+                    ) from None
+                if not warned and waited > 1.0:
+                    warned = True
+                    _log.warning("warehouse away, waiting", cause=str(error))
+            await self._clock.sleep(delay * random.uniform(0.5, 1.0))
+            delay = min(delay * 2, 5.0)
+
+    async def _once(self, params: Mapping[str, str], body: bytes, database: str) -> bytes:
+        fixed = {"default_format": "JSONEachRow", "wait_end_of_query": "1", **protocol.SETTINGS}
+        if database:
+            fixed["database"] = database
+        try:
+            http = self._connected()
+            answer = await http.post("/", params={**fixed, **params}, content=body)
+        except httpx.TransportError as error:
+            await self.close()
+            raise _AwayError(type(error).__name__) from error
+        if answer.status_code == 200:
+            return answer.content
+        code = answer.headers.get(protocol.CODE_HEADER, "")
+        if answer.status_code in (502, 503, 504) or code in protocol.RETRYABLE_CODES:
+            raise _AwayError(f"code {code or answer.status_code}")
+        if answer.status_code in (401, 403):
+            raise WarehouseError(
+                "The warehouse refused the user or password: check [warehouse] in onward.toml."
+            )
+        raise WarehouseError(f"The warehouse refused a statement: {answer.text.strip()[:500]}")
+
+    def _connected(self) -> httpx.AsyncClient:
+        if self._http is None:
+            try:
+                address = self._locate()
+            except OSError as error:
+                raise _AwayError(type(error).__name__) from error
+            transport = httpx.AsyncHTTPTransport(uds=address.socket) if address.socket else None
+            self._http = httpx.AsyncClient(
+                transport=transport,
+                base_url=address.url,
+                headers=self._headers,
+                timeout=httpx.Timeout(self._timeout, connect=5.0),
+                trust_env=False,
+            )
+        return self._http
+
+
+def connect(settings: Settings, *, clock: Clock | None = None) -> Warehouse:
+    """A client for the ClickHouse server of ``settings``, or for the embedded warehouse that another
+    process has started in the same ``data_dir``.
+
+    Raises WarehouseError when nothing is configured and nothing embedded was ever started there.
+    """
+    options = settings.warehouse
+    if options.url:
+        address = Address(options.url)
+        return Warehouse(
+            lambda: address,
+            user=options.user,
+            password=options.password.get_secret_value(),
+            database=options.database,
+            clock=clock,
+        )
+    try:
+        token = (settings.run_dir / TOKEN_FILE).read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        raise WarehouseError(
+            f"No warehouse has been started in {settings.data_dir}: run `onward up`, or set warehouse.url."
+        ) from None
+    return Warehouse(
+        lambda: read_address(settings.run_dir), password=token, database=options.database, clock=clock
+    )
+
+
+def read_address(run_dir: Path) -> Address:
+    """Where the embedded child listens now. Raises OSError while it has not said so."""
+    fields = json.loads((run_dir / ADDRESS_FILE).read_text(encoding="utf-8"))
+    return Address(fields["url"], fields.get("socket"))

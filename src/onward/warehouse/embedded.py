@@ -1,0 +1,151 @@
+"""Runs the warehouse child and brings it back when it dies. This process never imports chdb.
+
+A dead child delays inserts and loses nothing: clients wait and try again, and what was acknowledged
+is on disk. The child gets a Unix socket in ``data_dir/run``, or a loopback port where that path is
+longer than a socket address may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from pathlib import Path
+
+from onward.children import child_environment
+from onward.clock import Clock, SystemClock
+from onward.errors import WarehouseError
+from onward.telemetry import logs
+from onward.warehouse.client import TOKEN_FILE, Warehouse, read_address
+from onward.warehouse.protocol import EXIT_IN_USE
+
+_MAX_SOCKET_PATH = 100
+"""Bytes; the kernel's limit is 108 with its terminator."""
+_START_SECONDS = 90.0
+_STOP_SECONDS = 40.0
+_log = logs.get("warehouse")
+
+
+class EmbeddedWarehouse:
+    """chDB in a child process of this one. ``start`` once, ``stop`` once."""
+
+    def __init__(self, data_dir: Path, *, database: str = "rl", clock: Clock | None = None) -> None:
+        self._run_dir = data_dir / "run"
+        self._data_path = data_dir / "chdb"
+        self._log_path = data_dir / "logs" / "warehouse.log"
+        self._database = database
+        self._clock: Clock = clock or SystemClock()
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._client: Warehouse | None = None
+        self.restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child that lives now."""
+        return self._process.pid if self._process else None
+
+    async def start(self) -> Warehouse:
+        """Start the child, make the tables, and return the client that ``stop`` will close.
+
+        Raises WarehouseError when the engine cannot start or another process holds its files.
+        """
+        for folder in (self._run_dir, self._log_path.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        os.chmod(self._run_dir, 0o700)
+        token = _token(self._run_dir / TOKEN_FILE)
+        self._process = await self._spawn()
+        self._keeper = asyncio.create_task(self._keep(), name="warehouse-keeper")
+        self._client = Warehouse(
+            lambda: read_address(self._run_dir), password=token, database=self._database, clock=self._clock
+        )
+        await self._client.create_schema()
+        return self._client
+
+    async def stop(self) -> None:
+        """End the child after its engine has closed cleanly; by force after 40 s."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        if self._client is not None:
+            await self._client.close()
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(self._process.wait(), _STOP_SECONDS)
+            except TimeoutError:
+                _log.error("warehouse did not stop, killing it")
+                self._process.kill()
+                await self._process.wait()
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        socket_path = str((self._run_dir / "warehouse.sock").resolve())
+        where = socket_path if len(os.fsencode(socket_path)) <= _MAX_SOCKET_PATH else self._old_port()
+        with self._log_path.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "onward.warehouse.child"),
+                *(str(self._data_path.resolve()), str(self._run_dir.resolve()), where, self._database),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=child_environment(),
+            )
+        assert process.stdout is not None
+        try:
+            line = await asyncio.wait_for(process.stdout.readline(), _START_SECONDS)
+        except BaseException as error:
+            process.kill()
+            await process.wait()
+            if isinstance(error, TimeoutError):
+                raise WarehouseError(f"The warehouse did not start in {_START_SECONDS:g} s.") from None
+            raise
+        if line.strip() != b"ready":
+            raise WarehouseError(self._why(await process.wait()))
+        return process
+
+    async def _keep(self) -> None:
+        """Wait for the child to die and start another, more slowly each time it dies young."""
+        delay = 0.1
+        while True:
+            assert self._process is not None
+            born = self._clock.monotonic()
+            code = await self._process.wait()
+            delay = 0.1 if self._clock.monotonic() - born > 30.0 else min(delay * 2, 10.0)
+            _log.error("warehouse died, starting it again", exit_code=code)
+            await self._clock.sleep(delay)
+            while True:
+                try:
+                    self._process = await self._spawn()
+                    break
+                except (WarehouseError, OSError) as error:
+                    delay = min(delay * 2, 10.0)
+                    _log.error("warehouse does not start", cause=str(error))
+                    await self._clock.sleep(delay)
+            self.restarts += 1
+
+    def _old_port(self) -> str:
+        """The loopback port of last time, so that clients in other processes find it again; else any."""
+        try:
+            return read_address(self._run_dir).url.rpartition(":")[2]
+        except (OSError, ValueError, KeyError):
+            return "0"
+
+    def _why(self, code: int) -> str:
+        if code == EXIT_IN_USE:
+            return f"Another process uses the warehouse in {self._data_path}: stop it or choose another data_dir."
+        return f"The warehouse did not start (exit code {code}): see {self._log_path}."
+
+
+def _token(path: Path) -> str:
+    """The key of this data directory: made once, readable by its owner only."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_text(encoding="ascii").strip()
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(secrets.token_urlsafe(32))
+    return path.read_text(encoding="ascii").strip()

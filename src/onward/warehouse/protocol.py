@@ -1,0 +1,123 @@
+"""The subset of ClickHouse's HTTP interface that Onward uses, shared by the client and the child.
+
+A request is ``POST /`` with the statement in the URL parameter ``query`` and the rows in the body,
+or with the statement in the body; ``param_<name>`` binds ``{name:Type}``; the key is in the header
+``X-ClickHouse-Key``. Errors carry ``X-ClickHouse-Exception-Code``. Values of parameters use
+ClickHouse's tab-separated escapes, because both the server and chDB parse them so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from onward.errors import WarehouseError
+
+KEY_HEADER = "x-clickhouse-key"
+USER_HEADER = "x-clickhouse-user"
+CODE_HEADER = "x-clickhouse-exception-code"
+
+SETTINGS: dict[str, str] = {
+    "date_time_input_format": "best_effort",
+    "date_time_output_format": "iso",
+    "output_format_json_quote_64bit_integers": "0",
+    "input_format_skip_unknown_fields": "0",
+    "max_partitions_per_insert_block": "0",
+}
+"""Sent with every request to a server; set once on the embedded engine. The last one: a batch of
+imported trajectories may span more than the default 100 days."""
+
+RETRYABLE_CODES = frozenset({"159", "202", "209", "210", "241", "242", "243", "252", "425", "999"})
+"""Timeout, too many queries, network, memory, read-only, no space, too many parts, system, keeper."""
+
+EXIT_IN_USE = 3
+"""Exit code of a child whose files another process holds."""
+
+_IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+def identifier(name: str, what: str) -> str:
+    """``name`` if it is a plain lower-case SQL name; else WarehouseError. The only names put into SQL."""
+    if not _IDENTIFIER.fullmatch(name):
+        raise WarehouseError(
+            f"{what} {name[:60]!r} is not a table name: give lower-case letters, digits or '_'."
+        )
+    return name
+
+
+def insert_statement(table: str, token: str | None) -> str:
+    """``INSERT … FORMAT JSONEachRow``. A token makes an immediate repeat of the same block a no-op."""
+    identifier(table, "Table")
+    settings = f" SETTINGS insert_deduplication_token = {_quoted(token)}" if token else ""
+    return f"INSERT INTO {table}{settings} FORMAT JSONEachRow"
+
+
+def encode_rows(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Rows as JSON lines. Times become ISO 8601 in UTC with milliseconds.
+
+    Raises WarehouseError for a value that JSON cannot carry (NaN, infinities, lone surrogates).
+    """
+    try:
+        return b"\n".join(
+            json.dumps(
+                row, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain
+            ).encode()
+            for row in rows
+        )
+    except (ValueError, TypeError) as error:
+        raise WarehouseError(
+            f"A row cannot be stored: {error}. Give finite numbers, text and times."
+        ) from error
+
+
+def decode_rows(body: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in body.split(b"\n") if line]
+
+
+def parameter(value: Any) -> str:
+    """A bound value in the form that ClickHouse parses. Raises WarehouseError for other types."""
+    if isinstance(value, str):
+        return _escaped(value)
+    if value is None:
+        return "\\N"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return "[" + ",".join(_element(item) for item in value) + "]"
+    return _scalar(value)
+
+
+def _element(value: Any) -> str:
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, datetime):
+        return f"'{_scalar(value)}'"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{value.microsecond // 1000:03d}"
+    raise WarehouseError(f"A query parameter of type {type(value).__name__} is not supported.")
+
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\0": "\\0"})
+
+
+def _escaped(text: str) -> str:
+    return text.translate(_ESCAPES)
+
+
+def _quoted(text: str) -> str:
+    return "'" + _escaped(text).replace("'", "\\'") + "'"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    raise TypeError(f"a value of type {type(value).__name__} has no column form")
