@@ -1,0 +1,65 @@
+"""``onward pause|resume|pin|unpin``: what an operator may tell a running loop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from onward import config, host
+from onward.cli import ConfigFile, DataDir, app, run_async
+from onward.errors import ConfigError, NotFoundError
+
+Part = Annotated[str, typer.Argument(help="learning: no new job starts; what runs goes on.")]
+
+
+async def _write(file: Path | None, data_dir: Path | None, key: str, value: dict[str, Any]) -> None:
+    settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
+    async with host.attached(settings) as (bus, _):
+        if key == "pin" and value.get("model_id"):
+            known = [name.replace("_", ".") for name in await bus.bucket("rl_models").keys()]
+            model_id = str(value["model_id"])
+            if model_id not in known and model_id.replace(".", "_") not in {k.replace(".", "_") for k in known}:
+                raise NotFoundError(f"There is no model {model_id!r}: known are {', '.join(sorted(known)) or 'none'}.")
+        await bus.bucket("rl_control").put(key, json.dumps(value).encode())
+
+
+@app.command()
+def pause(part: Part = "learning", file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Stop learning until ``onward resume``: trajectories are still stored and scored."""
+    _only_learning(part)
+    run_async(_write(file, data_dir, "learning", {"paused": True}))
+    typer.echo("Learning is paused. Trajectories are still collected and scored.")
+
+
+@app.command()
+def resume(part: Part = "learning", file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Let learning go on."""
+    _only_learning(part)
+    run_async(_write(file, data_dir, "learning", {"paused": False}))
+    typer.echo("Learning goes on.")
+
+
+@app.command()
+def pin(
+    model_id: Annotated[str, typer.Argument(help="A released model, for example agent-zero-rl-v3.")],
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Serve one model and release nothing until ``onward unpin``."""
+    run_async(_write(file, data_dir, "pin", {"model_id": model_id}))
+    typer.echo(f"{model_id} is pinned; nothing is released until 'onward unpin'.")
+
+
+@app.command()
+def unpin(file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Let releases go on."""
+    run_async(_write(file, data_dir, "pin", {"model_id": None}))
+    typer.echo("No model is pinned.")
+
+
+def _only_learning(part: str) -> None:
+    if part != "learning":
+        raise ConfigError(f"{part!r} cannot be paused: expected 'learning'.")

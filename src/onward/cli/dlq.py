@@ -1,0 +1,67 @@
+"""``onward dlq list|show|replay``: messages that could not be processed, with the reason."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from onward import config, host
+from onward.bus import deadletter
+from onward.cli import ConfigFile, DataDir, app, run_async
+
+dlq_app = typer.Typer(help="Dead letters: look, and send again what has become good.", no_args_is_help=True)
+app.add_typer(dlq_app, name="dlq")
+Sequence = Annotated[int, typer.Argument(help="Number in the first column of 'onward dlq list'.")]
+
+
+@dlq_app.command(name="list")
+def list_letters(
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    limit: Annotated[int, typer.Option(help="Newest so many.")] = 50,
+) -> None:
+    """Show the newest dead letters with their reasons."""
+
+    async def work() -> None:
+        settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
+        async with host.attached(settings) as (bus, _):
+            table = Table()
+            for name in ("number", "stream", "reason", "detail", "bytes"):
+                table.add_column(name)
+            for letter in await deadletter.list_letters(bus, limit=limit):
+                table.add_row(
+                    str(letter.sequence), letter.stream, letter.reason, letter.detail, str(len(letter.data))
+                )
+            Console().print(table)
+
+    run_async(work())
+
+
+@dlq_app.command()
+def show(sequence: Sequence, file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Print one dead letter: reason, headers, body."""
+
+    async def work() -> None:
+        settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
+        async with host.attached(settings) as (bus, _):
+            letter = await deadletter.show(bus, sequence)
+            typer.echo(f"stream: {letter.stream}\nreason: {letter.reason}\ndetail: {letter.detail}")
+            typer.echo(letter.data.decode("utf-8", "replace"))
+
+    run_async(work())
+
+
+@dlq_app.command()
+def replay(sequence: Sequence, file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Publish a dead letter again to where it came from, and take it off the list."""
+
+    async def work() -> None:
+        settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
+        async with host.attached(settings) as (bus, _):
+            await deadletter.replay(bus, sequence)
+            typer.echo(f"Dead letter {sequence} was published again.")
+
+    run_async(work())
