@@ -1,0 +1,42 @@
+"""``onward demo``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from onward.cli import app, run_async
+from onward.telemetry import logs
+
+COSTS = {
+    "tiny": "about 1 M parameters, trained from nothing: 2 cycles take about 3 minutes on two cores",
+    "smollm2": "SmolLM2-135M: 3 cycles take about 25 minutes on two cores and 3 GB of memory",
+}
+
+
+@app.command()
+def demo(
+    model: Annotated[str, typer.Option(help="tiny, smollm2, or a folder with a Llama-shaped model.")] = "tiny",
+    cycles: Annotated[int, typer.Option(min=1, help="Turns of the loop.")] = 3,
+    sabotage: Annotated[bool, typer.Option("--sabotage", help="Plant a bad model and see it taken back.")] = False,
+    folder: Annotated[Path, typer.Option("--dir", help="Where data and pictures go.")] = Path("demo-output"),
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of tasks, model and sampling.")] = 0,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "error",
+) -> None:
+    """Watch an agent get better: the whole loop on this machine, with real parts and no service needed.
+
+    Agents work on small office tasks, their trajectories are redacted, scored and stored, a policy is
+    trained from them, validated, released to a growing share of traffic, and taken back if it is worse.
+    """
+    from onward.demo.run import Options, demonstrate
+
+    logs.setup(log_level)
+    console = Console()
+    console.print(f"Model: {model} ({COSTS.get(model, 'your own folder')}).", highlight=False)
+    if model == "tiny":
+        console.print(f"With --model smollm2: {COSTS['smollm2']}.", highlight=False)
+    run_async(demonstrate(Options(model, cycles, sabotage, folder, json_file, seed), console))

@@ -1,0 +1,306 @@
+"""``onward demo``: warm start, then the loop around a fleet of agents, then tables and curves.
+
+The demonstration drives traffic and looks; every decision is the loop's own. It pauses the agents
+while a job trains or a candidate is validated, because two cores do one thing well at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from onward import host
+from onward.children import child_environment
+from onward.config import Settings
+from onward.demo import report, sabotage
+from onward.demo.display import Stages
+from onward.demo.evaluate import TestPanel
+from onward.demo.fleet import AgentsProcess
+from onward.demo.result import Cycle, Decision, KindResult, Result
+from onward.demo.settings import demo_settings
+from onward.demo.warm import Warmed, warm_up
+from onward.envs import desk
+from onward.errors import OnwardError
+from onward.training import recipes
+from onward.training.jobs import JobRecord, JobTable
+from onward.warehouse import queries
+
+ENDED: dict[str, Decision] = {
+    "closed": "promoted",
+    "rolled_back": "rolled_back",
+    "rejected": "rejected",
+    "held": "inconclusive",
+    "aborted": "inconclusive",
+}
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Options:
+    model: str = "tiny"
+    cycles: int = 3
+    sabotage: bool = False
+    folder: Path = Path("demo-output")
+    json_file: Path | None = None
+    seed: int = 0
+
+
+class Demonstration:
+    """One run. Fields are filled as the stages go by."""
+
+    def __init__(self, options: Options, console: Console) -> None:
+        self.options = options
+        self.console = console
+        self.settings: Settings = demo_settings(options.model, options.folder, options.seed)
+        self.recipe = recipes.for_model(options.model)
+        self.cycles: list[Cycle] = []
+        self.stages = Stages(console)
+
+    async def run(self) -> Result:
+        """All stages in order; the result of the run."""
+        started = time.monotonic()
+        with self.stages:
+            warmed = await warm_up(self.options.model, self.settings, self.options.seed, self.stages)
+            async with AsyncExitStack() as stack:
+                with self.stages.stage("start", "Starting NATS, ClickHouse, the engine and the gateway"):
+                    loop = await stack.enter_async_context(host.running(self.settings))
+                    self.loop, self.ctx = loop, loop.ctx
+                    self.table = JobTable(self.ctx.bus.bucket("rl_jobs"), self.ctx.clock)
+                    await self._install(warmed)
+                    agents = self.agents = await stack.enter_async_context(self._agents())
+                panel = TestPanel(self.ctx, self.recipe, self.options.seed)
+                raw = warmed.raw_success
+                if raw is None:
+                    with self.stages.stage("test", "Testing the raw model on the test tasks") as stage:
+                        raw = (await panel.run(None, stage)).success
+                with self.stages.stage("test", "Testing the warm-started model (v0)") as stage:
+                    base = await panel.run(warmed.adapter_digest, stage)
+                for number in range(1, self.options.cycles + 1):
+                    await self._cycle(number)
+                if self.options.sabotage:
+                    await self._sabotage(self.options.cycles + 1)
+                await agents.pause()
+                current = await self._current()
+                with self.stages.stage("test", f"Testing {current['model_id']} on the test tasks") as stage:
+                    final = await panel.run(current["adapter_digest"], stage)
+                with self.stages.stage("audit", "Counting: was anything lost or stored twice?"):
+                    await agents.stop()
+                    verdict = await self._audit()
+        return Result(
+            model=self.options.model,
+            seed=self.options.seed,
+            decoding=panel.decoding,
+            raw_success=raw,
+            base_success=base.success,
+            final_success=final.success,
+            best_constant_success=panel.best_constant(),
+            by_kind={
+                kind: KindResult(base=base.by_kind[kind], final=final.by_kind[kind], tries=final.tries[kind])
+                for kind in base.by_kind
+            },
+            warm_up=warmed.figures,
+            wall_seconds=time.monotonic() - started,
+            stages=self.stages.seconds,
+            cycles=self.cycles,
+            current_model=current["model_id"],
+            accepted=verdict["accepted"],
+            lost=len(verdict["lost"]),
+            duplicates=len(verdict["duplicates"]),
+        )
+
+    async def _install(self, warmed: Warmed) -> None:
+        """Make v0 what serves, and wait until the gateway says that it does."""
+        from onward.release.controller import install_initial
+
+        prefix = await warmed.store(self.ctx.objects)
+        await install_initial(
+            self.ctx,
+            adapter_digest=warmed.adapter_digest,
+            object_prefix=prefix,
+            training_job_id=warmed.job_id,
+            training_samples=int(warmed.figures["demonstrations"]),
+        )
+        await self._served(warmed.adapter_digest)
+
+    async def _served(self, digest: str) -> None:
+        gateways = self.ctx.bus.bucket("rl_gateways")
+        for _ in range(600):
+            for key in await gateways.keys():
+                entry = await gateways.get(key)
+                if entry and digest in json.loads(entry.value)["served"]:
+                    return
+            await asyncio.sleep(0.1)
+        raise OnwardError("The gateway did not load the first model within a minute: see the log of this run.")
+
+    @asynccontextmanager
+    async def _agents(self) -> AsyncIterator[AgentsProcess]:
+        run_dir = self.settings.run_dir
+        token = run_dir / "nats.token"
+        agents = AgentsProcess(
+            gateway=self.ctx.endpoints["gateway_url"],
+            api_key=(run_dir / "api.key").read_text().strip(),
+            nats_url=self.ctx.bus.url,
+            nats_token=token.read_text().strip() if token.exists() else None,
+            outbox=self.settings.data_dir / "outbox" / "agents.db",
+        )
+        await agents.start(
+            seed=self.options.seed,
+            max_tokens=self.recipe.max_tokens,
+            run=f"desk-{self.options.seed}",
+            log=self.settings.data_dir / "logs" / "agents.log",
+        )
+        try:
+            yield agents
+        finally:
+            await agents.stop()
+
+    async def _cycle(self, number: int) -> None:
+        """Collect, train, validate, release."""
+        known = {record.job_id for record, _ in await self.table.all()}
+        job = await self._collect(number, known)
+        await self.agents.pause()
+        job = await self._train(number, job)
+        if job.state != "completed" or job.commit is None:
+            message = job.error.message if job.error else job.state
+            raise OnwardError(f"Training job {job.job_id} ended as {job.state}: {message}")
+        await self._follow(number, job)
+
+    async def _collect(self, number: int, known: set[str]) -> JobRecord:
+        """Let the agents work until the coordinator has asked for a job and the trainer has it."""
+        digest = (await self._current())["adapter_digest"]
+        self.agents.reset()
+        await self.agents.flow()
+        threshold = self.settings.training.threshold
+        title = f"Cycle {number}: 32 agents at work"
+        with self.stages.stage("collect", title, total=threshold) as stage:
+            while True:
+                for record, _ in await self.table.all():
+                    if record.job_id not in known:
+                        return record
+                found = await queries.rewarded_count(self.ctx.warehouse, model_digest=digest)
+                tally = self.agents.tally
+                stage.update(min(found, threshold), note=f"{found} scored, success {tally.success_rate:.2f}")
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _train(self, number: int, job: JobRecord) -> JobRecord:
+        with self.stages.stage("train", f"Cycle {number}: training", total=100) as stage:
+            while True:
+                job, _ = await self.table.get(job.job_id)
+                if job.state in ("completed", "failed", "cancelled"):
+                    return job
+                kl = job.progress.get("metrics", {}).get("kl_divergence")
+                note = f"{job.samples or '?'} trajectories" + ("" if kl is None else f", KL {kl:.4f}")
+                stage.update(job.progress.get("percent_complete", 0.0), note=note)
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _follow(self, number: int, job: JobRecord, *, sabotaged: bool = False) -> None:
+        """Watch the release of ``job``'s checkpoint to its end and note what happened."""
+        with self.stages.stage("validate", f"Cycle {number}: validating the candidate") as stage:
+            while (release := await self._release_of(job.job_id)) is None or release["state"] in (
+                "proposed",
+                "validating",
+            ):
+                stage.update(note="paired with the current model on the validation tasks")
+                await asyncio.sleep(POLL_SECONDS)
+        if release["state"] not in ENDED:
+            await self.agents.flow()
+            release = await self._ramp(number, job)
+        self.cycles.append(_cycle_of(number, job, release, sabotaged))
+
+    async def _ramp(self, number: int, job: JobRecord) -> dict[str, Any]:
+        with self.stages.stage("release", f"Cycle {number}: canary") as stage:
+            while True:
+                release = await self._release_of(job.job_id)
+                assert release is not None
+                if release["state"] in ENDED:
+                    return release
+                sessions = release["sessions"]
+                e_all = release["e_values"].get("all", 1.0)
+                stage.update(
+                    note=f"{release['candidate']['model_id']} at {release['weight']:.0%}, "
+                    f"{sessions['candidate']} sessions of its own, E {e_all:.2g}"
+                )
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _sabotage(self, number: int) -> None:
+        """Plant a bad model and let the gates find it."""
+        self.console.print(
+            "[bold red]Sabotage:[/bold red] a validly signed but ruined adapter becomes the next candidate. "
+            "It skips validation, which would have stopped it; only the gates stand in its way."
+        )
+        await self.agents.pause()
+        with self.stages.stage("sabotage", f"Cycle {number}: planting the ruined adapter"):
+            current = await self._current()
+            job = await sabotage.plant(self.ctx, self.table, current, self.settings.data_dir / "sabotage")
+        await self._follow(number, job, sabotaged=True)
+
+    async def _release_of(self, job_id: str) -> dict[str, Any] | None:
+        bucket = self.ctx.bus.bucket("rl_releases")
+        for key in await bucket.keys("release."):
+            entry = await bucket.get(key)
+            if entry is not None and (record := json.loads(entry.value))["training_job_id"] == job_id:
+                return record
+        return None
+
+    async def _current(self) -> dict[str, Any]:
+        entry = await self.ctx.bus.bucket("rl_releases").get("desired")
+        assert entry is not None
+        arms = json.loads(entry.value)["arms"]
+        return next(arm for arm in arms if arm["arm"] == "current")
+
+    async def _audit(self) -> dict[str, Any]:
+        """Ask the audit process, once everything published has been stored."""
+        audit = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "onward.demo.audit",
+            "--outbox", str(self.agents.outbox), "--data-dir", str(self.settings.data_dir), "--wait", "60",
+            stdout=asyncio.subprocess.PIPE, env=child_environment(),
+        )  # fmt: skip
+        out, _ = await audit.communicate()
+        if not out:
+            raise OnwardError("The audit process gave no answer: see the log of this run.")
+        return json.loads(out)
+
+
+def _cycle_of(number: int, job: JobRecord, release: dict[str, Any], sabotaged: bool) -> Cycle:
+    learned = job.progress.get("metrics", {})
+    validation = release.get("validation") or {}
+    return Cycle(
+        number=number,
+        trajectories=job.samples or 0,
+        mean_outcome=learned.get("outcome_mean", 0.0),
+        mean_raw_total=learned.get("raw_total_mean", 0.0),
+        validation_success=validation.get("candidate"),
+        validation_current=validation.get("current"),
+        candidate=release["candidate"]["model_id"],
+        decision=ENDED[release["state"]],
+        reason=release["reason"],
+        sessions=release["sessions"],
+        e_values=release["e_values"],
+        crossed_at=release.get("crossed_at"),
+        verified_zero_at=release.get("verified_zero_at"),
+        sabotaged=sabotaged,
+    )
+
+
+async def demonstrate(options: Options, console: Console) -> Result:
+    """Run it, print the tables, write ``curves.png`` and the JSON."""
+    demonstration = Demonstration(options, console)
+    result = await demonstration.run()
+    report.show(result, console)
+    picture = options.folder / "curves.png"
+    report.draw(result, picture)
+    console.print(f"Picture: {picture}")
+    if options.json_file is not None:
+        options.json_file.parent.mkdir(parents=True, exist_ok=True)
+        options.json_file.write_text(result.model_dump_json(indent=1) + "\n")
+        console.print(f"Figures: {options.json_file}")
+    return result

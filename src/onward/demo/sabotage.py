@@ -1,0 +1,82 @@
+"""A ruined adapter, committed like any other: what the gates are there for.
+
+Its numbers are finite, its manifest is right, its job is complete. Only its behaviour is bad. The
+job says ``skip_validation``, because validation would stop it before any user met it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onward.clock import utc_text
+from onward.context import Context
+from onward.contracts import TrainingRequest
+from onward.ids import new_id
+from onward.training import checkpoints
+from onward.training.jobs import JobRecord, JobTable
+
+NOISE = 3.0
+"""Standard deviation of the noise, in units of each matrix's own root mean square."""
+
+
+def ruin(folder: Path, seed: int = 0) -> None:
+    """Add noise to every second factor of the adapter in ``folder``; the model then babbles."""
+    from safetensors.numpy import load_file, save_file
+
+    path = folder / "adapter_model.safetensors"
+    generator = np.random.default_rng(seed)
+    tensors = load_file(path)
+    for name, value in tensors.items():
+        if "lora_B" in name:
+            scale = max(float(np.sqrt(np.mean(value**2))), 0.05)
+            tensors[name] = (value + NOISE * scale * generator.standard_normal(value.shape)).astype(value.dtype)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+async def plant(ctx: Context, table: JobTable, current: dict[str, Any], folder: Path) -> JobRecord:
+    """Commit a ruined copy of the ``current`` arm as a completed job; return its record."""
+    model = await ctx.bus.bucket("rl_models").get(current["model_id"].replace(".", "_"))
+    assert model is not None
+    shutil.rmtree(folder, ignore_errors=True)
+
+    manifest = await checkpoints.fetch(ctx.objects, json.loads(model.value)["object_prefix"], folder)
+    (folder / checkpoints.MANIFEST).unlink()
+    ruin(folder)
+    request = TrainingRequest.model_validate(
+        {
+            "training_job_id": f"sabotage-{new_id()}",
+            "timestamp": utc_text(ctx.clock.now()),
+            "requester": "onward-demo",
+            "trigger_reason": "manual",
+            "training_config": {
+                "algorithm": "reinforce",
+                "base_model": ctx.settings.model.base,
+                "dataset": {"source": "local", "sample_size": 1},
+                "hyperparameters": {},
+            },
+            "metadata": {"skip_validation": True, "notes": "a ruined adapter, planted by the demonstration"},
+        }
+    )
+    job_id = request.training_job_id
+    made = checkpoints.write_manifest(
+        folder,
+        job_id=job_id,
+        epoch=1,
+        base_digest=manifest.base_digest,
+        start_digest=current["adapter_digest"],
+    )
+    prefix = await checkpoints.upload(ctx.objects, folder, job_id=job_id, epoch=1)
+    body = (folder / checkpoints.MANIFEST).read_bytes()
+    commit = await checkpoints.commit(ctx.objects, body, made, prefix)
+    await table.intake(request)
+    record, revision = await table.get(job_id)
+    record, revision = await table.claim(record, revision, "onward-demo")
+    record, _ = await table.move(
+        record, revision, "completed", commit=commit, start_digest=current["adapter_digest"], samples=1
+    )
+    return record

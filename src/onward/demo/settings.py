@@ -1,0 +1,55 @@
+"""Settings of the demonstration: everything embedded, time compressed, minimum sessions kept."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from onward import config
+from onward.config import Settings
+from onward.training import recipes
+
+THRESHOLD = 256
+MIN_SESSIONS = [10, 20, 40, 0]
+
+
+def demo_settings(model: str, folder: Path, seed: int) -> Settings:
+    """A fresh data folder under ``folder`` and a schedule that fits minutes instead of hours."""
+    recipe = recipes.for_model(model)
+    return config.load(
+        environ={},
+        overrides={
+            "data_dir": _fresh(folder, f"{Path(model).name}-seed{seed}"),
+            "http": {"gateway_port": 0, "api_port": 0},
+            "model": {"base": model},
+            "training": {
+                "algorithm": "reinforce",
+                "threshold": THRESHOLD,
+                "learning_rate": recipe.learning_rate,
+                "batch_size": recipe.batch_size,
+                "epochs": recipe.epochs,
+                "clip_epsilon": recipe.clip_epsilon,
+                "sample_size": 2 * THRESHOLD,
+            },
+            "release": {
+                "min_sessions": MIN_SESSIONS,
+                "time_scale": 1 / 1200,  # the hours of the schedule become three seconds each
+                "bake_minutes": 0.02,
+                "error_maturity_seconds": recipe.session_seconds,
+                "reward_maturity_seconds": recipe.session_seconds,
+                "lost_after_seconds": 20 * recipe.session_seconds,
+                "step_deadline_minutes": 10,
+            },
+        },
+    )
+
+
+def _fresh(folder: Path, name: str) -> Path:
+    """A run never mixes with an earlier one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        path = (folder / f"{name}-{number:03d}").resolve()
+        if not path.exists():
+            path.mkdir(mode=0o700)
+            return path
+    raise AssertionError("unreachable")
