@@ -34,7 +34,6 @@ from onward.warehouse.client import ADDRESS_FILE, TOKEN_FILE
 
 MAX_BODY = 256 << 20
 LOCK_WAIT_SECONDS = 15.0
-_IGNORED = {"default_format", "wait_end_of_query", "database", "query", *protocol.SETTINGS}
 _CODE = re.compile(r"Code: (\d+)")
 
 
@@ -92,7 +91,7 @@ class Application:
             return 413, [], b"the body is too large"
         fields = dict(parse_qsl(scope["query_string"].decode(), keep_blank_values=True))
         params = {name[6:]: value for name, value in fields.items() if name.startswith("param_")}
-        unknown = sorted(set(fields) - _IGNORED - {f"param_{name}" for name in params})
+        unknown = sorted(set(fields) - {"query"} - {f"param_{name}" for name in params})
         if unknown:
             return 400, [], f"unknown URL parameter {unknown[0][:60]!r}".encode()
         try:

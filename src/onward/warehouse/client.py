@@ -31,10 +31,14 @@ _log = logs.get("warehouse")
 
 @dataclass(frozen=True)
 class Address:
-    """Where a warehouse listens. ``socket`` is a Unix domain socket; ``url`` then only names a host."""
+    """Where a warehouse listens. ``socket`` is a Unix domain socket; ``url`` then only names a host.
+
+    An ``embedded`` one has the right settings and database from its start.
+    """
 
     url: str
     socket: str | None = None
+    embedded: bool = False
 
 
 class _AwayError(Exception):
@@ -62,6 +66,7 @@ class Warehouse:
         self._query_patience = query_patience
         self._timeout = timeout
         self._http: httpx.AsyncClient | None = None
+        self._embedded = False
 
     async def insert(
         self,
@@ -137,11 +142,9 @@ class Warehouse:
             delay = min(delay * 2, 5.0)
 
     async def _once(self, params: Mapping[str, str], body: bytes, database: str) -> bytes:
-        fixed = {"default_format": "JSONEachRow", "wait_end_of_query": "1", **protocol.SETTINGS}
-        if database:
-            fixed["database"] = database
         try:
             http = self._connected()
+            fixed = {} if self._embedded else {**protocol.FIXED, "database": database or "default"}
             answer = await http.post("/", params={**fixed, **params}, content=body)
         except httpx.TransportError as error:
             await self.close()
@@ -153,7 +156,7 @@ class Warehouse:
             raise _AwayError(f"code {code or answer.status_code}")
         if answer.status_code in (401, 403):
             raise WarehouseError(
-                "The warehouse refused the user or password: check [warehouse] in onward.toml."
+                "The warehouse refused the user or password: check [warehouse] of onward.toml."
             )
         raise WarehouseError(f"The warehouse refused a statement: {answer.text.strip()[:500]}")
 
@@ -163,6 +166,7 @@ class Warehouse:
                 address = self._locate()
             except OSError as error:
                 raise _AwayError(type(error).__name__) from error
+            self._embedded = address.embedded
             transport = httpx.AsyncHTTPTransport(uds=address.socket) if address.socket else None
             self._http = httpx.AsyncClient(
                 transport=transport,
@@ -174,22 +178,29 @@ class Warehouse:
         return self._http
 
 
-def connect(settings: Settings, *, clock: Clock | None = None) -> Warehouse:
-    """A client for the ClickHouse server of ``settings``, or for the embedded warehouse that another
-    process has started in the same ``data_dir``.
+async def connect(settings: Settings, *, clock: Clock | None = None) -> Warehouse:
+    """A client for the ClickHouse server of ``settings`` (its tables are made where they are missing),
+    or for the embedded warehouse that another process has started in the same ``data_dir``.
 
-    Raises WarehouseError when nothing is configured and nothing embedded was ever started there.
+    Raises WarehouseError when nothing is configured and nothing embedded was ever started there, or
+    the server is away for 30 s.
     """
     options = settings.warehouse
     if options.url:
         address = Address(options.url)
-        return Warehouse(
+        warehouse = Warehouse(
             lambda: address,
             user=options.user,
             password=options.password.get_secret_value(),
             database=options.database,
             clock=clock,
         )
+        try:
+            await warehouse.create_schema()
+        except BaseException:
+            await warehouse.close()
+            raise
+        return warehouse
     try:
         token = (settings.run_dir / TOKEN_FILE).read_text(encoding="ascii").strip()
     except FileNotFoundError:
@@ -204,4 +215,4 @@ def connect(settings: Settings, *, clock: Clock | None = None) -> Warehouse:
 def read_address(run_dir: Path) -> Address:
     """Where the embedded child listens now. Raises OSError while it has not said so."""
     fields = json.loads((run_dir / ADDRESS_FILE).read_text(encoding="utf-8"))
-    return Address(fields["url"], fields.get("socket"))
+    return Address(fields["url"], fields.get("socket"), embedded=True)

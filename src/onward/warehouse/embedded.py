@@ -136,7 +136,10 @@ class EmbeddedWarehouse:
 
     def _why(self, code: int) -> str:
         if code == EXIT_IN_USE:
-            return f"Another process uses the warehouse in {self._data_path}: stop it or choose another data_dir."
+            return (
+                f"Another process uses the warehouse in {self._data_path}: "
+                "stop it or choose another data_dir."
+            )
         return f"The warehouse did not start (exit code {code}): see {self._log_path}."
 
 

@@ -181,8 +181,10 @@ class _FolderStore:
 class _BucketStore:
     def __init__(self, url: str, options: dict[str, Any]) -> None:
         import obstore
-        from obstore import exceptions, store
+        from obstore import exceptions
+        from obstore.store import from_url
 
+        make: Any = from_url
         self._obstore: Any = obstore
         self._errors: Any = exceptions
         if url.lower().startswith("s3://"):
@@ -191,7 +193,7 @@ class _BucketStore:
         endpoint = str(options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", ""))
         plain = {"client_options": {"allow_http": True}} if endpoint.startswith("http://") else {}
         try:
-            self._store: Any = store.from_url(url, config=options, **plain)
+            self._store: Any = make(url, config=options, **plain)
         except exceptions.BaseError as error:
             raise ConfigError(f"Object store {url} cannot be used: {_first_line(error)}.") from None
 

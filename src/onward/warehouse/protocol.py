@@ -30,6 +30,10 @@ SETTINGS: dict[str, str] = {
 """Sent with every request to a server; set once on the embedded engine. The last one: a batch of
 imported trajectories may span more than the default 100 days."""
 
+FIXED: dict[str, str] = {"default_format": "JSONEachRow", "wait_end_of_query": "1", **SETTINGS}
+"""URL parameters for a server. Without ``wait_end_of_query`` an error after the first rows comes with
+status 200."""
+
 RETRYABLE_CODES = frozenset({"159", "202", "209", "210", "241", "242", "243", "252", "425", "999"})
 """Timeout, too many queries, network, memory, read-only, no space, too many parts, system, keeper."""
 
@@ -121,3 +125,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     raise TypeError(f"a value of type {type(value).__name__} has no column form")
+
+
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)

@@ -1,0 +1,306 @@
+"""Every question that Onward asks the warehouse, by name. Nobody else writes SQL.
+
+All of them read the views, which show each id once however often it was stored. Rows are dicts with
+the columns of ``tables.sql``; times come back as ISO 8601 text. Ids are bound in portions, because a
+bound list travels in the URL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from onward.warehouse.client import Warehouse
+
+Row = dict[str, Any]
+_PORTION = 2000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NEWEST_REWARD = "ORDER BY trajectory_id, revision DESC, ts DESC, stream_seq DESC LIMIT 1 BY trajectory_id"
+
+
+# --- collector -----------------------------------------------------------------------------------
+
+
+async def stored(w: Warehouse, ids: Iterable[str]) -> dict[str, str]:
+    """Trajectory id → ``payload_sha256`` for those of ``ids`` that are stored."""
+    sql = (
+        "SELECT trajectory_id, payload_sha256 FROM trajectories_v WHERE trajectory_id IN {ids:Array(String)}"
+    )
+    return {row["trajectory_id"]: row["payload_sha256"] for row in await _by_ids(w, sql, ids)}
+
+
+async def conflicts(w: Warehouse, ids_with_sha: Mapping[str, str]) -> dict[str, str]:
+    """Those trajectory ids that are stored with *another* hash, with the stored hash. They must never
+    be replaced: the collector sends the newcomer to the dead letters."""
+    known = await stored(w, ids_with_sha)
+    return {name: sha for name, sha in known.items() if sha != ids_with_sha[name]}
+
+
+# --- rewarder ------------------------------------------------------------------------------------
+
+
+async def trajectories_by_id(w: Warehouse, ids: Iterable[str]) -> dict[str, Row]:
+    """Trajectory id → its row, payload included."""
+    sql = "SELECT * FROM trajectories_v WHERE trajectory_id IN {ids:Array(String)}"
+    return {row["trajectory_id"]: row for row in await _by_ids(w, sql, ids)}
+
+
+async def trajectory(w: Warehouse, trajectory_id: str) -> Row | None:
+    return (await trajectories_by_id(w, [trajectory_id])).get(trajectory_id)
+
+
+async def reward_for(w: Warehouse, trajectory_ids: Iterable[str]) -> dict[str, Row]:
+    """Trajectory id → its newest reward; ids without one are absent."""
+    sql = "SELECT * FROM reward_history_v WHERE trajectory_id IN {ids:Array(String)} " + _NEWEST_REWARD
+    return {row["trajectory_id"]: row for row in await _by_ids(w, sql, trajectory_ids)}
+
+
+async def reward_history(w: Warehouse, trajectory_id: str) -> list[Row]:
+    """Every reward that a trajectory was given, oldest first."""
+    return await w.query(
+        "SELECT * FROM reward_history_v WHERE trajectory_id = {id:String} ORDER BY revision, ts, stream_seq",
+        id=trajectory_id,
+    )
+
+
+async def scored_at(w: Warehouse, trajectory_ids: Iterable[str]) -> dict[str, int]:
+    """Trajectory id → stream sequence of the message that its first reward was computed from."""
+    sql = (
+        "SELECT trajectory_id, min(stream_seq) AS seq FROM reward_history_v "
+        "WHERE trajectory_id IN {ids:Array(String)} GROUP BY trajectory_id"
+    )
+    return {row["trajectory_id"]: row["seq"] for row in await _by_ids(w, sql, trajectory_ids)}
+
+
+# --- coordinator and trainer ---------------------------------------------------------------------
+
+
+async def latest_seq(w: Warehouse) -> int:
+    """Highest stream sequence among stored trajectories; 0 when there is none."""
+    return (await w.query("SELECT max(stream_seq) AS seq FROM trajectories_v"))[0]["seq"]
+
+
+async def rewarded_count(w: Warehouse, model_digest: str, since_seq: int = 0) -> int:
+    """Trajectories of one policy with a reward, whose message came after ``since_seq``: what the
+    threshold counts."""
+    rows = await w.query(
+        "SELECT uniqExact(trajectory_id) AS n FROM reward_history_v "
+        "WHERE model_digest = {digest:String} AND stream_seq > {seq:UInt64}",
+        digest=model_digest,
+        seq=since_seq,
+    )
+    return rows[0]["n"]
+
+
+async def unscored_count(w: Warehouse, since_seq: int = 0) -> dict[str, int]:
+    """Reason → trajectories that have no valid reward and will get none, after ``since_seq``."""
+    rows = await w.query(
+        "SELECT reason, count() AS n FROM unscored_v WHERE stream_seq > {seq:UInt64} GROUP BY reason",
+        seq=since_seq,
+    )
+    return {row["reason"]: row["n"] for row in rows}
+
+
+async def trajectories_for_training(
+    w: Warehouse,
+    model_digests: Sequence[str | None],
+    since: datetime | str | None = None,
+    limit: int = 10_000,
+    *,
+    since_seq: int = 0,
+    until_seq: int | None = None,
+) -> list[Row]:
+    """Trajectories of these policies, newest first, each with its newest reward.
+
+    Columns: trajectory_id, session_id, task_id, task_type, group_key, domain, model_digest,
+    release_id, arm, n_turns, success, completion, start_ts, stream_seq, payload, and from the reward
+    reward_id, raw_total, total_reward, confidence, reward_payload (empty text: unscored).
+    """
+    return await w.query(
+        """
+        WITH picked AS
+        (
+            SELECT trajectory_id, session_id, task_id, task_type, group_key, domain, model_digest, release_id,
+                   arm, n_turns, success, completion, start_ts, stream_seq, payload
+            FROM trajectories_v
+            WHERE model_digest IN {digests:Array(String)}
+              AND start_ts >= parseDateTime64BestEffort({since:String}, 3, 'UTC')
+              AND stream_seq > {low:UInt64} AND stream_seq <= {high:UInt64}
+            ORDER BY stream_seq DESC, trajectory_id
+            LIMIT {n:UInt64}
+        )
+        SELECT picked.*, r.reward_id AS reward_id, r.raw_total AS raw_total, r.total_reward AS total_reward,
+               r.confidence AS confidence, r.payload AS reward_payload
+        FROM picked LEFT JOIN
+        (
+            SELECT * FROM reward_history_v WHERE trajectory_id IN (SELECT trajectory_id FROM picked)
+            """
+        + _NEWEST_REWARD
+        + """
+        ) AS r ON picked.trajectory_id = r.trajectory_id
+        ORDER BY stream_seq DESC, trajectory_id
+        """,
+        digests=[digest or "" for digest in model_digests],
+        since=_moment(since),
+        low=since_seq,
+        high=2**63 if until_seq is None else until_seq,
+        n=limit,
+    )
+
+
+async def mean_raw_total(w: Warehouse, model_digest: str, last: int = 1000) -> Row:
+    """Over the newest ``last`` rewarded trajectories of a policy: n, raw_total, raw_std, success,
+    completion. What the degradation trigger reads: absolute numbers, never the normalised total."""
+    rows = await w.query(
+        "SELECT count() AS n, avg(raw_total) AS raw_total, stddevPop(raw_total) AS raw_std, "
+        "avg(success) AS success, avg(completion) AS completion FROM "
+        "(SELECT raw_total, success, completion FROM rewards_v WHERE model_digest = {digest:String} "
+        "ORDER BY stream_seq DESC LIMIT {n:UInt64})",
+        digest=model_digest,
+        n=last,
+    )
+    return rows[0]
+
+
+# --- releaser ------------------------------------------------------------------------------------
+
+
+async def rewards_after(w: Warehouse, stream_seq: int, limit: int = 1000) -> list[Row]:
+    """Newest rewards of trajectories after ``stream_seq``, in stream order, without payload."""
+    return await w.query(
+        "SELECT * EXCEPT payload FROM rewards_v WHERE stream_seq > {seq:UInt64} "
+        "ORDER BY stream_seq, trajectory_id LIMIT {n:UInt64}",
+        seq=stream_seq,
+        n=limit,
+    )
+
+
+async def session_rewards(w: Warehouse, session_ids: Iterable[str]) -> dict[str, list[Row]]:
+    """Session id → its rewards in stream order, without payload. The first after assignment counts."""
+    sql = (
+        "SELECT * EXCEPT payload FROM rewards_v WHERE session_id IN {ids:Array(String)} "
+        "ORDER BY stream_seq, trajectory_id"
+    )
+    found: dict[str, list[Row]] = {}
+    for row in await _by_ids(w, sql, session_ids):
+        found.setdefault(row["session_id"], []).append(row)
+    return found
+
+
+async def outcomes(w: Warehouse, release_id: str, since_seq: int = 0) -> list[Row]:
+    """Outcome events of a release in stream order."""
+    return await w.query(
+        "SELECT * FROM outcomes_v WHERE release_id = {id:String} AND stream_seq > {seq:UInt64} "
+        "ORDER BY stream_seq, outcome_id",
+        id=release_id,
+        seq=since_seq,
+    )
+
+
+async def sessions_per_arm(w: Warehouse, release_id: str) -> dict[str, int]:
+    """Arm → distinct sessions with an outcome in a release."""
+    rows = await w.query(
+        "SELECT arm, uniqExact(session_id) AS n FROM outcomes_v WHERE release_id = {id:String} GROUP BY arm",
+        id=release_id,
+    )
+    return {row["arm"]: row["n"] for row in rows}
+
+
+# --- status, reports, the demonstration ----------------------------------------------------------
+
+
+async def counts(w: Warehouse) -> Row:
+    """Everything at a glance: trajectories, rewarded, unscored, outcomes, deployments, newest
+    (ISO text, or None), latest_seq."""
+    rows = await w.query(
+        "SELECT (SELECT count() FROM trajectories_v) AS trajectories, "
+        "(SELECT uniqExact(trajectory_id) FROM reward_history_v) AS rewarded, "
+        "(SELECT count() FROM unscored_v) AS unscored, "
+        "(SELECT count() FROM outcomes_v) AS outcomes, "
+        "(SELECT count() FROM deployments_v) AS deployments, "
+        "(SELECT max(end_ts) FROM trajectories_v) AS newest, "
+        "(SELECT max(stream_seq) FROM trajectories_v) AS latest_seq"
+    )
+    row = rows[0]
+    return {**row, "newest": row["newest"] if row["trajectories"] else None}
+
+
+async def trajectory_ids(w: Warehouse) -> list[str]:
+    """Every id that the public view shows, as often as it shows it: what an audit compares."""
+    rows = await w.query("SELECT trajectory_id FROM trajectories_v ORDER BY trajectory_id")
+    return [row["trajectory_id"] for row in rows]
+
+
+async def success_by_type(
+    w: Warehouse,
+    *,
+    model_digest: str | None = None,
+    since_seq: int = 0,
+    until_seq: int | None = None,
+) -> list[Row]:
+    """Rewarded trajectories by task type: task_type, n, success, completion, raw_total (means)."""
+    return await w.query(
+        "SELECT task_type, count() AS n, avg(success) AS success, avg(completion) AS completion, "
+        "avg(raw_total) AS raw_total FROM rewards_v "
+        "WHERE stream_seq > {low:UInt64} AND stream_seq <= {high:UInt64} "
+        "AND ({digest:String} = '' OR model_digest = {digest:String}) GROUP BY task_type ORDER BY task_type",
+        digest=model_digest or "",
+        low=since_seq,
+        high=2**63 if until_seq is None else until_seq,
+    )
+
+
+async def reward_curve(w: Warehouse, *, points: int = 100) -> list[Row]:
+    """The run in stream order, cut into at most ``points`` equal parts: part, n, success, completion,
+    raw_total, total_reward (means), first_seq, last_seq."""
+    return await w.query(
+        "WITH (SELECT uniqExact(trajectory_id) FROM reward_history_v) AS total "
+        "SELECT intDiv(place * {points:UInt64}, greatest(total, {points:UInt64})) AS part, count() AS n, "
+        "avg(success) AS success, avg(completion) AS completion, avg(raw_total) AS raw_total, "
+        "avg(total_reward) AS total_reward, min(stream_seq) AS first_seq, max(stream_seq) AS last_seq FROM "
+        "(SELECT *, row_number() OVER (ORDER BY stream_seq, trajectory_id) - 1 AS place FROM "
+        "(SELECT trajectory_id, success, completion, raw_total, total_reward, stream_seq FROM rewards_v)) "
+        "GROUP BY part ORDER BY part",
+        points=points,
+    )
+
+
+async def summary(w: Warehouse, since: datetime | str) -> Row:
+    """For the daily report: trajectories, rewarded, raw_total, raw_std, success of what ended since."""
+    rows = await w.query(
+        "SELECT (SELECT count() FROM trajectories_v WHERE end_ts >= "
+        "parseDateTime64BestEffort({since:String}, 3, 'UTC')) AS trajectories, "
+        "count() AS rewarded, avg(raw_total) AS raw_total, stddevPop(raw_total) AS raw_std, "
+        "avg(success) AS success FROM rewards_v WHERE ts >= parseDateTime64BestEffort({since:String}, 3, 'UTC')",
+        since=_moment(since),
+    )
+    return rows[0]
+
+
+async def job_status(w: Warehouse, training_job_id: str) -> list[Row]:
+    """Status events of a job, oldest first."""
+    return await w.query(
+        "SELECT * FROM status_v WHERE training_job_id = {id:String} ORDER BY stream_seq", id=training_job_id
+    )
+
+
+async def recent_deployments(w: Warehouse, limit: int = 20) -> list[Row]:
+    """Newest first."""
+    return await w.query(
+        "SELECT * FROM deployments_v ORDER BY stream_seq DESC, ts DESC LIMIT {n:UInt64}", n=limit
+    )
+
+
+async def _by_ids(w: Warehouse, sql: str, ids: Iterable[str]) -> list[Row]:
+    wanted = list(dict.fromkeys(ids))
+    rows: list[Row] = []
+    for start in range(0, len(wanted), _PORTION):
+        rows += await w.query(sql, ids=wanted[start : start + _PORTION])
+    return rows
+
+
+def _moment(value: datetime | str | None) -> str:
+    if isinstance(value, str):
+        return value
+    return (value or _EPOCH).astimezone(UTC).isoformat(timespec="milliseconds")
