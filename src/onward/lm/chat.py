@@ -1,0 +1,154 @@
+"""Chat messages to token ids, without ever encoding history twice.
+
+The one thing to know: text of a message can never become a control token. Control strings such as
+``<|im_end|>`` inside a message are encoded as ordinary characters, so that a user cannot end a turn or
+speak as another role. For all other text the ids equal those of the tokenizer's own chat template.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from onward.errors import OnwardError
+
+Message = dict[str, Any]
+
+
+class Chat:
+    """Renders messages with ``tokenizer``'s chat template and extends what was rendered before."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if not getattr(tokenizer, "chat_template", None):
+            raise OnwardError(
+                "The tokenizer has no chat template: use a model folder whose tokenizer files carry one."
+            )
+        self.tokenizer = tokenizer
+        added = tokenizer.added_tokens_decoder
+        control = {token.content: index for index, token in added.items() if token.special}
+        self._control: dict[str, int] = control
+        pattern = "|".join(re.escape(text) for text in sorted(control, key=len, reverse=True))
+        self._split = re.compile(f"({pattern})") if control else None
+        self._plain = _without_control_tokens(tokenizer, set(control))
+        self.end_of_turn, self._end_text = self._find_end_of_turn()
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids after which an answer is complete."""
+        eos = self.tokenizer.eos_token_id
+        ids = {self.end_of_turn} | ({eos} if isinstance(eos, int) else set())
+        return tuple(sorted(ids))
+
+    def render(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of ``messages`` followed by the opening of the assistant's turn."""
+        mark = self._mark(messages)
+        return self._encode(self._text(messages, mark, prompt=True), mark)
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """The text of sampled tokens, without control tokens."""
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def extend(
+        self,
+        previous_ids: Sequence[int],
+        previous_messages: Sequence[Message],
+        new_messages: Sequence[Message],
+        finished: bool,
+    ) -> list[int] | None:
+        """Ids to append to ``previous_ids`` (a prompt and its completion) to reach ``new_messages``.
+
+        ``new_messages`` is the whole new conversation: ``previous_messages``, the assistant's answer,
+        then what followed. ``finished`` says that the completion ended with the end-of-turn token; when
+        it was cut off, that token is added here (and is context, not a sampled token). Returns None when
+        the conversation was edited or the template rewrites history: then render it as a new prompt.
+        """
+        count = len(previous_messages)
+        if len(new_messages) <= count + 1 or list(new_messages[:count]) != list(previous_messages):
+            return None
+        answer = new_messages[count]
+        if answer.get("role") != "assistant" or new_messages[-1].get("role") == "assistant":
+            return None
+        if finished and (not previous_ids or previous_ids[-1] != self.end_of_turn):
+            return None
+        if not self._tail_says(previous_ids, answer, finished):
+            return None
+        mark = self._mark(new_messages)
+        before = self._text(previous_messages, mark, prompt=True)
+        upto = self._text(new_messages[: count + 1], mark, prompt=False)
+        whole = self._text(new_messages, mark, prompt=True)
+        cut = upto.rfind(self._end_text)
+        if cut < len(before) or not upto.startswith(before):
+            return None
+        cut += len(self._end_text)
+        if whole[:cut] != upto[:cut]:
+            return None
+        delta = self._encode(whole[cut:], mark)
+        return delta if finished else [self.end_of_turn, *delta]
+
+    def _tail_says(self, previous_ids: Sequence[int], answer: Message, finished: bool) -> bool:
+        ids = list(previous_ids[:-1] if finished else previous_ids)
+        if self.end_of_turn in ids:
+            last = len(ids) - 1 - ids[::-1].index(self.end_of_turn)
+            ids = ids[last + 1 :]
+        content = str(answer.get("content") or "")
+        return self.text(ids).rstrip().endswith(content.rstrip())
+
+    def _find_end_of_turn(self) -> tuple[int, str]:
+        probe = [{"role": "user", "content": "A"}, {"role": "assistant", "content": "Zq"}]
+        text = self._text(probe, "", prompt=False)
+        after = text[text.rfind("Zq") + 2 :]
+        found = self._split.search(after) if self._split else None
+        if found is None:
+            raise OnwardError(
+                "The chat template puts no control token after an assistant message: "
+                "use a model whose template ends each turn with one, such as <|im_end|>."
+            )
+        return self._control[found.group(0)], found.group(0)
+
+    def _mark(self, messages: Sequence[Message]) -> str:
+        """A string that occurs in no message; it stands in for the first character of a control string."""
+        everything = json.dumps(list(messages), ensure_ascii=False, default=str)
+        mark = "\ue0f1"
+        while mark in everything:
+            mark += "\ue0f1"
+        return mark
+
+    def _hide(self, value: Any, mark: str) -> Any:
+        if isinstance(value, str):
+            return self._split.sub(lambda m: m[0][0] + mark + m[0][1:], value) if self._split else value
+        if isinstance(value, dict):
+            return {key: self._hide(item, mark) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._hide(item, mark) for item in value]
+        return value
+
+    def _text(self, messages: Sequence[Message], mark: str, *, prompt: bool) -> str:
+        hidden = [{k: self._hide(v, mark) for k, v in message.items()} for message in messages]
+        rendered = self.tokenizer.apply_chat_template(hidden, tokenize=False, add_generation_prompt=prompt)
+        return str(rendered)
+
+    def _encode(self, text: str, mark: str) -> list[int]:
+        """Control strings of the template become their ids; all else is encoded as plain characters."""
+        ids: list[int] = []
+        for piece in self._split.split(text) if self._split else [text]:
+            if piece in self._control:
+                ids.append(self._control[piece])
+            elif piece:
+                ids += self._plain.encode(piece.replace(mark, ""), add_special_tokens=False).ids
+        return ids
+
+
+def _without_control_tokens(tokenizer: PreTrainedTokenizerBase, control: set[str]) -> Tokenizer:
+    """A copy of the tokenizer that has never heard of its control tokens."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise OnwardError("The tokenizer is not a fast tokenizer: the model folder needs a tokenizer.json file.")
+    described = json.loads(backend.to_str())
+    described["added_tokens"] = [t for t in described["added_tokens"] if t["content"] not in control]
+    described["post_processor"] = None
+    return Tokenizer.from_str(json.dumps(described))

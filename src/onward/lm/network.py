@@ -1,0 +1,240 @@
+"""The one forward loop for Llama-shaped networks; sampler and learner differ only in ``attend``.
+
+The one thing to know before changing it: rows of the q and k projections are stored with the two
+halves of each head interleaved, so that rotary embedding is one complex multiplication (the dot
+product q·k does not change under a common permutation). ``Shape.rope_order`` is that permutation;
+whoever reads or writes transformers weights or LoRA ``B`` matrices of q and k must apply it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from onward.errors import ConfigError
+
+# attend(layer, qkv) -> (tokens, heads * head_dim); qkv is (tokens, heads + 2 kv_heads, head_dim), rotated.
+Attend = Callable[[int, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a Llama-shaped network, as ``config.json`` states them."""
+
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    norm_eps: float
+    rope_theta: float
+    tied: bool
+    max_positions: int
+
+    @classmethod
+    def read(cls, folder: Path) -> Shape:
+        """Raises ConfigError for a network that the loop would compute wrongly."""
+        path = folder / "config.json"
+        if not path.is_file():
+            raise ConfigError(f"{folder} has no config.json: give a folder in transformers format.")
+        c: dict[str, Any] = json.loads(path.read_text())
+        rope = c.get("rope_parameters") or {}
+        scaling = c.get("rope_scaling") or {}
+        kind = rope.get("rope_type", scaling.get("rope_type", scaling.get("type", "default")))
+        wrong = [
+            f"{name} is {got!r}, not {want!r}"
+            for name, got, want in (
+                ("model_type", c.get("model_type"), "llama"),
+                ("hidden_act", c.get("hidden_act", "silu"), "silu"),
+                ("attention_bias", bool(c.get("attention_bias")), False),
+                ("mlp_bias", bool(c.get("mlp_bias")), False),
+                ("rope_type", kind, "default"),
+            )
+            if got != want
+        ]
+        if wrong:
+            raise ConfigError(
+                f"The model in {folder} is not a plain Llama network ({'; '.join(wrong)}): use one that is."
+            )
+        heads = int(c["num_attention_heads"])
+        return cls(
+            vocab=int(c["vocab_size"]),
+            hidden=int(c["hidden_size"]),
+            layers=int(c["num_hidden_layers"]),
+            heads=heads,
+            kv_heads=int(c.get("num_key_value_heads") or heads),
+            head_dim=int(c.get("head_dim") or c["hidden_size"] // heads),
+            intermediate=int(c["intermediate_size"]),
+            norm_eps=float(c.get("rms_norm_eps", 1e-6)),
+            rope_theta=float(rope.get("rope_theta", c.get("rope_theta", 10000.0))),
+            tied=bool(c.get("tie_word_embeddings", False)),
+            max_positions=int(c.get("max_position_embeddings", 2048)),
+        )
+
+    @property
+    def rotated(self) -> int:
+        """Number of heads (q and k) to which rotary embedding applies."""
+        return self.heads + self.kv_heads
+
+    @property
+    def group(self) -> int:
+        """Query heads per key-value head."""
+        return self.heads // self.kv_heads
+
+    def rope_order(self, heads: int) -> Tensor:
+        """Index that turns transformers' row order of a q or k projection into ours."""
+        half = self.head_dim // 2
+        one = torch.stack([torch.arange(half), torch.arange(half) + half], dim=1).flatten()
+        return (torch.arange(heads)[:, None] * self.head_dim + one).flatten()
+
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """(output, input) size of each projection, by its name in transformers."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return {
+            "q_proj": (q, self.hidden),
+            "k_proj": (kv, self.hidden),
+            "v_proj": (kv, self.hidden),
+            "o_proj": (self.hidden, q),
+            "gate_proj": (self.intermediate, self.hidden),
+            "up_proj": (self.intermediate, self.hidden),
+            "down_proj": (self.hidden, self.intermediate),
+        }
+
+
+@dataclass
+class Layer:
+    """Weights of one block, as (output, input) matrices; qkv and gate_up are stacked."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    out: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+@dataclass
+class LoraLayer:
+    """Fused low-rank updates of one block, ``(A, B)`` each, with the scale inside ``B``.
+
+    ``A`` is (ranks, input), the projections that share an input stacked; ``B`` is (output, ranks),
+    block-diagonal. None where the adapter does not touch a projection.
+    """
+
+    qkv: tuple[Tensor, Tensor] | None = None
+    out: tuple[Tensor, Tensor] | None = None
+    gate_up: tuple[Tensor, Tensor] | None = None
+    down: tuple[Tensor, Tensor] | None = None
+
+
+# Token positions [start, stop) use these fused updates (index = layer; None = base weights).
+Segment = tuple[int, int, Sequence[LoraLayer | None]]
+
+
+@dataclass
+class Weights:
+    embedding: Tensor  # (vocab, hidden)
+    layers: list[Layer]
+    norm: Tensor
+    head: Tensor  # (vocab, hidden); the same tensor as ``embedding`` when tied
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every distinct tensor, for training all parameters."""
+        yield self.embedding
+        for layer in self.layers:
+            yield from (getattr(layer, f.name) for f in fields(layer))
+        yield self.norm
+        if self.head is not self.embedding:
+            yield self.head
+
+
+class _Rotate(torch.autograd.Function):
+    """Rotary embedding in place on the first ``count`` heads; the gradient is rotated back."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, angles: Tensor, count: int) -> Tensor:
+        ctx.mark_dirty(qkv)
+        ctx.save_for_backward(angles)
+        ctx.count = count
+        _rotate_(qkv, angles, count)
+        return qkv
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        grad = grad.clone(memory_format=torch.contiguous_format)
+        _rotate_(grad, ctx.saved_tensors[0].conj(), ctx.count)
+        return grad, None, None
+
+
+def _rotate_(qkv: Tensor, angles: Tensor, count: int) -> None:
+    torch.view_as_complex(qkv[:, :count].unflatten(-1, (-1, 2))).mul_(angles)
+
+
+def rope_table(shape: Shape, length: int, device: torch.device) -> Tensor:
+    """(length, 1, head_dim / 2) unit complex numbers e^{i·position·theta^(-2j/d)} (RoFormer, eq. 34)."""
+    exponent = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
+    frequency = 1.0 / (shape.rope_theta**exponent)
+    angle = torch.arange(length, dtype=torch.float32)[:, None] * frequency
+    return torch.polar(torch.ones_like(angle), angle)[:, None, :].to(device)
+
+
+def _linear(x: Tensor, weight: Tensor, segments: Sequence[Segment], layer: int, name: str) -> Tensor:
+    y = F.linear(x, weight)
+    return _add_lora(y, x, segments, layer, name)
+
+
+def _add_lora(y: Tensor, x: Tensor, segments: Sequence[Segment], layer: int, name: str) -> Tensor:
+    for start, stop, lora in segments:
+        fused = lora[layer]
+        pair = None if fused is None else getattr(fused, name)
+        if pair is None:
+            continue
+        a, b = pair
+        if start == 0 and stop == len(x):
+            y = torch.addmm(y, F.linear(x, a), b.t())
+        else:
+            y[start:stop].addmm_(F.linear(x[start:stop], a), b.t())
+    return y
+
+
+def run_layers(
+    shape: Shape,
+    weights: Weights,
+    x: Tensor,
+    angles: Tensor,
+    attend: Attend,
+    segments: Sequence[Segment] = (),
+    first: int = 0,
+    last: int | None = None,
+) -> Tensor:
+    """Blocks ``first`` to ``last`` over ``x`` (tokens, hidden); ``angles`` has one row per token."""
+    heads = shape.heads + 2 * shape.kv_heads
+    graph = torch.is_grad_enabled()
+    for i in range(first, shape.layers if last is None else last):
+        layer = weights.layers[i]
+        h = F.rms_norm(x, (shape.hidden,), layer.attention_norm, shape.norm_eps)
+        qkv = _linear(h, layer.qkv, segments, i, "qkv").view(-1, heads, shape.head_dim)
+        if graph:
+            qkv = _Rotate.apply(qkv, angles, shape.rotated)
+        else:
+            _rotate_(qkv, angles, shape.rotated)
+        h = attend(i, qkv)  # type: ignore[arg-type]
+        x = _add_lora(torch.addmm(x, h, layer.out.t()), h, segments, i, "out")
+        h = F.rms_norm(x, (shape.hidden,), layer.mlp_norm, shape.norm_eps)
+        gate, up = _linear(h, layer.gate_up, segments, i, "gate_up").chunk(2, dim=-1)
+        h = F.silu(gate) * up
+        x = _add_lora(torch.addmm(x, h, layer.down.t()), h, segments, i, "down")
+    return x
+
+
+def final_norm(shape: Shape, weights: Weights, x: Tensor) -> Tensor:
+    return F.rms_norm(x, (shape.hidden,), weights.norm, shape.norm_eps)

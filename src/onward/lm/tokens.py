@@ -1,0 +1,114 @@
+"""Token rows: what a policy saw and sampled, exactly as the engine saw and sampled it.
+
+The one rule: a row is append-only. History is never rendered or encoded again; a call whose prompt
+does not extend a row token by token starts a new row (the prefix rule).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from onward.errors import OnwardError
+
+
+@dataclass(frozen=True)
+class Call:
+    """One generation. ``prompt_ids`` are the tokens after generation ``continues``, or the whole prompt."""
+
+    prompt_ids: list[int]
+    token_ids: list[int]
+    logprobs: list[float]
+    temperature: float
+    generation_id: str
+    continues: str | None = None
+
+
+@dataclass
+class TokenRow:
+    """One training row; all three lists have one entry per token.
+
+    ``sampled`` is the loss mask: true where this policy drew the token, the end-of-turn token included.
+    ``logprobs`` are the behaviour log-probs at ``temperature`` (0.0 where not sampled).
+    """
+
+    ids: list[int]
+    sampled: list[bool]
+    logprobs: list[float]
+    temperature: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def sampled_count(self) -> int:
+        return sum(self.sampled)
+
+
+@dataclass
+class _Growing:
+    row: TokenRow
+    ends: dict[str, int] = field(default_factory=dict)  # generation id -> length of the row after it
+
+    def append(self, context: list[int], call: Call) -> None:
+        row = self.row
+        row.ids += context + call.token_ids
+        row.sampled += [False] * len(context) + [True] * len(call.token_ids)
+        row.logprobs += [0.0] * len(context) + call.logprobs
+        self.ends[call.generation_id] = len(row.ids)
+
+
+def rows_from_calls(calls: Iterable[Call]) -> list[TokenRow]:
+    """Join the calls of one trajectory, in order, into as few rows as the prefix rule allows.
+
+    A call that branches off in the middle of a row, or that was drawn at another temperature, gets a
+    row of its own whose copied context is not trained again. A call without tokens (voided by redaction)
+    ends its row, and whatever continues it is left out. Raises OnwardError when a call continues an
+    unknown generation, when ids and log-probs differ in number, or when a log-prob is not a number.
+    """
+    growing: list[_Growing] = []
+    void: set[str] = set()
+    for call in calls:
+        _check(call)
+        if not call.token_ids or call.continues in void:
+            void.add(call.generation_id)
+            continue
+        parent, end, context = _place(growing, call)
+        if parent is None or end < len(parent.row) or parent.row.temperature != call.temperature:
+            kept = [] if parent is None else parent.row.ids[:end]
+            empty = TokenRow(list(kept), [False] * len(kept), [0.0] * len(kept), call.temperature)
+            parent = _Growing(empty)
+            growing.append(parent)
+        parent.append(context, call)
+    return [g.row for g in growing]
+
+
+def _place(growing: list[_Growing], call: Call) -> tuple[_Growing | None, int, list[int]]:
+    """The row that ``call`` extends, the length at which it does, and the context tokens to add."""
+    if call.continues is not None:
+        for candidate in growing:
+            if call.continues in candidate.ends:
+                return candidate, candidate.ends[call.continues], call.prompt_ids
+        raise OnwardError(
+            f"Generation {call.generation_id!r} continues {call.continues!r}, which is not among the "
+            f"calls before it: pass all calls of the trajectory in the order in which they were made."
+        )
+    for candidate in growing:
+        length = len(candidate.row)
+        if len(call.prompt_ids) > length and call.prompt_ids[:length] == candidate.row.ids:
+            return candidate, length, call.prompt_ids[length:]
+    return None, 0, call.prompt_ids
+
+
+def _check(call: Call) -> None:
+    if len(call.token_ids) != len(call.logprobs):
+        raise OnwardError(
+            f"Generation {call.generation_id!r} has {len(call.token_ids)} tokens but {len(call.logprobs)} "
+            f"log-probs: record one log-prob for each sampled token."
+        )
+    if not all(math.isfinite(value) for value in call.logprobs):
+        raise OnwardError(
+            f"Generation {call.generation_id!r} has a log-prob that is not a finite number: "
+            f"tokens whose sampling probability is unknown cannot be trained on."
+        )
