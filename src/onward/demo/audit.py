@@ -1,22 +1,24 @@
 """Were trajectories lost or stored twice? A process of its own: ``python -m onward.demo.audit``.
 
 It compares the ids that the outbox accepted (its receipts) with the ids that the warehouse's public
-view shows. It imports nothing of the loop but the outbox reader, and knows nothing of what the loop
-believes. The sets are those of Jepsen's set checker: lost = accepted − stored,
-unexpected = stored − accepted, duplicates = ids that the view shows more than once.
+view shows. It knows nothing of what the loop believes. The sets are those of Jepsen's set checker:
+lost = accepted − stored, unexpected = stored − accepted, duplicates = ids shown more than once.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from onward.bus.outbox import Outbox
+from onward.warehouse.client import attach
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,29 @@ def compare(accepted: Iterable[str], stored: Iterable[str]) -> Verdict:
     )
 
 
+async def audit(outboxes: Iterable[Path], data_dir: Path, wait_seconds: float) -> Verdict:
+    """Compare now; where something is missing, look again until ``wait_seconds`` have passed."""
+    accepted = [receipt.msg_id for path in outboxes for receipt in Outbox(path).receipts()]
+    warehouse = attach(data_dir)
+    deadline = time.monotonic() + wait_seconds
+    try:
+        while True:
+            rows = await warehouse.query("SELECT trajectory_id FROM trajectories_v")
+            verdict = compare(accepted, (row["trajectory_id"] for row in rows))
+            if not verdict.lost or time.monotonic() > deadline:
+                return verdict
+            await asyncio.sleep(0.5)
+    finally:
+        await warehouse.close()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--outbox", type=Path, action="append", required=True)
-    parser.add_argument("--stored", type=Path, required=True, help="one id a line, as read from the view")
+    parser.add_argument("--outbox", type=Path, action="append", required=True, help="a producer's outbox file")
+    parser.add_argument("--data-dir", type=Path, required=True, help="data folder of the running loop")
+    parser.add_argument("--wait", type=float, default=0.0, help="seconds to wait for what is still on its way")
     arguments = parser.parse_args()
-    accepted = [receipt.msg_id for path in arguments.outbox for receipt in Outbox(path).receipts()]
-    verdict = compare(accepted, arguments.stored.read_text().split())
+    verdict = asyncio.run(audit(arguments.outbox, arguments.data_dir, arguments.wait))
     json.dump(asdict(verdict), sys.stdout)
     return 1 if verdict.lost or verdict.duplicates else 0
 

@@ -86,6 +86,7 @@ class Demonstration:
                     base = await panel.run(warmed.adapter_digest, stage)
                 for number in range(1, self.options.cycles + 1):
                     await self._cycle(number)
+                await self.ctx.bus.bucket("rl_control").put("learning", b'{"paused": true}')
                 if self.options.sabotage:
                     await self._sabotage(self.options.cycles + 1)
                 await agents.pause()

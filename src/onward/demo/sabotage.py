@@ -73,10 +73,4 @@ async def plant(ctx: Context, table: JobTable, current: dict[str, Any], folder: 
     prefix = await checkpoints.upload(ctx.objects, folder, job_id=job_id, epoch=1)
     body = (folder / checkpoints.MANIFEST).read_bytes()
     commit = await checkpoints.commit(ctx.objects, body, made, prefix)
-    await table.intake(request)
-    record, revision = await table.get(job_id)
-    record, revision = await table.claim(record, revision, "onward-demo")
-    record, _ = await table.move(
-        record, revision, "completed", commit=commit, start_digest=current["adapter_digest"], samples=1
-    )
-    return record
+    return await table.adopt(request, commit, start_digest=current["adapter_digest"], samples=1)

@@ -76,17 +76,7 @@ class JobTable:
 
         Raises ContractError("id_reuse") when the id is taken by a different request.
         """
-        body = encode(request)
-        now = utc_text(self._clock.now())
-        record = JobRecord(
-            job_id=request.training_job_id,
-            state="queued",
-            request=request.model_dump(mode="json", exclude_none=True),
-            request_sha256=hashlib.sha256(body).hexdigest(),
-            skip_validation=bool((request.model_dump().get("metadata") or {}).get("skip_validation")),
-            created_at=now,
-            updated_at=now,
-        )
+        record = self._new(request, "queued")
         try:
             await self._bucket.create(key(record.job_id), _dump(record))
         except ConflictError:
@@ -97,6 +87,32 @@ class JobTable:
                 ) from None
             return existing, False
         return record, True
+
+    async def adopt(
+        self, request: TrainingRequest, commit: Commit, *, start_digest: str | None, samples: int
+    ) -> JobRecord:
+        """Record a checkpoint that was made and committed elsewhere as a completed job.
+
+        Raises ConflictError when the job id is taken.
+        """
+        record = self._new(request, "completed").model_copy(
+            update={"commit": commit, "start_digest": start_digest, "samples": samples, "attempt": commit.epoch}
+        )
+        await self._bucket.create(key(record.job_id), _dump(record))
+        return record
+
+    def _new(self, request: TrainingRequest, state: JobState) -> JobRecord:
+        now = utc_text(self._clock.now())
+        metadata = request.model_dump().get("metadata") or {}
+        return JobRecord(
+            job_id=request.training_job_id,
+            state=state,
+            request=request.model_dump(mode="json", exclude_none=True),
+            request_sha256=hashlib.sha256(encode(request)).hexdigest(),
+            skip_validation=bool(metadata.get("skip_validation")),
+            created_at=now,
+            updated_at=now,
+        )
 
     async def get(self, job_id: str) -> tuple[JobRecord, int]:
         entry = await self._bucket.get(key(job_id))
