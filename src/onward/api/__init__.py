@@ -1,0 +1,1 @@
+"""HTTP for people and monitors. Thin: it calls the packages below and decides nothing."""

@@ -1,0 +1,87 @@
+"""Signed generation records: the gateway vouches for the tokens it served, the trainer checks it.
+
+Pure (no torch, no bus). The signature covers every field of the record but itself, with numbers in
+one fixed type, so that a record which went through any JSON library still verifies. Whoever holds
+the key file can sign; it never leaves ``data_dir/run``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onward.contracts import canonical_json
+from onward.errors import ConfigError, NotFoundError
+
+KEY_FILE = "gateway.key"
+KEY_BYTES = 32
+_FLOATS = ("temperature", "top_p")
+_INTEGERS = ("top_k",)
+
+
+def sign(record: Mapping[str, Any], key: bytes) -> str:
+    """HMAC-SHA256, in hex, over the canonical JSON of ``record`` without ``signature``."""
+    return hmac.new(key, canonical_json(_signed_form(record)), hashlib.sha256).hexdigest()
+
+
+def verify(record: Mapping[str, Any], key: bytes) -> bool:
+    """Whether ``record`` carries the signature that ``key`` gives; False for none or a malformed one."""
+    given = record.get("signature")
+    if not isinstance(given, str) or record.get("tokens_void"):
+        return False
+    try:
+        return hmac.compare_digest(sign(record, key).encode(), given.encode())
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def load_key(run_dir: Path, *, create: bool = False) -> bytes:
+    """The signing key in ``run_dir`` (hex, mode 0600). With ``create`` a missing one is made once.
+
+    Raises NotFoundError where it is missing, ConfigError where it is not a key.
+    """
+    path = run_dir / KEY_FILE
+    if create and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as out:
+            out.write(secrets.token_hex(KEY_BYTES))
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            pass  # another process made it first: its key counts
+        partial.unlink()
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii").strip())
+    except FileNotFoundError:
+        raise NotFoundError(f"{path} does not exist: the gateway makes it at its first start.") from None
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ConfigError(f"{path} is not a signing key: delete it and start the gateway to make a new one.")
+    return key
+
+
+def _signed_form(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers in one type each (JSON writers turn 1.0 into 1), absent and null fields alike left out."""
+    kept = {name: value for name, value in record.items() if name != "signature" and value is not None}
+    for name in _FLOATS:
+        if name in kept:
+            kept[name] = float(kept[name])
+    for name in _INTEGERS:
+        if name in kept:
+            kept[name] = int(kept[name])
+    for name in ("prompt_ids", "token_ids"):
+        if name in kept:
+            kept[name] = [int(token) for token in kept[name]]
+    if "logprobs" in kept:
+        kept["logprobs"] = [float(value) for value in kept["logprobs"]]
+    if not kept.get("tokens_void"):
+        kept.pop("tokens_void", None)
+    return kept

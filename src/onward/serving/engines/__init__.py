@@ -1,0 +1,64 @@
+"""Engines: what turns messages into tokens. The gateway knows only this protocol.
+
+An engine answers with the exact ids it saw and sampled; a text that has to be encoded again is not
+an answer. Adapters are named by digest, and ``None`` is the base model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from onward.errors import OnwardError
+
+Messages = Sequence[dict[str, str]]
+"""``[{"role": "system" | "user" | "assistant" | "tool", "content": text}, …]``"""
+
+
+class RequestRefusedError(OnwardError):
+    """The caller asked for something that cannot be done (too long, unknown adapter): not a failure."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One answer. ``sampling`` has the fields of ``contracts.Sampling``, not signed yet."""
+
+    text: str
+    sampling: dict[str, Any]
+    usage: dict[str, int]
+    """prompt_tokens, completion_tokens, total_tokens."""
+
+
+class Engine(Protocol):
+    async def generate(
+        self,
+        messages: Messages,
+        *,
+        session_id: str,
+        adapter: str | None,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int | None = None,
+        max_tokens: int = 256,
+        seed: int | None = None,
+    ) -> Generation:
+        """Raises RequestRefusedError (the caller's fault) or EngineError (the engine's)."""
+        ...
+
+    async def load_adapter(self, digest: str, folder: Path) -> None:
+        """Verify and load. Idempotent. Raises TamperedError, EngineError."""
+        ...
+
+    async def unload_adapter(self, digest: str) -> None:
+        """Let go of an adapter; unknown digests are fine."""
+        ...
+
+    async def adapters(self) -> list[str]:
+        """Digests that are loaded and were checked against their files."""
+        ...
+
+    async def health(self) -> dict[str, Any]:
+        """At least ``base_digest``, ``adapters``, ``running``. Raises EngineError when away."""
+        ...

@@ -1,0 +1,277 @@
+"""The engine child: ``python -m onward.serving.engines.child --socket S --model FOLDER``.
+
+The event loop renders messages and talks; one other thread owns torch. Tokens of a conversation are
+extended, never rendered again (``sessions.py``). The control process must not import this module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onward.children import die_with_parent
+from onward.errors import OnwardError, TamperedError
+from onward.lm.chat import Chat
+from onward.lm.sampler import Sample, SampleRequest
+from onward.serving.engines import RequestRefusedError, wire
+from onward.serving.engines.sampling import SamplingThread
+from onward.serving.engines.sessions import Remembered, SessionMemory
+from onward.serving.registry import verify_adapter
+
+DEFAULT_TOKENS = 512
+"""Most new tokens for a call that names no limit."""
+
+
+@dataclass(eq=False)
+class _Connection:
+    writer: asyncio.StreamWriter
+    adapters: set[str] = field(default_factory=set)
+    tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+
+
+class EngineServer:
+    """Answers the operations generate, load, unload, adapters, health and cancel.
+
+    An adapter stays in memory while at least one connection holds it, so that the gateway and a
+    validation can come and go without taking each other's adapters away.
+    """
+
+    def __init__(self, sampling: SamplingThread, max_context: int, memory_tokens: int = 2_000_000) -> None:
+        self._sampling = sampling
+        self._chat = Chat(sampling.policy.tokenizer)
+        self._max_context = max_context
+        self._memory = SessionMemory(memory_tokens)
+        self._connections: set[_Connection] = set()
+        self._loaded: set[str] = set()
+        self._loading = asyncio.Lock()
+        self._generations = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = _Connection(writer)
+        self._connections.add(connection)
+        try:
+            while (request := await wire.read_frame(reader)) is not None:
+                if request.get("op") == "cancel":
+                    task = connection.tasks.get(request.get("target", -1))
+                    if task is not None:
+                        task.cancel()
+                    continue
+                task = asyncio.create_task(self._answer(connection, request))
+                connection.tasks[request["id"]] = task
+        finally:
+            for task in list(connection.tasks.values()):
+                task.cancel()
+            self._connections.discard(connection)
+            await asyncio.shield(self._drop_unheld())
+            writer.close()
+
+    async def _answer(self, connection: _Connection, request: dict[str, Any]) -> None:
+        number = request["id"]
+        try:
+            result = await self._perform(connection, request)
+            reply: dict[str, Any] = {"id": number, "result": result}
+        except RequestRefusedError as error:
+            reply = {"id": number, "error": {"kind": "refused", "message": str(error)}}
+        except TamperedError as error:
+            reply = {"id": number, "error": {"kind": "tampered", "message": str(error)}}
+        except OnwardError as error:
+            reply = {"id": number, "error": {"kind": "engine", "message": str(error)}}
+        except Exception as error:
+            message = f"The engine failed with {type(error).__name__}: see logs/engine.log."
+            sys.stderr.write(f"{type(error).__name__}: {error}\n")
+            reply = {"id": number, "error": {"kind": "engine", "message": message}}
+        finally:
+            connection.tasks.pop(number, None)
+        if not connection.writer.is_closing():
+            connection.writer.write(wire.frame(reply))
+
+    async def _perform(self, connection: _Connection, request: dict[str, Any]) -> Any:
+        operation = request.get("op")
+        if operation == "generate":
+            return await self._generate(request)
+        if operation == "load":
+            return await self._load(connection, request["digest"], Path(request["folder"]))
+        if operation == "unload":
+            connection.adapters.discard(request["digest"])
+            await self._drop_unheld()
+            return None
+        if operation == "adapters":
+            return sorted(self._loaded)
+        if operation == "health":
+            return self._health()
+        raise RequestRefusedError(f"The engine knows no operation {operation!r}.")
+
+    async def _generate(self, request: dict[str, Any]) -> dict[str, Any]:
+        session_id, adapter, messages = request["session_id"], request["adapter"], request["messages"]
+        if adapter is not None and adapter not in self._loaded:
+            raise RequestRefusedError(f"Adapter {adapter[:12]} is not loaded: load it first.")
+        before, delta = self._prompt(session_id, adapter, messages)
+        full = delta if before is None else [*before.ids, *delta]
+        room = self._max_context - len(full)
+        wanted = request["max_tokens"] if request["max_tokens"] is not None else min(DEFAULT_TOKENS, room)
+        if room < 1 or wanted > room:
+            raise RequestRefusedError(
+                f"The prompt has {len(full)} tokens and {request['max_tokens'] or 'some'} more were asked for, "
+                f"but the context holds {self._max_context}: shorten the conversation or lower max_tokens."
+            )
+        generation_id = str(uuid.uuid4())
+        sample = await self._sampling.sample(
+            SampleRequest(
+                request_id=generation_id,
+                prompt_ids=full,
+                max_new_tokens=wanted,
+                temperature=request["temperature"],
+                top_p=request["top_p"],
+                top_k=request["top_k"],
+                stop_ids=self._chat.stop_ids,
+                adapter=adapter,
+                seed=request["seed"],
+            )
+        )
+        return self._remember(request, generation_id, before, delta, full, sample)
+
+    def _prompt(
+        self, session_id: str, adapter: str | None, messages: list[dict[str, str]]
+    ) -> tuple[Remembered | None, list[int]]:
+        """The generation that is continued (or None) and the ids that come after it."""
+        before = self._memory.find(session_id, adapter, messages)
+        try:
+            if before is not None:
+                delta = self._chat.extend(before.ids, before.messages, messages, before.finished)
+                if delta is not None:
+                    return before, delta
+            return None, self._chat.render(messages)
+        except OnwardError:
+            raise
+        except Exception as error:  # a template that refuses these roles or this order
+            raise RequestRefusedError(f"The model's chat template refuses these messages: {error}.") from None
+
+    def _remember(
+        self,
+        request: dict[str, Any],
+        generation_id: str,
+        before: Remembered | None,
+        delta: list[int],
+        full: list[int],
+        sample: Sample,
+    ) -> dict[str, Any]:
+        tokens = list(sample.token_ids)
+        text = self._chat.text(tokens)
+        adapter = request["adapter"]
+        finished = sample.finish_reason == "stop"
+        self._generations += 1
+        self._memory.add(
+            request["session_id"],
+            Remembered(generation_id, adapter, request["messages"], text, [*full, *tokens], finished),
+        )
+        sampling = {
+            "generation_id": generation_id,
+            "continues": before.generation_id if before else None,
+            "prompt_ids": delta,
+            "token_ids": tokens,
+            "logprobs": [float(value) for value in sample.logprobs],
+            "temperature": request["temperature"],
+            "top_p": request["top_p"],
+            "top_k": request["top_k"],
+            "finish_reason": sample.finish_reason,
+            "model_digest": adapter or self._sampling.policy.base_digest,
+        }
+        usage = {
+            "prompt_tokens": len(full),
+            "completion_tokens": len(tokens),
+            "total_tokens": len(full) + len(tokens),
+        }
+        return {"text": text, "sampling": sampling, "usage": usage}
+
+    async def _load(self, connection: _Connection, digest: str, folder: Path) -> None:
+        async with self._loading:
+            if digest not in self._loaded:
+                manifest = await asyncio.to_thread(verify_adapter, folder, digest)
+                base = self._sampling.policy.base_digest
+                if manifest.base_digest != base:
+                    raise TamperedError(
+                        f"Adapter {digest[:12]} was trained on base {manifest.base_digest[:12]}, but {base[:12]} "
+                        f"is served: it must not be loaded."
+                    )
+                await self._sampling.load(digest, folder)
+                self._loaded.add(digest)
+            connection.adapters.add(digest)
+
+    async def _drop_unheld(self) -> None:
+        async with self._loading:
+            held = {digest for connection in self._connections for digest in connection.adapters}
+            for digest in self._loaded - held:
+                self._loaded.discard(digest)
+                await self._sampling.unload(digest)
+
+    def _health(self) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "base_digest": self._sampling.policy.base_digest,
+            "adapters": sorted(self._loaded),
+            "running": self._sampling.running,
+            "generations": self._generations,
+            "sessions": len(self._memory),
+            "max_context": self._max_context,
+        }
+
+
+async def _run(arguments: argparse.Namespace) -> None:
+    loop = asyncio.get_running_loop()
+    sampling = SamplingThread(
+        arguments.model,
+        loop,
+        device=arguments.device,
+        threads=arguments.threads,
+        max_batch=arguments.max_batch,
+        max_context=arguments.max_context,
+        gather_seconds=arguments.gather_ms / 1000,
+    )
+    await sampling.start()
+    engine = EngineServer(sampling, arguments.max_context)
+    arguments.socket.unlink(missing_ok=True)
+    server = await asyncio.start_unix_server(engine.serve, path=str(arguments.socket))
+    os.chmod(arguments.socket, 0o600)
+    _say({"ready": True, "base_digest": sampling.policy.base_digest})
+    async with server:
+        await server.serve_forever()
+
+
+def _say(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent stops us
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    parser = argparse.ArgumentParser(prog="onward.serving.engines.child")
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=0, help="0: all cores")
+    parser.add_argument("--max-batch", type=int, default=32)
+    parser.add_argument("--max-context", type=int, default=2048)
+    parser.add_argument("--gather-ms", type=float, default=2.0, help="an idle engine waits this long for company")
+    arguments = parser.parse_args()
+    try:
+        asyncio.run(_run(arguments))
+    except (OnwardError, OSError) as error:
+        _say({"error": str(error)})
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+

@@ -1,0 +1,252 @@
+"""The engine child as seen from the control process: a client, and the process that keeps it alive.
+
+A client remembers the adapters it asked for and loads them again after the child was replaced, so
+that a killed engine costs the calls in flight and nothing else. No torch here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from onward.children import child_environment
+from onward.clock import Clock
+from onward.config import Settings
+from onward.errors import EngineError, TamperedError
+from onward.serving.base_models import resolve
+from onward.serving.engines import Generation, Messages, RequestRefusedError, wire
+from onward.telemetry import logs
+
+_log = logs.get("engine")
+_ERRORS = {"refused": RequestRefusedError, "tampered": TamperedError}
+
+
+class LocalEngine:
+    """Client of one engine child over its Unix socket; many calls at once share the connection."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._wanted: dict[str, Path] = {}
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+
+    async def generate(
+        self,
+        messages: Messages,
+        *,
+        session_id: str,
+        adapter: str | None,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int | None = None,
+        max_tokens: int | None = None,
+        seed: int | None = None,
+    ) -> Generation:
+        """One answer; see ``Engine.generate``. ``max_tokens`` None: what the context still holds."""
+        result = await self._call(
+            "generate",
+            messages=list(messages),
+            session_id=session_id,
+            adapter=adapter,
+            temperature=float(temperature),
+            top_p=float(top_p),
+            top_k=top_k,
+            max_tokens=max_tokens,
+            seed=seed,
+        )
+        return Generation(result["text"], result["sampling"], result["usage"])
+
+    async def load_adapter(self, digest: str, folder: Path) -> None:
+        await self._call("load", digest=digest, folder=str(folder.absolute()))
+        self._wanted[digest] = folder
+
+    async def unload_adapter(self, digest: str) -> None:
+        self._wanted.pop(digest, None)
+        await self._call("unload", digest=digest)
+
+    async def adapters(self) -> list[str]:
+        return await self._call("adapters")
+
+    async def health(self) -> dict[str, Any]:
+        return await self._call("health")
+
+    async def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        self._disconnected()
+
+    async def _call(self, operation: str, **arguments: Any) -> Any:
+        writer = self._writer or await self._connect()
+        return await self._exchange(writer, operation, arguments)
+
+    async def _exchange(self, writer: asyncio.StreamWriter, operation: str, arguments: dict[str, Any]) -> Any:
+        number = next(self._numbers)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._pending[number] = future
+        try:
+            writer.write(wire.frame({"id": number, "op": operation, **arguments}))
+            return await future
+        except asyncio.CancelledError:
+            if not writer.is_closing():
+                writer.write(wire.frame({"id": 0, "op": "cancel", "target": number}))
+            raise
+        finally:
+            self._pending.pop(number, None)
+
+    async def _connect(self) -> asyncio.StreamWriter:
+        async with self._connecting:
+            if self._writer is not None:
+                return self._writer
+            try:
+                reader, writer = await asyncio.open_unix_connection(str(self._socket))
+            except OSError as error:
+                raise EngineError(f"The engine is away ({error.strerror}): it is being started again.") from None
+            self._reading = asyncio.create_task(self._read(reader), name="engine-client")
+            try:
+                for digest, folder in list(self._wanted.items()):
+                    await self._exchange(writer, "load", {"digest": digest, "folder": str(folder.absolute())})
+            except Exception:
+                writer.close()
+                raise
+            self._writer = writer
+            return writer
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        while (reply := await wire.read_frame(reader)) is not None:
+            future = self._pending.get(reply["id"])
+            if future is None or future.done():
+                continue
+            if error := reply.get("error"):
+                future.set_exception(_ERRORS.get(error["kind"], EngineError)(error["message"]))
+            else:
+                future.set_result(reply.get("result"))
+        self._disconnected()
+
+    def _disconnected(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(EngineError("The engine ended during the call."))
+
+
+class EngineProcess:
+    """Starts the engine child, starts it again when it dies, stops it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock,
+        folder: Path | None = None,
+        on_death: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """``folder``: the base model; without it, ``settings.model.base`` is resolved."""
+        self._settings, self._clock, self._folder, self._on_death = settings, clock, folder, on_death
+        self.socket = wire.socket_path(settings.run_dir)
+        self.engine = LocalEngine(self.socket)
+        self.respawns = 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def start(self) -> LocalEngine:
+        """Spawn and wait until the model is loaded. Raises NotFoundError (no such model), EngineError."""
+        self._process = await self._spawn()
+        self._watch = asyncio.create_task(self._keep_alive(), name="engine-watch")
+        return self.engine
+
+    async def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await self.engine.close()
+        await _end(self._process)
+        self._process = None
+        self.socket.unlink(missing_ok=True)
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        model = self._settings.model
+        folder = self._folder or resolve(model.base, self._settings.data_dir / "models")
+        command = [sys.executable, "-m", "onward.serving.engines.child"]
+        command += ["--socket", str(self.socket), "--model", str(folder), "--device", model.device]
+        command += ["--threads", str(model.threads), "--max-batch", str(model.max_batch)]
+        command += ["--max-context", str(model.max_context)]
+        log_file = self._settings.data_dir / "logs" / "engine.log"
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        with open(log_file, "ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=child_environment(TOKENIZERS_PARALLELISM="false"),
+            )
+        try:
+            await _wait_ready(process)
+        except BaseException:
+            await _end(process)
+            raise
+        return process
+
+    async def _keep_alive(self) -> None:
+        delay = 0.1
+        while True:
+            assert self._process is not None
+            code = await self._process.wait()
+            _log.error("engine ended", exit_code=code, respawns=self.respawns)
+            self.engine._disconnected()
+            if self._on_death is not None:
+                await self._on_death()
+            while True:
+                started = self._clock.monotonic()
+                try:
+                    self._process = await self._spawn()
+                    self.respawns += 1
+                    break
+                except Exception as error:
+                    _log.error("engine did not start", error=str(error))
+                await self._clock.sleep(delay)
+                delay = min(delay * 2, 30.0)
+            if self._clock.monotonic() - started > 60:
+                delay = 0.1
+
+
+async def _wait_ready(process: asyncio.subprocess.Process) -> None:
+    """Read the child's first JSON line; other lines (a library's chatter) are skipped."""
+    assert process.stdout is not None
+    while line := await process.stdout.readline():
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(said, dict) and said.get("ready"):
+            return
+        if isinstance(said, dict) and "error" in said:
+            raise EngineError(f"The engine did not start: {said['error']}")
+    raise EngineError(f"The engine ended at its start with code {await process.wait()}: see logs/engine.log.")
+
+
+async def _end(process: asyncio.subprocess.Process | None) -> None:
+    if process is None or process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        async with asyncio.timeout(5):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

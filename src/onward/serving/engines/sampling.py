@@ -1,0 +1,196 @@
+"""The one thread of the engine child that touches torch.
+
+Everything that changes the policy or the running batch goes through its inbox and happens between
+two decode steps; a call that arrives while others run joins them at the next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load as load_tensors
+
+from onward.errors import EngineError, TamperedError
+from onward.lm.policy import Policy
+from onward.lm.sampler import Sample, Sampler, SampleRequest
+
+WEIGHTS = "adapter_model.safetensors"
+
+
+class SamplingThread:
+    def __init__(
+        self,
+        model: Path,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        device: str = "cpu",
+        threads: int = 0,
+        max_batch: int = 32,
+        max_context: int = 2048,
+        gather_seconds: float = 0.002,
+    ) -> None:
+        self._model, self._loop, self._device = model, loop, device
+        self._threads = threads or os.cpu_count() or 1
+        self._batch, self._context = max_batch, max_context
+        self._gather = gather_seconds
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._waiting: dict[str, tuple[SampleRequest, asyncio.Future[Sample]]] = {}
+        self._policy: Policy | None = None
+        self._sampler: Sampler | None = None
+
+    @property
+    def policy(self) -> Policy:
+        if self._policy is None:
+            raise EngineError("The engine has not loaded its model yet.")
+        return self._policy
+
+    @property
+    def running(self) -> int:
+        return len(self._waiting)
+
+    async def start(self) -> None:
+        """Load the model; raises what the load raises."""
+        loaded: asyncio.Future[None] = self._loop.create_future()
+        threading.Thread(target=self._run, args=(loaded,), name="sampler", daemon=True).start()
+        await loaded
+
+    async def sample(self, request: SampleRequest) -> Sample:
+        """One completion. Cancelling the caller takes the request out of the batch."""
+        future: asyncio.Future[Sample] = self._loop.create_future()
+        self._inbox.put(lambda: self._submit(request, future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._inbox.put(lambda: self._cancel(request.request_id))
+            raise
+
+    async def load(self, digest: str, folder: Path) -> None:
+        """Load an adapter and compare what lies in memory with the verified file, tensor by tensor."""
+        await self._between_steps(lambda: self._load(digest, folder))
+
+    async def unload(self, digest: str) -> None:
+        """Calls that still run on this adapter end with EngineError."""
+        await self._between_steps(lambda: self._unload(digest))
+
+    async def _between_steps(self, work: Callable[[], None]) -> None:
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def perform() -> None:
+            try:
+                work()
+            except Exception as error:
+                self._resolve(done, error=error)
+            else:
+                self._resolve(done, None)
+
+        self._inbox.put(perform)
+        await done
+
+    # Below: the sampler thread.
+
+    def _run(self, loaded: asyncio.Future[None]) -> None:
+        try:
+            torch.set_num_threads(self._threads)
+            self._policy = Policy.load(self._model, device=self._device)
+            self._sampler = Sampler(self._policy, max_batch=self._batch, max_context=self._context)
+        except Exception as error:
+            self._resolve(loaded, error=error)
+            return
+        self._resolve(loaded, None)
+        while True:
+            self._take_inbox(wait=not self._sampler.busy)
+            try:
+                if self._sampler.busy:
+                    self._deliver(self._sampler.step())
+            except Exception as error:  # the batch is lost, the engine is not
+                traceback.print_exc(file=sys.stderr)
+                self._fail_all(EngineError(f"The engine failed during sampling ({type(error).__name__})."))
+                self._sampler = Sampler(self._policy, max_batch=self._batch, max_context=self._context)
+
+    def _take_inbox(self, *, wait: bool) -> None:
+        if wait:
+            self._inbox.get()()
+            if self._gather and self._waiting:
+                time.sleep(self._gather)  # calls that come together share their prefix and their steps
+        while True:
+            try:
+                self._inbox.get_nowait()()
+            except queue.Empty:
+                return
+
+    def _submit(self, request: SampleRequest, future: asyncio.Future[Sample]) -> None:
+        assert self._sampler is not None
+        if future.cancelled():
+            return
+        self._waiting[request.request_id] = (request, future)
+        try:
+            self._sampler.submit(request)
+        except Exception as error:
+            del self._waiting[request.request_id]
+            self._resolve(future, error=error)
+
+    def _cancel(self, request_id: str) -> None:
+        assert self._sampler is not None
+        if self._waiting.pop(request_id, None) is not None:
+            self._sampler.cancel(request_id)
+
+    def _deliver(self, samples: list[Sample]) -> None:
+        for sample in samples:
+            waiting = self._waiting.pop(sample.request_id, None)
+            if waiting is not None:
+                self._resolve(waiting[1], sample)
+
+    def _fail_all(self, error: Exception) -> None:
+        for _, future in self._waiting.values():
+            self._resolve(future, error=error)
+        self._waiting.clear()
+
+    def _load(self, digest: str, folder: Path) -> None:
+        content = (folder / WEIGHTS).read_bytes()
+        self.policy.add_adapter(digest, folder)
+        try:
+            with tempfile.TemporaryDirectory() as scratch:
+                self.policy.save_adapter(digest, Path(scratch))
+                held = load_tensors((Path(scratch) / WEIGHTS).read_bytes())
+            expected = load_tensors(content)
+            same = held.keys() == expected.keys() and all(
+                torch.equal(held[name].float(), expected[name].float()) for name in expected
+            )
+            finite = all(bool(torch.isfinite(tensor).all()) for tensor in expected.values())
+        except Exception:
+            self.policy.remove_adapter(digest)
+            raise
+        if not same or not finite:
+            self.policy.remove_adapter(digest)
+            raise TamperedError(
+                f"Adapter {digest[:12]} in memory differs from its file or holds values that are not finite: "
+                f"it is not served."
+            )
+
+    def _unload(self, digest: str) -> None:
+        for request_id, (request, future) in list(self._waiting.items()):
+            if request.adapter == digest:
+                self._cancel(request_id)
+                self._resolve(future, error=EngineError(f"Adapter {digest[:12]} was unloaded during the call."))
+        self.policy.remove_adapter(digest)
+
+    def _resolve(self, future: asyncio.Future[Any], value: Any = None, *, error: Exception | None = None) -> None:
+        def settle() -> None:
+            if not future.done():
+                if error is not None:
+                    future.set_exception(error)
+                else:
+                    future.set_result(value)
+
+        self._loop.call_soon_threadsafe(settle)

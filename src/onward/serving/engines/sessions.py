@@ -1,0 +1,78 @@
+"""Token memory of sessions: the next prompt of a conversation extends the tokens of the last one.
+
+Pure bookkeeping, no tokenizer. A call extends an earlier one only where its messages start with that
+call's messages followed by exactly the text that was returned, under the same adapter; anything else
+(edited history, another policy) is a new row with its full prompt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from onward.serving.engines import Messages
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """One finished generation: everything needed to continue it."""
+
+    generation_id: str
+    adapter: str | None
+    messages: Messages
+    text: str
+    ids: list[int]
+    """Prompt and completion, as the engine saw them."""
+    finished: bool
+    """True when the completion ends with the sampled end-of-turn token."""
+
+
+class SessionMemory:
+    """Bounded by tokens and by generations per session; the session used longest ago goes first."""
+
+    def __init__(self, max_tokens: int = 2_000_000, per_session: int = 8) -> None:
+        self._max_tokens = max_tokens
+        self._per_session = per_session
+        self._sessions: OrderedDict[str, OrderedDict[str, Remembered]] = OrderedDict()
+        self._tokens = 0
+
+    def find(self, session_id: str, adapter: str | None, messages: Messages) -> Remembered | None:
+        """The longest remembered generation that ``messages`` continues, or None."""
+        known = self._sessions.get(session_id)
+        if not known:
+            return None
+        self._sessions.move_to_end(session_id)
+        for length in range(len(messages) - 1, 0, -1):
+            if messages[length - 1]["role"] == "assistant":
+                found = known.get(_key(adapter, messages[:length]))
+                if found is not None:
+                    return found
+        return None
+
+    def add(self, session_id: str, generation: Remembered) -> None:
+        known = self._sessions.setdefault(session_id, OrderedDict())
+        self._sessions.move_to_end(session_id)
+        said = [*generation.messages, {"role": "assistant", "content": generation.text}]
+        key = _key(generation.adapter, said)
+        replaced = known.pop(key, None)
+        known[key] = generation
+        self._tokens += len(generation.ids) - (len(replaced.ids) if replaced else 0)
+        while len(known) > self._per_session:
+            self._tokens -= len(known.popitem(last=False)[1].ids)
+        while self._tokens > self._max_tokens and len(self._sessions) > 1:
+            _, oldest = self._sessions.popitem(last=False)
+            self._tokens -= sum(len(item.ids) for item in oldest.values())
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def tokens(self) -> int:
+        return self._tokens
+
+
+def _key(adapter: str | None, messages: Messages) -> str:
+    plain = [adapter or "", *((message["role"], message["content"]) for message in messages)]
+    return hashlib.sha256(json.dumps(plain, ensure_ascii=False).encode()).hexdigest()

@@ -1,0 +1,55 @@
+"""How the control process and the engine child talk: JSON documents with a length in front.
+
+Many calls share one connection; an answer carries the ``id`` of its call, in any order. The socket
+lies in a folder only its owner can enter, so there is no further authentication.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import stat
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from onward.errors import ConfigError
+
+MAX_FRAME = 16 << 20
+_LENGTH = struct.Struct(">I")
+_MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes
+
+
+def frame(document: dict[str, Any]) -> bytes:
+    body = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
+async def read_frame(reader: asyncio.StreamReader) -> dict[str, Any] | None:
+    """The next document; None at the end of the stream. A frame over the limit ends the connection."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if length > MAX_FRAME:
+            return None
+        return json.loads(await reader.readexactly(length))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+def socket_path(run_dir: Path) -> Path:
+    """``run_dir/engine.sock``; where that is too long for a Unix socket, a private folder in the
+    temporary directory whose name follows from ``run_dir``. Raises ConfigError when it is not ours."""
+    path = run_dir.absolute() / "engine.sock"
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return path
+    name = "onward-" + hashlib.sha256(os.fsencode(path)).hexdigest()[:20]
+    folder = Path(tempfile.gettempdir()) / name
+    folder.mkdir(mode=0o700, exist_ok=True)
+    facts = folder.lstat()
+    if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) != 0o700 or not stat.S_ISDIR(facts.st_mode):
+        raise ConfigError(f"{folder} belongs to somebody else: choose a data_dir with a shorter path.")
+    return folder / "engine.sock"

@@ -1,0 +1,111 @@
+"""Adapters by digest: fetched from the object store, verified, kept under ``models/adapters``.
+
+Nothing unverified ever has its final name: a download is checked in a folder of its own and renamed.
+A cached adapter is checked again at each use, since files can change after they were written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import uuid
+from pathlib import Path
+
+from onward.bus import Bus
+from onward.errors import NotFoundError, TamperedError
+from onward.training import checkpoints
+from onward.training.checkpoints import Manifest
+from onward.warehouse import Objects
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FORBIDDEN = ("auto_map", "auto_mapping", "trust_remote_code")
+"""Ways in which a configuration asks a library to import code."""
+
+
+def verify_adapter(folder: Path, digest: str) -> Manifest:
+    """Check the files against the manifest, the manifest against ``digest``, and the configuration.
+
+    Raises TamperedError. Used by the gateway before it offers an adapter and by the engine before it
+    loads one.
+    """
+    manifest = checkpoints.verify(folder)
+    if manifest.adapter_digest != digest:
+        raise TamperedError(
+            f"The adapter in {folder.name} has digest {manifest.adapter_digest[:12]}, but {digest[:12]} was "
+            f"asked for: it must not be loaded."
+        )
+    for path in folder.iterdir():
+        if path.is_symlink() or not path.is_file():
+            raise TamperedError(f"{path.name} in {folder.name} is not a plain file: it must not be loaded.")
+    config = json.loads((folder / "adapter_config.json").read_bytes())
+    if not isinstance(config, dict) or any(config.get(name) for name in _FORBIDDEN):
+        raise TamperedError(f"The configuration of {folder.name} asks for code to be run: it must not be loaded.")
+    return manifest
+
+
+def model_key(model_id: str) -> str:
+    """Key of a model in bucket ``rl_models``: the id with dots replaced."""
+    return model_id.replace(".", "_")
+
+
+class AdapterRegistry:
+    """Finds an adapter's files: ``rl_models`` says where they are, ``Objects`` has them."""
+
+    def __init__(self, bus: Bus, objects: Objects, models_dir: Path) -> None:
+        self._bus, self._objects = bus, objects
+        self.folder = models_dir / "adapters"
+
+    async def fetch(self, model_id: str, digest: str) -> Path:
+        """Folder of verified files. Raises TamperedError, NotFoundError, ObjectError, BusError."""
+        if _DIGEST.fullmatch(digest) is None:
+            raise TamperedError(f"{digest[:20]!r} is not a SHA-256 digest: it must not be loaded.")
+        folder = self.folder / digest
+        if folder.exists():
+            try:
+                await asyncio.to_thread(verify_adapter, folder, digest)
+                return folder
+            except TamperedError:
+                await asyncio.to_thread(self._set_aside, folder)
+        prefix = await self._prefix(model_id, digest)
+        return await self._download(prefix, digest, folder)
+
+    async def cached(self, digest: str) -> Path:
+        """Like ``fetch`` without the object store: for a start while everything else is away."""
+        folder = self.folder / digest
+        if not folder.exists():
+            raise NotFoundError(f"Adapter {digest[:12]} is not on this machine.")
+        await asyncio.to_thread(verify_adapter, folder, digest)
+        return folder
+
+    async def _prefix(self, model_id: str, digest: str) -> str:
+        entry = await self._bus.bucket("rl_models").get(model_key(model_id))
+        if entry is None:
+            raise NotFoundError(f"Model {model_id!r} is not registered in rl_models: release it first.")
+        record = json.loads(entry.value)
+        if record.get("adapter_digest") != digest:
+            raise TamperedError(
+                f"Model {model_id} is registered with digest {str(record.get('adapter_digest'))[:12]}, "
+                f"but {digest[:12]} was asked for: it must not be loaded."
+            )
+        prefix = str(record["object_prefix"]).strip("/")
+        if ".." in prefix.split("/"):
+            raise TamperedError(f"Model {model_id} is registered under a path that leaves the store: refused.")
+        return prefix
+
+    async def _download(self, prefix: str, digest: str, folder: Path) -> Path:
+        partial = folder.with_name(f".{digest[:16]}-{uuid.uuid4().hex[:8]}")
+        try:
+            await checkpoints.fetch(self._objects, prefix, partial)
+            await asyncio.to_thread(verify_adapter, partial, digest)
+            if not folder.exists():
+                partial.rename(folder)
+            return folder
+        finally:
+            for leftover in (partial, partial.with_name(partial.name + ".partial")):
+                await asyncio.to_thread(shutil.rmtree, leftover, True)
+
+    def _set_aside(self, folder: Path) -> None:
+        """Keep a changed copy for whoever investigates; it never gets its name back."""
+        folder.rename(folder.with_name(f".tampered-{folder.name[:16]}-{uuid.uuid4().hex[:8]}"))

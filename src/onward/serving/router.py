@@ -1,0 +1,169 @@
+"""Who is a candidate's session: the sticky assignment, as pure functions and one small cache.
+
+A session is assigned once per release, at first contact, by a hash of (release, session) against the
+candidate's weight of that moment, and keeps its arm for the life of the release: weights move only
+sessions that have not been seen. The assignment record is what the gates' evidence is joined with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from onward.errors import ContractError
+
+ArmName = Literal["candidate", "current"]
+
+
+@dataclass(frozen=True)
+class Arm:
+    arm: ArmName
+    model_id: str
+    adapter_digest: str | None
+    weight: float
+
+
+@dataclass(frozen=True)
+class Routes:
+    """What the gateway serves now. ``revision`` -1: nothing was ever desired, the base model serves."""
+
+    revision: int
+    release_id: str | None
+    step: int
+    current: Arm
+    candidate: Arm | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether a release is under way, so that sessions are assigned and counted."""
+        return self.release_id is not None and self.candidate is not None
+
+    @property
+    def weight(self) -> float:
+        """The candidate's share; 0 where there is none."""
+        return self.candidate.weight if self.candidate is not None else 0.0
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        return (self.current,) if self.candidate is None else (self.current, self.candidate)
+
+    @property
+    def digests(self) -> set[str]:
+        return {arm.adapter_digest for arm in self.arms if arm.adapter_digest is not None}
+
+    def arm(self, name: ArmName) -> Arm:
+        """The arm of that name; current where the release has no candidate any more."""
+        return self.candidate if name == "candidate" and self.candidate is not None else self.current
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One session under one release; the record in bucket ``rl_sessions``."""
+
+    session_id: str
+    release_id: str
+    arm: ArmName
+    weight: float
+    assigned_at: str
+    model_id: str
+    earlier: tuple[str, ...] = ()
+    """Releases under which the session was assigned before: their late rewards are not this one's."""
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> Assignment:
+        fields = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
+        fields["earlier"] = tuple(record.get("earlier", ()))
+        return cls(**fields)
+
+
+def base_routes(model_id: str) -> Routes:
+    """The base model alone: what serves before anything was released."""
+    return Routes(-1, None, 0, Arm("current", model_id, None, 1.0))
+
+
+def parse_desired(document: dict[str, Any]) -> Routes:
+    """Routes from the record ``desired``. Raises ContractError when it cannot be served as written."""
+    try:
+        arms = {}
+        for given in document["arms"]:
+            weight = float(given["weight"])
+            if given["arm"] not in ("candidate", "current") or given["arm"] in arms or not 0 <= weight <= 1:
+                raise ValueError
+            digest = given.get("adapter_digest")
+            arms[given["arm"]] = Arm(given["arm"], str(given["model_id"]), digest and str(digest), weight)
+        release_id = document.get("release_id")
+        return Routes(
+            revision=int(document["revision"]),
+            release_id=release_id and str(release_id),
+            step=int(document.get("step") or 0),
+            current=arms["current"],
+            candidate=arms.get("candidate"),
+        )
+    except (KeyError, TypeError, ValueError):
+        raise ContractError(
+            "desired",
+            "The desired state in rl_releases is not {revision, release_id, step, arms: [{arm, model_id, "
+            "adapter_digest, weight}]} with one arm 'current' and at most one 'candidate': routes stay as they are.",
+        ) from None
+
+
+def desired_document(routes: Routes) -> dict[str, Any]:
+    """The inverse of ``parse_desired``."""
+    return {
+        "revision": routes.revision,
+        "release_id": routes.release_id,
+        "step": routes.step,
+        "arms": [asdict(arm) for arm in routes.arms],
+    }
+
+
+def fraction(release_id: str, session_id: str) -> float:
+    """A number in [0, 1) that depends on the release and the session alone, uniform over sessions."""
+    digest = hashlib.sha256(f"{release_id}\x1f{session_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def choose(release_id: str, session_id: str, candidate_weight: float) -> ArmName:
+    """The arm of a session at first contact: P(candidate) = ``candidate_weight``."""
+    return "candidate" if fraction(release_id, session_id) < candidate_weight else "current"
+
+
+def assign(routes: Routes, session_id: str, assigned_at: str, before: Assignment | None = None) -> Assignment:
+    """A new assignment under the open release of ``routes``; ``before`` is the one of an older release."""
+    assert routes.release_id is not None
+    name = choose(routes.release_id, session_id, routes.weight)
+    earlier = () if before is None else (*before.earlier, before.release_id)[-8:]
+    arm = routes.arm(name)
+    return Assignment(
+        session_id, routes.release_id, name, routes.weight, assigned_at, arm.model_id, earlier
+    )
+
+
+def session_key(session_id: str) -> str:
+    """Key in ``rl_sessions``: session ids are anybody's text, keys are not."""
+    return hashlib.sha256(session_id.encode()).hexdigest()[:32]
+
+
+class AssignmentCache:
+    """The assignments used last; the bucket stays the truth."""
+
+    def __init__(self, size: int = 100_000) -> None:
+        self._size = size
+        self._known: OrderedDict[str, Assignment] = OrderedDict()
+
+    def get(self, session_id: str) -> Assignment | None:
+        found = self._known.get(session_id)
+        if found is not None:
+            self._known.move_to_end(session_id)
+        return found
+
+    def put(self, assignment: Assignment) -> None:
+        self._known[assignment.session_id] = assignment
+        self._known.move_to_end(assignment.session_id)
+        while len(self._known) > self._size:
+            self._known.popitem(last=False)
