@@ -1,0 +1,134 @@
+"""Keys and values of running rows (one slot each), and of prefixes that later prompts may share.
+
+The one thing to know: a stored prefix is valid for one set of fused adapter weights, compared by
+identity: after an optimiser step or a swap ``Adapter.fused`` is another object and the prefix is not
+found any more.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onward.lm.network import Shape
+
+
+class SlotCache:
+    """Static cache ``(layers, 2, slots, kv_heads, length, head_dim)``; ``length`` grows by doubling."""
+
+    def __init__(self, shape: Shape, slots: int, device: torch.device, length: int = 256) -> None:
+        self.shape = shape
+        self.slots = slots
+        self.data = torch.zeros(
+            shape.layers, 2, slots, shape.kv_heads, length, shape.head_dim, device=device
+        )
+        self._views()
+
+    def _views(self) -> None:
+        layers, _, slots, kv, length, d = self.data.shape
+        self.length = length
+        flat = self.data.view(layers, 2, slots * kv, length, d)
+        self.keys = [flat[i, 0] for i in range(layers)]
+        self.values = [flat[i, 1] for i in range(layers)]
+        self.key_rows = [flat[i, 0].view(-1, d) for i in range(layers)]
+        self.value_rows = [flat[i, 1].view(-1, d) for i in range(layers)]
+
+    def reserve(self, length: int) -> None:
+        """Make room for rows of ``length`` tokens."""
+        if length <= self.length:
+            return
+        old, size = self.data, self.length
+        while size < length:
+            size *= 2
+        self.data = old.new_zeros(*old.shape[:4], size, old.shape[5])
+        self.data[..., : self.length, :] = old
+        self._views()
+
+    def read(self, slot: int, length: int) -> Tensor:
+        """A copy of the first ``length`` positions of ``slot``."""
+        return self.data[:, :, slot, :, :length].clone()
+
+    def write(self, slot: int, data: Tensor) -> None:
+        self.data[:, :, slot, :, : data.shape[3]] = data
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        self.data[:, :, target, :, :length] = self.data[:, :, source, :, :length]
+
+
+@dataclass
+class Prefix:
+    """Tokens whose keys and values are known under ``weights`` (the fused adapter, or None)."""
+
+    ids: np.ndarray
+    weights: object
+    data: Tensor
+
+    @property
+    def size(self) -> int:
+        return self.data.numel() * self.data.element_size()
+
+
+class PrefixStore:
+    """Least recently used prefixes within ``limit`` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._entries: OrderedDict[int, Prefix] = OrderedDict()
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, ids: np.ndarray, weights: object) -> tuple[Prefix | None, int]:
+        """The entry that shares most tokens with ``ids``, and how many."""
+        best, length, found = None, 0, -1
+        for number, entry in self._entries.items():
+            if entry.weights is weights:
+                n = shared(entry.ids, ids)
+                if n > length:
+                    best, length, found = entry, n, number
+        if best is not None:
+            self._entries.move_to_end(found)
+        return best, length
+
+    def add(self, ids: np.ndarray, weights: object, data: Tensor) -> None:
+        """Keep a prefix; entries that it extends are dropped, and old ones when the limit is reached."""
+        for number, entry in list(self._entries.items()):
+            if entry.weights is weights:
+                n = shared(entry.ids, ids)
+                if n == len(ids):
+                    self._entries.move_to_end(number)
+                    return
+                if n == len(entry.ids):
+                    self._drop(number)
+        new = Prefix(ids, weights, data)
+        if new.size > self.limit:
+            return
+        self._entries[self._next] = new
+        self._next += 1
+        self.used += new.size
+        while self.used > self.limit:
+            self._drop(next(iter(self._entries)))
+
+    def keep_only(self, weights: list[object]) -> None:
+        """Forget prefixes of adapters that are no longer resident or have changed."""
+        for number, entry in list(self._entries.items()):
+            if not any(entry.weights is w for w in weights):
+                self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        self.used -= self._entries.pop(number).size
+
+
+def shared(a: np.ndarray, b: np.ndarray) -> int:
+    """Length of the common prefix of two integer arrays."""
+    n = min(len(a), len(b))
+    if n == 0 or a[0] != b[0]:
+        return 0
+    different = np.nonzero(a[:n] != b[:n])[0]
+    return int(different[0]) if len(different) else n
