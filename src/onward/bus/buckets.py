@@ -1,0 +1,285 @@
+"""Key-value buckets on JetStream: the table of who may write what, and compare-and-set access.
+
+Know before changing: each write carries a message id of its own, by which a repeated compare-and-set
+whose first answer was lost recognises itself instead of reporting a conflict. Reads ask the stream leader, never a cache.
+Expiry is never judged by the server's clock (see ``leases``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import nats.errors
+import nats.js.errors
+from nats.js import api
+
+from onward.bus.pull import PullBroken, Puller
+from onward.errors import BusError, ConflictError, NotFoundError
+from onward.telemetry import logs
+
+if TYPE_CHECKING:
+    from onward.bus.connection import Bus
+
+log = logs.get("bus")
+
+READ_SECONDS = 30.0
+"""How long a read or write waits for an absent server before it raises BusError."""
+
+_KEY = re.compile(r"[A-Za-z0-9_=/-]+(\.[A-Za-z0-9_=/-]+)*")
+_MIB = 1 << 20
+NO_STREAM = 10059
+
+
+class BucketSpec(NamedTuple):
+    writer: str
+    """The one role that writes here; everybody may read."""
+    history: int
+    ttl: float | None
+    """Seconds after which a value disappears by itself; None keeps it."""
+    what: str
+
+
+BUCKETS: dict[str, BucketSpec] = {
+    "rl_jobs": BucketSpec("trainer", 16, None, "the table of training jobs: job.<id>"),
+    "rl_releases": BucketSpec("releaser", 64, None, "desired state and one record per release"),
+    "rl_models": BucketSpec("releaser", 8, None, "what each model id is: digest, parent, state"),
+    "rl_gateways": BucketSpec("gateway", 1, 86_400.0, "what each gateway really serves"),
+    "rl_sessions": BucketSpec("gateway", 1, 7 * 86_400.0, "the arm that each session was given"),
+    "rl_rewarder": BucketSpec("rewarder", 4, None, "windows, baselines and stream cursor in one record"),
+    "rl_coordinator": BucketSpec("coordinator", 8, None, "the last snapshot and the request made from it"),
+    "rl_leases": BucketSpec("the holder", 1, None, "who owns a piece of work, and its epoch"),
+    "rl_control": BucketSpec("operator", 16, None, "what people switched: learning paused, model pinned"),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    key: str
+    value: bytes
+    revision: int
+    """Rises with every write to the bucket; what ``update`` compares."""
+    deleted: bool = False
+
+
+def stream_of(bucket: str) -> str:
+    return f"KV_{bucket}"
+
+
+def bucket_config(name: str, spec: BucketSpec) -> api.StreamConfig:
+    """The stream behind a bucket. File storage; a full bucket refuses instead of dropping."""
+    window = 120.0 if spec.ttl is None else min(120.0, spec.ttl)
+    return api.StreamConfig(
+        name=stream_of(name),
+        description=f"{spec.what} (written by {spec.writer})",
+        subjects=[f"$KV.{name}.>"],
+        retention=api.RetentionPolicy.LIMITS,
+        storage=api.StorageType.FILE,
+        discard=api.DiscardPolicy.NEW,
+        max_msgs_per_subject=spec.history,
+        max_msgs=-1,
+        max_bytes=256 * _MIB,
+        max_msg_size=4 * _MIB,
+        max_age=spec.ttl or 0,
+        max_consumers=-1,
+        duplicate_window=window,
+        allow_rollup_hdrs=True,
+        deny_delete=True,
+        num_replicas=1,
+    )
+
+
+def open_bucket(bus: Bus, name: str) -> Bucket:
+    """Bucket ``name`` from the table. Raises NotFoundError for a name that is not in it."""
+    if name not in BUCKETS:
+        raise NotFoundError(f"There is no bucket {name!r}: expected one of {', '.join(BUCKETS)}.")
+    return Bucket(bus, name)
+
+
+class Bucket:
+    """One bucket. Every method raises BusError when the server stays away for 30 s."""
+
+    def __init__(self, bus: Bus, name: str) -> None:
+        self.bus = bus
+        self.name = name
+        self._prefix = f"$KV.{name}."
+
+    async def get(self, key: str) -> Entry | None:
+        """The newest value of ``key``, or None when it was never written or was deleted."""
+        entry = await self._last(key)
+        return None if entry is None or entry.deleted else entry
+
+    async def create(self, key: str, value: bytes, *, deadline: float = READ_SECONDS) -> int:
+        """Write ``key`` if it does not exist; return its revision. ConflictError when it does."""
+        try:
+            return await self._write(key, value, 0, deadline=deadline)
+        except ConflictError:
+            last = await self._last(key)
+            if last is None or not last.deleted:
+                raise ConflictError(f"{key} exists already in {self.name}: read it first.") from None
+            return await self._write(key, value, last.revision, deadline=deadline)
+
+    async def update(self, key: str, value: bytes, revision: int, *, deadline: float = READ_SECONDS) -> int:
+        """Write ``key`` if its newest revision is ``revision``; return the new one, else ConflictError."""
+        return await self._write(key, value, revision, deadline=deadline)
+
+    async def put(self, key: str, value: bytes, *, deadline: float = READ_SECONDS) -> int:
+        """Write ``key`` whatever was there; return its revision."""
+        return await self._write(key, value, None, deadline=deadline)
+
+    async def delete(self, key: str) -> None:
+        """Delete ``key``; no error when it is absent. ``create`` works again afterwards."""
+        headers = {"KV-Operation": "DEL"}
+        await self._publish(key, b"", headers, READ_SECONDS)
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        """Keys that exist and begin with ``prefix``, sorted."""
+        return [entry.key for entry in await self._read_all(prefix, headers_only=True)]
+
+    async def entries(self, prefix: str = "") -> list[Entry]:
+        """Newest values of all keys that begin with ``prefix``, sorted by key: one pass, not n reads."""
+        return await self._read_all(prefix, headers_only=False)
+
+    async def watch(
+        self, key: str = ">", poll_seconds: float = 5.0, *, deletes: bool = False
+    ) -> AsyncIterator[Entry]:
+        """Current values of ``key`` (or of all, ``">"``), then each change. Never ends by itself.
+
+        A change is seen at once through a consumer, and at the latest after ``poll_seconds`` through
+        a plain read. Only the newest value is promised: quick changes may be skipped.
+        """
+        seen: dict[str, int] = {}
+        while True:
+            puller: Puller | None = None
+            try:
+                puller = await self._consumer(key, headers_only=False)
+                while True:
+                    for message in await puller.pull(64, linger=poll_seconds):
+                        entry = self._entry(message)
+                        if entry.revision > seen.get(entry.key, 0):
+                            seen[entry.key] = entry.revision
+                            if deletes or not entry.deleted:
+                                yield entry
+                    missed = [e for e in await self._poll(key) if e.revision > seen.get(e.key, 0)]
+                    for entry in missed:
+                        seen[entry.key] = entry.revision
+                        if deletes or not entry.deleted:
+                            yield entry
+                    if missed:
+                        break  # the consumer is broken: make a new one
+            except (PullBroken, BusError, nats.errors.Error) as error:
+                log.debug("watch starts again", bucket=self.name, reason=type(error).__name__)
+                await self.bus.revive()
+                await self.bus.clock.sleep(min(0.5, poll_seconds))
+            finally:
+                if puller is not None:
+                    await puller.close(delete=True)
+
+    async def _poll(self, key: str) -> list[Entry]:
+        if key.endswith(">"):
+            return await self._read_all(key.removesuffix(">"), headers_only=False, deletes=True)
+        entry = await self._last(key)
+        return [] if entry is None else [entry]
+
+    async def _last(self, key: str) -> Entry | None:
+        message = await self._message(key)
+        if message is None:
+            return None
+        operation = (message.headers or {}).get("KV-Operation")
+        return Entry(key, message.data or b"", message.seq or 0, operation in ("DEL", "PURGE"))
+
+    async def _message(self, key: str) -> api.RawStreamMsg | None:
+        subject = self._prefix + _check_key(key)
+        until = self.bus.clock.monotonic() + READ_SECONDS
+        while True:
+            try:
+                return await self.bus.js.get_msg(stream_of(self.name), subject=subject)
+            except nats.js.errors.NotFoundError as error:
+                if error.err_code == NO_STREAM:
+                    raise BusError(
+                        f"Bucket {self.name} does not exist on the server: run ensure_streams."
+                    ) from None
+                return None
+            except nats.errors.Error as error:
+                await self._wait(until, error)
+
+    async def _write(self, key: str, value: bytes, revision: int | None, *, deadline: float) -> int:
+        headers = {}
+        if revision is not None:
+            headers["Nats-Expected-Last-Subject-Sequence"] = str(revision)
+        return await self._publish(key, value, headers, deadline)
+
+    async def _publish(self, key: str, value: bytes, headers: dict[str, str], deadline: float) -> int:
+        subject = self._prefix + _check_key(key)
+        msg_id = uuid.uuid4().hex
+        try:
+            return (
+                await self.bus.publish(subject, value, msg_id=msg_id, headers=headers, deadline=deadline)
+            ).seq
+        except ConflictError:
+            # An earlier try may have landed without its answer: then the newest value carries our id.
+            # (The server compares sequences before it looks for duplicates.)
+            last = await self._message(key)
+            if last is not None and (last.headers or {}).get("Nats-Msg-Id") == msg_id:
+                return last.seq or 0
+            raise ConflictError(
+                f"{key} in {self.name} changed since it was read: read it again and retry."
+            ) from None
+
+    async def _consumer(self, key: str, *, headers_only: bool) -> Puller:
+        config = api.ConsumerConfig(
+            name=f"w{uuid.uuid4().hex}",
+            deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT,
+            ack_policy=api.AckPolicy.NONE,
+            filter_subject=self._prefix + key,
+            headers_only=headers_only,
+            inactive_threshold=60.0,
+            mem_storage=True,
+            num_replicas=1,
+        )
+        info = await self.bus.js.add_consumer(stream_of(self.name), config)
+        return await Puller.open(self.bus, stream_of(self.name), info.name)
+
+    async def _read_all(self, prefix: str, *, headers_only: bool, deletes: bool = False) -> list[Entry]:
+        until = self.bus.clock.monotonic() + READ_SECONDS
+        filter_key = f"{prefix}>" if prefix.endswith(".") else ">"
+        while True:
+            puller: Puller | None = None
+            try:
+                puller = await self._consumer(filter_key, headers_only=headers_only)
+                found: dict[str, Entry] = {}
+                while batch := await puller.pull(512):
+                    for message in batch:
+                        entry = self._entry(message)
+                        found[entry.key] = entry
+                kept = [e for e in found.values() if e.key.startswith(prefix) and (deletes or not e.deleted)]
+                return sorted(kept, key=lambda entry: entry.key)
+            except (PullBroken, nats.errors.Error) as error:
+                await self._wait(until, error)
+            finally:
+                if puller is not None:
+                    await puller.close(delete=True)
+
+    async def _wait(self, until: float, error: Exception) -> None:
+        if self.bus.clock.monotonic() >= until:
+            raise BusError(
+                f"Bucket {self.name} could not be read ({type(error).__name__}): is NATS running?"
+            ) from None
+        await self.bus.revive()
+        await self.bus.clock.sleep(0.1)
+
+    def _entry(self, message) -> Entry:
+        operation = (message.headers or {}).get("KV-Operation")
+        key = message.subject.removeprefix(self._prefix)
+        return Entry(key, message.data, message.metadata.sequence.stream, operation in ("DEL", "PURGE"))
+
+
+def _check_key(key: str) -> str:
+    if len(key) > 400 or _KEY.fullmatch(key) is None:
+        shown = json.dumps(key[:40])
+        raise BusError(f"{shown} is not a key: give letters, digits, '_', '-', '=' or '/', joined by dots.")
+    return key

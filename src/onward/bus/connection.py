@@ -1,0 +1,340 @@
+"""One connection to NATS that never gives up, and a publish that returns only after the server's promise.
+
+Know before changing: ``nats-py`` can close a client for good (a protocol error, a refused login after
+a reconnect), so ``nc`` and ``js`` are looked up at each use and rebuilt when needed. A publish whose
+answer is lost is repeated with the *same* message id; the server's dedupe window makes that safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js.api import PubAck
+
+from onward.clock import Clock, SystemClock
+from onward.errors import BusError, ConflictError
+from onward.telemetry import logs
+
+if TYPE_CHECKING:
+    from onward.bus.buckets import Bucket
+
+log = logs.get("bus")
+
+ATTEMPT_SECONDS = 5.0
+"""How long one publish waits for its PubAck before the outcome counts as unknown."""
+
+WRONG_SEQUENCE = (10071, 10164)
+TOO_LARGE_FOR_STREAM = 10054
+
+
+class PublishRejectedError(BusError):
+    """The server will never take this message as it is; sending it again cannot help."""
+
+
+class Bus:
+    """A JetStream connection. Make one with ``await Bus.connect(url)``; share it between roles."""
+
+    def __init__(self, options: dict[str, Any], clock: Clock) -> None:
+        self._options = options
+        self.clock = clock
+        self._client: Client | None = None
+        self._js: JetStreamContext | None = None
+        self._reviving = asyncio.Lock()
+        self._closing = False
+        self._attempts: set[asyncio.Timeout | None] = set()
+        self._served: list[tuple[str, Callable[[bytes], Awaitable[bytes]]]] = []
+
+    @classmethod
+    async def connect(
+        cls,
+        url: str,
+        *,
+        token: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        name: str = "onward",
+        clock: Clock | None = None,
+        connect_timeout: float = 10.0,
+    ) -> Bus:
+        """Connect, waiting up to ``connect_timeout`` seconds for the server to be there.
+
+        Raises BusError when nobody answers or the login is refused. Once connected, the client
+        reconnects for ever.
+        """
+        options: dict[str, Any] = {"servers": [url], "name": name}
+        for key, value in (("token", token), ("user", user), ("password", password)):
+            if value is not None:
+                options[key] = value
+        bus = cls(options, clock or SystemClock())
+        await bus._open(connect_timeout)
+        return bus
+
+    @property
+    def url(self) -> str:
+        """Where this connection was pointed; without its login."""
+        return str(self._options["servers"][0])
+
+    @property
+    def nc(self) -> Client:
+        if self._client is None:
+            raise BusError("The bus is not connected: make it with Bus.connect.")
+        return self._client
+
+    @property
+    def js(self) -> JetStreamContext:
+        if self._js is None:
+            raise BusError("The bus is not connected: make it with Bus.connect.")
+        return self._js
+
+    @property
+    def is_connected(self) -> bool:
+        return self._client is not None and self._client.is_connected
+
+    @property
+    def reconnects(self) -> int:
+        """Goes up at each reconnect; pull requests made before it are void."""
+        return int(self.nc.stats["reconnects"])
+
+    async def publish(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        msg_id: str,
+        headers: Mapping[str, str] | None = None,
+        deadline: float | None = None,
+    ) -> PubAck:
+        """Store one message in its stream; return the server's PubAck (a duplicate counts).
+
+        Repeats with jitter until acknowledged, for ``deadline`` seconds at most (None: for ever).
+        Raises PublishRejectedError when repeating cannot help, ConflictError when an expected
+        sequence in ``headers`` is not the last one, BusError at the deadline.
+        """
+        full = {**(headers or {}), "Nats-Msg-Id": msg_id}
+        until = None if deadline is None else self.clock.monotonic() + deadline
+        pause, tries, why = 0.05, 0, "no connection"
+        while True:
+            left = None if until is None else until - self.clock.monotonic()
+            if left is not None and left <= 0:
+                raise BusError(
+                    f"NATS did not acknowledge a message on {subject} within {deadline:g} s ({why}): "
+                    f"it may or may not be stored; publish it again with the same id."
+                )
+            if await self._usable():
+                attempt: asyncio.Timeout | None = None
+                try:
+                    timeout = ATTEMPT_SECONDS if left is None else min(ATTEMPT_SECONDS, left)
+                    async with asyncio.timeout(timeout) as attempt:
+                        self._attempts.add(attempt)
+                        return await self.js.publish(subject, data, timeout=timeout + 1, headers=dict(full))
+                except TimeoutError as error:  # no answer, or the connection broke: the outcome is unknown
+                    why = type(error).__name__
+                except nats.errors.Error as error:
+                    why = self._why_again(error, subject, len(data))
+                finally:
+                    self._attempts.discard(attempt)
+            tries += 1
+            if tries in (3, 30) or tries % 300 == 0:
+                log.warning("publish is being repeated", subject=subject, tries=tries, reason=why)
+            nap = pause * random.uniform(0.5, 1.0)
+            await self.clock.sleep(nap if left is None else min(nap, left))
+            pause = min(pause * 2, 2.0)
+
+    @staticmethod
+    def _why_again(error: nats.errors.Error, subject: str, size: int) -> str:
+        """The reason to repeat a publish; raises where repeating cannot help."""
+        if isinstance(error, nats.errors.MaxPayloadError):
+            raise PublishRejectedError(
+                f"A message of {size} bytes on {subject} is larger than max_payload: make it smaller."
+            ) from None
+        if isinstance(error, nats.errors.BadSubjectError):
+            raise PublishRejectedError(
+                f"{subject!r} is not a subject: expected words joined by dots."
+            ) from None
+        if isinstance(error, nats.js.errors.KeyWrongLastSequenceError):
+            raise ConflictError(f"{subject} changed since it was read: read it again.") from None
+        if isinstance(error, nats.js.errors.APIError):
+            if error.err_code in WRONG_SEQUENCE:
+                raise ConflictError(f"{subject} changed since it was read: read it again.") from None
+            if error.err_code == TOO_LARGE_FOR_STREAM:
+                raise PublishRejectedError(
+                    f"A message of {size} bytes on {subject} is larger than its stream takes: shorten it."
+                ) from None
+            if error.code is not None and 400 <= error.code < 500 and error.code not in (408, 429):
+                raise PublishRejectedError(
+                    f"NATS refused a message on {subject}: {error.description} (code {error.err_code})."
+                ) from None
+            return f"{error.description} (code {error.err_code})"
+        return type(error).__name__
+
+    async def notify(self, subject: str, data: bytes) -> None:
+        """Send a core message: no storage, no answer, lost when nobody listens or the server is away.
+
+        A lost notice never breaks the sender.
+        """
+        if not self.is_connected:
+            return
+        try:
+            await self.nc.publish(subject, data)
+        except nats.errors.Error as error:
+            log.debug("notice not sent", subject=subject, reason=type(error).__name__)
+
+    async def request(self, subject: str, data: bytes, *, timeout: float = 2.0) -> bytes:
+        """Ask on a core subject and return the first real answer. ``timeout`` is in seconds.
+
+        A stream that swallows the subject (``agent.rl.training.>``, as the seed makes it) answers
+        first, with a PubAck; such answers are skipped. Raises BusError when nobody answers.
+        """
+        try:
+            inbox = self.nc.new_inbox()
+            subscription = await self.nc.subscribe(inbox)
+            try:
+                await self.nc.publish(subject, data, reply=inbox)
+                async with asyncio.timeout(timeout):
+                    while True:
+                        answer = await subscription.next_msg(timeout=timeout)
+                        if answer.headers and answer.headers.get("Status") == "503":
+                            raise BusError(f"Nobody answers on {subject}: start the role that serves it.")
+                        if not is_pub_ack(answer.data):
+                            return answer.data
+            finally:
+                await subscription.unsubscribe()
+        except (TimeoutError, nats.errors.TimeoutError):
+            raise BusError(f"No answer on {subject} within {timeout:g} s: is the role running?") from None
+        except nats.errors.Error as error:
+            raise BusError(f"NATS is away ({type(error).__name__}): try again later.") from None
+
+    async def serve(self, subject: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
+        """Answer core requests on ``subject`` until the bus is closed."""
+        self._served.append((subject, answer))
+        await self._serve(subject, answer)
+
+    async def _serve(self, subject: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
+        async def on_message(message: Any) -> None:
+            if message.reply:
+                await self.nc.publish(message.reply, await answer(message.data))
+
+        await self.nc.subscribe(subject, cb=on_message)
+
+    def bucket(self, name: str) -> Bucket:
+        """The declared key-value bucket ``name``. Raises NotFoundError for an undeclared one."""
+        from onward.bus.buckets import open_bucket
+
+        return open_bucket(self, name)
+
+    async def ensure_streams(self, migrate: bool = False) -> None:
+        """Create missing streams and buckets; warn about different ones, or migrate them when told to."""
+        from onward.bus.streams import ensure_streams
+
+        await ensure_streams(self, migrate=migrate)
+
+    async def close(self) -> None:
+        """Flush what was sent and close. Safe to call twice."""
+        self._closing = True
+        if self._client is None or self._client.is_closed:
+            return
+        try:
+            if self._client.is_connected:
+                await self._client.flush(timeout=2)
+        except (nats.errors.Error, OSError):
+            pass  # the server is away: nothing that matters is in this buffer, publishes wait for PubAcks
+        await self._client.close()
+
+    async def _usable(self) -> bool:
+        if self.is_connected:
+            return True
+        if self._client is not None and self._client.is_closed:
+            if self._closing:
+                raise BusError("The bus is closed: open a new one with Bus.connect.")
+            await self.revive()
+        return self.is_connected
+
+    async def revive(self) -> None:
+        """Build a new client when ``nats-py`` closed the old one for good; does nothing otherwise."""
+        async with self._reviving:
+            if self._closing or self._client is None or not self._client.is_closed:
+                return
+            log.warning("the NATS client was closed for good, making a new one")
+            try:
+                await self._open(2.0)
+            except BusError as error:
+                log.warning("NATS cannot be reached", reason=str(error))
+                return
+            for subject, answer in self._served:
+                await self._serve(subject, answer)
+
+    async def _open(self, timeout: float) -> None:
+        client, refused, last = Client(), asyncio.Event(), ["no answer"]
+
+        async def on_error(error: Exception) -> None:
+            last[0] = _hide_login(f"{type(error).__name__} {error}".strip())
+            if isinstance(error, nats.errors.AuthorizationError) or "authorization" in str(error).lower():
+                refused.set()
+            if isinstance(error, nats.errors.SlowConsumerError):
+                log.warning("messages were dropped at the client's limits; they come again", reason=last[0])
+            else:
+                log.debug("nats client", reason=last[0])
+
+        async def on_disconnect() -> None:
+            for attempt in self._attempts:  # their answers went with the connection: repeat at once
+                if attempt is not None:
+                    attempt.reschedule(asyncio.get_running_loop().time())
+            if not self._closing:
+                log.warning("NATS is away; everything waits until it is back")
+
+        async def on_reconnect() -> None:
+            log.info("NATS is back")
+
+        connecting = asyncio.ensure_future(
+            client.connect(
+                **self._options,
+                error_cb=on_error,
+                disconnected_cb=on_disconnect,
+                reconnected_cb=on_reconnect,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.25,  # type: ignore[arg-type]  (seconds; a float works)
+                connect_timeout=2,
+                ping_interval=10,
+                max_outstanding_pings=2,
+            )
+        )
+        refusal = asyncio.ensure_future(refused.wait())
+        await asyncio.wait({connecting, refusal}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        refusal.cancel()
+        if connecting.done() and connecting.exception() is None:
+            self._client, self._js = client, client.jetstream(timeout=ATTEMPT_SECONDS)
+            return
+        if connecting.done():
+            error = connecting.exception()
+            last[0] = _hide_login(f"{type(error).__name__} {error}".strip())
+        connecting.cancel()
+        await asyncio.gather(connecting, return_exceptions=True)
+        await client.close()
+        where = _hide_login(str(self._options["servers"][0]))
+        if refused.is_set():
+            raise BusError(f"NATS at {where} refused the login: check the token or user in onward.toml.")
+        raise BusError(f"NATS at {where} cannot be reached ({last[0]}): check the address and the server.")
+
+
+def is_pub_ack(data: bytes) -> bool:
+    """Whether an answer is a stream's PubAck (or its error form) and not an answer from a role."""
+    if len(data) > 1024 or not data.startswith(b"{"):
+        return False
+    try:
+        document = json.loads(data)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and isinstance(document.get("stream"), str) and "seq" in document
+
+
+def _hide_login(text: str) -> str:
+    return re.sub(r"//[^/@\s]*@", "//", text)

