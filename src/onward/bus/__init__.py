@@ -7,6 +7,7 @@ a consumer acknowledges after its durable work.
 from onward.bus.buckets import BUCKETS, Bucket, Entry
 from onward.bus.connection import Bus, PublishRejectedError
 from onward.bus.consumer import Ack, DeadLetter, Disposition, Message, Retry, consume
+from onward.bus.leases import Lease
 from onward.bus.outbox import Outbox, Receipt
 from onward.bus.server import NatsServer
 from onward.bus.streams import STREAMS, Difference
@@ -21,6 +22,7 @@ __all__ = [
     "Difference",
     "Disposition",
     "Entry",
+    "Lease",
     "Message",
     "NatsServer",
     "Outbox",

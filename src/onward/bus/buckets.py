@@ -1,8 +1,8 @@
 """Key-value buckets on JetStream: the table of who may write what, and compare-and-set access.
 
 Know before changing: each write carries a message id of its own, by which a repeated compare-and-set
-whose first answer was lost recognises itself instead of reporting a conflict. Reads ask the stream leader, never a cache.
-Expiry is never judged by the server's clock (see ``leases``).
+whose first answer was lost recognises itself instead of reporting a conflict. Reads ask the stream
+leader, never a cache. Expiry is never judged by the server's clock (see ``leases``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,51 @@
+"""Real servers for integration tests: one nats-server per session, fresh streams per test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from onward.bus import Bus, NatsServer
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A running server. It is shared: a test that kills or stops one takes ``own_server``."""
+    server = NatsServer(tmp_path_factory.mktemp("nats"), respawn=False)
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture
+async def bare_bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
+    """A connection to a server without any stream."""
+    bus = await Bus.connect(nats_server.url, token=nats_server.token, name="test")
+    for info in await bus.js.streams_info():
+        await bus.js.delete_stream(str(info.config.name))
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
+    """A connection with every declared stream and bucket, all empty and without consumers."""
+    bus = await Bus.connect(nats_server.url, token=nats_server.token, name="test")
+    for info in await bus.js.streams_info():
+        if info.state.last_seq or info.state.consumer_count:
+            await bus.js.delete_stream(str(info.config.name))
+    await bus.ensure_streams(migrate=True)
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def own_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    """A running server that only this test uses and may kill; it does not come back by itself."""
+    server = NatsServer(tmp_path / "data", respawn=False)
+    await server.start()
+    yield server
+    await server.stop()
