@@ -12,8 +12,8 @@ import importlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,8 @@ from onward.context import Context
 from onward.errors import ConfigError
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
-from onward.warehouse import Objects
-from onward.warehouse import client as warehouse_client
-from onward.warehouse.embedded import EmbeddedWarehouse
+from onward.warehouse import EmbeddedWarehouse, Objects, Warehouse
+from onward.warehouse import connect as connect_warehouse
 
 log = structlog.get_logger(__name__)
 
@@ -57,21 +56,29 @@ class Loop:
 
 
 @asynccontextmanager
-async def parts(settings: Settings, clock: Clock | None = None) -> AsyncIterator[Context]:
-    """Open every connection that a role may use; start what is not configured. Ends what it started."""
+async def parts(
+    settings: Settings, *, join: bool = False, clock: Clock | None = None
+) -> AsyncIterator[Context]:
+    """Open every connection that a role may use, and end what was started here.
+
+    With ``join`` nothing is started: what is not configured must run on this data folder already.
+    """
     clock = clock or SystemClock()
     settings.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     async with AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(_bus(settings, clock))
+        if join:
+            bus, _ = await stack.enter_async_context(attached(settings))
+        else:
+            bus = await stack.enter_async_context(_bus(settings, clock))
+        await bus.ensure_streams()
+        warehouse = await stack.enter_async_context(_warehouse(settings, join))
         metrics = Metrics()
-        warehouse = await stack.enter_async_context(_warehouse(settings))
-        objects = Objects.open(settings.objects.models_url or settings.data_dir / "objects")
         yield Context(
             settings=settings,
             clock=clock,
             bus=bus,
             warehouse=warehouse,
-            objects=objects,
+            objects=Objects.open(settings.objects.models_url or settings.data_dir / "objects"),
             metrics=metrics,
             alerts=Alerts(bus, clock, metrics),
         )
@@ -80,8 +87,7 @@ async def parts(settings: Settings, clock: Clock | None = None) -> AsyncIterator
 @asynccontextmanager
 async def _bus(settings: Settings, clock: Clock) -> AsyncIterator[Bus]:
     async with AsyncExitStack() as stack:
-        token = settings.nats.token.get_secret_value() if settings.nats.token else None
-        url = settings.nats.url
+        url, token = settings.nats.url, _secret(settings)
         if url is None:
             server = NatsServer(settings.data_dir, sync=settings.nats.sync)
             await server.start()
@@ -89,50 +95,54 @@ async def _bus(settings: Settings, clock: Clock) -> AsyncIterator[Bus]:
             url, token = server.url, server.token
         bus = await Bus.connect(url, token=token, clock=clock)
         stack.push_async_callback(bus.close)
-        await bus.ensure_streams()
         yield bus
 
 
 @asynccontextmanager
-async def _warehouse(settings: Settings) -> AsyncIterator[Any]:
-    if settings.warehouse.url is not None:
-        remote = await warehouse_client.connect(settings)
-        try:
-            yield remote
-        finally:
-            await remote.close()
-        return
-    embedded = EmbeddedWarehouse(settings.data_dir)
-    warehouse = await embedded.start()
+async def _warehouse(settings: Settings, join: bool) -> AsyncIterator[Warehouse]:
+    embedded = None if join or settings.warehouse.url else EmbeddedWarehouse(settings.data_dir)
+    warehouse = await embedded.start() if embedded else await connect_warehouse(settings)
     try:
         yield warehouse
     finally:
-        await warehouse.close()
-        await embedded.stop()
+        if embedded:
+            await embedded.stop()
+        else:
+            await warehouse.close()
+
+
+def _secret(settings: Settings) -> str | None:
+    return settings.nats.token.get_secret_value() if settings.nats.token else None
 
 
 @asynccontextmanager
 async def running(
-    settings: Settings, *, roles: Sequence[str] = tuple(ROLES), clock: Clock | None = None
+    settings: Settings,
+    *,
+    roles: Sequence[str] = tuple(ROLES),
+    join: bool = False,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Loop]:
     """The loop, turning, while the block runs. A role that fails ends the block with its error."""
-    with _locked(settings.run_dir):
-        async with parts(settings, clock) as ctx:
-            for role in roles:
-                ctx.ready[role] = False
-            tasks = {role: asyncio.create_task(_role(role)(ctx), name=role) for role in roles}
+    with nullcontext() if join else _locked(settings.run_dir):
+        async with parts(settings, join=join, clock=clock) as ctx:
+            ctx.ready.update(dict.fromkeys(roles, False))
+            tasks = {role: asyncio.create_task(_run_role(role, ctx), name=role) for role in roles}
             watcher = asyncio.create_task(_fail_together(tasks, asyncio.current_task()))
             try:
                 await _until_ready(ctx, tasks)
-                endpoints = _write_endpoints(settings, ctx)
+                endpoints = {**ctx.endpoints, "nats_url": ctx.bus.url, "pid": os.getpid()}
+                if not join:
+                    _write_endpoints(settings, endpoints)
                 yield Loop(ctx, endpoints, tasks)
             finally:
                 watcher.cancel()
                 for task in tasks.values():
                     task.cancel()
                 results = await asyncio.gather(*tasks.values(), return_exceptions=True)
-                (settings.run_dir / ENDPOINTS).unlink(missing_ok=True)
-                failures = [e for e in results if isinstance(e, Exception)]
+                if not join:
+                    (settings.run_dir / ENDPOINTS).unlink(missing_ok=True)
+                failures = [error for error in results if isinstance(error, Exception)]
                 if failures:
                     raise failures[0]
 
@@ -141,6 +151,7 @@ async def up(
     settings: Settings,
     *,
     roles: Sequence[str] = tuple(ROLES),
+    join: bool = False,
     announce: Callable[[str], object] = print,
 ) -> None:
     """Run until SIGINT or SIGTERM."""
@@ -148,7 +159,7 @@ async def up(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with running(settings, roles=roles) as turning:
+    async with running(settings, roles=roles, join=join) as turning:
         for name, address in turning.endpoints.items():
             if name.endswith("_url"):
                 announce(f"{name.removesuffix('_url')}: {address}")
@@ -157,9 +168,8 @@ async def up(
         announce("Stopping: finishing what is in hand.")
 
 
-def _role(name: str) -> Callable[[Context], Awaitable[None]]:
-    run: Callable[[Context], Awaitable[None]] = importlib.import_module(ROLES[name]).run
-    return run
+async def _run_role(name: str, ctx: Context) -> None:
+    await importlib.import_module(ROLES[name]).run(ctx)
 
 
 async def _until_ready(ctx: Context, tasks: dict[str, asyncio.Task[None]]) -> None:
@@ -189,8 +199,10 @@ async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any
         raise ConfigError(
             f"Nothing runs on {settings.data_dir}: start it with 'onward up', or name its folder with --dir."
         )
-    endpoints: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"nats_url": settings.nats.url}
-    token = settings.nats.token.get_secret_value() if settings.nats.token else None
+    endpoints: dict[str, Any] = (
+        json.loads(path.read_text()) if path.exists() else {"nats_url": settings.nats.url}
+    )
+    token = _secret(settings)
     token_file = settings.run_dir / "nats.token"
     if settings.nats.url is None and token_file.exists():
         token = token_file.read_text().strip()
@@ -201,14 +213,12 @@ async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any
         await bus.close()
 
 
-def _write_endpoints(settings: Settings, ctx: Context) -> dict[str, Any]:
-    endpoints = {**ctx.endpoints, "nats_url": ctx.bus.url, "pid": os.getpid()}
+def _write_endpoints(settings: Settings, endpoints: dict[str, Any]) -> None:
     path = settings.run_dir / ENDPOINTS
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(endpoints, indent=1))
     temporary.chmod(0o600)
     temporary.rename(path)
-    return endpoints
 
 
 @contextmanager

@@ -30,7 +30,9 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="Settings file. Default: ./onward.toml where it exists."),
 ]
-DataDir = Annotated[Path | None, typer.Option("--dir", help="Data folder. Default: data_dir of the settings.")]
+DataDir = Annotated[
+    Path | None, typer.Option("--dir", help="Data folder. Default: data_dir of the settings.")
+]
 
 _EXTRA_OF_MODULE = {
     "torch": "lm",

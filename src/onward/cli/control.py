@@ -21,8 +21,12 @@ async def _write(file: Path | None, data_dir: Path | None, key: str, value: dict
         if key == "pin" and value.get("model_id"):
             known = [name.replace("_", ".") for name in await bus.bucket("rl_models").keys()]
             model_id = str(value["model_id"])
-            if model_id not in known and model_id.replace(".", "_") not in {k.replace(".", "_") for k in known}:
-                raise NotFoundError(f"There is no model {model_id!r}: known are {', '.join(sorted(known)) or 'none'}.")
+            if model_id not in known and model_id.replace(".", "_") not in {
+                k.replace(".", "_") for k in known
+            }:
+                raise NotFoundError(
+                    f"There is no model {model_id!r}: known are {', '.join(sorted(known)) or 'none'}."
+                )
         await bus.bucket("rl_control").put(key, json.dumps(value).encode())
 
 

@@ -19,9 +19,13 @@ COSTS = {
 
 @app.command()
 def demo(
-    model: Annotated[str, typer.Option(help="tiny, smollm2, or a folder with a Llama-shaped model.")] = "tiny",
+    model: Annotated[
+        str, typer.Option(help="tiny, smollm2, or a folder with a Llama-shaped model.")
+    ] = "tiny",
     cycles: Annotated[int, typer.Option(min=1, help="Turns of the loop.")] = 3,
-    sabotage: Annotated[bool, typer.Option("--sabotage", help="Plant a bad model and see it taken back.")] = False,
+    sabotage: Annotated[
+        bool, typer.Option("--sabotage", help="Plant a bad model and see it taken back.")
+    ] = False,
     folder: Annotated[Path, typer.Option("--dir", help="Where data and pictures go.")] = Path("demo-output"),
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of tasks, model and sampling.")] = 0,

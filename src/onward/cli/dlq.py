@@ -21,9 +21,10 @@ Sequence = Annotated[int, typer.Argument(help="Number in the first column of 'on
 def list_letters(
     file: ConfigFile = None,
     data_dir: DataDir = None,
-    limit: Annotated[int, typer.Option(help="Newest so many.")] = 50,
+    limit: Annotated[int, typer.Option(help="At most so many.")] = 100,
+    after: Annotated[int, typer.Option(help="Only those with a greater number.")] = 0,
 ) -> None:
-    """Show the newest dead letters with their reasons."""
+    """Show dead letters with their reasons, oldest first."""
 
     async def work() -> None:
         settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
@@ -31,9 +32,9 @@ def list_letters(
             table = Table()
             for name in ("number", "stream", "reason", "detail", "bytes"):
                 table.add_column(name)
-            for letter in await deadletter.list_letters(bus, limit=limit):
+            for letter in await deadletter.dead_letters(bus, limit=limit, after=after):
                 table.add_row(
-                    str(letter.sequence), letter.stream, letter.reason, letter.detail, str(len(letter.data))
+                    str(letter.sequence), letter.stream, letter.reason, letter.detail, str(letter.size)
                 )
             Console().print(table)
 
@@ -49,7 +50,7 @@ def show(sequence: Sequence, file: ConfigFile = None, data_dir: DataDir = None) 
         async with host.attached(settings) as (bus, _):
             letter = await deadletter.show(bus, sequence)
             typer.echo(f"stream: {letter.stream}\nreason: {letter.reason}\ndetail: {letter.detail}")
-            typer.echo(letter.data.decode("utf-8", "replace"))
+            typer.echo(letter.body.decode("utf-8", "replace"))
 
     run_async(work())
 

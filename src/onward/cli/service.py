@@ -30,14 +30,19 @@ def up(
 
 @app.command(name="run")
 def run_role(
-    role: Annotated[str, typer.Argument(help="collector, rewarder, coordinator, trainer, releaser, gateway, api.")],
+    role: Annotated[
+        str, typer.Argument(help="collector, rewarder, coordinator, trainer, releaser, gateway, api.")
+    ],
     file: ConfigFile = None,
     data_dir: DataDir = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
-    """Run one role, so that it scales out. NATS and ClickHouse must be configured or already up."""
+    """Run one role beside others, so that it scales out.
+
+    NATS and ClickHouse must be configured, or 'onward up' must run on the same data folder.
+    """
     if role not in host.ROLES:
         raise ConfigError(f"Unknown role {role!r}: expected one of {', '.join(host.ROLES)}.")
     logs.setup(log_level)
     settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
-    run_async(host.up(settings, roles=(role,), announce=typer.echo))
+    run_async(host.up(settings, roles=(role,), join=True, announce=typer.echo))

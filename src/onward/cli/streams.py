@@ -37,11 +37,11 @@ async def _work(bus: Bus, apply: bool) -> None:
         typer.echo("Every stream is as declared.")
         return
     table = Table()
-    for name in ("stream", "field", "declared", "on the server", "can lose data", "how it is migrated"):
+    for name in ("stream", "field", "declared", "on the server", "can lose data", "why", "migration"):
         table.add_column(name)
     for one in found:
-        table.add_row(*(_text(value) for value in (one.stream, one.field, one.declared, one.actual)),
-                      "yes" if one.loses_data else "no", one.remedy)  # fmt: skip
+        shown = (one.stream, one.field, one.declared, one.server, one.loses_data, one.why, one.migration)
+        table.add_row(*(_text(value) for value in shown))
     Console().print(table)
     if apply:
         await streams.apply(bus, found)
@@ -49,6 +49,8 @@ async def _work(bus: Bus, apply: bool) -> None:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 

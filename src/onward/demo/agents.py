@@ -75,7 +75,7 @@ class Fleet:
         """One task from first message to recorded outcome."""
         session_id = f"{self.run}-{next(self.number)}"
         episode = desk.Episode(task)
-        messages = list(episode.messages())
+        messages = [dict(message) for message in episode.messages()]
         error: str | None = None
         first: dict[str, Any] = {}
         with self.recorder.task(
@@ -104,7 +104,10 @@ class Fleet:
                 done = step.done
                 if not done:
                     observation = step.observation or ""
-                    messages += [{"role": "assistant", "content": text}, {"role": "user", "content": observation}]
+                    messages += [
+                        {"role": "assistant", "content": text},
+                        {"role": "user", "content": observation},
+                    ]
             outcome = episode.outcome()
             if error is None:
                 record.outcome(outcome.status, completion_percentage=outcome.completion)

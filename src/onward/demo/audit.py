@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from onward import config, warehouse
 from onward.bus.outbox import Outbox
-from onward.warehouse.client import attach
 
 
 @dataclass(frozen=True)
@@ -45,24 +45,28 @@ def compare(accepted: Iterable[str], stored: Iterable[str]) -> Verdict:
 async def audit(outboxes: Iterable[Path], data_dir: Path, wait_seconds: float) -> Verdict:
     """Compare now; where something is missing, look again until ``wait_seconds`` have passed."""
     accepted = [receipt.msg_id for path in outboxes for receipt in Outbox(path).receipts()]
-    warehouse = attach(data_dir)
+    view = await warehouse.connect(config.load(environ={}, overrides={"data_dir": data_dir}))
     deadline = time.monotonic() + wait_seconds
     try:
         while True:
-            rows = await warehouse.query("SELECT trajectory_id FROM trajectories_v")
+            rows = await view.query("SELECT trajectory_id FROM trajectories_v")
             verdict = compare(accepted, (row["trajectory_id"] for row in rows))
             if not verdict.lost or time.monotonic() > deadline:
                 return verdict
             await asyncio.sleep(0.5)
     finally:
-        await warehouse.close()
+        await view.close()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--outbox", type=Path, action="append", required=True, help="a producer's outbox file")
+    parser.add_argument(
+        "--outbox", type=Path, action="append", required=True, help="a producer's outbox file"
+    )
     parser.add_argument("--data-dir", type=Path, required=True, help="data folder of the running loop")
-    parser.add_argument("--wait", type=float, default=0.0, help="seconds to wait for what is still on its way")
+    parser.add_argument(
+        "--wait", type=float, default=0.0, help="seconds to wait for what is still on its way"
+    )
     arguments = parser.parse_args()
     verdict = asyncio.run(audit(arguments.outbox, arguments.data_dir, arguments.wait))
     json.dump(asdict(verdict), sys.stdout)

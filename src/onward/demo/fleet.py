@@ -32,7 +32,9 @@ class Tally:
 class AgentsProcess:
     """32 agents in a child process. ``outbox`` is theirs; nobody else writes to it."""
 
-    def __init__(self, *, gateway: str, api_key: str, nats_url: str, nats_token: str | None, outbox: Path) -> None:
+    def __init__(
+        self, *, gateway: str, api_key: str, nats_url: str, nats_token: str | None, outbox: Path
+    ) -> None:
         self.outbox = outbox
         self.tally = Tally()
         self._command = [
@@ -40,7 +42,9 @@ class AgentsProcess:
             "--gateway", gateway, "--nats-url", nats_url, "--outbox", str(outbox),
         ]  # fmt: skip
         self._environment = child_environment(
-            ONWARD_API_KEY=api_key, OMP_NUM_THREADS="1", **({"ONWARD_NATS_TOKEN": nats_token} if nats_token else {})
+            ONWARD_API_KEY=api_key,
+            OMP_NUM_THREADS="1",
+            **({"ONWARD_NATS_TOKEN": nats_token} if nats_token else {}),
         )
         self._child: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -98,7 +102,9 @@ class AgentsProcess:
         try:
             await asyncio.wait({ended, happened}, timeout=300, return_when=asyncio.FIRST_COMPLETED)
             if not event.is_set():
-                raise OnwardError(f"The demo's agents did not {what}: see logs/agents.log in the data folder.")
+                raise OnwardError(
+                    f"The demo's agents did not {what}: see logs/agents.log in the data folder."
+                )
         finally:
             ended.cancel()
             happened.cancel()

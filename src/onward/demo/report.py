@@ -43,7 +43,15 @@ def _stages(result: Result) -> Table:
 
 def _cycles(result: Result) -> Table:
     table = Table(title="Cycle by cycle", title_justify="left")
-    for name in ("cycle", "learned from", "mean outcome", "mean raw total", "validation", "candidate", "decision"):
+    for name in (
+        "cycle",
+        "learned from",
+        "mean outcome",
+        "mean raw total",
+        "validation",
+        "candidate",
+        "decision",
+    ):
         table.add_column(name, justify="left" if name in {"candidate", "decision"} else "right")
     for cycle in result.cycles:
         table.add_row(
@@ -77,14 +85,19 @@ def _kinds(result: Result) -> Table:
 
 
 def _evidence(result: Result) -> Table:
-    table = Table(title="Evidence per release (roll back when E all reaches 1/0.045 = 22.2)", title_justify="left")
+    table = Table(
+        title="Evidence per release (roll back when E all reaches 1/0.045 = 22.2)", title_justify="left"
+    )
     for name in ("candidate", "sessions", "E error", "E outcome", "E all", "crossed → verified zero"):
         table.add_column(name, justify="left" if name == "candidate" else "right")
     for cycle in result.cycles:
         table.add_row(
             cycle.candidate,
             " / ".join(f"{count} {arm}" for arm, count in sorted(cycle.sessions.items())) or "-",
-            *(f"{cycle.e_values[name]:.3g}" if name in cycle.e_values else "-" for name in ("error", "reward", "all")),
+            *(
+                f"{cycle.e_values[name]:.3g}" if name in cycle.e_values else "-"
+                for name in ("error", "reward", "all")
+            ),
             _latency(cycle),
         )
     return table
@@ -130,7 +143,9 @@ def draw(result: Result, path: Path) -> None:
     left.set_title(f"The loop turning ({result.model}, seed {result.seed})")
     kinds = sorted(result.by_kind)
     places = range(len(kinds))
-    right.bar([x - 0.2 for x in places], [result.by_kind[kind].base for kind in kinds], 0.4, label="warm start")
+    right.bar(
+        [x - 0.2 for x in places], [result.by_kind[kind].base for kind in kinds], 0.4, label="warm start"
+    )
     right.bar([x + 0.2 for x in places], [result.by_kind[kind].final for kind in kinds], 0.4, label="now")
     right.set_xticks(list(places), kinds, rotation=20, ha="right")
     right.set_ylim(0, 1)

@@ -28,7 +28,6 @@ from onward.demo.fleet import AgentsProcess
 from onward.demo.result import Cycle, Decision, KindResult, Result
 from onward.demo.settings import demo_settings
 from onward.demo.warm import Warmed, warm_up
-from onward.envs import desk
 from onward.errors import OnwardError
 from onward.training import recipes
 from onward.training.jobs import JobRecord, JobTable
@@ -140,7 +139,9 @@ class Demonstration:
                 if entry and digest in json.loads(entry.value)["served"]:
                     return
             await asyncio.sleep(0.1)
-        raise OnwardError("The gateway did not load the first model within a minute: see the log of this run.")
+        raise OnwardError(
+            "The gateway did not load the first model within a minute: see the log of this run."
+        )
 
     @asynccontextmanager
     async def _agents(self) -> AsyncIterator[AgentsProcess]:

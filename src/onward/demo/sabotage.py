@@ -34,7 +34,9 @@ def ruin(folder: Path, seed: int = 0) -> None:
     for name, value in tensors.items():
         if "lora_B" in name:
             scale = max(float(np.sqrt(np.mean(value**2))), 0.05)
-            tensors[name] = (value + NOISE * scale * generator.standard_normal(value.shape)).astype(value.dtype)
+            tensors[name] = (value + NOISE * scale * generator.standard_normal(value.shape)).astype(
+                value.dtype
+            )
     save_file(tensors, path, metadata={"format": "pt"})
 
 

@@ -95,9 +95,13 @@ def verify(folder: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise TamperedError(f"{folder.name} has no {MANIFEST}: a model without one is never loaded.") from None
+        raise TamperedError(
+            f"{folder.name} has no {MANIFEST}: a model without one is never loaded."
+        ) from None
     except ValueError:
-        raise TamperedError(f"The manifest of {folder.name} is not readable: it must not be loaded.") from None
+        raise TamperedError(
+            f"The manifest of {folder.name} is not readable: it must not be loaded."
+        ) from None
     present = {entry.name for entry in folder.iterdir()} - {MANIFEST}
     if present != set(manifest.files):
         raise TamperedError(
@@ -106,10 +110,14 @@ def verify(folder: Path) -> Manifest:
         )
     for name, expected in manifest.files.items():
         if _sha256_file(folder / name) != expected:
-            raise TamperedError(f"{name} in {folder.name} does not match its manifest: it must not be loaded.")
+            raise TamperedError(
+                f"{name} in {folder.name} does not match its manifest: it must not be loaded."
+            )
         _check_content(folder / name)
     if adapter_digest(folder) != manifest.adapter_digest:
-        raise TamperedError(f"The digest of {folder.name} does not match its manifest: it must not be loaded.")
+        raise TamperedError(
+            f"The digest of {folder.name} does not match its manifest: it must not be loaded."
+        )
     return manifest
 
 
@@ -188,7 +196,9 @@ def _check_safetensors(path: Path) -> None:
         try:
             header = json.loads(file.read(length), object_pairs_hook=_no_duplicates)
         except ValueError:
-            raise TamperedError(f"{path.name} is not safetensors (its header is not JSON): refused.") from None
+            raise TamperedError(
+                f"{path.name} is not safetensors (its header is not JSON): refused."
+            ) from None
     header.pop("__metadata__", None)
     if len(header) > MAX_TENSORS:
         raise TamperedError(f"{path.name} lists {len(header)} tensors: at most {MAX_TENSORS} are accepted.")

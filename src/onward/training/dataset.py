@@ -80,7 +80,9 @@ def freeze(
             f"{max_unscored_share:.0%} that training.max_unscored_share allows: check the rewarder.",
         )
     if len(lines) < 2:
-        shown = ", ".join(f"{count} {reason}" for reason, count in sorted(excluded.items())) or "none were found"
+        shown = (
+            ", ".join(f"{count} {reason}" for reason, count in sorted(excluded.items())) or "none were found"
+        )
         raise TrainingError(
             "DATA", f"{len(lines)} trajectories can be trained on and at least 2 are needed ({shown})."
         )
@@ -133,7 +135,14 @@ def _line(
         "calls": [
             {
                 name: record.get(name)
-                for name in ("generation_id", "continues", "prompt_ids", "token_ids", "logprobs", "temperature")
+                for name in (
+                    "generation_id",
+                    "continues",
+                    "prompt_ids",
+                    "token_ids",
+                    "logprobs",
+                    "temperature",
+                )
             }
             for record in calls
         ],

@@ -96,7 +96,12 @@ class JobTable:
         Raises ConflictError when the job id is taken.
         """
         record = self._new(request, "completed").model_copy(
-            update={"commit": commit, "start_digest": start_digest, "samples": samples, "attempt": commit.epoch}
+            update={
+                "commit": commit,
+                "start_digest": start_digest,
+                "samples": samples,
+                "attempt": commit.epoch,
+            }
         )
         await self._bucket.create(key(record.job_id), _dump(record))
         return record
@@ -143,7 +148,9 @@ class JobTable:
         return await self._write(record, revision, state=state, **changes)
 
     async def claim(self, record: JobRecord, revision: int, owner: str) -> tuple[JobRecord, int]:
-        return await self.move(record, revision, "running", owner=owner, attempt=record.attempt + 1, error=None)
+        return await self.move(
+            record, revision, "running", owner=owner, attempt=record.attempt + 1, error=None
+        )
 
     async def renew(self, record: JobRecord, revision: int, **changes: Any) -> tuple[JobRecord, int]:
         """Prove that the owner lives. ConflictError means that the lease is lost."""

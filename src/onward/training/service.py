@@ -232,7 +232,9 @@ class Trainer:
         """Digest and checkpoint of the policy that serves now."""
         entry = await self.ctx.bus.bucket("rl_releases").get("desired")
         if entry is None:
-            raise TrainingError("DATA", "No policy serves yet, so there is nothing to train: release one first.")
+            raise TrainingError(
+                "DATA", "No policy serves yet, so there is nothing to train: release one first."
+            )
         arms = json.loads(entry.value)["arms"]
         arm = next((arm for arm in arms if arm["arm"] == "current"), arms[0])
         model = await self.ctx.bus.bucket("rl_models").get(arm["model_id"].replace(".", "_"))
@@ -292,7 +294,8 @@ class Trainer:
         if result is None:
             raise TrainingError(
                 "OOM" if code == -signal.SIGKILL else "UNKNOWN",
-                f"The training process ended with code {code} and no result: see logs/job-{lease.record.job_id}.log.",
+                f"The training process ended with code {code} and no result: "
+                f"see logs/job-{lease.record.job_id}.log.",
             )
         return {**result, "samples": frozen["samples"], "excluded": frozen["excluded"]}
 
@@ -309,7 +312,9 @@ class Trainer:
         }
         with contextlib.suppress(ConflictError):  # the renewer will notice a lost lease
             await lease.renew(progress={**progress, "metrics": event["metrics"]})
-        await self._publish(lease.record, f"step-{step}", progress=progress, metrics={"current": event["metrics"]})
+        await self._publish(
+            lease.record, f"step-{step}", progress=progress, metrics={"current": event["metrics"]}
+        )
 
     async def _complete(self, lease: _Held, commit: checkpoints.Commit, done: dict[str, Any]) -> None:
         record = await self._finish(
@@ -322,8 +327,12 @@ class Trainer:
 
     async def _fail(self, lease: _Held, error: TrainingError) -> None:
         code: Any = error.code
-        await self._finish(lease.record, lease.revision, "failed", error=JobError(code=code, message=str(error)))
-        await self.ctx.alerts.raise_("training_failed", str(error), severity="warning", job_id=lease.record.job_id)
+        await self._finish(
+            lease.record, lease.revision, "failed", error=JobError(code=code, message=str(error))
+        )
+        await self.ctx.alerts.raise_(
+            "training_failed", str(error), severity="warning", job_id=lease.record.job_id
+        )
 
     async def _finish(self, record: JobRecord, revision: int, state: Any, **changes: Any) -> JobRecord:
         record, _ = await self.table.move(record, revision, state, **changes)

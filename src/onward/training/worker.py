@@ -1,4 +1,4 @@
-"""The job child: reads a job folder, trains, writes a checkpoint folder. ``python -m onward.training.worker DIR``.
+"""The job child: ``python -m onward.training.worker DIR`` reads a job folder and trains.
 
 It touches no bus, warehouse or bucket: ``spec.json``, ``dataset.jsonl`` and ``adapter/`` in,
 JSON-line events on stdout and ``checkpoint/`` out. It may be killed at any time; a later attempt on
@@ -90,9 +90,10 @@ def _train(folder: Path) -> None:
             emit("stage", name="resumed", step=learner.step)
     metrics: dict[str, Any] = {}
     saved = time.monotonic()
-    skipped = 0
+    skipped = total = 0
     for step in learner.update(rows, advantages):
         skipped += int(step.skipped)
+        total = step.total_steps
         metrics = {
             "loss": _finite(step.loss),
             "reward_mean": summary["return_mean"],
@@ -115,7 +116,7 @@ def _train(folder: Path) -> None:
         if time.monotonic() - saved > SAVE_EVERY_SECONDS:
             learner.save(state)
             saved = time.monotonic()
-    if skipped and skipped >= step.total_steps:
+    if skipped and skipped >= total:
         raise TrainingError("CONVERGENCE", "No step was finite, so none was taken: lower the learning rate.")
     out = folder / "checkpoint"
     out.mkdir(exist_ok=True)
