@@ -1,0 +1,139 @@
+"""``agent.rl.model.deployed.v1`` documents, made from the record of a release and nothing else.
+
+Know before changing: only a taken-back release may contain the word that the seed's
+``nats sub … | grep -i`` looks for. Every event has a deployment id of its own, derived from the release,
+so that sending it twice stores it once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from onward.clock import utc_text
+from onward.config import Settings
+from onward.contracts import ModelDeployed, to_document, validate
+from onward.ids import derived_id
+from onward.release.plan import ramp_schedule
+from onward.release.record import Model, ReleaseRecord
+
+ENGINE = "local"
+NOT_VALIDATED = {
+    "benchmark_passed": False,
+    "safety_checks_passed": False,
+    "performance_regression": False,
+}
+
+
+def announced(document: dict[str, Any]) -> dict[str, Any]:
+    """An outbox item that holds ``document``, checked against the contract."""
+    return {"type": "event", "document": to_document(validate(document, ModelDeployed))}
+
+
+def candidate_serves(
+    record: ReleaseRecord, settings: Settings, endpoint: str, now: datetime
+) -> dict[str, Any]:
+    """The candidate gets its first traffic."""
+    plan = record.schedule
+    share = plan.steps[record.step].share
+    document = _deployment(record, "candidate", record.candidate, settings, endpoint, now)
+    document["deployment_config"] |= {
+        "rollout_strategy": plan.strategy,
+        "traffic_percentage": round(share * 100, 6),
+        "ramp_schedule": ramp_schedule(plan, now),
+    }
+    document["metadata"] |= {"previous_model": record.current.model_id, **_validation_notes(record)}
+    return document
+
+
+def promoted(record: ReleaseRecord, settings: Settings, endpoint: str, now: datetime) -> dict[str, Any]:
+    """The release is over and the candidate serves everybody."""
+    document = _deployment(record, "promoted", record.candidate, settings, endpoint, now)
+    document["deployment_config"] |= {
+        "rollout_strategy": record.schedule.strategy,
+        "traffic_percentage": 100,
+    }
+    document["metadata"] |= {
+        "previous_model": record.current.model_id,
+        "evidence": record.shown,
+        "e_values": record.e_values,
+        "sessions": record.sessions,
+        **_validation_notes(record),
+    }
+    return document
+
+
+def restored(
+    record: ReleaseRecord,
+    settings: Settings,
+    endpoint: str,
+    now: datetime,
+    *,
+    event: str,
+    reason: str | None = None,
+) -> dict[str, Any]:
+    """The current model serves everybody again: ``event`` says why the candidate is gone."""
+    document = _deployment(record, event, record.current, settings, endpoint, now)
+    document["deployment_config"] |= {"rollout_strategy": "immediate", "traffic_percentage": 100}
+    document["metadata"] |= {"previous_model": record.candidate.model_id}
+    if reason is not None:
+        document["metadata"]["reason"] = reason
+    if event == "rollback":
+        document["metadata"] |= {
+            "crossed_at": record.crossed_at,
+            "e_values": record.e_values,
+            "sessions": record.sessions,
+        }
+    return document
+
+
+def installed(record: ReleaseRecord, settings: Settings, endpoint: str, now: datetime) -> dict[str, Any]:
+    """The first model, put in place at once: there is nothing to compare it with."""
+    document = _deployment(record, "installed", record.candidate, settings, endpoint, now)
+    document["deployment_config"] |= {"rollout_strategy": "immediate", "traffic_percentage": 100}
+    document["metadata"]["not_run"] = ["benchmark", "refusal", "format", "comparison"]
+    return document
+
+
+def _deployment(
+    record: ReleaseRecord, what: str, model: Model, settings: Settings, endpoint: str, now: datetime
+) -> dict[str, Any]:
+    info = {
+        "base_model": settings.model.base,
+        **{key: value for key, value in model.info.items() if value is not None},
+        "model_id": model.model_id,
+        "checkpoint_path": checkpoint_path(settings, model),
+    }
+    return {
+        "deployment_id": derived_id("deployment", record.release_id, what),
+        "training_job_id": model.training_job_id,
+        "timestamp": utc_text(now),
+        "model_info": info,
+        "deployment_config": {
+            "serving_platform": "tensorzero",
+            "endpoint": endpoint,
+            "model_name": model.model_id,
+        },
+        "validation_results": dict(model.validation or NOT_VALIDATED),
+        "metadata": {
+            "deployed_by": "onward-releaser",
+            "approval_status": "automated",
+            "event": what,
+            "release_id": record.release_id,
+            "engine": ENGINE,
+            "model_version": model.model_id,
+        },
+    }
+
+
+def _validation_notes(record: ReleaseRecord) -> dict[str, Any]:
+    found = record.validation or {}
+    return {"validation": found.get("summary", {}), "not_run": found.get("not_run", [])}
+
+
+def checkpoint_path(settings: Settings, model: Model) -> str:
+    """Where a model's files lie, as a URL; the base model has none of its own."""
+    if model.adapter_digest is None:
+        return f"base:{settings.model.base}"
+    root = settings.objects.models_url or (settings.data_dir / "objects").resolve().as_uri()
+    return f"{root.rstrip('/')}/{model.object_prefix}"

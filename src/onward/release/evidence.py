@@ -1,0 +1,384 @@
+"""Evidence: outcome events of one release, in stream order, turned into what the gates may read.
+
+Know before changing: everything here is a function of the events alone (their order, their own times),
+never of the clock, so that a replay from the stream gives the same state bit for bit. The state holds
+the stream cursor; the controller stores both in one compare-and-set record. What would void the gates'
+guarantee (delivery section 2.3) is stopped here: repeats, several outcomes of one session, outcomes of
+one arm that arrive later than the other's.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import heapq
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from onward.config import ReleaseSettings
+from onward.contracts import SessionOutcome, decode
+from onward.errors import ContractError
+from onward.release.gates import Gates
+
+Gate = Literal["error", "reward", "feedback"]
+GATES: tuple[Gate, ...] = ("error", "reward", "feedback")
+ARMS = ("current", "candidate")
+
+FEEDBACK_FACTOR = 7.5
+"""Feedback matures after this many reward windows: 15 minutes at the default of 2."""
+MIN_UNITS = 5
+"""Judged candidate sessions below which no crossing counts: a guard against hidden correlation."""
+MAX_SEEN = 20_000
+"""Remembered session ids per gate; beyond it the oldest minutes are closed to late arrivals."""
+MAX_PENDING = 4_000
+_MINUTE = 60_000
+
+
+@dataclass(frozen=True)
+class Event:
+    """One outcome event. Times are milliseconds since the epoch; ``at`` is never after its arrival."""
+
+    sequence: int
+    session_id: str
+    release_id: str
+    candidate: bool
+    weight: float
+    assigned_at: int
+    at: int
+    kind: str
+    value: float
+    model_id: str
+
+
+def parse(sequence: int, data: bytes, stored_at_ms: int | None = None) -> Event:
+    """Read one message of RL_OUTCOMES. Raises ContractError.
+
+    ``stored_at_ms`` is the server's time of the message: a gateway whose clock runs ahead must not
+    make other sessions mature early.
+    """
+    outcome = decode(data, SessionOutcome)
+    at = round(outcome.timestamp.timestamp() * 1000)
+    if stored_at_ms is not None:
+        at = min(at, stored_at_ms)
+    if not 0.0 < outcome.weight <= 1.0:
+        raise ContractError("schema", f"An outcome has weight {outcome.weight}: expected above 0, at most 1.")
+    return Event(
+        sequence=sequence,
+        session_id=outcome.session_id,
+        release_id=outcome.release_id or "",
+        candidate=outcome.arm == "candidate",
+        weight=float(outcome.weight),
+        assigned_at=min(at, round(outcome.assigned_at.timestamp() * 1000)),
+        at=at,
+        kind=outcome.kind,
+        value=float(outcome.value),
+        model_id=outcome.model_id or "",
+    )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a release judges by; fixed when it starts. Times are milliseconds."""
+
+    alpha: float
+    ceiling: float
+    margin: float
+    maturity: dict[str, int]
+    horizon: int
+    """Outcomes of sessions assigned longer ago than this are not taken any more, on either arm."""
+
+    @classmethod
+    def of(cls, settings: ReleaseSettings) -> Rules:
+        reward = settings.reward_maturity_seconds * 1000
+        maturity = {
+            "error": round(settings.error_maturity_seconds * 1000),
+            "reward": round(reward),
+            "feedback": round(reward * FEEDBACK_FACTOR),
+        }
+        return cls(
+            alpha=settings.alpha,
+            ceiling=settings.error_ceiling,
+            margin=settings.reward_margin,
+            maturity=maturity,
+            horizon=2 * (round(settings.lost_after_seconds * 1000) + max(maturity.values())),
+        )
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "alpha": self.alpha,
+            "ceiling": self.ceiling,
+            "margin": self.margin,
+            "maturity": dict(self.maturity),
+            "horizon": self.horizon,
+        }
+
+
+class _Intake:
+    """The sessions of one gate: waiting for their time, or judged already (by a short hash)."""
+
+    def __init__(self) -> None:
+        self.pending: dict[str, list[Any]] = {}
+        """short id → [assigned_at, candidate, weight, value, kind]"""
+        self.order: list[tuple[int, str]] = []
+        self.seen: dict[int, set[str]] = {}
+        self.seen_count = 0
+        self.floor = 0
+        self.frontier: list[int | None] = [None, None]
+        """Per arm, the newest assignment that has reported: no unit beyond the slower arm is judged."""
+
+    def judged(self, key: str, assigned_at: int) -> bool:
+        return key in self.seen.get(assigned_at // _MINUTE, ())
+
+    def mark(self, key: str, assigned_at: int) -> None:
+        self.seen.setdefault(assigned_at // _MINUTE, set()).add(key)
+        self.seen_count += 1
+
+    def add(self, key: str, unit: list[Any]) -> None:
+        self.pending[key] = unit
+        heapq.heappush(self.order, (unit[0], key))
+
+    def ready(self, maturity: int, watermark: int) -> tuple[str, list[Any]] | None:
+        """The oldest unit whose window is over and that both arms have reached, taken out."""
+        current, candidate = self.frontier
+        if not self.order or current is None or candidate is None:
+            return None
+        assigned_at, key = self.order[0]
+        if assigned_at + maturity > watermark or assigned_at > min(current, candidate):
+            return None
+        heapq.heappop(self.order)
+        return key, self.pending.pop(key)
+
+    def prune(self, oldest: int) -> int:
+        """Close minutes before ``oldest`` ms, or beyond the memory; returns how many units were dropped."""
+        self.floor = max(self.floor, oldest)
+        while self.seen:
+            minute = min(self.seen)
+            if (minute + 1) * _MINUTE > self.floor and self.seen_count <= MAX_SEEN:
+                break
+            self.seen_count -= len(self.seen.pop(minute))
+            self.floor = max(self.floor, (minute + 1) * _MINUTE)
+        dropped = 0
+        while len(self.order) > MAX_PENDING:
+            assigned_at, key = heapq.heappop(self.order)
+            del self.pending[key]
+            self.mark(key, assigned_at)
+            dropped += 1
+        return dropped
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "pending": {key: self.pending[key] for _, key in sorted(self.order)},
+            "seen": {str(minute): "".join(sorted(keys)) for minute, keys in sorted(self.seen.items())},
+            "floor": self.floor,
+            "frontier": list(self.frontier),
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> _Intake:
+        intake = cls()
+        intake.pending = {key: list(unit) for key, unit in state["pending"].items()}
+        intake.order = sorted((unit[0], key) for key, unit in intake.pending.items())
+        for minute, text in state["seen"].items():
+            intake.seen[int(minute)] = {text[i : i + _SHORT] for i in range(0, len(text), _SHORT)}
+        intake.seen_count = sum(len(keys) for keys in intake.seen.values())
+        intake.floor = state["floor"]
+        intake.frontier = list(state["frontier"])
+        return intake
+
+
+_SHORT = 8
+
+
+def _short(session_id: str) -> str:
+    """48 bits of a session id: among 20,000 remembered ids a false repeat has odds of 1 in 10⁶."""
+    digest = hashlib.blake2b(session_id.encode(), digest_size=6).digest()
+    return base64.urlsafe_b64encode(digest).decode()
+
+
+def _tally() -> dict[str, float]:
+    return {
+        "judged": 0,
+        "failed": 0,
+        "lost": 0,
+        "rewarded": 0,
+        "reward_sum": 0.0,
+        "feedback": 0,
+        "negative": 0,
+    }
+
+
+class Evidence:
+    """What the events so far say about one release. ``apply`` is the only way to change it."""
+
+    def __init__(
+        self, release_id: str, rules: Rules, cursor: int = 0, models: tuple[str, str] | None = None
+    ) -> None:
+        """``cursor``: the stream sequence before the first event that may count. ``models``: the ids of
+        (current, candidate); an outcome that names the other arm's model is a mismatch and is ignored."""
+        self.release_id = release_id
+        self.rules = rules
+        self.models = models
+        self.cursor = cursor
+        self.watermark = 0
+        """The newest event time of this release, ms: the clock of all maturity."""
+        self.gates = Gates(ceiling=rules.ceiling, margin=rules.margin)
+        self.intakes: dict[str, _Intake] = {name: _Intake() for name in GATES}
+        self.arms: dict[str, dict[str, float]] = {arm: _tally() for arm in ARMS}
+        self.ignored: dict[str, int] = {}
+        self.crossing: dict[str, Any] | None = None
+
+    def apply(self, event: Event) -> None:
+        """Take one event, in stream order. Nothing after a crossing counts: the decision stands."""
+        if event.sequence <= self.cursor:
+            return
+        self.cursor = event.sequence
+        if event.release_id != self.release_id or self.crossing is not None:
+            return
+        if self.models and event.model_id == self.models[not event.candidate] != self.models[event.candidate]:
+            self._ignore("other_model")
+            return
+        self.watermark = max(self.watermark, event.at)
+        if event.kind in ("error", "lost"):
+            self._note("error", event, float(event.kind == "lost" or event.value >= 0.5))
+        elif event.kind == "reward":
+            self._note("reward", event, min(1.0, max(0.0, event.value)))
+            self._note("error", event, 0.0)
+        elif event.kind == "feedback":
+            self._note("feedback", event, float(event.value >= 0.5))
+        self._settle()
+
+    def skip(self, sequence: int, why: str) -> None:
+        """Move past a message that is no usable event, and count it."""
+        if sequence > self.cursor:
+            self.cursor = sequence
+            self._ignore(why)
+
+    def matured(self, arm: str = "candidate") -> int:
+        """Sessions of ``arm`` that are fully judged: with an outcome, or lost."""
+        return int(self.arms[arm]["rewarded"] + self.arms[arm]["lost"])
+
+    def _ignore(self, why: str) -> None:
+        self.ignored[why] = self.ignored.get(why, 0) + 1
+
+    def _note(self, gate: Gate, event: Event, value: float) -> None:
+        intake = self.intakes[gate]
+        if event.assigned_at < intake.floor:
+            self._ignore("too_late")
+            return
+        newest = intake.frontier[event.candidate]
+        intake.frontier[event.candidate] = (
+            event.assigned_at if newest is None else max(newest, event.assigned_at)
+        )
+        key = _short(event.session_id)
+        if intake.judged(key, event.assigned_at):
+            if not (gate == "error" and event.kind == "reward"):
+                self._ignore("judged_already")
+            return
+        unit = intake.pending.get(key)
+        if unit is None:
+            intake.add(key, [event.assigned_at, int(event.candidate), event.weight, value, event.kind])
+        elif bool(unit[1]) != event.candidate:
+            self._ignore("two_arms")
+        elif gate == "error":
+            if event.kind == "lost":
+                self._ignore("not_lost")
+            elif value > unit[3]:
+                unit[3:] = [value, event.kind]
+        elif gate == "feedback":
+            unit[3] = value
+        else:
+            self._ignore("repeated")
+
+    def _settle(self) -> None:
+        """Judge, oldest assignment first, every unit whose time has come on both arms."""
+        oldest = self.watermark - self.rules.horizon
+        for gate in GATES:
+            intake = self.intakes[gate]
+            while self.crossing is None:
+                found = intake.ready(self.rules.maturity[gate], self.watermark)
+                if found is None:
+                    break
+                key, unit = found
+                intake.mark(key, unit[0])
+                self._judge(gate, key, unit)
+            dropped = intake.prune(oldest)
+            if dropped:
+                self.ignored["overflow"] = self.ignored.get("overflow", 0) + dropped
+
+    def _judge(self, gate: Gate, key: str, unit: list[Any]) -> None:
+        assigned_at, candidate, weight, value, kind = unit
+        tally = self.arms[ARMS[candidate]]
+        if gate == "error":
+            tally["judged"] += 1
+            tally["failed"] += value
+            if kind == "lost":
+                tally["lost"] += 1
+                self._close_reward(key, assigned_at)
+            self.gates.observe_error(bool(candidate), value > 0, weight)
+        elif gate == "reward":
+            tally["rewarded"] += 1
+            tally["reward_sum"] += value
+            self.gates.observe_reward(bool(candidate), value)
+        else:
+            tally["feedback"] += 1
+            tally["negative"] += value
+            self.gates.observe_feedback(bool(candidate), value > 0, weight)
+        units = max(self.arms["candidate"]["judged"], self.arms["candidate"]["rewarded"])
+        if units >= MIN_UNITS and self.gates.crossed(self.rules.alpha):
+            self.crossing = {
+                "at": self.watermark,
+                "sequence": self.cursor,
+                "leading": self.gates.leading(),
+                "e_values": self.gates.e_values(),
+            }
+
+    def _close_reward(self, key: str, assigned_at: int) -> None:
+        """A lost session is judged for good; a reward that comes later must not count it twice."""
+        intake = self.intakes["reward"]
+        if key in intake.pending:
+            del intake.pending[key]
+            intake.order = [item for item in intake.order if item[1] != key]
+            heapq.heapify(intake.order)
+        if not intake.judged(key, assigned_at):
+            intake.mark(key, assigned_at)
+
+    def summary(self) -> dict[str, Any]:
+        """For people and decisions: sessions, rates and e-values."""
+        arms = {}
+        for arm in ARMS:
+            tally = self.arms[arm]
+            rewarded = tally["rewarded"]
+            arms[arm] = {
+                **{name: int(value) for name, value in tally.items() if name != "reward_sum"},
+                "matured": self.matured(arm),
+                "error_rate": tally["failed"] / tally["judged"] if tally["judged"] else None,
+                "mean_outcome": tally["reward_sum"] / rewarded if rewarded else None,
+            }
+        return {"arms": arms, "e_values": self.gates.e_values(), "ignored": dict(self.ignored)}
+
+    def state(self) -> dict[str, Any]:
+        """Everything as JSON, cursor included."""
+        return {
+            "release_id": self.release_id,
+            "rules": self.rules.state(),
+            "cursor": self.cursor,
+            "models": list(self.models) if self.models else None,
+            "watermark": self.watermark,
+            "gates": self.gates.state(),
+            "intakes": {name: intake.state() for name, intake in self.intakes.items()},
+            "arms": {arm: dict(tally) for arm, tally in self.arms.items()},
+            "ignored": dict(sorted(self.ignored.items())),
+            "crossing": self.crossing,
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Evidence:
+        models = tuple(state["models"]) if state["models"] else None
+        evidence = cls(state["release_id"], Rules(**state["rules"]), state["cursor"], models)
+        evidence.watermark = state["watermark"]
+        evidence.gates = Gates.from_state(state["gates"])
+        evidence.intakes = {name: _Intake.from_state(state["intakes"][name]) for name in GATES}
+        evidence.arms = {arm: dict(state["arms"][arm]) for arm in ARMS}
+        evidence.ignored = dict(state["ignored"])
+        evidence.crossing = state["crossing"]
+        return evidence

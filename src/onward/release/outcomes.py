@@ -1,0 +1,99 @@
+"""Reading RL_OUTCOMES from a sequence of our own: the cursor lives in the release record, not on the server.
+
+An ephemeral consumer without acks is only a window on the stream: whatever happens to it, reading goes on
+from the cursor, so nothing is skipped and nothing depends on the server's memory of us.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Protocol
+
+import nats.errors
+import nats.js.errors
+from nats.js import api
+
+from onward.bus import Bus
+from onward.bus.pull import PullBroken, Puller
+from onward.contracts import subjects
+
+STREAM = "RL_OUTCOMES"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One message of the stream; ``stored_at`` is the server's time in ms."""
+
+    sequence: int
+    data: bytes
+    stored_at: int
+
+
+class Outcomes(Protocol):
+    async def last_sequence(self) -> int:
+        """Sequence of the newest message; 0 for an empty stream."""
+        ...
+
+    async def read(self, after: int, limit: int) -> list[Stored]:
+        """Up to ``limit`` messages with a sequence above ``after``, in order; empty when there are none."""
+        ...
+
+
+class StreamOutcomes:
+    """Outcomes from JetStream. A broken reader gives an empty batch and is opened anew next time."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._puller: Puller | None = None
+        self._next = -1
+
+    async def last_sequence(self) -> int:
+        info = await self._bus.js.stream_info(STREAM)
+        return info.state.last_seq
+
+    async def read(self, after: int, limit: int) -> list[Stored]:
+        try:
+            if self._puller is None or self._next != after + 1:
+                await self.close()
+                self._puller = await self._open(after + 1)
+            messages = await self._puller.pull(limit)
+        except PullBroken as error:
+            await self.close()
+            messages = error.received
+        except nats.errors.Error:
+            await self.close()
+            await self._bus.revive()
+            return []
+        found: list[Stored] = []
+        for message in messages:
+            meta = message.metadata
+            if meta.sequence.stream > after:
+                found.append(
+                    Stored(meta.sequence.stream, message.data, round(meta.timestamp.timestamp() * 1000))
+                )
+        found.sort(key=lambda stored: stored.sequence)
+        self._next = (found[-1].sequence if found else after) + 1
+        return found
+
+    async def close(self) -> None:
+        puller, self._puller = self._puller, None
+        if puller is not None:
+            try:
+                await puller.close(delete=True)
+            except nats.errors.Error:
+                pass
+
+    async def _open(self, start: int) -> Puller:
+        config = api.ConsumerConfig(
+            name=f"gates-{uuid.uuid4().hex}",
+            deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=max(1, start),
+            ack_policy=api.AckPolicy.NONE,
+            filter_subject=subjects.OUTCOME,
+            inactive_threshold=60.0,
+            mem_storage=True,
+            num_replicas=1,
+        )
+        info = await self._bus.js.add_consumer(STREAM, config)
+        return await Puller.open(self._bus, STREAM, info.name)

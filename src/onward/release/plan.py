@@ -1,0 +1,207 @@
+"""The plan of a release, and the states it may be in. Pure: no clock, no bus.
+
+A release is a state machine: the table of legal transitions plus one function. A step ends when its time
+*and* its minimum of matured candidate sessions have passed: compressing the schedule scales time only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Literal
+
+from onward.clock import utc_text
+from onward.config import ReleaseSettings
+from onward.errors import ConfigError, IllegalTransitionError
+
+
+class State(StrEnum):
+    PROPOSED = "proposed"
+    VALIDATING = "validating"
+    RAMPING = "ramping"
+    BAKING = "baking"
+    HELD = "held"
+    PROMOTED = "promoted"
+    ROLLED_BACK = "rolled_back"
+    REJECTED = "rejected"
+    ABORTED = "aborted"
+
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.PROPOSED: frozenset({State.VALIDATING, State.REJECTED, State.ABORTED}),
+    State.VALIDATING: frozenset({State.RAMPING, State.BAKING, State.REJECTED, State.ABORTED}),
+    State.RAMPING: frozenset({State.RAMPING, State.BAKING, State.HELD, State.ROLLED_BACK, State.ABORTED}),
+    State.BAKING: frozenset({State.PROMOTED, State.HELD, State.ROLLED_BACK, State.ABORTED}),
+    State.HELD: frozenset(
+        {State.RAMPING, State.BAKING, State.PROMOTED, State.ROLLED_BACK, State.ABORTED, State.HELD}
+    ),
+    State.PROMOTED: frozenset(),
+    State.ROLLED_BACK: frozenset(),
+    State.REJECTED: frozenset(),
+    State.ABORTED: frozenset(),
+}
+TERMINAL = frozenset(state for state, after in TRANSITIONS.items() if not after)
+SERVING = frozenset({State.RAMPING, State.BAKING, State.HELD})
+"""States in which both arms take traffic."""
+
+Strategy = Literal["canary", "blue_green"]
+BLUE_GREEN_FROM = 0.15
+CANARY_FROM = 0.05
+CAUTIOUS_SHARE = 0.05
+SUPPORT = 10.0
+"""E-value (1/β, β = 0.1) from which "not worse than the margin" counts as shown."""
+
+
+def move(state: State, to: State) -> State:
+    """``to``, if the table allows it from ``state``; else IllegalTransitionError."""
+    if to not in TRANSITIONS[state]:
+        raise IllegalTransitionError(f"A release that is {state} cannot become {to}.")
+    return to
+
+
+@dataclass(frozen=True)
+class Step:
+    """``share`` of new sessions for at least ``seconds`` and ``sessions`` matured candidate sessions."""
+
+    share: float
+    seconds: float
+    sessions: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole schedule, fixed when a release starts. The last step is the bake."""
+
+    strategy: Strategy
+    steps: tuple[Step, ...]
+    deadline_seconds: float
+    on_inconclusive: Literal["promote", "hold", "ask"]
+
+    @property
+    def bake(self) -> int:
+        """Index of the bake: everybody but a small share is on the candidate."""
+        return len(self.steps) - 1
+
+    def state(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Plan:
+        return cls(**{**state, "steps": tuple(Step(**step) for step in state["steps"])})
+
+
+@dataclass(frozen=True)
+class Choice:
+    """``strategy`` None: do not release; ``reason`` says why."""
+
+    strategy: Strategy | None
+    first_share: float | None
+    reason: str
+
+
+def choose(improvement: float, settings: ReleaseSettings, *, strategy: str = "canary") -> Choice:
+    """Strategy for a measured ``improvement`` of the mean outcome over current (the seed's table).
+
+    ``strategy`` "canary" never switches at once, however large the improvement; "auto" follows the
+    table: ≥ 0.15 blue-green, ≥ 0.05 canary, below that canary from 5 %.
+    """
+    if improvement < settings.min_delta:
+        return Choice(
+            None, None, f"validation {improvement:+.3f} is below the limit of {settings.min_delta:+.3f}"
+        )
+    if strategy == "auto" and improvement >= BLUE_GREEN_FROM:
+        return Choice("blue_green", None, f"improvement {improvement:+.3f} is at least {BLUE_GREEN_FROM}")
+    if improvement >= CANARY_FROM or strategy != "auto":
+        return Choice("canary", settings.steps[0], f"improvement {improvement:+.3f}")
+    share = min(CAUTIOUS_SHARE, settings.steps[0])
+    return Choice("canary", share, f"improvement {improvement:+.3f} is below {CANARY_FROM}: careful start")
+
+
+def make(choice: Choice, settings: ReleaseSettings) -> Plan:
+    """The schedule of a choice that is a strategy."""
+    if choice.strategy is None:
+        raise ValueError(f"No plan without a strategy: {choice.reason}.")
+    last = len(settings.steps) - 1
+    bake = Step(
+        share=1.0 - settings.bake_share,
+        seconds=max(settings.step_seconds(last), settings.bake_minutes * 60.0 * settings.time_scale),
+        sessions=settings.min_sessions[last],
+    )
+    steps: list[Step] = []
+    if choice.strategy == "canary":
+        for index in range(last):
+            share = choice.first_share if index == 0 and choice.first_share else settings.steps[index]
+            steps.append(Step(share, settings.step_seconds(index), settings.min_sessions[index]))
+    return Plan(
+        strategy=choice.strategy,
+        steps=(*steps, bake),
+        deadline_seconds=settings.step_deadline_minutes * 60.0,
+        on_inconclusive=settings.on_inconclusive,
+    )
+
+
+def ramp_schedule(plan: Plan, start: datetime) -> list[dict[str, Any]]:
+    """Planned traffic for ``model.deployed``: the earliest time of each step, percentages from 0 to 100."""
+    schedule, moment = [], start
+    for index, step in enumerate(plan.steps):
+        percentage = 100.0 if index == plan.bake else round(step.share * 100, 6)
+        schedule.append({"timestamp": utc_text(moment), "percentage": percentage})
+        moment += timedelta(seconds=step.seconds)
+    return schedule
+
+
+Verdict = Literal["stay", "advance", "ask", "hold", "deadline"]
+
+
+def step_verdict(
+    plan: Plan, step: int, *, served: float, total: float, sessions: int, support: float
+) -> tuple[Verdict, str]:
+    """What to do with a step that no gate has stopped, and the evidence in words.
+
+    ``served`` counts seconds in this step without holds, ``total`` all of them, ``sessions`` the
+    matured candidate sessions of this step, ``support`` the promotion e-value. Too few sessions are
+    never promoted, whatever the policy says; the policy decides where there is enough of them and no
+    proof either way.
+    """
+    asked = plan.steps[step]
+    shown = "not worse" if support >= SUPPORT else "none-against"
+    if served >= asked.seconds and sessions >= asked.sessions:
+        if support >= SUPPORT or plan.on_inconclusive == "promote":
+            return "advance", shown
+        return plan.on_inconclusive, shown
+    if total >= plan.deadline_seconds:
+        return "deadline", shown
+    return "stay", shown
+
+
+def model_key(model_id: str) -> str:
+    """Key of a model in bucket ``rl_models``."""
+    return model_id.replace(".", "_")
+
+
+def next_model_id(pattern: str, keys: Iterable[str]) -> str:
+    """The id after the highest one among ``keys`` (of ``rl_models``) that ``pattern`` made; 1 when none.
+
+    ``agent-zero-rl-v{n}``; in ``agent-zero-rl-v2.{n}`` only the last number counts: after v2.3, v2.4.
+    """
+    numbers = [0, *_numbers(pattern, keys)]
+    return pattern.replace("{n}", str(max(numbers) + 1))
+
+
+def first_model_id(pattern: str) -> str:
+    """Id of the warm-started model that everything else is measured against."""
+    _numbers(pattern, ())
+    return pattern.replace("{n}", "0")
+
+
+def _numbers(pattern: str, keys: Iterable[str]) -> list[int]:
+    if pattern.count("{n}") != 1 or re.fullmatch(r"[A-Za-z0-9._{}-]{1,128}", pattern) is None:
+        raise ConfigError(
+            f"model.id_pattern is {pattern!r}: expected letters, digits, '.', '_', '-' and '{{n}}' once."
+        )
+    before, after = (re.escape(model_key(part)) for part in pattern.split("{n}"))
+    form = re.compile(f"{before}([0-9]+){after}")
+    return [int(found[1]) for key in keys if (found := form.fullmatch(key))]

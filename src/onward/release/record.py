@@ -1,0 +1,213 @@
+"""The record of one release: the only truth about it, changed by compare-and-set alone.
+
+State, evidence, stream cursor and everything still to be announced change in one write. ``outbox`` holds
+the events and alerts that this write owes the world; they are sent after it and struck off by a later
+write, so a crash in between sends them again under the same id and never loses them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from onward.bus import Bucket
+from onward.clock import Clock, utc_text
+from onward.contracts import canonical_json
+from onward.ids import derived_id
+from onward.release.plan import SERVING, TERMINAL, Plan, State, model_key, move
+from onward.telemetry.crashpoints import crashpoint
+
+PREFIX = "release."
+HISTORY = 64
+
+ModelState = Literal["candidate", "current", "previous", "retired", "rolled_back", "aborted"]
+
+
+class Model(BaseModel):
+    """A released model: the value in bucket ``rl_models``. Adapter None is the base model alone."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model_id: str
+    adapter_digest: str | None
+    object_prefix: str
+    training_job_id: str
+    parent: str | None = None
+    state: ModelState = "candidate"
+    info: dict[str, Any] = Field(default_factory=dict)
+    """What ``model.deployed`` tells about it: base_model, training_samples, final_reward, training_date."""
+    validation: dict[str, Any] = Field(default_factory=dict)
+    """``validation_results`` of its own release, needed again when it is restored."""
+
+
+class ReleaseRecord(BaseModel):
+    """Times are ISO 8601 text for people; what is measured counts seconds of the controller's own clock."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    release_id: str
+    job_id: str
+    epoch: int
+    state: State = State.PROPOSED
+    created_at: str
+    updated_at: str
+    candidate: Model
+    current: Model
+    """What served when the release was proposed, and what is restored when it fails."""
+    start_digest: str | None = None
+    skip_validation: bool = False
+    validation: dict[str, Any] | None = None
+    plan: dict[str, Any] | None = None
+    step: int = 0
+    step_served: float = 0.0
+    """Seconds of this step without holds; measured, so that clock jumps and downtime never shorten it."""
+    step_total: float = 0.0
+    step_sessions: int = 0
+    """Matured candidate sessions when this step began."""
+    held_from: State | None = None
+    held_why: str | None = None
+    evidence: dict[str, Any] | None = None
+    started_at: str | None = None
+    """When the candidate got its first traffic."""
+    closed_at: str | None = None
+    decision: Literal["promoted", "rolled_back", "rejected", "inconclusive", "aborted"] | None = None
+    reason: str | None = None
+    shown: str | None = None
+    """``not worse`` or ``none-against``: what the evidence showed when the last step ended."""
+    sessions: dict[str, int] = Field(default_factory=dict)
+    """Matured sessions per arm."""
+    e_values: dict[str, float] = Field(default_factory=dict)
+    crossed_at: str | None = None
+    verified_zero_at: str | None = None
+    desired_revision: int | None = None
+    verified_revision: int | None = None
+    overdue: bool = False
+    """An alert said that the gateways did not follow in time."""
+    settled: bool = False
+    """Closed, and every live gateway serves what it should."""
+    outbox: list[dict[str, Any]] = Field(default_factory=list)
+    history: list[dict[str, Any]] = Field(default_factory=list)
+
+    @property
+    def serving(self) -> bool:
+        return self.state in SERVING
+
+    @property
+    def closed(self) -> bool:
+        return self.state in TERMINAL
+
+    @property
+    def schedule(self) -> Plan:
+        if self.plan is None:
+            raise ValueError(f"Release {self.release_id} has no plan yet.")
+        return Plan.from_state(self.plan)
+
+    def moved(self, to: State, at: str, why: str, **changes: Any) -> ReleaseRecord:
+        """A copy in state ``to``. Raises IllegalTransitionError."""
+        step = changes.get("step", self.step)
+        line = {"at": at, "state": str(move(self.state, to)), "step": step, "why": why}
+        history = [*self.history, line][-HISTORY:]
+        return self.model_copy(update={**changes, "state": to, "history": history})
+
+    def owing(self, *items: dict[str, Any]) -> list[dict[str, Any]]:
+        """The outbox with ``items`` added."""
+        return [*self.outbox, *items]
+
+
+def release_id(job_id: str, epoch: int) -> str:
+    """One release per commit of a job."""
+    return derived_id("release", job_id, str(epoch))
+
+
+def alert(kind: str, message: str, severity: str = "warning", **facts: Any) -> dict[str, Any]:
+    """An outbox item."""
+    return {"type": "alert", "kind": kind, "message": message, "severity": severity, "facts": facts}
+
+
+class Releases:
+    """Typed access to buckets ``rl_releases`` and ``rl_models``."""
+
+    def __init__(self, releases: Bucket, models: Bucket, clock: Clock) -> None:
+        self._releases = releases
+        self._models = models
+        self._clock = clock
+        self._settled: set[str] = set()
+
+    async def create(self, record: ReleaseRecord) -> int:
+        """Raises ConflictError when the release exists."""
+        crashpoint("release.create.before")
+        revision = await self._releases.create(PREFIX + record.release_id, _dump(record))
+        crashpoint("release.create.after")
+        return revision
+
+    async def write(self, record: ReleaseRecord, revision: int) -> tuple[ReleaseRecord, int]:
+        """Compare-and-set. Raises ConflictError when somebody else wrote since."""
+        changed = record.model_copy(update={"updated_at": utc_text(self._clock.now())})
+        crashpoint("release.record.before")
+        new = await self._releases.update(PREFIX + record.release_id, _dump(changed), revision)
+        crashpoint("release.record.after")
+        return changed, new
+
+    async def get(self, release_id: str) -> tuple[ReleaseRecord, int] | None:
+        entry = await self._releases.get(PREFIX + release_id)
+        return None if entry is None else (ReleaseRecord.model_validate_json(entry.value), entry.revision)
+
+    async def exists(self, release_id: str) -> bool:
+        return await self._releases.get(PREFIX + release_id) is not None
+
+    async def all(self) -> list[ReleaseRecord]:
+        """Every release, oldest first."""
+        found = []
+        for key in await self._releases.keys(PREFIX):
+            entry = await self._releases.get(key)
+            if entry is not None:
+                found.append(ReleaseRecord.model_validate_json(entry.value))
+        return sorted(found, key=lambda record: (record.created_at, record.release_id))
+
+    async def unsettled(self) -> tuple[ReleaseRecord, int] | None:
+        """The oldest release that still needs work, or None."""
+        found = []
+        for key in await self._releases.keys(PREFIX):
+            if key in self._settled:
+                continue
+            entry = await self._releases.get(key)
+            if entry is None:
+                continue
+            record = ReleaseRecord.model_validate_json(entry.value)
+            if record.settled:
+                self._settled.add(key)
+            else:
+                found.append((record, entry.revision))
+        return min(found, key=lambda pair: (pair[0].created_at, pair[0].release_id), default=None)
+
+    async def model(self, model_id: str) -> Model | None:
+        entry = await self._models.get(model_key(model_id))
+        return None if entry is None else Model.model_validate_json(entry.value)
+
+    async def model_keys(self) -> list[str]:
+        return await self._models.keys()
+
+    async def current(self) -> Model | None:
+        """The model in state ``current``; None before the first one."""
+        for key in await self._models.keys():
+            entry = await self._models.get(key)
+            if entry is not None:
+                model = Model.model_validate_json(entry.value)
+                if model.state == "current":
+                    return model
+        return None
+
+    async def put_model(self, model: Model) -> None:
+        """Write an entry unless it is there already, word for word."""
+        key, body = model_key(model.model_id), _dump(model)
+        entry = await self._models.get(key)
+        if entry is not None and entry.value == body:
+            return
+        crashpoint("release.model.before")
+        await self._models.put(key, body)
+        crashpoint("release.model.after")
+
+
+def _dump(document: BaseModel) -> bytes:
+    return canonical_json(document.model_dump(mode="json"))

@@ -1,0 +1,76 @@
+"""Taking a release back: the decision, its reason, and everything that follows from it in one record.
+
+Pure. The decision changes the record once; routes, model states and the event are derived from it, so a
+crash anywhere after that write still ends with the current model at 100 %.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from onward.clock import utc_text
+from onward.config import Settings
+from onward.release import events
+from onward.release.evidence import Evidence
+from onward.release.plan import State
+from onward.release.record import ReleaseRecord, alert
+
+REASONS = {
+    "error": "high_error_rate",
+    "reward": "performance_degradation",
+    "feedback": "user_dissatisfaction",
+}
+BUDGET_SECONDS = 60.0
+"""Promised time from the crossing to verified zero candidate traffic."""
+
+
+def reason_for(leading: str) -> str:
+    """The seed's word for the gate that contributed most."""
+    return REASONS[leading]
+
+
+def take_back(
+    record: ReleaseRecord, evidence: Evidence, settings: Settings, endpoint: str, now: datetime
+) -> ReleaseRecord:
+    """The record after the gates crossed: rolled back, with its event and alert in the outbox."""
+    crossing = evidence.crossing
+    if crossing is None:
+        raise ValueError(f"Release {record.release_id} has no crossing, so there is nothing to take back.")
+    reason = reason_for(crossing["leading"])
+    at = utc_text(now)
+    summary = evidence.summary()
+    moved = record.moved(
+        State.ROLLED_BACK,
+        at,
+        f"E reached {crossing['e_values']['all']:.1f} at event {crossing['sequence']}: {reason}",
+        decision="rolled_back",
+        reason=reason,
+        closed_at=at,
+        crossed_at=utc_text(datetime.fromtimestamp(crossing["at"] / 1000, UTC)),
+        evidence=evidence.state(),
+        e_values=dict(crossing["e_values"]),
+        sessions={arm: evidence.matured(arm) for arm in summary["arms"]},
+        held_from=None,
+        held_why=None,
+        overdue=False,
+    )
+    event = events.restored(moved, settings, endpoint, now, event="rollback", reason=reason)
+    told = alert(
+        "rolled_back",
+        f"URGENT: model {record.candidate.model_id} was taken back to {record.current.model_id} "
+        f"due to {reason.replace('_', ' ')}.",
+        "critical",
+        release_id=record.release_id,
+        reason=reason,
+        arms=summary["arms"],
+        e_values=summary["e_values"],
+    )
+    return moved.model_copy(update={"outbox": moved.owing(events.announced(event), told)})
+
+
+def over_budget(record: ReleaseRecord, now: datetime) -> bool:
+    """Whether a taken-back candidate is not verified at zero within the promised time."""
+    if record.state is not State.ROLLED_BACK or record.crossed_at is None or record.verified_zero_at:
+        return False
+    crossed = datetime.fromisoformat(record.crossed_at.replace("Z", "+00:00"))
+    return (now - crossed).total_seconds() > BUDGET_SECONDS
