@@ -70,22 +70,19 @@ def _whole(value: object) -> object:
     return int(value) if type(value) is float and value.is_integer() else value
 
 
-def _number(value: object) -> object:
-    if type(value) is int and not -(10**308) < value < 10**308:
-        raise PydanticCustomError("number", "should be a number that a double can hold")
-    return value
-
-
 Text = Annotated[str, Strict()]
 Flag = Annotated[bool, Strict()]
-Number = Annotated[
-    float, BeforeValidator(_number, json_schema_input_type=float), Strict(), AllowInfNan(False)
-]
+Number = Annotated[float, Strict(), AllowInfNan(False)]
+"""A finite number. true and "1" are none."""
 Share = Annotated[Number, Field(ge=0, le=1)]
 """A number in [0, 1]."""
-Whole = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int), Strict()]
-"""An integer in JSON Schema's sense: 3 and 3.0, not true and not "3"."""
-Count = Annotated[Whole, Field(ge=0)]
+_COUNT = Annotated[int, Field(ge=0)]
+_POSITIVE = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Strict(), Field(ge=0), BeforeValidator(_whole, json_schema_input_type=_COUNT)]
+"""An integer in JSON Schema's sense, 0 or more: 3 and 3.0, not true and not "3"."""
+Positive = Annotated[int, Strict(), Field(ge=1), BeforeValidator(_whole, json_schema_input_type=_POSITIVE)]
+"""An integer in JSON Schema's sense, 1 or more."""
+TokenId = Annotated[int, Strict(), Field(ge=0)]
 Object = dict[Text, Any]
 Id = Annotated[
     str,
@@ -154,7 +151,7 @@ def ours(description: str, **more: Any) -> Any:
 class Part(BaseModel):
     """A nested object. Open: fields that are not declared are kept."""
 
-    model_config = ConfigDict(extra="allow", validate_assignment=True)
+    model_config = ConfigDict(extra="allow", validate_assignment=True, hide_input_in_errors=True)
 
     null_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields that may be written as null."""
@@ -182,17 +179,16 @@ class ExtendedPart(Part):
         except ValidationError as error:
             if info.context is not KEEP_FOREIGN or not isinstance(data, dict):
                 raise
-            at = {place["loc"][0] if place["loc"] else None for place in error.errors(include_url=False)}
-            if not at <= cls.our_fields:
+            foreign = {str(fault["loc"][0]) if fault["loc"] else "" for fault in error.errors()}
+            if not foreign <= cls.our_fields:
                 raise
-        known = handler({key: value for key, value in data.items() if key not in at})
-        extra = known.__pydantic_extra__
-        if extra is not None:
-            extra.update({key: data[key] for key in data if key in at})
+        known = handler({key: value for key, value in data.items() if key not in foreign})
+        if known.__pydantic_extra__ is not None:
+            known.__pydantic_extra__.update({key: data[key] for key in data if key in foreign})
         return known
 
 
 class Message(Part):
     """A whole message. Closed: a field that is not declared is refused."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, hide_input_in_errors=True)

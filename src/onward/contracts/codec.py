@@ -13,7 +13,7 @@ import math
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from onward.clock import utc_text
 from onward.contracts.base import KEEP_FOREIGN, Part
@@ -31,14 +31,15 @@ def encode(model: Part) -> bytes:
     Raises ContractError when the message was changed into something that its contract refuses (reason
     ``schema``), holds NaN or infinity (``not_finite``) or something that JSON cannot hold (``not_json``).
     """
-    data = canonical_json(model)
-    _validate(_parse(data), type(model))
+    document = _tree(model)
+    data = canonical_json(document)
+    _validate(document, type(model))
     return data
 
 
 def to_document(model: Part) -> dict[str, Any]:
-    """A message as plain JSON values: the same that ``encode`` writes, not checked."""
-    return json.loads(canonical_json(model))
+    """A message as plain JSON values: the same that ``encode`` writes."""
+    return json.loads(encode(model))
 
 
 def decode(data: bytes, model: type[M], *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> M:
@@ -98,20 +99,28 @@ _NOT_FINITE = "A number is NaN, infinite or too large for a double; give finite 
 _HALF_CHARACTER = "A text holds half of a surrogate pair, which UTF-8 cannot write; give whole characters."
 
 
-def _plain(value: object) -> object:
-    """What json.dumps writes for a message or a datetime."""
+def _tree(value: Any) -> Any:
+    """Messages inside ``value`` as dicts, None left out where JSON leaves the field out."""
     if isinstance(value, Part):
         nulls = value.null_fields & value.model_fields_set
-        document = {k: v for k, v in value.__dict__.items() if v is not None or k in nulls}
-        extra = value.__pydantic_extra__
-        if extra:
-            document.update(extra)
+        document = {k: _tree(v) for k, v in value.__dict__.items() if v is not None or k in nulls}
+        document.update(value.__pydantic_extra__ or {})
         return document
     if isinstance(value, datetime) and value.tzinfo is not None:
         return utc_text(value)
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    raise TypeError
+    if isinstance(value, list) and value and isinstance(value[0], Part):
+        return [_tree(item) for item in value]
+    if isinstance(value, dict) and any(isinstance(item, Part) for item in value.values()):
+        return {key: _tree(item) for key, item in value.items()}
+    return value
+
+
+def _plain(value: object) -> object:
+    """What json.dumps writes in place of a message or a datetime in an open part."""
+    plain = _tree(value)
+    if plain is value:
+        raise TypeError
+    return plain
 
 
 def _within_depth(data: bytes, limit: int) -> bool:
@@ -176,7 +185,7 @@ def _finite(text: str) -> float:
 
 
 def _bounded(text: str) -> int:
-    return int(text) if len(text) <= 308 else _not_finite(text)
+    return int(text) if len(text.lstrip("-")) <= 308 else _not_finite(text)
 
 
 def _validate(document: Any, model: type[M]) -> M:
@@ -196,7 +205,10 @@ def _explain(error: ValidationError, model: type[Part]) -> str:
             f"{model.__name__} has a field at the top level that its schema does not know; "
             f"it knows {', '.join(model.model_fields)}{more}."
         )
-    what = "is required" if first["type"] == "missing" else first["msg"].removeprefix("Input ")
+    subject, _, expected = first["msg"].partition(" ")
+    what = expected if subject in ("Input", "List", "String", "Dictionary") else first["msg"]
+    if first["type"] == "missing":
+        what = "is required"
     return f"{model.__name__}{_path(first['loc'])} {what}{more}."
 
 

@@ -19,10 +19,10 @@ from onward.contracts.base import (
     Message,
     Number,
     Part,
+    Positive,
     Share,
     Text,
     Timestamp,
-    Whole,
     optional,
     ours,
     required,
@@ -36,7 +36,7 @@ class ModelInfo(Part):
     base_model: Text = required("Model that was tuned.", examples=["qwen2.5-32b-instruct"])
     checkpoint_path: Text = required("Where the deployed checkpoint lies.")
     training_date: Timestamp | None = optional("When it was trained.")
-    training_samples: Annotated[Whole, Field(ge=1)] | None = optional("Trajectories used in training.")
+    training_samples: Positive | None = optional("Trajectories used in training.")
     final_reward: Number | None = optional("Final training reward.")
 
 

@@ -6,13 +6,13 @@ that supersedes the old one.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from onward.contracts import examples
-from onward.contracts.base import Id, Message, SessionId, Share, Text, Timestamp, Whole, optional, required
+from onward.contracts.base import Id, Message, Positive, SessionId, Share, Text, Timestamp, optional, required
 
 
 class Feedback(Message):
@@ -30,7 +30,7 @@ class Feedback(Message):
     feedback_id: Id = required("Unique id of this feedback, a UUID as a rule.")
     session_id: SessionId = required("Session that the feedback is about.")
     trajectory_id: Id | None = optional("Trajectory that it is about; without it, the whole session.")
-    turn_id: Annotated[Whole, Field(ge=1)] | None = optional("Turn that it is about.")
+    turn_id: Positive | None = optional("Turn that it is about.")
     kind: Literal["explicit", "implicit"] = required("Explicit: the user said it; implicit: the user did it.")
     signal: Id = required(
         "What was said or done: thumbs_up, thumbs_down, rating, correction, abandoned, retry, accepted, …",

@@ -20,10 +20,10 @@ from onward.contracts.base import (
     Number,
     Object,
     Part,
+    Positive,
     Share,
     Text,
     Timestamp,
-    Whole,
     nullable,
     optional,
     ours,
@@ -31,7 +31,6 @@ from onward.contracts.base import (
 )
 from onward.contracts.trajectory import Domain
 
-Positive = Annotated[Whole, Field(ge=1)]
 NonNegative = Annotated[Number, Field(ge=0)]
 Algorithm = Literal["ppo", "dpo", "rloo", "grpo", "reinforce"]
 JobStatus = Literal["queued", "running", "completed", "failed", "cancelled"]

@@ -20,11 +20,12 @@ from onward.contracts.base import (
     Number,
     Object,
     Part,
+    Positive,
     SessionId,
     Share,
     Text,
     Timestamp,
-    Whole,
+    TokenId,
     nullable,
     optional,
     ours,
@@ -60,12 +61,12 @@ class Sampling(Part):
     continues: Id | None = nullable(
         "Generation whose prompt and completion tokens this prompt extends; null when prompt_ids is whole."
     )
-    prompt_ids: list[Count] = required("Prompt tokens: all of them, or those after `continues`.")
-    token_ids: list[Count] = required("Sampled tokens, the end-of-turn token included.")
+    prompt_ids: list[TokenId] = required("Prompt tokens: all of them, or those after `continues`.")
+    token_ids: list[TokenId] = required("Sampled tokens, the end-of-turn token included.")
     logprobs: list[Number] = required("Natural log-probability of each sampled token when it was drawn.")
     temperature: Annotated[Number, Field(ge=0)] = required("Sampling temperature; the log-probs include it.")
     top_p: Annotated[Number, Field(gt=0, le=1)] = required("Nucleus mass; 1 means all.")
-    top_k: Annotated[Whole, Field(ge=1)] | None = nullable("Number of tokens kept; null means full support.")
+    top_k: Positive | None = nullable("Number of tokens kept; null means full support.")
     finish_reason: Literal["stop", "length"] = required("Why sampling ended.")
     model_digest: Text = required("Digest of the policy that sampled: the adapter's, or the base model's.")
     tokens_void: Flag | None = optional(
@@ -94,7 +95,7 @@ class Result(ExtendedPart):
 
 
 class Turn(Part):
-    turn_id: Annotated[Whole, Field(ge=1)] = required("Number of the turn, from 1.")
+    turn_id: Positive = required("Number of the turn, from 1.")
     timestamp: Timestamp = required("When the turn began.")
     observation: Observation = required("What the agent saw.")
     thought_process: list[Text] | None = optional("The agent's thoughts before the action.")
