@@ -192,9 +192,9 @@ class Bucket:
         operation = (message.headers or {}).get("KV-Operation")
         return Entry(key, message.data or b"", message.seq or 0, operation in ("DEL", "PURGE"))
 
-    async def _message(self, key: str) -> api.RawStreamMsg | None:
+    async def _message(self, key: str, *, deadline: float = READ_SECONDS) -> api.RawStreamMsg | None:
         subject = self._prefix + _check_key(key)
-        until = self.bus.clock.monotonic() + READ_SECONDS
+        until = self.bus.clock.monotonic() + deadline
         while True:
             try:
                 return await self.bus.js.get_msg(stream_of(self.name), subject=subject)
@@ -223,7 +223,7 @@ class Bucket:
         except ConflictError:
             # An earlier try may have landed without its answer: then the newest value carries our id.
             # (The server compares sequences before it looks for duplicates.)
-            last = await self._message(key)
+            last = await self._message(key, deadline=min(deadline, READ_SECONDS))
             if last is not None and (last.headers or {}).get("Nats-Msg-Id") == msg_id:
                 return last.seq or 0
             raise ConflictError(

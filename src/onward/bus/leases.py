@@ -90,9 +90,7 @@ class Lease:
         while True:
             if not self.held:
                 self.epoch = None
-                raise ConflictError(
-                    f"The lease {self.name} ran out before it could be renewed: stop the work."
-                )
+                raise ConflictError(f"The lease {self.name} ran out before a renewal: stop the work.")
             started = self.clock.monotonic()
             try:
                 self._revision = await self.bucket.update(
