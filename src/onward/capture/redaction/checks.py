@@ -1,0 +1,161 @@
+"""What a pattern cannot say: where a token may begin, whether a match is what it looks like.
+
+A check gets the whole buffer and the span of the candidate and returns the span to take (perhaps
+narrower), or None. Checks see bytes from anybody: linear time, no ``re``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+
+from onward.capture.redaction import values
+
+Span = tuple[int, int]
+Check = Callable[[bytes, int, int], Span | None]
+
+_ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+_HEX = frozenset(b"0123456789abcdefABCDEF")
+_NOT_DOMAINS = frozenset(
+    b"png jpg jpeg gif svg webp ico bmp pdf css scss js mjs ts tsx jsx vue json yaml yml toml xml html htm "
+    b"md rst txt log csv py pyc rb go rs java kt cpp hpp sh lock map zip gz tgz whl so dll exe "
+    b"local localhost localdomain internal lan invalid test example home".split()
+)
+_RESERVED = (b"example.com", b"example.org", b"example.net")
+
+
+def may_start(buffer: bytes, start: int) -> bool:
+    """Whether a token may begin at ``start``: not after a letter or digit, unless that ends an escape
+    (``\\n``, ``\\u003d``, ``%3D``, a terminal colour)."""
+    if start == 0 or buffer[start - 1] not in _ALNUM:
+        return True
+    before = buffer[max(0, start - 6) : start]
+    if before[-2:-1] == b"\\" and before[-1:] in (b"n", b"r", b"t", b"b", b"f"):
+        return True
+    if before[-3:-2] == b"%" and before[-1] in _HEX and before[-2] in _HEX:
+        return True
+    if len(before) == 6 and before[:2] == b"\\u" and all(c in _HEX for c in before[2:]):
+        return True
+    return before[-1:] == b"m" and b"\x1b[" in buffer[max(0, start - 12) : start]
+
+
+def start(buffer: bytes, first: int, last: int) -> Span | None:
+    return (first, last) if may_start(buffer, first) else None
+
+
+def end(buffer: bytes, first: int, last: int) -> Span | None:
+    return (first, last) if last >= len(buffer) or buffer[last] not in _ALNUM else None
+
+
+def digit(buffer: bytes, first: int, last: int) -> Span | None:
+    return (first, last) if any(0x30 <= c <= 0x39 for c in buffer[first:last]) else None
+
+
+def dense(buffer: bytes, first: int, last: int) -> Span | None:
+    """Not words joined by hyphens: a run of 20 letters and digits, or digits beside capitals."""
+    text = buffer[first:last]
+    run = longest = 0
+    for c in text:
+        run = run + 1 if c in _ALNUM else 0
+        longest = max(longest, run)
+    has_digit = any(0x30 <= c <= 0x39 for c in text)
+    has_upper = any(0x41 <= c <= 0x5A for c in text)
+    return (first, last) if longest >= 20 or (has_digit and has_upper) else None
+
+
+def dense_or_basic(buffer: bytes, first: int, last: int) -> Span | None:
+    """For what follows ``Authorization: <scheme>``: a digit, a capital or base64 padding is enough."""
+    text = buffer[first:last]
+    telling = any(0x30 <= c <= 0x39 or 0x41 <= c <= 0x5A or c == 0x3D for c in text)
+    return (first, last) if telling or len(text) >= 24 else None
+
+
+def not_example(buffer: bytes, first: int, last: int) -> Span | None:
+    return None if buffer[first:last].endswith(b"EXAMPLE") else (first, last)
+
+
+def jwt_header(buffer: bytes, first: int, last: int) -> Span | None:
+    """The first part decodes to a JSON object."""
+    head = buffer[first:last].split(b".", 1)[0]
+    try:
+        decoded = base64.urlsafe_b64decode(head + b"=" * (-len(head) % 4))
+    except (binascii.Error, ValueError):
+        return None
+    return (first, last) if decoded.startswith(b'{"') else None
+
+
+def trim(buffer: bytes, first: int, last: int) -> Span | None:
+    """Without white space and escaped line ends at both ends; None when nothing or a placeholder is left."""
+    while first < last:
+        if buffer[first] in b" \t\r\n":
+            first += 1
+        elif buffer[first : first + 2] in (b"\\n", b"\\r"):
+            first += 2
+        else:
+            break
+    while last > first:
+        if buffer[last - 1] in b" \t\r\n\\":
+            last -= 1
+        elif buffer[last - 2 : last] in (b"\\n", b"\\r"):
+            last -= 2
+        else:
+            break
+    return None if first >= last or values.is_reference(buffer[first:last]) else (first, last)
+
+
+def trim_prose(buffer: bytes, first: int, last: int) -> Span | None:
+    while last > first and buffer[last - 1] in b".,;:)!?":
+        last -= 1
+    return (first, last) if last > first else None
+
+
+def literal(buffer: bytes, first: int, last: int) -> Span | None:
+    text = buffer[first:last]
+    if values.is_reference(text) or values.is_reference(text.rstrip(b".,;:)")):
+        return None
+    return (first, last)
+
+
+def password_like(buffer: bytes, first: int, last: int) -> Span | None:
+    """In a sentence only what is no word: with a digit, or a sign in its middle."""
+    text = buffer[first:last].rstrip(b".,;:)!?")
+    telling = any(0x30 <= c <= 0x39 for c in text) or any(c in b"!@#$%^&*+=~" for c in text[1:])
+    return (first, last) if telling and len(text) >= 4 else None
+
+
+def email(buffer: bytes, first: int, last: int) -> Span | None:
+    """A mailbox at a public domain, not ``Icon@3x.png``, ``git@host:path`` or a documentation address."""
+    first = _after_escape(buffer, first)
+    while first < last and buffer[first] in b".%+-":
+        first += 1
+    text = buffer[first:last]
+    local, _, domain = text.partition(b"@") if b"@" in text else text.partition(b"%40")
+    domain = domain.lower()
+    labels = domain.split(b".")
+    if not local or labels[-1] in _NOT_DOMAINS or domain.endswith(_RESERVED):
+        return None
+    if local.lower() == b"git" or not any(c in _ALNUM and not 0x30 <= c <= 0x39 for c in labels[-2]):
+        return None
+    return (first, last)
+
+
+def _after_escape(buffer: bytes, first: int) -> int:
+    """``\\njo@…``, ``\\u003cjo@…``, ``%3Cjo@…``: the address begins after the escape."""
+    if first and buffer[first - 1] == 0x5C:
+        if buffer[first : first + 1] == b"u" and all(c in _HEX for c in buffer[first + 1 : first + 5]):
+            return first + 5
+        if buffer[first : first + 1] in (b"n", b"r", b"t", b"b", b"f"):
+            return first + 1
+    if buffer[first : first + 1] == b"%" and all(c in _HEX for c in buffer[first + 1 : first + 3]):
+        return first + 3
+    return first
+
+
+CHECKS: dict[str, Check] = {
+    check.__name__: check
+    for check in (
+        start, end, digit, dense, dense_or_basic, not_example, jwt_header, trim, trim_prose, literal, password_like,
+        email,
+    )
+}  # fmt: skip

@@ -1,0 +1,146 @@
+"""Pass two: a secret found once is looked for everywhere in the document, in every form.
+
+Forms: as it is, JSON-escaped (once and twice), URL-encoded, base64 at its three alignments, and
+line by line for a secret of several lines. Short values count only as whole words.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from urllib.parse import quote, quote_plus, unquote_to_bytes
+
+from onward.capture.redaction.checks import may_start
+
+MIN_LENGTH = 6
+_FREE_LENGTH = 16
+_MIN_LINE = 20
+_MANY = 400
+_ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
+_BASE64 = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz+/=_-")
+
+
+@dataclass(frozen=True)
+class Needle:
+    """``text`` stands for the secret ``value``; ``encoded`` ones take the whole base64 run with them."""
+
+    text: bytes
+    value: bytes
+    whole_word: bool
+    encoded: bool = False
+
+
+def needles(value: bytes) -> Iterator[Needle]:
+    """Every form in which ``value`` may stand elsewhere. Nothing for values under 6 bytes."""
+    if len(value) < MIN_LENGTH:
+        return
+    short = len(value) < _FREE_LENGTH
+    for form in forms(value):
+        yield Needle(form, value, whole_word=short)
+    for core in _base64_cores(value):
+        yield Needle(core, value, whole_word=False, encoded=True)
+    if b"\n" in value or b"\\n" in value:
+        for line in value.replace(b"\\r", b"").replace(b"\\n", b"\n").splitlines():
+            if len(line) >= _MIN_LINE:
+                yield Needle(line, value, whole_word=False)
+
+
+def forms(value: bytes) -> set[bytes]:
+    """``value`` raw, unescaped, JSON-escaped and URL-encoded."""
+    found = {value}
+    if b"%" in value:
+        found.add(unquote_to_bytes(value))
+    if b"\\" in value:
+        found.add(_json_unescaped(value))
+    for plain in tuple(found):
+        text = plain.decode("utf-8", "surrogatepass") if _is_utf8(plain) else None
+        if text is None:
+            continue
+        once = json.dumps(text, ensure_ascii=False)[1:-1]
+        twice = json.dumps(once, ensure_ascii=False)[1:-1]
+        found |= {_bytes(once), _bytes(twice), _bytes(json.dumps(text)[1:-1])}
+        percent = quote(plain, safe="").encode()
+        found |= {percent, percent.lower() if percent != plain else plain, quote_plus(plain).encode()}
+        found.add(quote(plain, safe="/").encode())
+    return {form for form in found if len(form) >= MIN_LENGTH}
+
+
+def find(buffer: bytes, wanted: Iterable[Needle]) -> Iterator[tuple[int, int, Needle]]:
+    """Where each needle stands in ``buffer``: (start, end, needle). Linear in the buffer for many."""
+    by_text = {needle.text: needle for needle in wanted}
+    hits = _find_many(buffer, by_text) if len(by_text) > _MANY else _find_few(buffer, by_text)
+    for start, needle in hits:
+        end = start + len(needle.text)
+        if needle.whole_word and not _stands_alone(buffer, start, end):
+            continue
+        if needle.encoded:
+            start, end = _whole_run(buffer, start, end)
+        yield start, end, needle
+
+
+def _find_few(buffer: bytes, by_text: dict[bytes, Needle]) -> Iterator[tuple[int, Needle]]:
+    for text, needle in by_text.items():
+        at = buffer.find(text)
+        while at >= 0:
+            yield at, needle
+            at = buffer.find(text, at + len(text))
+
+
+def _find_many(buffer: bytes, by_text: dict[bytes, Needle]) -> Iterator[tuple[int, Needle]]:
+    lengths: dict[bytes, set[int]] = {}
+    for text in by_text:
+        lengths.setdefault(text[:MIN_LENGTH], set()).add(len(text))
+    ordered = {prefix: sorted(sizes, reverse=True) for prefix, sizes in lengths.items()}
+    for at in range(len(buffer) - MIN_LENGTH + 1):
+        for size in ordered.get(buffer[at : at + MIN_LENGTH], ()):
+            needle = by_text.get(buffer[at : at + size])
+            if needle is not None:
+                yield at, needle
+
+
+def _stands_alone(buffer: bytes, start: int, end: int) -> bool:
+    left = may_start(buffer, start) or buffer[start] not in _ALNUM
+    right = end >= len(buffer) or buffer[end] not in _ALNUM or buffer[end - 1] not in _ALNUM
+    return left and right
+
+
+def _whole_run(buffer: bytes, start: int, end: int) -> tuple[int, int]:
+    while start > 0 and buffer[start - 1] in _BASE64:
+        start -= 1
+    while end < len(buffer) and buffer[end] in _BASE64:
+        end += 1
+    return start, end
+
+
+def _base64_cores(value: bytes) -> set[bytes]:
+    """What is the same in every base64 text that contains ``value`` at one of three alignments."""
+    cores: set[bytes] = set()
+    for shift in range(3):
+        encoded = base64.b64encode(b"\x00" * shift + value).rstrip(b"=")
+        head = (0, 2, 3)[shift]
+        tail = 1 if (shift + len(value)) % 3 else 0
+        core = encoded[head : len(encoded) - tail]
+        if len(core) >= 8:
+            cores |= {core, core.replace(b"+", b"-").replace(b"/", b"_")}
+    return cores
+
+
+def _json_unescaped(value: bytes) -> bytes:
+    try:
+        return _bytes(json.loads(b'"' + value + b'"'))
+    except (ValueError, UnicodeDecodeError):
+        return value
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

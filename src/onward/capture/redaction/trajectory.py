@@ -1,0 +1,129 @@
+"""Redaction of a whole trajectory: text as everywhere, and the token ids that would give it back.
+
+Token ids decode to text. The first turn whose prompt or completion may hold redacted text loses its
+sampling record's ids and log-probs, and so does every turn after it: a later prompt repeats or extends
+what came before, and where that cannot be known it is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from onward.capture.redaction.engine import Redacted, redact
+from onward.capture.redaction.walk import Path
+from onward.errors import RedactionError
+
+TOKEN_FIELDS = ("prompt_ids", "token_ids", "logprobs")
+FIELD_NAMES = frozenset(
+    "trajectory_id session_id agent_id subordinate_profile start_timestamp end_timestamp turns task_context "
+    "metadata turn_id timestamp observation type content context memory_state available_tools "
+    "subordinates_active thought_process action tool_name tool_args raw_response sampling generation_id "
+    "continues prompt_ids token_ids logprobs temperature top_p top_k finish_reason model_digest tokens_void "
+    "signature result success output error execution_time_ms checks task_id instructions complexity_score "
+    "domain task_type group_id model total_tokens total_cost_usd outcome status completion_percentage release "
+    "release_id arm weight".split()
+)
+"""Field names of the contract: never renamed, whatever a secret may be called."""
+_ENUM_VALUES = frozenset(
+    "user_message tool_result subordinate_response system_message tool_call subordinate_call response "
+    "memory_update coding research data_analysis general debugging writing researcher developer hacker "
+    "rl-trainer completed_successfully partial_completion failed abandoned candidate current stop length".split()
+)
+_ID_FIELDS = frozenset(("session_id", "generation_id", "continues", "release_id"))
+_UNCHANGEABLE = frozenset(("trajectory_id", "start_timestamp", "end_timestamp"))
+_OUTSIDE_PROMPTS = frozenset((("session_id",), ("agent_id",)))
+
+
+def redact_trajectory(document: dict[str, Any]) -> Redacted:
+    """``document`` without secrets, token ids of affected turns included (``tokens_void``).
+
+    A result is not yet in its own turn's tokens, so what is redacted there voids from the next turn on.
+    Task text, metadata and anything outside of the turns void from the first. An id that holds a
+    secret becomes ``redacted-…``, the same for the same value within this trajectory. Raises RedactionError.
+    """
+    redacted = redact(document, fixed_keys=FIELD_NAMES, fixed_values=_ENUM_VALUES)
+    if not redacted.changed:
+        return redacted
+    clean = redacted.document
+    _mend_ids(clean, redacted.touched)
+    turns = clean.get("turns")
+    if isinstance(turns, list):
+        first = _first_affected(redacted.touched, len(turns))
+        for i in sorted(_void_closure(turns, first)):
+            void_tokens(turns[i])
+    for name, part in clean.items():
+        if name != "turns":
+            void_tokens(part)
+    return redacted
+
+
+def decodes_clean(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> bool:
+    """Whether the text that ``ids`` decode to holds nothing that a rule finds. A belt, for tests and audits."""
+    return not redact(decode(ids)).changed
+
+
+def void_tokens(node: Any) -> None:
+    """Empty every sampling record at or below ``node`` and mark it; repeated calls change nothing."""
+    pending = [node]
+    while pending:
+        here = pending.pop()
+        if isinstance(here, list):
+            pending += [item for item in here if isinstance(item, (dict, list))]
+        elif isinstance(here, dict):
+            if any(isinstance(here.get(name), list) for name in TOKEN_FIELDS):
+                here.update({name: [] for name in TOKEN_FIELDS}, tokens_void=True)
+                here.pop("signature", None)
+            pending += [item for item in here.values() if isinstance(item, (dict, list))]
+
+
+def _first_affected(touched: Iterable[Path], turns: int) -> int:
+    """Index of the first turn whose tokens may hold redacted text; ``turns`` when none may."""
+    first = turns
+    for path in touched:
+        if len(path) >= 2 and path[0] == "turns" and isinstance(path[1], int):
+            within_result = len(path) >= 3 and path[2] == "result"
+            first = min(first, path[1] + within_result)
+        elif path not in _OUTSIDE_PROMPTS:
+            return 0
+    return first
+
+
+def _void_closure(turns: list[Any], first: int) -> set[int]:
+    """All turns from ``first`` on, and any earlier one that says it continues one of those."""
+    void = set(range(first, len(turns)))
+    records = [_sampling(turn) for turn in turns]
+    dead = {records[i].get("generation_id") for i in void} - {None}
+    grown = True
+    while grown:
+        grown = False
+        for i in range(first):
+            if i not in void and records[i].get("continues") in dead:
+                void.add(i)
+                dead.add(records[i].get("generation_id"))
+                grown = True
+    return void
+
+
+def _sampling(turn: Any) -> dict[str, Any]:
+    action = turn.get("action") if isinstance(turn, dict) else None
+    sampling = action.get("sampling") if isinstance(action, dict) else None
+    return sampling if isinstance(sampling, dict) else {}
+
+
+def _mend_ids(clean: dict[str, Any], touched: Iterable[Path]) -> None:
+    """Placeholders are no ids: give a usable one that says nothing about the secret."""
+    for path in touched:
+        if path[0] in _UNCHANGEABLE and len(path) == 1 or _is_turn_time(path):
+            raise RedactionError("An id or time of the trajectory holds a secret; give it a plain one.")
+        if path == ("session_id",) or path[-1] in _ID_FIELDS and path[-2:-1] in (("sampling",), ("release",)):
+            holder: Any = clean
+            for step in path[:-1]:
+                holder = holder[step]
+            kind, _, number = holder[path[-1]].strip("<>").partition(":")
+            label = f"{kind}-{number}" if number.isdigit() else "text"
+            holder[path[-1]] = f"redacted-{label}-{clean.get('trajectory_id')}"[:128]
+
+
+def _is_turn_time(path: Path) -> bool:
+    return len(path) == 3 and path[0] == "turns" and path[2] == "timestamp"

@@ -1,0 +1,189 @@
+"""What counts as a literal secret: not a placeholder, a variable, a type hint or a code expression.
+
+Over-matching here destroys training text and, through the second pass, destroys it everywhere;
+under-matching leaks. The order of the tests is by cost, all are linear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import re2
+
+from onward.capture.redaction.names import NameClass
+
+NOT_VALUES = frozenset(
+    "changeme change_me change-me example placeholder redacted hidden masked none null nil undefined "
+    "true false yes no on off required optional string str int integer float number bool boolean bytes "
+    "any object array list dict text char varchar secretstr password passwd passphrase pass pwd secret "
+    "secrets token tokens apikey api_key api-key key keys auth authorization bearer basic digest cookie "
+    "session credential credentials user username env environ dummy default empty missing unset unknown "
+    "foo bar baz self this value values file os process config settings request headers".split()
+)
+SCHEMES = frozenset("bearer basic token digest apikey negotiate ntlm aws4-hmac-sha256 key".split())
+PLACEHOLDER = r"<[A-Z][A-Z0-9_]{0,31}:[0-9]{1,9}>"
+_PLACEHOLDER = re2.compile(PLACEHOLDER.encode())
+_TEMPLATE = re2.compile(
+    rb"\$\{[^}]*\}|\$\([^)]*\)|\$[A-Za-z_][A-Za-z0-9_]*|\{\{.*\}\}|\{[A-Za-z_0-9.\[\]!:]*\}"
+    rb"|%\([^)]*\)[sdr]|%[sdr]|%[A-Za-z_]+%|\xc2\xa7\xc2\xa7[a-z_]+\([^)]*\)|<[^<>]*>|\[[A-Za-z_ ]+\]"
+)
+_SPACES = b" \t\r\n"
+_STOPS = b" \t\r\n\x00\"'`\\<>|&"
+_CODE_STOPS = _STOPS + b",;)}]"
+_WIDEST = 4096
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """A candidate value found after ``name=``: where it stands and how it was written."""
+
+    start: int
+    end: int
+    quoted: bool
+
+
+def has_placeholder(value: bytes) -> bool:
+    return _PLACEHOLDER.search(value) is not None
+
+
+def is_reference(value: bytes) -> bool:
+    """Whether ``value`` only names, hides or describes a secret."""
+    if not value or has_placeholder(value):
+        return True
+    if _TEMPLATE.fullmatch(value):
+        return True
+    low = value.lower()
+    if low in _NOT_VALUES or low.startswith((b"your-", b"your_", b"your ", b"<your", b"insert_", b"insert-")):
+        return True
+    return len(set(value)) == 1 and value[:1] in b"*xX.-_#?0"
+
+
+def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
+    """Whether ``value``, given for a name of class ``kind``, is a literal secret.
+
+    ``how``: ``"key"`` (dict value), ``"quoted"``, ``"env"`` (``NAME=value`` and flags) or ``"bare"``.
+    """
+    value = value.strip(_SPACES)
+    if is_reference(value) or _is_path(value):
+        return False
+    if how in ("bare", "env") and _is_code(value):
+        return False
+    strong = kind in ("PASSWORD", "SECRET", "API_KEY")
+    if how in ("key", "quoted"):
+        if kind == "PASSWORD":
+            return len(value) >= 3 and not _is_prose(value, words=6)
+        if strong:
+            return len(value) >= 6 and not _is_prose(value, words=3) and not _is_word(value)
+        return len(value) >= 8 and not _is_prose(value, words=2) and _is_dense(value)
+    if how == "env" and strong:
+        return len(value) >= 4 and not value.isupper()
+    if strong:
+        return len(value) >= 6 and (_has_digit(value) or _has_symbol(value)) and not _is_word(value)
+    return len(value) >= 12 and _has_digit(value) and _has_letter(value) and _is_dense(value)
+
+
+def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
+    """The value that starts at ``at``: quoted with any number of backslashes, or bare.
+
+    ``loose`` lets a bare value hold ``, ; ) } ]`` (environment style), trimmed at its end.
+    """
+    limit = buffer.find(b"\x00", at, at + _WIDEST)
+    limit = min(len(buffer), at + _WIDEST) if limit < 0 else limit
+    start = at
+    if buffer[start : start + 1].lower() in (b"f", b"r", b"b", b"u") and buffer[start + 1 : start + 2] in (
+        b'"',
+        b"'",
+    ):
+        start += 1
+    slashes = 0
+    while start + slashes < limit and buffer[start + slashes] == 0x5C:
+        slashes += 1
+    quote = buffer[start + slashes : start + slashes + 1]
+    if quote in (b'"', b"'", b"`") and quote:
+        opened = start + slashes + 1
+        closed = _closing(buffer, opened, limit, slashes, quote)
+        if closed is not None:
+            return Assigned(opened, closed, quoted=True)
+        start = opened
+    elif slashes:
+        return None
+    stops = _STOPS if loose else _CODE_STOPS
+    end = start
+    while end < limit and buffer[end] not in stops:
+        end += 1
+    while end > start and buffer[end - 1] in b".,;:)}]!?":
+        end -= 1
+    return Assigned(start, end, quoted=False) if end > start else None
+
+
+def _closing(buffer: bytes, at: int, limit: int, slashes: int, quote: bytes) -> int | None:
+    """Index where the closing quote (with its own backslashes) begins."""
+    while True:
+        found = buffer.find(quote, at, limit)
+        if found < 0:
+            return None
+        before = found
+        while before > 0 and buffer[before - 1] == 0x5C:
+            before -= 1
+        if found - before == slashes or (slashes == 0 and (found - before) % 2 == 0):
+            return found - slashes
+        at = found + 1
+
+
+def _is_code(value: bytes) -> bool:
+    if value[:1] in b"([{=:*&!+-/" and not _has_digit(value):
+        return True
+    if any(mark in value for mark in (b"(", b"[", b"{", b"->", b"::")):
+        return True
+    if value.isdigit():
+        return len(value) < 6
+    if b"." in value and not any(c in value for c in b"+/=@#$%^&*!~"):
+        return all(part[:1].isalpha() or part[:1] == b"_" for part in value.split(b".")) and not any(
+            len(part) >= 20 for part in value.split(b".")
+        )
+    return False
+
+
+def _is_path(value: bytes) -> bool:
+    if value[:1] not in b"/.~" and value[1:3] not in (b":\\", b":/") and b"://" not in value[:12]:
+        return False
+    if b"://" in value[:12]:
+        return b"@" not in value and b"?" not in value
+    if b"+" in value or b"=" in value:
+        return False
+    return value.count(b"/") + value.count(b"\\") >= 1 and max(map(len, value.split(b"/"))) < 32
+
+
+def _is_prose(value: bytes, words: int) -> bool:
+    parts = value.split()
+    return len(parts) > words and sum(part.strip(b".,:;!?'\"()").isalpha() for part in parts) >= words
+
+
+def _is_word(value: bytes) -> bool:
+    """A plain word or snake_case name: ``required_field``, ``GitHub``."""
+    parts = value.replace(b"-", b"_").split(b"_")
+    return len(value) < 20 and all(part.isalpha() and (part.islower() or part.istitle()) for part in parts)
+
+
+def _is_dense(value: bytes) -> bool:
+    """Not a word, a sentence or snake_case: a digit beside letters, mixed case, or a long run."""
+    if _has_digit(value) and _has_letter(value):
+        return True
+    if len(value) >= 20 and b" " not in value and b"_" not in value and b"-" not in value:
+        return True
+    return value.isdigit() and len(value) >= 12
+
+
+def _has_digit(value: bytes) -> bool:
+    return any(0x30 <= c <= 0x39 for c in value)
+
+
+def _has_letter(value: bytes) -> bool:
+    return any(0x41 <= c <= 0x5A or 0x61 <= c <= 0x7A for c in value)
+
+
+def _has_symbol(value: bytes) -> bool:
+    return any(c in b"!@#$%^&*+=/~?" for c in value)
+
+
+_NOT_VALUES = frozenset(word.encode() for word in NOT_VALUES)
