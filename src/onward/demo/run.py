@@ -25,21 +25,16 @@ from onward.demo import report, sabotage
 from onward.demo.display import Stages
 from onward.demo.evaluate import TestPanel
 from onward.demo.fleet import AgentsProcess
-from onward.demo.result import Cycle, Decision, KindResult, Result
+from onward.demo.result import Cycle, KindResult, Result
 from onward.demo.settings import demo_settings
 from onward.demo.warm import Warmed, warm_up
 from onward.errors import OnwardError
+from onward.release.record import ReleaseRecord, Releases
 from onward.training import recipes
 from onward.training.jobs import JobRecord, JobTable
 from onward.warehouse import queries
 
-ENDED: dict[str, Decision] = {
-    "closed": "promoted",
-    "rolled_back": "rolled_back",
-    "rejected": "rejected",
-    "held": "inconclusive",
-    "aborted": "inconclusive",
-}
+BEFORE_TRAFFIC = ("proposed", "validating")
 POLL_SECONDS = 0.2
 
 
@@ -207,29 +202,28 @@ class Demonstration:
     async def _follow(self, number: int, job: JobRecord, *, sabotaged: bool = False) -> None:
         """Watch the release of ``job``'s checkpoint to its end and note what happened."""
         with self.stages.stage("validate", f"Cycle {number}: validating the candidate") as stage:
-            while (release := await self._release_of(job.job_id)) is None or release["state"] in (
-                "proposed",
-                "validating",
-            ):
+            while (release := await self._release_of(job.job_id)) is None or release.state in BEFORE_TRAFFIC:
                 stage.update(note="paired with the current model on the validation tasks")
                 await asyncio.sleep(POLL_SECONDS)
-        if release["state"] not in ENDED:
+        if not release.closed:
             await self.agents.flow()
             release = await self._ramp(number, job)
         self.cycles.append(_cycle_of(number, job, release, sabotaged))
 
-    async def _ramp(self, number: int, job: JobRecord) -> dict[str, Any]:
+    async def _ramp(self, number: int, job: JobRecord) -> ReleaseRecord:
         with self.stages.stage("release", f"Cycle {number}: canary") as stage:
             while True:
                 release = await self._release_of(job.job_id)
                 assert release is not None
-                if release["state"] in ENDED:
+                if release.closed:
                     return release
-                sessions = release["sessions"]
-                e_all = release["e_values"].get("all", 1.0)
+                plan = release.schedule
                 stage.update(
-                    note=f"{release['candidate']['model_id']} at {release['weight']:.0%}, "
-                    f"{sessions['candidate']} sessions of its own, E {e_all:.2g}"
+                    release.step,
+                    total=len(plan.steps),
+                    note=f"{release.candidate.model_id} at {plan.steps[release.step].share:.0%}, "
+                    f"{release.sessions.get('candidate', 0)} sessions of its own, "
+                    f"E {release.e_values.get('all', 1.0):.2g}",
                 )
                 await asyncio.sleep(POLL_SECONDS)
 
@@ -245,13 +239,11 @@ class Demonstration:
             job = await sabotage.plant(self.ctx, self.table, current, self.settings.data_dir / "sabotage")
         await self._follow(number, job, sabotaged=True)
 
-    async def _release_of(self, job_id: str) -> dict[str, Any] | None:
-        bucket = self.ctx.bus.bucket("rl_releases")
-        for key in await bucket.keys("release."):
-            entry = await bucket.get(key)
-            if entry is not None and (record := json.loads(entry.value))["training_job_id"] == job_id:
-                return record
-        return None
+    async def _release_of(self, job_id: str) -> ReleaseRecord | None:
+        releases = Releases(
+            self.ctx.bus.bucket("rl_releases"), self.ctx.bus.bucket("rl_models"), self.ctx.clock
+        )
+        return next((record for record in await releases.all() if record.job_id == job_id), None)
 
     async def _current(self) -> dict[str, Any]:
         entry = await self.ctx.bus.bucket("rl_releases").get("desired")
@@ -272,9 +264,10 @@ class Demonstration:
         return json.loads(out)
 
 
-def _cycle_of(number: int, job: JobRecord, release: dict[str, Any], sabotaged: bool) -> Cycle:
+def _cycle_of(number: int, job: JobRecord, release: ReleaseRecord, sabotaged: bool) -> Cycle:
     learned = job.progress.get("metrics", {})
-    validation = release.get("validation") or {}
+    validation = release.validation or {}
+    decision = release.decision or "inconclusive"
     return Cycle(
         number=number,
         trajectories=job.samples or 0,
@@ -282,13 +275,13 @@ def _cycle_of(number: int, job: JobRecord, release: dict[str, Any], sabotaged: b
         mean_raw_total=learned.get("raw_total_mean", 0.0),
         validation_success=validation.get("candidate"),
         validation_current=validation.get("current"),
-        candidate=release["candidate"]["model_id"],
-        decision=ENDED[release["state"]],
-        reason=release["reason"],
-        sessions=release["sessions"],
-        e_values=release["e_values"],
-        crossed_at=release.get("crossed_at"),
-        verified_zero_at=release.get("verified_zero_at"),
+        candidate=release.candidate.model_id,
+        decision="inconclusive" if decision == "aborted" else decision,
+        reason=release.reason or "",
+        sessions=release.sessions,
+        e_values=release.e_values,
+        crossed_at=release.crossed_at,
+        verified_zero_at=release.verified_zero_at,
         sabotaged=sabotaged,
     )
 

@@ -34,7 +34,6 @@ def demo_settings(model: str, folder: Path, seed: int) -> Settings:
             "release": {
                 "min_sessions": MIN_SESSIONS,
                 "time_scale": 1 / 1200,  # the hours of the schedule become three seconds each
-                "bake_minutes": 0.02,
                 "error_maturity_seconds": recipe.session_seconds,
                 "reward_maturity_seconds": recipe.session_seconds,
                 "lost_after_seconds": 20 * recipe.session_seconds,
