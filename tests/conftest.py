@@ -1,0 +1,19 @@
+"""Shared by all tests: one thread per test process, no stray settings from the caller's environment."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+
+from onward.config import SEED_VARIABLES
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*SEED_VARIABLES, "CANARY_INITIAL_TRAFFIC", "ROLLBACK_REWARD_THRESHOLD"]:
+        monkeypatch.delenv(name, raising=False)
+    for name in list(os.environ):
+        if name.startswith("ONWARD_") and name != "ONWARD_CACHE":
+            monkeypatch.delenv(name, raising=False)

@@ -1,0 +1,81 @@
+"""Settings: the seed's variables work under their own names, and nothing misspelt passes."""
+
+from pathlib import Path
+
+import pytest
+
+from onward import config
+from onward.errors import ConfigError
+
+SEED_ENVIRONMENT = {
+    "NATS_URL": "nats://nats:4222",
+    "AGENTZERO_JETSTREAM": "true",
+    "AGENTGYM_RL_URL": "http://agentgym-rl:8100",
+    "AGENTGYM_RL_API_KEY": "not-a-key",
+    "TENSORZERO_BASE_URL": "http://tensorzero-gateway:3000",
+    "TENSORZERO_ADMIN_TOKEN": "not-a-token",
+    "MODEL_STORAGE_PATH": "s3://pmoves-models/rl-checkpoints/",
+    "TRAJECTORY_STORAGE_PATH": "s3://pmoves-data/trajectories/",
+    "RL_ALGORITHM": "ppo",
+    "RL_BASE_MODEL": "qwen2.5-32b-instruct",
+    "RL_TRAINING_THRESHOLD": "5000",
+    "RL_SCHEDULE_CRON": "0 2 * * *",
+    "REWARD_WEIGHT_TASK_COMPLETION": "0.40",
+    "REWARD_WEIGHT_EFFICIENCY": "0.20",
+    "REWARD_WEIGHT_CODE_QUALITY": "0.15",
+    "REWARD_WEIGHT_USER_FEEDBACK": "0.25",
+    "CANARY_INITIAL_TRAFFIC": "0.10",
+    "CANARY_RAMP_HOURS": "4",
+    "ROLLBACK_ERROR_THRESHOLD": "0.05",
+    "ROLLBACK_REWARD_THRESHOLD": "-0.05",
+}
+
+
+def test_the_seeds_environment_is_read_under_its_own_names() -> None:
+    settings = config.load(environ=SEED_ENVIRONMENT)
+    assert settings.nats.url == "nats://nats:4222"
+    assert settings.objects.models_url == "s3://pmoves-models/rl-checkpoints/"
+    assert (settings.training.algorithm, settings.training.threshold) == ("ppo", 5000)
+    assert settings.release.steps == [0.10, 0.25, 0.50, 1.0]
+    assert (settings.release.error_ceiling, settings.release.reward_margin) == (0.05, 0.05)
+    # The seed's ramp: 25 % after 60 minutes, 50 % after 120, 100 % after 240.
+    assert [settings.release.step_seconds(step) / 60 for step in range(3)] == [60, 60, 120]
+    assert set(settings.inactive()) == {"AGENTGYM_RL_*", "TENSORZERO_*", "RL_SCHEDULE_CRON"}
+
+
+def test_secrets_do_not_show_when_settings_are_printed() -> None:
+    assert "not-a-key" not in repr(config.load(environ=SEED_ENVIRONMENT))
+    assert "not-a-token" not in repr(config.load(environ=SEED_ENVIRONMENT))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[training]\ntreshold = 3\n", "Unknown setting 'training.treshold'"),
+        ("[trainin]\n", "Unknown setting 'trainin'"),
+        ("[training]\nthreshold = 0\n", "greater than or equal to 1"),
+        ('[training]\nschedule = "daily"\n', "not a cron expression"),
+        ("[reward]\nefficiency = 0.5\n", "sum to 1.3"),
+        ("[release]\nsteps = [0.5, 0.1, 0.2, 1.0]\n", "must rise"),
+        ("[release\n", "not valid TOML"),
+    ],
+)
+def test_a_wrong_file_gets_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    file = tmp_path / "onward.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        config.load(file, environ={})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "onward.toml"
+    file.write_text("[training]\nthreshold = 7\nlearning_rate = 0.5\n")
+    settings = config.load(file, environ={"RL_TRAINING_THRESHOLD": "9"})
+    assert (settings.training.threshold, settings.training.learning_rate) == (9, 0.5)
+
+
+def test_time_scale_scales_time_and_never_the_minimum_of_sessions() -> None:
+    settings = config.load(environ={"ONWARD_RELEASE__TIME_SCALE": "0.01"})
+    assert settings.release.step_seconds(0) == pytest.approx(36.0)
+    assert settings.release.min_sessions == [50, 100, 200, 0]
