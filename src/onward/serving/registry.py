@@ -41,7 +41,9 @@ def verify_adapter(folder: Path, digest: str) -> Manifest:
             raise TamperedError(f"{path.name} in {folder.name} is not a plain file: it must not be loaded.")
     config = json.loads((folder / "adapter_config.json").read_bytes())
     if not isinstance(config, dict) or any(config.get(name) for name in _FORBIDDEN):
-        raise TamperedError(f"The configuration of {folder.name} asks for code to be run: it must not be loaded.")
+        raise TamperedError(
+            f"The configuration of {folder.name} asks for code to be run: it must not be loaded."
+        )
     return manifest
 
 
@@ -91,7 +93,9 @@ class AdapterRegistry:
             )
         prefix = str(record["object_prefix"]).strip("/")
         if ".." in prefix.split("/"):
-            raise TamperedError(f"Model {model_id} is registered under a path that leaves the store: refused.")
+            raise TamperedError(
+                f"Model {model_id} is registered under a path that leaves the store: refused."
+            )
         return prefix
 
     async def _download(self, prefix: str, digest: str, folder: Path) -> Path:

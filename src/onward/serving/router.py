@@ -108,7 +108,7 @@ def parse_desired(document: dict[str, Any]) -> Routes:
         raise ContractError(
             "desired",
             "The desired state in rl_releases is not {revision, release_id, step, arms: [{arm, model_id, "
-            "adapter_digest, weight}]} with one arm 'current' and at most one 'candidate': routes stay as they are.",
+            "adapter_digest, weight}]} with one arm 'current' and at most one 'candidate': the routes stay.",
         ) from None
 
 
@@ -139,9 +139,7 @@ def assign(routes: Routes, session_id: str, assigned_at: str, before: Assignment
     name = choose(routes.release_id, session_id, routes.weight)
     earlier = () if before is None else (*before.earlier, before.release_id)[-8:]
     arm = routes.arm(name)
-    return Assignment(
-        session_id, routes.release_id, name, routes.weight, assigned_at, arm.model_id, earlier
-    )
+    return Assignment(session_id, routes.release_id, name, routes.weight, assigned_at, arm.model_id, earlier)
 
 
 def session_key(session_id: str) -> str:

@@ -18,7 +18,7 @@ Messages = Sequence[dict[str, str]]
 
 
 class RequestRefusedError(OnwardError):
-    """The caller asked for something that cannot be done (too long, unknown adapter): not a failure."""
+    """The caller asked for what cannot be done (too long, a role the template refuses): not a failure."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,14 @@ class Engine(Protocol):
         temperature: float = 1.0,
         top_p: float = 1.0,
         top_k: int | None = None,
-        max_tokens: int = 256,
+        max_tokens: int | None = None,
         seed: int | None = None,
     ) -> Generation:
-        """Raises RequestRefusedError (the caller's fault) or EngineError (the engine's)."""
+        """``max_tokens`` None: what the context still holds, at most a few hundred. ``temperature`` 0: greedy.
+
+        Raises RequestRefusedError (the caller's fault) or EngineError (the engine's, or an adapter that
+        is not loaded).
+        """
         ...
 
     async def load_adapter(self, digest: str, folder: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.children import die_with_parent
-from onward.errors import OnwardError, TamperedError
+from onward.errors import EngineError, OnwardError, TamperedError
 from onward.lm.chat import Chat
 from onward.lm.sampler import Sample, SampleRequest
 from onward.serving.engines import RequestRefusedError, wire
@@ -112,15 +112,15 @@ class EngineServer:
     async def _generate(self, request: dict[str, Any]) -> dict[str, Any]:
         session_id, adapter, messages = request["session_id"], request["adapter"], request["messages"]
         if adapter is not None and adapter not in self._loaded:
-            raise RequestRefusedError(f"Adapter {adapter[:12]} is not loaded: load it first.")
+            raise EngineError(f"Adapter {adapter[:12]} is not loaded: load it first.")
         before, delta = self._prompt(session_id, adapter, messages)
         full = delta if before is None else [*before.ids, *delta]
         room = self._max_context - len(full)
         wanted = request["max_tokens"] if request["max_tokens"] is not None else min(DEFAULT_TOKENS, room)
         if room < 1 or wanted > room:
             raise RequestRefusedError(
-                f"The prompt has {len(full)} tokens and {request['max_tokens'] or 'some'} more were asked for, "
-                f"but the context holds {self._max_context}: shorten the conversation or lower max_tokens."
+                f"The prompt has {len(full)} tokens and {request['max_tokens'] or 'some'} more were asked "
+                f"for, but the context holds {self._max_context}: shorten the conversation or lower max_tokens."
             )
         generation_id = str(uuid.uuid4())
         sample = await self._sampling.sample(
@@ -198,8 +198,8 @@ class EngineServer:
                 base = self._sampling.policy.base_digest
                 if manifest.base_digest != base:
                     raise TamperedError(
-                        f"Adapter {digest[:12]} was trained on base {manifest.base_digest[:12]}, but {base[:12]} "
-                        f"is served: it must not be loaded."
+                        f"Adapter {digest[:12]} was trained on base {manifest.base_digest[:12]}, but "
+                        f"{base[:12]} is served: it must not be loaded."
                     )
                 await self._sampling.load(digest, folder)
                 self._loaded.add(digest)
@@ -261,7 +261,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=0, help="0: all cores")
     parser.add_argument("--max-batch", type=int, default=32)
     parser.add_argument("--max-context", type=int, default=2048)
-    parser.add_argument("--gather-ms", type=float, default=2.0, help="an idle engine waits this long for company")
+    parser.add_argument(
+        "--gather-ms", type=float, default=2.0, help="an idle engine waits this long for company"
+    )
     arguments = parser.parse_args()
     try:
         asyncio.run(_run(arguments))
@@ -273,5 +275,3 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
-
-

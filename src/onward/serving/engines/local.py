@@ -109,14 +109,16 @@ class LocalEngine:
             try:
                 reader, writer = await asyncio.open_unix_connection(str(self._socket))
             except OSError as error:
-                raise EngineError(f"The engine is away ({error.strerror}): it is being started again.") from None
+                raise EngineError(
+                    f"The engine is away ({error.strerror}): it is being started again."
+                ) from None
             self._reading = asyncio.create_task(self._read(reader), name="engine-client")
-            try:
-                for digest, folder in list(self._wanted.items()):
+            for digest, folder in list(self._wanted.items()):
+                try:
                     await self._exchange(writer, "load", {"digest": digest, "folder": str(folder.absolute())})
-            except Exception:
-                writer.close()
-                raise
+                except TamperedError as error:  # its calls fail from now on; the others go on
+                    del self._wanted[digest]
+                    _log.error("adapter refused after a restart", digest=digest[:12], reason=str(error))
             self._writer = writer
             return writer
 

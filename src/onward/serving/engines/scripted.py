@@ -49,24 +49,24 @@ class ScriptedEngine:
         temperature: float = 1.0,
         top_p: float = 1.0,
         top_k: int | None = None,
-        max_tokens: int = 256,
+        max_tokens: int | None = None,
         seed: int | None = None,
     ) -> Generation:
         self.calls.append((session_id, adapter))
         if self.delay:
             await asyncio.sleep(self.delay)
         if adapter is not None and adapter not in self._adapters:
-            raise RequestRefusedError(f"Adapter {adapter[:12]} is not loaded: load it first.")
+            raise EngineError(f"Adapter {adapter[:12]} is not loaded: load it first.")
         if self.fail(adapter, session_id):
             raise EngineError("The scripted engine failed on purpose.")
         before = self._memory.find(session_id, adapter, messages)
         shown = messages if before is None else messages[len(before.messages) + 1 :]
         prompt = list("".join(f"<{m['role']}>{m['content']}" for m in shown).encode()) + list(b"<assistant>")
         full = prompt if before is None else [*before.ids, *prompt]
-        if len(full) + max_tokens > self.max_context:
+        if len(full) + (max_tokens or 1) > self.max_context:
             raise RequestRefusedError(f"The prompt has {len(full)} tokens: shorten it or ask for fewer.")
         text = self.script(messages, adapter)
-        tokens = [*text.encode()[: max_tokens - 1], 0]
+        tokens = [*text.encode()[: (max_tokens or 512) - 1], 0]
         self._count += 1
         generation_id = derived_id("scripted", session_id, str(self._count))
         self._memory.add(

@@ -1,0 +1,90 @@
+"""Recording who is on which arm: the cache in front of bucket ``rl_sessions``.
+
+The record is written while the engine already works (a durable write costs an fsync), and the answer
+waits for both. When another gateway was first, its record counts and the call is made again on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from onward.bus import Bus
+from onward.clock import Clock, utc_text
+from onward.contracts import canonical_json
+from onward.errors import BusError, ConflictError
+from onward.serving.router import Assignment, AssignmentCache, Routes, assign, session_key
+
+BUS_SECONDS = 2.0
+"""A session that cannot be recorded within this time is served by current and not counted."""
+
+
+class Assignments:
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        self._bucket = bus.bucket("rl_sessions")
+        self._bus, self._clock = bus, clock
+        self._cache = AssignmentCache()
+
+    async def find(self, session_id: str) -> Assignment | None:
+        """The session's newest assignment, of whichever release. Raises BusError."""
+        known = self._cache.get(session_id)
+        if known is None:
+            known = (await self._read(session_id))[0]
+            if known is not None:
+                self._cache.put(known)
+        return known
+
+    def known(self, routes: Routes, session_id: str) -> Assignment | None:
+        """The assignment under the release of ``routes``, if it is in memory."""
+        known = self._cache.get(session_id)
+        return known if known is not None and known.release_id == routes.release_id else None
+
+    async def begin(
+        self, routes: Routes, session_id: str
+    ) -> tuple[Assignment, asyncio.Task[Assignment] | None]:
+        """First contact within a release: the assignment, and the write under way where it is new.
+
+        The task's result is the assignment that counts. Raises BusError when the bus is away.
+        """
+        before, revision = await self._read(session_id)
+        if before is not None and before.release_id == routes.release_id:
+            self._cache.put(before)
+            return before, None
+        chosen = assign(routes, session_id, utc_text(self._clock.now()), before)
+        return chosen, asyncio.create_task(self._write(chosen, revision))
+
+    async def of_release(self, release_id: str) -> list[Assignment]:
+        """Every recorded session of a release, in one pass."""
+        found = []
+        for entry in await self._bucket.entries():
+            record = json.loads(entry.value)
+            if record.get("release_id") == release_id:
+                found.append(Assignment.from_record(record))
+        return found
+
+    async def _read(self, session_id: str) -> tuple[Assignment | None, int]:
+        if not self._bus.is_connected:
+            raise BusError("NATS is away: the session cannot be assigned.")
+        try:
+            async with asyncio.timeout(BUS_SECONDS):
+                entry = await self._bucket.get(session_key(session_id))
+        except TimeoutError:
+            raise BusError("NATS did not answer in time: the session cannot be assigned.") from None
+        if entry is None:
+            return None, 0
+        return Assignment.from_record(json.loads(entry.value)), entry.revision
+
+    async def _write(self, chosen: Assignment, revision: int) -> Assignment:
+        key, value = session_key(chosen.session_id), canonical_json(chosen.record())
+        try:
+            if revision:
+                await self._bucket.update(key, value, revision, deadline=BUS_SECONDS)
+            else:
+                await self._bucket.create(key, value, deadline=BUS_SECONDS)
+        except ConflictError:
+            first, _ = await self._read(chosen.session_id)
+            if first is None or first.release_id != chosen.release_id:
+                raise BusError("The session's record changed twice: it is not counted.") from None
+            chosen = first
+        self._cache.put(chosen)
+        return chosen

@@ -1,0 +1,289 @@
+"""From desired state to what is served: fetch, verify, load, probe, then switch routes, in that order.
+
+Routes change in one assignment, and only after every adapter of the new ones answered a probe. A state
+that cannot be reached leaves the old routes serving, raises one alert and is tried again; a newer state
+interrupts an older one that is still being loaded, so a rollback never waits for a download.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from onward.bus import Bus, Entry
+from onward.clock import Clock, utc_text
+from onward.contracts import canonical_json
+from onward.errors import BusError, ContractError, EngineError, NotFoundError, OnwardError, TamperedError
+from onward.serving.engines import Engine
+from onward.serving.registry import AdapterRegistry
+from onward.serving.router import Arm, Routes, base_routes, desired_document, parse_desired
+from onward.telemetry import logs
+from onward.telemetry.alerts import Alerts
+
+_log = logs.get("gateway")
+DESIRED = "desired"
+POLL_SECONDS = 5.0
+LEASE_SECONDS = 15.0
+"""A gateway that could not read the desired state for this long serves current alone."""
+REPORT_SECONDS = 10.0
+PROBE = [{"role": "user", "content": "Say one word."}]
+
+
+class DesiredState:
+    """Keeps ``routes`` at what bucket ``rl_releases`` asks for and says so in ``rl_gateways``."""
+
+    def __init__(
+        self,
+        *,
+        bus: Bus,
+        clock: Clock,
+        alerts: Alerts,
+        engine: Engine,
+        registry: AdapterRegistry,
+        gateway_id: str,
+        base_model_id: str,
+        file: Path,
+        on_switch: Callable[[Routes], None] = lambda _: None,
+    ) -> None:
+        """``file``: where the last state that was really served is kept for a start without the bus."""
+        self._bus, self._clock, self._alerts = bus, clock, alerts
+        self._engine, self._registry = engine, registry
+        self._gateway_id, self._file, self._on_switch = gateway_id, file, on_switch
+        self.routes = base_routes(base_model_id)
+        self.in_flight: Counter[str | None] = Counter()
+        """Calls that run now, by adapter digest."""
+        self.paused = False
+        self._resident: set[str] = set()
+        self._probes: dict[str, float] = {}
+        self._wanted: Routes | None = None
+        self._applying: asyncio.Task[None] | None = None
+        self._applied = False
+        self._seen_revision = 0
+        self._error: str | None = None
+        self._alerted: tuple[int, str] | None = None
+        self._confirmed = clock.monotonic()
+
+    @property
+    def ready(self) -> bool | str:
+        if self._error is not None:
+            return self._error
+        return True if self._applied else "no adapter was loaded yet"
+
+    def serving(self) -> Routes:
+        """The routes for a new call; no candidate once the desired state could not be read for 15 s."""
+        if self.routes.open and self._clock.monotonic() - self._confirmed > LEASE_SECONDS:
+            current = self.routes.current
+            return Routes(self.routes.revision, None, self.routes.step, current)
+        return self.routes
+
+    async def start(self) -> None:
+        """Serve something before the first call: desired state, else the last file, else the base."""
+        try:
+            async with asyncio.timeout(POLL_SECONDS):
+                entry = await self._bus.bucket("rl_releases").get(DESIRED)
+        except (TimeoutError, BusError):
+            entry = None
+        if entry is not None:
+            self._want(entry)
+            if self._applying is not None:
+                await self._applying
+        if not self._applied:
+            await self._restore()
+        self._applied = True
+        await self.report()
+
+    async def run(self) -> None:
+        """Watch and poll until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch())
+                group.create_task(self._poll())
+                group.create_task(self._report_regularly())
+        finally:
+            if self._applying is not None:
+                self._applying.cancel()
+                await asyncio.gather(self._applying, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        async for entry in self._bus.bucket("rl_releases").watch(DESIRED, poll_seconds=POLL_SECONDS):
+            self._confirmed = self._clock.monotonic()
+            self._want(entry)
+
+    async def _poll(self) -> None:
+        """Confirms the desired state, and finds an engine that lost its adapters."""
+        while True:
+            await self._clock.sleep(POLL_SECONDS)
+            try:
+                async with asyncio.timeout(POLL_SECONDS):
+                    entry = await self._bus.bucket("rl_releases").get(DESIRED)
+                self._confirmed = self._clock.monotonic()
+                lost = self.routes.digests - set(await self._engine.adapters())
+            except (TimeoutError, BusError, EngineError):
+                continue
+            if entry is not None:
+                self._want(entry, again=bool(lost) or self._error is not None)
+
+    def _want(self, entry: Entry, *, again: bool = False) -> None:
+        """Take up a desired state unless it is old, serves already or is being loaded."""
+        if entry.revision < self._seen_revision:
+            return  # a slow watcher after a quick poll
+        self._seen_revision = entry.revision
+        try:
+            wanted = parse_desired(json.loads(entry.value))
+        except (ValueError, ContractError) as error:
+            self._fail(-2, error)
+            return
+        busy = self._applying is not None and not self._applying.done()
+        if wanted == self._wanted and (busy or not again):
+            return
+        if busy and self._applying is not None:
+            self._applying.cancel()
+        self._wanted = wanted
+        self._applying = asyncio.create_task(self._reach(wanted), name="gateway-apply")
+
+    async def _reach(self, wanted: Routes) -> None:
+        try:
+            await self._load(wanted)
+        except OnwardError as error:
+            self._fail(wanted.revision, error)
+            await self.report()
+            return
+        self._error = None
+        if wanted != self.routes:
+            self._switch(wanted)
+        self._applied = True
+        self._save(wanted)
+        await self.report()
+        await self._unload_others(wanted)
+
+    async def _load(self, wanted: Routes) -> None:
+        for arm in wanted.arms:
+            if arm.adapter_digest is not None:
+                folder = await self._registry.fetch(arm.model_id, arm.adapter_digest)
+                await self._load_one(arm, folder)
+        missing = wanted.digests - set(await self._engine.adapters())
+        if missing:
+            raise EngineError(f"The engine does not hold adapter {min(missing)[:12]} after loading it.")
+
+    async def _load_one(self, arm: Arm, folder: Path) -> None:
+        digest = arm.adapter_digest
+        assert digest is not None
+        await self._engine.load_adapter(digest, folder)
+        self._resident.add(digest)
+        answer = await self._engine.generate(
+            PROBE, session_id=f"probe-{self._gateway_id}", adapter=digest, temperature=0.0, max_tokens=4
+        )
+        logprobs = answer.sampling["logprobs"]
+        if answer.sampling["model_digest"] != digest or not all(math.isfinite(value) for value in logprobs):
+            raise EngineError(f"The probe of {arm.model_id} was not answered by adapter {digest[:12]}.")
+        self._probes[digest] = sum(logprobs) / max(1, len(logprobs))
+
+    def _switch(self, routes: Routes) -> None:
+        self.routes = routes
+        self._on_switch(routes)
+        _log.info(
+            "routes switched",
+            revision=routes.revision,
+            release_id=routes.release_id,
+            arms={arm.arm: f"{arm.model_id}@{arm.weight:g}" for arm in routes.arms},
+        )
+
+    async def _unload_others(self, routes: Routes) -> None:
+        """Adapters that no route names leave once their last call has ended."""
+        for digest in list(self._resident - routes.digests):
+            while self.in_flight[digest]:
+                await self._clock.sleep(0.05)
+            try:
+                await self._engine.unload_adapter(digest)
+            except EngineError:
+                pass  # a new engine does not have it
+            self._resident.discard(digest)
+            self._probes.pop(digest, None)
+
+    def _fail(self, revision: int, error: Exception) -> None:
+        self._error = str(error)
+        if self._alerted == (revision, self._error):
+            return
+        self._alerted = (revision, self._error)
+        kind = "adapter_refused" if isinstance(error, TamperedError | NotFoundError) else "routes_not_reached"
+        alert = self._alerts.raise_(
+            kind, self._error, "critical", revision=revision, gateway=self._gateway_id
+        )
+        task = asyncio.create_task(alert)
+        task.add_done_callback(lambda _: None)
+
+    # The file for a start without the bus.
+
+    def _save(self, routes: Routes) -> None:
+        partial = self._file.with_suffix(".tmp")
+        with open(partial, "wb") as out:
+            out.write(canonical_json(desired_document(routes)))
+            out.flush()
+            os.fsync(out.fileno())
+        partial.replace(self._file)
+
+    async def _restore(self) -> None:
+        """The last verified state: its current arm alone, since nobody watches a release meanwhile."""
+        try:
+            saved = parse_desired(json.loads(self._file.read_bytes()))
+            arm = saved.current
+            if arm.adapter_digest is not None:
+                await self._load_one(arm, await self._registry.cached(arm.adapter_digest))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, OnwardError) as error:
+            _log.warning("last state not usable, the base model serves", reason=str(error))
+            return
+        self._switch(
+            Routes(saved.revision, None, saved.step, Arm("current", arm.model_id, arm.adapter_digest, 1.0))
+        )
+
+    # What is really served.
+
+    async def report(self) -> None:
+        """Write ``rl_gateways.<id>``; a bus that is away only delays it."""
+        routes = self.routes
+        record: dict[str, Any] = {
+            "gateway_id": self._gateway_id,
+            "revision": routes.revision,
+            "release_id": routes.release_id,
+            "step": routes.step,
+            "arms": desired_document(routes)["arms"],
+            "served": sorted(routes.digests),
+            "probes": {digest: round(value, 6) for digest, value in self._probes.items()},
+            "paused": self.paused,
+            "in_flight": sum(self.in_flight.values()),
+            "error": self._error,
+            "updated_at": utc_text(self._clock.now()),
+        }
+        if not self._bus.is_connected:
+            return
+        try:
+            held = set(await self._engine.adapters())
+            record["served"] = sorted(routes.digests & held)
+        except EngineError:
+            record["served"] = []
+        try:
+            await self._bus.bucket("rl_gateways").put(self._gateway_id, canonical_json(record), deadline=5.0)
+        except BusError as error:
+            _log.warning("gateway state not reported", reason=str(error))
+
+    async def withdraw(self) -> None:
+        """At a clean end: this gateway serves nothing any more."""
+        if self._bus.is_connected:
+            try:
+                async with asyncio.timeout(2.0):
+                    await self._bus.bucket("rl_gateways").delete(self._gateway_id)
+            except (TimeoutError, BusError):
+                pass
+
+    async def _report_regularly(self) -> None:
+        while True:
+            await self._clock.sleep(REPORT_SECONDS)
+            await self.report()

@@ -1,0 +1,33 @@
+"""The gateway's own counters, on the registry of the process."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter
+
+from onward.telemetry.metrics import Metrics
+
+
+class GatewayMetrics:
+    """Attempts are counted one by one: a retry never hides a failure of its arm."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        registry = metrics.registry
+        self.seconds = metrics.gateway_seconds
+        self.model_errors = metrics.model_errors
+        self.model_traffic = metrics.model_traffic
+        self.attempts = Counter(
+            "onward_gateway_attempts", "Engine calls, retries included", ["arm", "result"], registry=registry
+        )
+        self.outcomes = Counter(
+            "onward_gateway_outcomes", "Session outcomes published", ["arm", "kind"], registry=registry
+        )
+        self.mismatches = Counter(
+            "onward_gateway_mismatches",
+            "Rewards that claim another release or arm than the session was assigned to",
+            registry=registry,
+        )
+        self.unassigned = Counter(
+            "onward_gateway_unassigned",
+            "Calls served by current because no record could be made",
+            registry=registry,
+        )

@@ -1,0 +1,273 @@
+"""What the gates read: outcomes of sessions, joined from the gateway's own assignment records.
+
+At most one outcome of each kind per session and release, under an id derived from those three, so that
+neither redelivery nor a second gateway can count a session twice. Nothing is published for a session
+whose release is closed or rolled back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Literal
+
+import nats.errors
+from nats.js import api
+
+from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
+from onward.bus.pull import PullBroken, Puller
+from onward.clock import Clock
+from onward.contracts import Reward, SessionOutcome, decode, encode, subjects
+from onward.errors import BusError, ContractError
+from onward.ids import derived_id
+from onward.serving.assignments import Assignments
+from onward.serving.metrics import GatewayMetrics
+from onward.serving.router import Assignment, Routes
+from onward.telemetry import logs
+
+_log = logs.get("gateway")
+DURABLE = "gateway-outcomes"
+REWARDS_STREAM = "RL_REWARDS"
+OUTCOMES_STREAM = "RL_OUTCOMES"
+RELEASES_KEPT = 8
+Kind = Literal["error", "reward", "lost"]
+
+
+class Outcomes:
+    """Publishes outcomes of the release that ``routes()`` says is open."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        assignments: Assignments,
+        metrics: GatewayMetrics,
+        routes: Callable[[], Routes],
+        *,
+        lost_after_seconds: float,
+    ) -> None:
+        self._bus, self._clock, self._assignments = bus, clock, assignments
+        self._metrics, self._routes = metrics, routes
+        self._lost_after = lost_after_seconds
+        self._release: str | None = None
+        self._waiting: dict[str, Assignment] = {}
+        """Sessions of the open release without any outcome yet."""
+        self._seen: OrderedDict[str, set[tuple[str, str]]] = OrderedDict()
+        """Release → (session, kind) that are on the stream; of the newest few releases."""
+        self._caught_up = False
+
+    def opened(self, assignment: Assignment) -> None:
+        """A session was assigned: from now on it owes an outcome."""
+        self._follow_release()
+        if assignment.release_id == self._release and not self._has_any(assignment):
+            self._waiting.setdefault(assignment.session_id, assignment)
+
+    async def failed(self, assignment: Assignment) -> None:
+        """The engine failed for this session."""
+        await self._publish(assignment, "error", 1.0)
+
+    async def run(self) -> None:
+        """Consume rewards, follow the outcome stream, sweep for lost sessions; until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tail())
+            group.create_task(self._sweeps())
+            group.create_task(
+                consume(
+                    self._bus,
+                    stream=REWARDS_STREAM,
+                    durable=DURABLE,
+                    subject=subjects.REWARD,
+                    handler=self.on_rewards,
+                    clock=self._clock,
+                )
+            )
+
+    async def on_rewards(self, messages: list[Message]) -> list[Disposition]:
+        done: list[Disposition] = []
+        for message in messages:
+            try:
+                await self._on_reward(message.data)
+                done.append(Ack())
+            except ContractError as error:
+                _log.warning("reward not readable", sequence=message.sequence, reason=error.reason)
+                done.append(Ack())  # the rewarder's consumers put it aside; it says nothing about a session
+            except BusError:
+                done.append(Retry(2.0))
+        return done
+
+    async def _on_reward(self, data: bytes) -> None:
+        routes = self._routes()
+        if not routes.open:
+            return
+        reward = decode(data, Reward)
+        assignment = await self._assignments.find(reward.session_id)
+        if assignment is None or assignment.release_id != routes.release_id:
+            return
+        if reward.timestamp < datetime.fromisoformat(assignment.assigned_at):
+            return
+        if self._is_foreign(reward, assignment, routes):
+            return
+        judged = reward.metadata.outcome
+        if judged is None:
+            self._waiting.pop(assignment.session_id, None)  # it came back; what it is worth is unknown
+            return
+        if judged.unparsable:
+            await self._publish(assignment, "error", 1.0)
+        await self._publish(assignment, "reward", 1.0 if judged.success else 0.0)
+
+    def _is_foreign(self, reward: Reward, assignment: Assignment, routes: Routes) -> bool:
+        """Whether the reward belongs to an earlier release of the session. A claim that fits neither is
+        counted as a mismatch, and the gateway's own record decides."""
+        claimed = reward.metadata.release_id
+        extra = reward.metadata.model_extra or {}
+        arm = extra.get("arm")
+        if claimed is not None and claimed in assignment.earlier:
+            return True
+        if (claimed is not None and claimed != assignment.release_id) or (
+            arm is not None and arm != assignment.arm
+        ):
+            self._metrics.mismatches.inc()
+        return False
+
+    async def _publish(self, assignment: Assignment, kind: Kind, value: float) -> None:
+        self._follow_release()
+        session = assignment.session_id
+        if assignment.release_id != self._release or (session, kind) in self._known(assignment.release_id):
+            return
+        outcome_id = derived_id("outcome", assignment.release_id, session, kind)
+        outcome = SessionOutcome(
+            outcome_id=outcome_id,
+            session_id=session,
+            release_id=assignment.release_id,
+            arm=assignment.arm,
+            weight=assignment.weight,
+            assigned_at=datetime.fromisoformat(assignment.assigned_at),
+            timestamp=self._clock.now(),
+            kind=kind,
+            value=value,
+            model_id=assignment.model_id,
+        )
+        await self._bus.publish(subjects.OUTCOME, encode(outcome), msg_id=outcome_id, deadline=30.0)
+        self._note(assignment.release_id, session, kind)
+        self._metrics.outcomes.labels(arm=assignment.arm, kind=kind).inc()
+        if kind != "reward":
+            self._metrics.model_errors.labels(model_version=assignment.model_id).inc()
+
+    # Lost sessions.
+
+    async def sweep(self) -> int:
+        """Publish ``lost`` for sessions that owe an outcome for too long; how many there were.
+
+        Does nothing while rewards wait in the stream: a session is lost only when nothing of it is there.
+        """
+        self._follow_release()
+        limit = self._clock.now() - timedelta(seconds=self._lost_after)
+        late = [a for a in self._waiting.values() if datetime.fromisoformat(a.assigned_at) <= limit]
+        if not late or not self._caught_up or not await self._rewards_drained():
+            return 0
+        count = 0
+        for assignment in late:
+            if assignment.session_id in self._waiting:
+                await self._publish(assignment, "lost", 1.0)
+                count += 1
+        return count
+
+    async def load_sessions(self) -> None:
+        """Take up the sessions that another process (or this one, before a restart) assigned."""
+        self._follow_release()
+        release = self._release
+        if release is None:
+            return
+        for assignment in await self._assignments.of_release(release):
+            self.opened(assignment)
+
+    async def _sweeps(self) -> None:
+        interval = max(0.2, min(10.0, self._lost_after / 10))
+        loaded_for: str | None = None
+        loaded_at = 0.0
+        while True:
+            try:
+                self._follow_release()
+                now = self._clock.monotonic()
+                if self._release and (loaded_for != self._release or now - loaded_at > self._lost_after):
+                    await self.load_sessions()
+                    loaded_for, loaded_at = self._release, now
+                await self.sweep()
+            except (BusError, nats.errors.Error) as error:
+                _log.warning("sweep postponed", reason=type(error).__name__)
+            await self._clock.sleep(interval)
+
+    async def _rewards_drained(self) -> bool:
+        info = await self._bus.js.consumer_info(REWARDS_STREAM, DURABLE)
+        return not info.num_pending and not info.num_ack_pending
+
+    # What is on the outcome stream already.
+
+    async def _tail(self) -> None:
+        """Follow RL_OUTCOMES from its start: what was published before a restart, and by other gateways."""
+        after = 0
+        while True:
+            puller: Puller | None = None
+            try:
+                config = api.ConsumerConfig(
+                    name=f"outcomes-{uuid.uuid4().hex}",
+                    deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
+                    opt_start_seq=after + 1,
+                    ack_policy=api.AckPolicy.NONE,
+                    filter_subject=subjects.OUTCOME,
+                    inactive_threshold=60.0,
+                    mem_storage=True,
+                    num_replicas=1,
+                )
+                info = await self._bus.js.add_consumer(OUTCOMES_STREAM, config)
+                puller = await Puller.open(self._bus, OUTCOMES_STREAM, info.name)
+                while True:
+                    batch = await puller.pull(512)
+                    if not batch:
+                        self._caught_up = True
+                        batch = await puller.pull(512, linger=5.0)
+                    for message in batch:
+                        self._note_message(message.data)
+                        after = message.metadata.sequence.stream
+            except (PullBroken, BusError, nats.errors.Error) as error:
+                _log.debug("outcome tail starts again", reason=type(error).__name__)
+                self._caught_up = False
+                await self._bus.revive()
+                await self._clock.sleep(0.5)
+            finally:
+                if puller is not None:
+                    await puller.close(delete=True)
+
+    def _note_message(self, data: bytes) -> None:
+        try:
+            document = json.loads(data)
+            release, session, kind = document["release_id"], document["session_id"], document["kind"]
+        except (ValueError, KeyError, TypeError):
+            return
+        self._note(str(release), str(session), str(kind))
+
+    def _note(self, release_id: str, session_id: str, kind: str) -> None:
+        self._known(release_id).add((session_id, kind))
+        if release_id == self._release:
+            self._waiting.pop(session_id, None)
+
+    def _known(self, release_id: str) -> set[tuple[str, str]]:
+        known = self._seen.setdefault(release_id, set())
+        while len(self._seen) > RELEASES_KEPT:
+            self._seen.popitem(last=False)
+        return known
+
+    def _has_any(self, assignment: Assignment) -> bool:
+        known = self._known(assignment.release_id)
+        return any((assignment.session_id, kind) in known for kind in ("error", "reward", "lost", "feedback"))
+
+    def _follow_release(self) -> None:
+        routes = self._routes()
+        release = routes.release_id if routes.open else None
+        if release != self._release:
+            self._release = release
+            self._waiting = {}
