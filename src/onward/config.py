@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from croniter import croniter
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from onward.errors import ConfigError
 
@@ -60,7 +68,7 @@ class HttpSettings(_Section):
 
 
 class ModelSettings(_Section):
-    base: str = "tiny"
+    base: str = "smollm2"
     """``tiny``, ``smollm2``, or a folder with a Llama-shaped safetensors model and its tokenizer."""
     id_pattern: str = "agent-zero-rl-v{n}"
     """Name of released models. ``{n}`` counts up; in ``…-v2.{n}`` only the last number does."""

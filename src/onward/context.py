@@ -8,6 +8,7 @@ what it holds, and returns.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Context:
     objects: Objects
     metrics: Metrics
     alerts: Alerts
+    base_model: Path | None = None
+    """Folder of the base model; None where no role of this process needs one."""
     ready: dict[str, bool] = field(default_factory=dict)
     """Role name → whether it does its work now; what ``/ready`` answers from."""
     endpoints: dict[str, str] = field(default_factory=dict)

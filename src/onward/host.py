@@ -26,6 +26,7 @@ from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
 from onward.errors import ConfigError
+from onward.serving import base_models
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
 from onward.warehouse import EmbeddedWarehouse, Objects, Warehouse
@@ -43,6 +44,7 @@ ROLES: dict[str, str] = {
     "gateway": "onward.serving.gateway",
     "api": "onward.api.service",
 }
+NEED_MODEL = frozenset({"trainer", "gateway"})
 ENDPOINTS = "endpoints.json"
 
 
@@ -57,13 +59,22 @@ class Loop:
 
 @asynccontextmanager
 async def parts(
-    settings: Settings, *, join: bool = False, clock: Clock | None = None
+    settings: Settings,
+    *,
+    roles: Sequence[str] = tuple(ROLES),
+    join: bool = False,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Context]:
-    """Open every connection that a role may use, and end what was started here.
+    """Open every connection that ``roles`` may use, and end what was started here.
 
     With ``join`` nothing is started: what is not configured must run on this data folder already.
     """
     clock = clock or SystemClock()
+    base_model = (
+        base_models.resolve(settings.model.base, settings.data_dir / "models")
+        if NEED_MODEL.intersection(roles)
+        else None
+    )
     settings.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     async with AsyncExitStack() as stack:
         if join:
@@ -81,6 +92,7 @@ async def parts(
             objects=Objects.open(settings.objects.models_url or settings.data_dir / "objects"),
             metrics=metrics,
             alerts=Alerts(bus, clock, metrics),
+            base_model=base_model,
         )
 
 
@@ -125,7 +137,7 @@ async def running(
 ) -> AsyncIterator[Loop]:
     """The loop, turning, while the block runs. A role that fails ends the block with its error."""
     with nullcontext() if join else _locked(settings.run_dir):
-        async with parts(settings, join=join, clock=clock) as ctx:
+        async with parts(settings, roles=roles, join=join, clock=clock) as ctx:
             ctx.ready.update(dict.fromkeys(roles, False))
             tasks = {role: asyncio.create_task(_run_role(role, ctx), name=role) for role in roles}
             watcher = asyncio.create_task(_fail_together(tasks, asyncio.current_task()))

@@ -216,7 +216,7 @@ class Trainer:
             asked,
             self.ctx.settings,
             recipes.for_model(asked.training_config.base_model),
-            model_folder=str(await self._model_folder()),
+            model_folder=str(self.ctx.base_model),
             start_digest=frozen["start_digest"],
             epoch=lease.record.attempt,
         )
@@ -240,11 +240,6 @@ class Trainer:
         model = await self.ctx.bus.bucket("rl_models").get(arm["model_id"].replace(".", "_"))
         prefix = json.loads(model.value)["object_prefix"] if model else None
         return {"digest": arm["adapter_digest"], "object_prefix": prefix, "model_id": arm["model_id"]}
-
-    async def _model_folder(self) -> Path:
-        from onward.serving import base_models
-
-        return base_models.resolve(self.ctx.settings.model.base, self.ctx.settings.data_dir / "models")
 
     async def _scored(self, asked: TrainingRequest, digest: str) -> list[dataset.Scored]:
         """Newest first, so that ``sample_size`` keeps what the policy did last."""
