@@ -1,0 +1,91 @@
+"""The training request that the coordinator sends: what is asked for, and why it says so. Pure.
+
+Only numbers that somebody set are put into the request; the trainer's recipe for the model fills the
+rest. An algorithm that cannot run yet is replaced here, in the open, with the reason in the notes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from onward.clock import utc_text
+from onward.config import Settings, TrainingSettings
+from onward.contracts import TrainingRequest
+from onward.coordinator.triggers import Train
+from onward.ids import derived_id
+
+REQUESTER = "rl-trainer-subordinate"
+_NUMBERS = ("learning_rate", "batch_size", "epochs", "clip_epsilon")
+
+
+def job_id(digest: str, snapshot: int) -> str:
+    """The same id for the same policy and snapshot: a restart cannot ask twice."""
+    return derived_id("training", digest, str(snapshot))
+
+
+def algorithm(settings: TrainingSettings, group_ids: Iterable[str | None]) -> tuple[str, str | None]:
+    """The algorithm to ask for, and a note where it is not the one in the settings.
+
+    ``group_ids`` of a sample, newest first: several attempts at one task carry the same id. The oldest
+    group may be cut off by the sample, so it alone may have one member.
+    """
+    if settings.algorithm != "ppo":
+        return settings.algorithm, None
+    groups = list(group_ids)
+    counted = Counter(groups)
+    if groups and None not in counted and all(n > 1 or name == groups[-1] for name, n in counted.items()):
+        if len(counted) < len(groups):
+            return "rloo", "ppo cannot run yet; attempts carry group ids, so rloo compares within groups"
+    return "reinforce", "ppo cannot run yet; reinforce with a baseline per task type stands in for it"
+
+
+def build(
+    settings: Settings,
+    trigger: Train,
+    *,
+    digest: str | None,
+    since: int,
+    until: int,
+    rewarded: int,
+    group_ids: Iterable[str | None],
+    previous_job: str | None,
+    now: datetime,
+) -> TrainingRequest:
+    """A valid ``agent.rl.training.request.v1``; ``since`` and ``until`` are stream sequences."""
+    chosen, note = algorithm(settings.training, group_ids)
+    given = settings.training.model_fields_set
+    metadata: dict[str, Any] = {
+        "requested_by": "coordinator",
+        "previous_training_job": previous_job,
+        "model_digest": digest,
+        "since": since,
+        "until": until,
+        "rewarded": rewarded,
+    }
+    if note:
+        metadata["notes"] = note
+    return TrainingRequest.model_validate(
+        {
+            "training_job_id": job_id(digest or "", until),
+            "timestamp": utc_text(now),
+            "requester": REQUESTER,
+            "trigger_reason": trigger.reason,
+            "training_config": {
+                "algorithm": chosen,
+                "base_model": settings.model.base,
+                "dataset": {
+                    "source": "clickhouse",
+                    "sample_size": settings.training.sample_size,
+                    "filter": {},
+                },
+                "hyperparameters": {
+                    name: getattr(settings.training, name) for name in _NUMBERS if name in given
+                },
+            },
+            "priority": trigger.priority,
+            "metadata": metadata,
+        }
+    )
