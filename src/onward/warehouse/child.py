@@ -34,6 +34,7 @@ from onward.warehouse.client import ADDRESS_FILE, TOKEN_FILE
 
 MAX_BODY = 256 << 20
 LOCK_WAIT_SECONDS = 15.0
+"""A predecessor whose parent was killed ends within a second or two."""
 _CODE = re.compile(r"Code: (\d+)")
 
 
@@ -154,10 +155,10 @@ def listen(where: str) -> socket.socket:
     return sock
 
 
-def hold_lock(path: Path) -> int | None:
+def hold_lock(path: Path, wait: float) -> int | None:
     """Lock ``path`` for the life of this process; waits for a dying predecessor. None: in use."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    deadline = time.monotonic() + wait
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,7 +185,8 @@ def main() -> int:
     die_with_parent(0.2)
     token = (run_dir / TOKEN_FILE).read_text(encoding="ascii").strip()
     data_path.mkdir(parents=True, exist_ok=True)
-    lock = hold_lock(data_path.with_name(data_path.name + ".lock"))
+    wait = float(os.environ.get("ONWARD_TEST_LOCK_WAIT", LOCK_WAIT_SECONDS))
+    lock = hold_lock(data_path.with_name(data_path.name + ".lock"), wait)
     if lock is None:
         return protocol.EXIT_IN_USE
     engine = Engine(data_path, protocol.identifier(database, "Database"))

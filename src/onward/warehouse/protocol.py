@@ -26,9 +26,10 @@ SETTINGS: dict[str, str] = {
     "output_format_json_quote_64bit_integers": "0",
     "input_format_skip_unknown_fields": "0",
     "max_partitions_per_insert_block": "0",
+    "prefer_column_name_to_alias": "1",
 }
-"""Sent with every request to a server; set once on the embedded engine. The last one: a batch of
-imported trajectories may span more than the default 100 days."""
+"""Sent with every request to a server; set once on the embedded engine. Partitions: a batch of imported
+trajectories may span more than the default 100 days. Aliases: ``avg(x) AS x`` means the column."""
 
 FIXED: dict[str, str] = {"default_format": "JSONEachRow", "wait_end_of_query": "1", **SETTINGS}
 """URL parameters for a server. Without ``wait_end_of_query`` an error after the first rows comes with
@@ -46,9 +47,7 @@ _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,63}")
 def identifier(name: str, what: str) -> str:
     """``name`` if it is a plain lower-case SQL name; else WarehouseError. The only names put into SQL."""
     if not _IDENTIFIER.fullmatch(name):
-        raise WarehouseError(
-            f"{what} {name[:60]!r} is not a table name: give lower-case letters, digits or '_'."
-        )
+        raise WarehouseError(f"{what} {name[:60]!r} is not a name: give lower-case letters, digits or '_'.")
     return name
 
 

@@ -272,7 +272,8 @@ async def summary(w: Warehouse, since: datetime | str) -> Row:
         "SELECT (SELECT count() FROM trajectories_v WHERE end_ts >= "
         "parseDateTime64BestEffort({since:String}, 3, 'UTC')) AS trajectories, "
         "count() AS rewarded, avg(raw_total) AS raw_total, stddevPop(raw_total) AS raw_std, "
-        "avg(success) AS success FROM rewards_v WHERE ts >= parseDateTime64BestEffort({since:String}, 3, 'UTC')",
+        "avg(success) AS success FROM rewards_v "
+        "WHERE ts >= parseDateTime64BestEffort({since:String}, 3, 'UTC')",
         since=_moment(since),
     )
     return rows[0]

@@ -1,0 +1,317 @@
+"""The real engine in its child process: durability over kills, duplicates, errors, every query."""
+
+import asyncio
+import hashlib
+import os
+import stat
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from onward.config import load
+from onward.errors import WarehouseError
+from onward.warehouse import EmbeddedWarehouse, connect, queries
+from onward.warehouse.client import read_address
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def trajectory(name: str, seq: int, **changes) -> dict:
+    payload = changes.get("payload", f'{{"trajectory_id":"{name}"}}')
+    row = {
+        "trajectory_id": name, "session_id": f"s-{name}", "agent_id": "a", "model_digest": "m1",
+        "model_version": "v1", "release_id": "r1", "arm": "current", "task_id": "k", "task_type": "one",
+        "group_key": "g", "domain": "general", "start_ts": DAY, "end_ts": DAY + timedelta(seconds=5),
+        "n_turns": 2, "success": 1, "completion": 1.0, "tokens": 30, "stream_seq": seq,
+        "payload_sha256": hashlib.sha256(payload.encode()).hexdigest(), "payload": payload,
+    }  # fmt: skip
+    return row | changes
+
+
+def reward(name: str, seq: int, raw: float, **changes) -> dict:
+    row = {
+        "reward_id": f"w-{name}", "trajectory_id": name, "session_id": f"s-{name}", "ts": DAY,
+        "total_reward": 0.5, "raw_total": raw, "success": 1, "completion": 1.0, "unparsable": 0,
+        "model_digest": "m1", "release_id": "r1", "task_type": "one", "confidence": 0.75,
+        "revision": 0, "stream_seq": seq, "payload": f'{{"raw":{raw}}}',
+    }  # fmt: skip
+    return row | changes
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def embedded(tmp_path_factory):
+    warehouse = EmbeddedWarehouse(tmp_path_factory.mktemp("wh"))
+    warehouse.client = await warehouse.start()
+    yield warehouse
+    await warehouse.stop()
+    assert warehouse._process.returncode == 0, "the engine was not closed cleanly"
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def w(embedded):
+    for table in ("trajectories", "rewards", "unscored", "outcomes", "deployments", "status"):
+        await embedded.client.command(f"TRUNCATE TABLE {table}")
+    return embedded.client
+
+
+async def test_the_control_process_never_imports_chdb(w):
+    assert not any(name.split(".")[0] == "chdb" for name in sys.modules)
+
+
+async def test_rows_come_back_byte_exact(w):
+    payload = '{"a":"line\\n tab\\t \' \\" \\\\ é 漢 \U0001f600 \\u0000"}\t\n\\N \0'
+    await w.insert("trajectories", [trajectory("t1", 7, payload=payload, tokens=2**60 + 1)])
+    row = await queries.trajectory(w, "t1")
+    assert row["payload"] == payload
+    assert row["payload_sha256"] == hashlib.sha256(payload.encode()).hexdigest()
+    assert (row["tokens"], row["completion"], row["start_ts"]) == (2**60 + 1, 1.0, "2026-03-01T12:00:00.000Z")
+
+
+async def test_bound_parameters_carry_any_text(w):
+    nasty = "x' OR 1=1 -- \\ \t\n\r\0 {a:String} é"
+    rows = await w.query(
+        "SELECT {a:String} AS a, {b:Array(String)} AS b, {c:Nullable(Int64)} AS c, {d:Float64} AS d, "
+        "{e:DateTime64(3, 'UTC')} AS e, {f:Bool} AS f",
+        a=nasty, b=[nasty, "", "y"], c=None, d=0.1, e=DAY, f=True,
+    )  # fmt: skip
+    assert rows == [
+        {"a": nasty, "b": [nasty, "", "y"], "c": None, "d": 0.1, "e": "2026-03-01T12:00:00.000Z", "f": True}
+    ]
+
+
+async def test_a_redelivered_row_is_seen_once_and_the_newest_wins(w):
+    rows = [trajectory(f"t{i}", i + 1) for i in range(50)]
+    await w.insert("trajectories", rows)
+    await w.insert("trajectories", rows[10:30])
+    await w.insert("trajectories", [trajectory("t3", 99)])
+    assert sorted(await queries.trajectory_ids(w)) == sorted(f"t{i}" for i in range(50))
+    assert (await queries.trajectory(w, "t3"))["stream_seq"] == 99
+    assert (await queries.counts(w))["trajectories"] == 50
+
+
+async def test_the_same_token_stores_the_block_once(w):
+    for _ in range(2):
+        await w.insert("trajectories", [trajectory("t1", 1)], token="RL_TRAJECTORIES:1-1")
+    assert (await w.query("SELECT count() AS n FROM trajectories"))[0]["n"] == 1
+
+
+async def test_a_batch_may_span_hundreds_of_days(w):
+    rows = [trajectory(f"t{i}", i, start_ts=DAY - timedelta(days=i)) for i in range(120)]
+    await w.insert("trajectories", rows)
+    assert (await queries.counts(w))["trajectories"] == 120
+
+
+async def test_conflicts_are_same_id_with_another_hash(w):
+    await w.insert("trajectories", [trajectory("t1", 1), trajectory("t2", 2)])
+    sha1 = trajectory("t1", 1)["payload_sha256"]
+    assert await queries.conflicts(w, {"t1": sha1, "t2": "0" * 64, "t9": "1" * 64}) == {
+        "t2": trajectory("t2", 2)["payload_sha256"]
+    }
+    assert await queries.conflicts(w, {}) == {}
+    assert await queries.conflicts(w, {f"x{i}": "0" for i in range(4500)}) == {}
+
+
+async def test_the_newest_reward_is_shown_and_the_history_stays(w):
+    await w.insert("rewards", [reward("t1", 1, 0.4), reward("t2", 2, 0.6)])
+    await w.insert(
+        "rewards", [reward("t1", 1, 0.9, reward_id="w-late", revision=1, ts=DAY + timedelta(days=2))]
+    )
+    found = await queries.reward_for(w, ["t1", "t2", "t3"])
+    assert {name: row["raw_total"] for name, row in found.items()} == {"t1": 0.9, "t2": 0.6}
+    assert [row["raw_total"] for row in await queries.reward_history(w, "t1")] == [0.4, 0.9]
+    assert [row["raw_total"] for row in await queries.rewards_after(w, 0)] == [0.9, 0.6]
+    assert await queries.scored_at(w, ["t1", "t3"]) == {"t1": 1}
+    assert (await queries.session_rewards(w, ["s-t1"]))["s-t1"][0]["raw_total"] == 0.9
+    assert await queries.rewarded_count(w, "m1") == 2
+    assert await queries.rewarded_count(w, "m1", since_seq=1) == 1
+    assert await queries.rewarded_count(w, "other") == 0
+
+
+async def test_training_rows_are_newest_first_with_their_reward_or_none(w):
+    await w.insert(
+        "trajectories",
+        [trajectory("t1", 1), trajectory("t2", 2), trajectory("t3", 3, model_digest="m2"),
+         trajectory("t4", 4, start_ts=DAY - timedelta(days=40))],
+    )  # fmt: skip
+    await w.insert("rewards", [reward("t1", 1, 0.4), reward("t1", 1, 0.8, reward_id="w2", revision=1)])
+    rows = await queries.trajectories_for_training(w, ["m1"])
+    assert [(r["trajectory_id"], r["raw_total"], r["reward_payload"]) for r in rows] == [
+        ("t4", 0.0, ""), ("t2", 0.0, ""), ("t1", 0.8, '{"raw":0.8}')
+    ]  # fmt: skip
+    recent = await queries.trajectories_for_training(w, ["m1", "m2"], since="2026-02-28T00:00:00Z", limit=2)
+    assert [r["trajectory_id"] for r in recent] == ["t3", "t2"]
+    recent = await queries.trajectories_for_training(w, ["m1"], since=DAY, since_seq=1)
+    assert [r["trajectory_id"] for r in recent] == ["t2"]
+    assert await queries.trajectories_for_training(w, [None]) == []
+
+
+async def test_unscored_leaves_once_a_reward_exists(w):
+    rows = [
+        {"trajectory_id": f"t{i}", "ts": DAY, "reason": "missing", "detail": "", "stream_seq": i}
+        for i in (1, 2)
+    ]
+    await w.insert("unscored", rows)
+    assert await queries.unscored_count(w) == {"missing": 2}
+    await w.insert("rewards", [reward("t1", 1, 0.4)])
+    assert await queries.unscored_count(w) == {"missing": 1}
+    assert await queries.unscored_count(w, since_seq=2) == {}
+
+
+async def test_summaries_worked_out_by_hand(w):
+    await w.insert("trajectories", [trajectory(f"t{i}", i) for i in range(1, 5)])
+    await w.insert(
+        "rewards",
+        [reward("t1", 1, 0.2, success=0, completion=0.5), reward("t2", 2, 0.4),
+         reward("t3", 3, 0.6, task_type="two"),
+         reward("t4", 4, 0.8, task_type="two", model_digest="m2")],
+    )  # fmt: skip
+    types = await queries.success_by_type(w)
+    assert [(r["task_type"], r["n"], r["success"], r["completion"]) for r in types] == [
+        ("one", 2, 0.5, 0.75), ("two", 2, 1.0, 1.0)
+    ]  # fmt: skip
+    assert [r["n"] for r in await queries.success_by_type(w, model_digest="m2")] == [1]
+    assert [r["n"] for r in await queries.success_by_type(w, since_seq=1, until_seq=3)] == [1, 1]
+    mean = await queries.mean_raw_total(w, "m1")
+    assert (
+        mean["n"] == 3 and mean["raw_total"] == pytest.approx(0.4) and mean["success"] == pytest.approx(2 / 3)
+    )
+    assert (await queries.mean_raw_total(w, "m1", last=1))["raw_total"] == pytest.approx(0.6)
+    assert (await queries.mean_raw_total(w, "none"))["n"] == 0
+    curve = await queries.reward_curve(w, points=2)
+    assert [(r["n"], round(r["raw_total"], 9), r["first_seq"], r["last_seq"]) for r in curve] == [
+        (2, 0.3, 1, 2), (2, 0.7, 3, 4)
+    ]  # fmt: skip
+    assert [r["n"] for r in await queries.reward_curve(w)] == [1, 1, 1, 1]
+    day = await queries.summary(w, DAY - timedelta(hours=1))
+    assert (day["trajectories"], day["rewarded"]) == (4, 4) and day["raw_total"] == pytest.approx(0.5)
+
+
+async def test_an_empty_warehouse_answers_every_question(w):
+    counts = await queries.counts(w)
+    assert counts == {
+        "trajectories": 0, "rewarded": 0, "unscored": 0, "outcomes": 0, "deployments": 0,
+        "newest": None, "latest_seq": 0,
+    }  # fmt: skip
+    assert await queries.latest_seq(w) == 0
+    assert await queries.reward_curve(w) == []
+    assert (await queries.summary(w, DAY))["rewarded"] == 0
+    assert await queries.trajectory(w, "none") is None
+    assert await queries.sessions_per_arm(w, "r1") == {}
+    assert await queries.job_status(w, "j") == [] and await queries.recent_deployments(w) == []
+
+
+async def test_outcomes_of_a_release(w):
+    base = {
+        "release_id": "r1",
+        "weight": 0.1,
+        "assigned_at": DAY,
+        "ts": DAY,
+        "kind": "error",
+        "model_id": "v1",
+    }
+    await w.insert(
+        "outcomes",
+        [base | {"outcome_id": f"o{i}", "session_id": f"s{i % 3}", "arm": arm, "value": 0.0, "stream_seq": i}
+         for i, arm in enumerate(["candidate", "current", "current", "candidate"])],
+    )  # fmt: skip
+    assert [r["outcome_id"] for r in await queries.outcomes(w, "r1", since_seq=1)] == ["o2", "o3"]
+    assert await queries.sessions_per_arm(w, "r1") == {"candidate": 1, "current": 2}
+
+
+@pytest.mark.parametrize(
+    "bad, says",
+    [
+        ({"completion": float("nan")}, "finite"),
+        ({"payload": "\ud800"}, "cannot be stored"),
+        ({"surprise": 1}, "surprise"),
+        ({"n_turns": "many"}, "refused"),
+    ],
+)
+async def test_rows_that_do_not_fit_are_refused_and_none_of_the_batch_is_stored(w, bad, says):
+    with pytest.raises(WarehouseError, match=says):
+        await w.insert("trajectories", [trajectory("good", 1), trajectory("bad", 2, **{"payload": "{}"} | bad)
+                                        if "payload" not in bad else trajectory("x", 2) | bad])  # fmt: skip
+    assert await queries.trajectory_ids(w) == []
+
+
+async def test_wrong_statements_are_clear_errors(w):
+    with pytest.raises(WarehouseError, match="Syntax error"):
+        await w.query("SELEC 1")
+    with pytest.raises(WarehouseError, match="not a name"):
+        await w.insert("x; DROP TABLE trajectories", [{"a": 1}])
+    with pytest.raises(WarehouseError, match="not supported"):
+        await w.query("SELECT {a:String}", a=b"bytes")
+
+
+async def test_without_the_token_nothing_is_answered(embedded, w):
+    address = read_address(embedded._run_dir)
+    run = embedded._run_dir
+    assert stat.S_IMODE(run.stat().st_mode) == 0o700
+    assert stat.S_IMODE((run / "warehouse.token").stat().st_mode) == 0o600
+    transport = httpx.AsyncHTTPTransport(uds=address.socket)
+    async with httpx.AsyncClient(transport=transport, base_url=address.url) as http:
+        assert (await http.post("/", content=b"SELECT 1")).status_code == 401
+        headers = {"x-clickhouse-key": "wrong"}
+        assert (await http.post("/", content=b"SELECT 1", headers=headers)).status_code == 401
+
+
+async def test_another_process_attaches_by_its_settings(embedded, w):
+    settings = load(environ={}, overrides={"data_dir": str(embedded._run_dir.parent)})
+    other = await connect(settings)
+    assert await other.ping()
+    assert (await queries.counts(other))["trajectories"] == 0
+    await other.close()
+
+
+async def test_a_second_owner_of_the_same_folder_is_refused(embedded, w, monkeypatch):
+    monkeypatch.setenv("ONWARD_TEST_LOCK_WAIT", "0.2")
+    second = EmbeddedWarehouse(embedded._run_dir.parent)
+    with pytest.raises(WarehouseError, match="Another process uses the warehouse"):
+        await second.start()
+    assert await w.ping()
+
+
+async def test_queries_in_parallel_do_not_mix_their_parameters(w):
+    answers = await asyncio.gather(*(w.query("SELECT {n:Int64} AS n", n=i) for i in range(60)))
+    assert [rows[0]["n"] for rows in answers] == list(range(60))
+
+
+async def test_kill_nine_in_the_middle_of_inserts_loses_and_doubles_nothing(embedded, w):
+    accepted: list[str] = []
+
+    async def writer(k: int) -> None:
+        for i in range(15):
+            names = [f"k{k}-{i}-{j}" for j in range(5)]
+            await w.insert("trajectories", [trajectory(name, 1) for name in names])
+            accepted.extend(names)
+
+    async def killer() -> None:
+        await asyncio.sleep(0.15)
+        os.kill(embedded.pid, 9)
+
+    before = embedded.restarts
+    await asyncio.gather(writer(0), writer(1), killer())
+    assert embedded.restarts == before + 1
+    assert sorted(await queries.trajectory_ids(w)) == sorted(accepted)
+    assert len(accepted) == 150
+
+
+async def test_a_path_too_long_for_a_socket_uses_loopback(tmp_path: Path):
+    data = tmp_path / ("d" * 120)
+    embedded = EmbeddedWarehouse(data)
+    w = await embedded.start()
+    try:
+        address = read_address(data / "run")
+        assert address.socket is None and address.url.startswith("http://127.0.0.1:")
+        await w.insert("trajectories", [trajectory("t1", 1)])
+        os.kill(embedded.pid, 9)
+        assert (await queries.counts(w))["trajectories"] == 1
+        async with httpx.AsyncClient(base_url=read_address(data / "run").url) as http:
+            assert (await http.post("/", content=b"SELECT 1")).status_code == 401
+    finally:
+        await embedded.stop()
