@@ -36,9 +36,9 @@ def algorithm(settings: TrainingSettings, group_ids: Iterable[str | None]) -> tu
         return settings.algorithm, None
     groups = list(group_ids)
     counted = Counter(groups)
-    if groups and None not in counted and all(n > 1 or name == groups[-1] for name, n in counted.items()):
-        if len(counted) < len(groups):
-            return "rloo", "ppo cannot run yet; attempts carry group ids, so rloo compares within groups"
+    shared = all(n > 1 or name == groups[-1] for name, n in counted.items())
+    if None not in counted and shared and len(counted) < len(groups):
+        return "rloo", "ppo cannot run yet; attempts carry group ids, so rloo compares within groups"
     return "reinforce", "ppo cannot run yet; reinforce with a baseline per task type stands in for it"
 
 

@@ -1,0 +1,80 @@
+"""The request: valid, honest about the algorithm, silent about numbers nobody set."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from onward.config import Settings, TrainingSettings
+from onward.contracts import TrainingRequest, decode, encode
+from onward.coordinator import request
+from onward.coordinator.triggers import Train
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def make(settings: Settings, groups=(None, None)) -> TrainingRequest:
+    return request.build(
+        settings,
+        Train("threshold_reached", "normal"),
+        digest="d1",
+        since=10,
+        until=300,
+        rewarded=256,
+        group_ids=groups,
+        previous_job="p1",
+        now=NOW,
+    )
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        ([], "reinforce"),
+        ([None, None], "reinforce"),
+        (["a", "a", None], "reinforce"),
+        (["a", "b", "c"], "reinforce"),
+        (["a", "b", "b"], "reinforce"),
+        (["a", "a", "b", "b"], "rloo"),
+        (["a", "a", "b"], "rloo"),
+    ],
+)
+def test_ppo_is_replaced_by_what_can_run_and_the_notes_say_so(groups, expected):
+    chosen, note = request.algorithm(TrainingSettings.model_validate({}), groups)
+    assert chosen == expected
+    assert note is not None and "ppo cannot run yet" in note
+
+
+def test_an_algorithm_that_was_asked_for_is_passed_on_unchanged():
+    assert request.algorithm(TrainingSettings.model_validate({"algorithm": "dpo"}), []) == ("dpo", None)
+
+
+def test_request_is_valid_and_carries_policy_and_window():
+    made = decode(encode(make(Settings())), TrainingRequest).model_dump(mode="json", exclude_none=True)
+    assert made["timestamp"].startswith("2026-01-02T03:04:05")
+    assert made["training_config"]["dataset"]["source"] == "clickhouse"
+    assert made["training_config"]["base_model"] == Settings().model.base
+    assert made["priority"] == "normal" and made["trigger_reason"] == "threshold_reached"
+    for key, value in {
+        "model_digest": "d1",
+        "since": 10,
+        "until": 300,
+        "previous_training_job": "p1",
+    }.items():
+        assert made["metadata"][key] == value
+
+
+def test_numbers_nobody_set_are_left_to_the_recipe():
+    plain = make(Settings()).training_config.hyperparameters.model_dump(exclude_none=True)
+    assert plain == {}
+    chosen = Settings.model_validate({"training": {"learning_rate": 3e-4, "epochs": 2}})
+    assert make(chosen).training_config.hyperparameters.model_dump(exclude_none=True) == {
+        "learning_rate": 3e-4,
+        "epochs": 2,
+    }
+
+
+def test_the_id_is_the_same_for_the_same_policy_and_snapshot_only():
+    assert request.job_id("d", 5) == request.job_id("d", 5)
+    assert len({request.job_id("d", 5), request.job_id("d", 6), request.job_id("e", 5)}) == 3
