@@ -77,6 +77,9 @@ class Metrics:
         self.dead_letters = Counter(
             "onward_dead_letters", "Messages put aside as unusable", ["stream", "reason"], registry=r
         )
+        self.duplicates = Counter(
+            "onward_duplicates", "Messages that were already stored", ["stream"], registry=r
+        )
         self.redactions = Counter(
             "onward_redactions", "Secrets and personal data removed", ["kind"], registry=r
         )

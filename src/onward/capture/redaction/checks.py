@@ -155,7 +155,17 @@ def _after_escape(buffer: bytes, first: int) -> int:
 CHECKS: dict[str, Check] = {
     check.__name__: check
     for check in (
-        start, end, digit, dense, dense_or_basic, not_example, jwt_header, trim, trim_prose, literal, password_like,
+        start,
+        end,
+        digit,
+        dense,
+        dense_or_basic,
+        not_example,
+        jwt_header,
+        trim,
+        trim_prose,
+        literal,
+        password_like,
         email,
     )
-}  # fmt: skip
+}

@@ -103,7 +103,8 @@ class _Book:
         self._started = True
         text = b"\x00".join(_encode(leaf.text) for leaf in leaves if "<" in leaf.text)
         for match in _PLACEHOLDERS.finditer(text):
-            kind, _, number = match.group()[1:-1].decode().partition(":")
+            first, last = match.span()
+            kind, _, number = text[first + 1 : last - 1].decode().partition(":")
             self._numbers[kind] = max(self._numbers[kind], int(number))
 
     def name(self, value: bytes, kind: str) -> str:

@@ -19,7 +19,7 @@ SINGLE: dict[str, NameClass] = {
     "passphrase": "PASSWORD",
     "passcode": "PASSWORD",
     "pwd": "PASSWORD",
-    "pass": "PASSWORD",
+    "pass": "SECRET",
     "secret": "SECRET",
     "secrets": "SECRET",
     "credential": "SECRET",
@@ -60,19 +60,28 @@ ENDINGS: dict[str, NameClass] = {
     "accesstoken": "TOKEN",
     "refreshtoken": "TOKEN",
 }
-BEFORE_EXEMPT = frozenset(
-    "max min total num n eos bos pad unk sep cls mask stop special next last first per avg mean "
-    "each no is has use prompt completion".split()
+_BEFORE_EXEMPT_WORDS = """
+max min total num n eos bos pad unk sep cls mask stop special next last first per avg mean each no is
+has use prompt completion
+"""
+BEFORE_EXEMPT = frozenset(_BEFORE_EXEMPT_WORDS.split())
+_AFTER_EXEMPT_WORDS = """
+count counts counter limit limits usage used budget id ids type types name names length len size url uri
+endpoint host port file filename path dir expiry expires expired expiration ttl age field fields policy
+rules required enabled disabled valid invalid strength hint prompt label regex pattern format void rate
+cost price index position offset embedding method mode scheme status state error errors manager provider
+service store class flow time timeout date at help description version rotation duration start end
+"""
+AFTER_EXEMPT = frozenset(_AFTER_EXEMPT_WORDS.split())
+_BEST_FIRST: tuple[NameClass, ...] = (
+    "PASSWORD",
+    "SECRET",
+    "API_KEY",
+    "TOKEN",
+    "AUTHORIZATION",
+    "COOKIE",
+    "SESSION",
 )
-AFTER_EXEMPT = frozenset(
-    "count counts counter limit limits usage used budget id ids type types name names length len size "
-    "url uri endpoint host port file filename path dir expiry expires expired expiration ttl age field "
-    "fields policy rules required enabled disabled valid invalid strength hint prompt label regex "
-    "pattern format void rate cost price index position offset embedding method mode scheme status state "
-    "error errors manager provider service store class flow time timeout date at help description "
-    "version rotation duration start end".split()
-)
-_BEST_FIRST = ("PASSWORD", "SECRET", "API_KEY", "TOKEN", "AUTHORIZATION", "COOKIE", "SESSION")
 
 
 def components(name: str) -> list[str]:
@@ -105,21 +114,18 @@ def secret_class(name: str) -> NameClass | None:
 @lru_cache(maxsize=4096)
 def _cached(name: str) -> NameClass | None:
     parts = components(name)
-    found: list[tuple[int, NameClass]] = []
+    found: dict[int, NameClass] = {}
     for i, part in enumerate(parts):
-        if part in SINGLE:
-            found.append((i, SINGLE[part]))
-        else:
-            found += [(i, kind) for ending, kind in ENDINGS.items() if part.endswith(ending)]
-        pair = PAIRS.get((part, parts[i + 1])) if i + 1 < len(parts) else None
-        if pair:
-            found.append((i + 1, pair))
+        kind = SINGLE.get(part) or PAIRS.get((parts[i - 1], part) if i else ("", ""))
+        for ending in ENDINGS if kind is None else ():
+            if part.endswith(ending):
+                kind = ENDINGS[ending]
+        if kind is not None:
+            found[i] = kind
     if not found:
         return None
-    last = max(i for i, _ in found)
-    if any(part in AFTER_EXEMPT for part in parts[last + 1 :]):
+    if any(part in AFTER_EXEMPT for part in parts[max(found) + 1 :]):
         return None
-    first = min(i for i, _ in found)
-    if any(part in BEFORE_EXEMPT for part in parts[:first]):
+    if any(part in BEFORE_EXEMPT for part in parts[: min(found)]):
         return None
-    return min((kind for _, kind in found), key=_BEST_FIRST.index)
+    return min(found.values(), key=_BEST_FIRST.index)

@@ -323,7 +323,8 @@ STRUCTURE = (
     ),
     Rule(
         "ASSIGNED",
-        r"(?i)--[a-z0-9-]{0,30}?(?:password|passwd|passphrase|secret|token|api-?key|access-?key)[a-z0-9-]{0,20}[ \t]{1,4}",
+        r"(?i)--[a-z0-9-]{0,30}?(?:password|passwd|passphrase|secret|token|api-?key|access-?key)"
+        r"[a-z0-9-]{0,20}[ \t]{1,4}",
         2,
         take="flag",
         positives=(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import re2
 
@@ -33,7 +34,7 @@ class Hit:
 @dataclass(frozen=True)
 class _Compiled:
     rule: Rule
-    expression: re2._Regexp
+    expression: Any
     checks: tuple[Check, ...]
 
 
@@ -41,12 +42,11 @@ def _compile() -> tuple[_Compiled, ...]:
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1  # bytes as they are: no leaf is too odd to be scanned
     options.log_errors = False
-    return tuple(
-        _Compiled(
-            rule, re2.compile(rule.pattern.encode("latin-1"), options), tuple(map(CHECKS.get, rule.checks))
-        )  # type: ignore[arg-type]
-        for rule in RULES
-    )
+    compiled = []
+    for rule in RULES:
+        expression = re2.compile(rule.pattern.encode("latin-1"), options)
+        compiled.append(_Compiled(rule, expression, tuple(CHECKS[name] for name in rule.checks)))
+    return tuple(compiled)
 
 
 _COMPILED = _compile()

@@ -8,31 +8,47 @@ what came before, and where that cannot be known it is assumed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
+from onward import contracts
 from onward.capture.redaction.engine import Redacted, redact
 from onward.capture.redaction.walk import Path
 from onward.errors import RedactionError
 
-TOKEN_FIELDS = ("prompt_ids", "token_ids", "logprobs")
-FIELD_NAMES = frozenset(
-    "trajectory_id session_id agent_id subordinate_profile start_timestamp end_timestamp turns task_context "
-    "metadata turn_id timestamp observation type content context memory_state available_tools "
-    "subordinates_active thought_process action tool_name tool_args raw_response sampling generation_id "
-    "continues prompt_ids token_ids logprobs temperature top_p top_k finish_reason model_digest tokens_void "
-    "signature result success output error execution_time_ms checks task_id instructions complexity_score "
-    "domain task_type group_id model total_tokens total_cost_usd outcome status completion_percentage release "
-    "release_id arm weight".split()
+_MODELS = (
+    contracts.Trajectory,
+    contracts.Turn,
+    contracts.Observation,
+    contracts.ObservationContext,
+    contracts.Action,
+    contracts.Sampling,
+    contracts.Result,
+    contracts.TaskContext,
+    contracts.TrajectoryMetadata,
+    contracts.Outcome,
+    contracts.ReleaseTag,
 )
+FIELD_NAMES = frozenset(name for model in _MODELS for name in model.model_fields)
 """Field names of the contract: never renamed, whatever a secret may be called."""
-_ENUM_VALUES = frozenset(
-    "user_message tool_result subordinate_response system_message tool_call subordinate_call response "
-    "memory_update coding research data_analysis general debugging writing researcher developer hacker "
-    "rl-trainer completed_successfully partial_completion failed abandoned candidate current stop length".split()
-)
+TOKEN_FIELDS = ("prompt_ids", "token_ids", "logprobs")
 _ID_FIELDS = frozenset(("session_id", "generation_id", "continues", "release_id"))
 _UNCHANGEABLE = frozenset(("trajectory_id", "start_timestamp", "end_timestamp"))
 _OUTSIDE_PROMPTS = frozenset((("session_id",), ("agent_id",)))
+
+
+def _literals(annotation: Any) -> set[str]:
+    """Members of every Literal within a field's type."""
+    if get_origin(annotation) is Literal:
+        return set(get_args(annotation))
+    return {member for part in get_args(annotation) for member in _literals(part)}
+
+
+_ENUM_VALUES = frozenset(
+    value
+    for model in _MODELS
+    for field in model.model_fields.values()
+    for value in _literals(field.annotation)
+)
 
 
 def redact_trajectory(document: dict[str, Any]) -> Redacted:
@@ -59,7 +75,7 @@ def redact_trajectory(document: dict[str, Any]) -> Redacted:
 
 
 def decodes_clean(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> bool:
-    """Whether the text that ``ids`` decode to holds nothing that a rule finds. A belt, for tests and audits."""
+    """Whether no rule finds anything in the text that ``ids`` decode to. A belt, for tests and audits."""
     return not redact(decode(ids)).changed
 
 
@@ -114,15 +130,20 @@ def _sampling(turn: Any) -> dict[str, Any]:
 def _mend_ids(clean: dict[str, Any], touched: Iterable[Path]) -> None:
     """Placeholders are no ids: give a usable one that says nothing about the secret."""
     for path in touched:
-        if path[0] in _UNCHANGEABLE and len(path) == 1 or _is_turn_time(path):
+        if (len(path) == 1 and path[0] in _UNCHANGEABLE) or _is_turn_time(path):
             raise RedactionError("An id or time of the trajectory holds a secret; give it a plain one.")
-        if path == ("session_id",) or path[-1] in _ID_FIELDS and path[-2:-1] in (("sampling",), ("release",)):
+        if _is_id(path):
             holder: Any = clean
             for step in path[:-1]:
                 holder = holder[step]
             kind, _, number = holder[path[-1]].strip("<>").partition(":")
             label = f"{kind}-{number}" if number.isdigit() else "text"
             holder[path[-1]] = f"redacted-{label}-{clean.get('trajectory_id')}"[:128]
+
+
+def _is_id(path: Path) -> bool:
+    in_record = path[-1] in _ID_FIELDS and path[-2:-1] in (("sampling",), ("release",))
+    return in_record or path == ("session_id",)
 
 
 def _is_turn_time(path: Path) -> bool:

@@ -12,15 +12,18 @@ import re2
 
 from onward.capture.redaction.names import NameClass
 
-NOT_VALUES = frozenset(
-    "changeme change_me change-me example placeholder redacted hidden masked none null nil undefined "
-    "true false yes no on off required optional string str int integer float number bool boolean bytes "
-    "any object array list dict text char varchar secretstr password passwd passphrase pass pwd secret "
-    "secrets token tokens apikey api_key api-key key keys auth authorization bearer basic digest cookie "
-    "session credential credentials user username env environ dummy default empty missing unset unknown "
-    "foo bar baz self this value values file os process config settings request headers".split()
+_WORDS = """
+changeme change_me change-me example placeholder redacted hidden masked none null nil undefined true
+false yes no on off required optional string str int integer float number bool boolean bytes any object
+array list dict text char varchar secretstr password passwd passphrase pass pwd secret secrets token
+tokens apikey api_key api-key key keys auth authorization bearer basic digest cookie session credential
+credentials user username env environ dummy default empty missing unset unknown foo bar baz self this
+value values file os process config settings request headers
+"""
+NOT_VALUES = frozenset(_WORDS.split())
+SCHEMES = frozenset(
+    ("bearer", "basic", "token", "digest", "apikey", "negotiate", "ntlm", "aws4-hmac-sha256", "key")
 )
-SCHEMES = frozenset("bearer basic token digest apikey negotiate ntlm aws4-hmac-sha256 key".split())
 PLACEHOLDER = r"<[A-Z][A-Z0-9_]{0,31}:[0-9]{1,9}>"
 _PLACEHOLDER = re2.compile(PLACEHOLDER.encode())
 _TEMPLATE = re2.compile(

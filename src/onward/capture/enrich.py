@@ -1,0 +1,146 @@
+"""What the collector adds to a trajectory, and the row it becomes. Pure.
+
+The identity is taken before anything here is added: two versions of Onward that guess another domain
+still agree on whether two messages are the same trajectory.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import Any
+
+from onward.capture.redaction import POLICY_VERSION
+from onward.contracts import canonical_json, sha256_hex
+
+MIXED = "mixed"
+"""``model_digest`` of a trajectory that several policies sampled: never trained on."""
+
+_DOMAIN_WORDS: dict[str, str] = {
+    "debugging": "bug debug debugging error exception traceback crash fails failing failure fix stack broken",
+    "coding": "code coding function class implement refactor script python javascript rust compile test tests "
+    "repository repo api library module program",
+    "data_analysis": "data csv dataset dataframe table column columns plot chart statistics average mean median "
+    "sql query spreadsheet regression sum",
+    "research": "research search find sources source paper papers literature compare summarize summarise "
+    "investigate survey information",
+    "writing": "write writing essay article blog email letter draft rewrite translate story poem edit "
+    "proofread",
+}
+_WORDS = {domain: frozenset(words.split()) for domain, words in _DOMAIN_WORDS.items()}
+
+
+def identity(redacted: dict[str, Any]) -> str:
+    """``<policy version>:<SHA-256>`` of the canonical JSON after redaction and before enrichment."""
+    return f"{POLICY_VERSION}:{sha256_hex(canonical_json(redacted))}"
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two identities may be one trajectory. Under different policies only a guess is possible:
+    the text may have been redacted differently, so it is not called a conflict."""
+    return one == other or one.partition(":")[0] != other.partition(":")[0]
+
+
+def enrich(document: dict[str, Any]) -> dict[str, Any]:
+    """A copy with ``domain``, ``task_type`` and ``complexity_score`` filled in where they are absent."""
+    context = dict(document["task_context"])
+    if context.get("domain") is None:
+        context["domain"] = guess_domain(document)
+    if not isinstance(context.get("task_type"), str):
+        context["task_type"] = context["domain"]
+    if context.get("complexity_score") is None:
+        context["complexity_score"] = complexity(document)
+    return {**document, "task_context": context}
+
+
+def guess_domain(document: dict[str, Any]) -> str:
+    """The domain whose words occur most in instructions and tool names; ``general`` without any."""
+    text = " ".join([document["task_context"]["instructions"], *_tools(document)])
+    words = "".join(c if c.isalnum() else " " for c in text[:20_000].lower()).split()
+    scores = {domain: sum(word in known for word in words) for domain, known in _WORDS.items()}
+    best = max(scores, key=scores.__getitem__)
+    return best if scores[best] else "general"
+
+
+def complexity(document: dict[str, Any]) -> float:
+    """0 (one plain answer) to 1: turns, distinct tools, failures, length of the request, subordinates."""
+    turns = document["turns"]
+    failed = sum(not turn["result"]["success"] for turn in turns) / len(turns)
+    delegated = any(turn["action"]["type"] == "subordinate_call" for turn in turns)
+    score = (
+        0.40 * (1.0 - math.exp(-(len(turns) - 1) / 6.0))
+        + 0.20 * min(1.0, len(set(_tools(document))) / 5.0)
+        + 0.15 * failed
+        + 0.15 * min(1.0, len(document["task_context"]["instructions"]) / 2000.0)
+        + 0.10 * delegated
+    )
+    return round(score, 4)
+
+
+def row(document: dict[str, Any], *, identity: str, stream_seq: int, ingested_at: datetime) -> dict[str, Any]:
+    """The row of table ``trajectories`` for an enriched document. Unknown text columns are empty."""
+    context, metadata = document["task_context"], document["metadata"]
+    success, completion = _success(document)
+    release = metadata.get("release") if isinstance(metadata.get("release"), dict) else {}
+    return {
+        "trajectory_id": document["trajectory_id"],
+        "session_id": document["session_id"],
+        "agent_id": document["agent_id"],
+        "model_digest": model_digest(document),
+        "model_version": metadata["model"],
+        "release_id": _text(release.get("release_id")),
+        "arm": _text(release.get("arm")),
+        "task_id": context["task_id"],
+        "task_type": context["task_type"],
+        "group_key": _text(context.get("group_id")),
+        "domain": context["domain"],
+        "start_ts": document["start_timestamp"],
+        "end_ts": document["end_timestamp"],
+        "n_turns": len(document["turns"]),
+        "success": int(success),
+        "completion": completion,
+        "tokens": tokens(document),
+        "stream_seq": stream_seq,
+        "ingested_at": ingested_at,
+        "payload_sha256": identity,
+        "payload": canonical_json(document).decode(),
+    }
+
+
+def model_digest(document: dict[str, Any]) -> str:
+    """Digest of the one policy that sampled every recorded turn; MIXED for several, empty for none."""
+    digests = {record["model_digest"] for record in _records(document) if record.get("model_digest")}
+    return digests.pop() if len(digests) == 1 else MIXED if digests else ""
+
+
+def tokens(document: dict[str, Any]) -> int:
+    """``metadata.total_tokens``, else the sampled and prompt tokens that the records hold."""
+    total = document["metadata"].get("total_tokens")
+    if isinstance(total, int):
+        return total
+    return sum(len(r.get("prompt_ids") or ()) + len(r.get("token_ids") or ()) for r in _records(document))
+
+
+def _success(document: dict[str, Any]) -> tuple[bool, float]:
+    """From ``metadata.outcome``; without one, whether the last turn is a successful response."""
+    outcome = document["metadata"].get("outcome")
+    if isinstance(outcome, dict) and "status" in outcome:
+        success = outcome["status"] == "completed_successfully"
+        share = outcome.get("completion_percentage")
+        return success, float(share) if isinstance(share, (int, float)) else float(success)
+    last = document["turns"][-1]
+    success = last["action"]["type"] == "response" and last["result"]["success"]
+    return success, float(success)
+
+
+def _records(document: dict[str, Any]) -> list[dict[str, Any]]:
+    found = [turn["action"].get("sampling") for turn in document["turns"]]
+    return [record for record in found if isinstance(record, dict)]
+
+
+def _tools(document: dict[str, Any]) -> list[str]:
+    return [name for turn in document["turns"] if (name := turn["action"].get("tool_name"))]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,211 @@
+"""Plain values into the parts of a turn: an agent hands over text, dicts and completions as they are.
+
+Pure. Everything becomes JSON here (``plain``), so that the redactor sees all of it and nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import PurePath
+from typing import Any
+
+from onward.clock import utc_text
+from onward.contracts import decode_document
+from onward.errors import ContractError
+
+MAX_TURNS = 2000
+MAX_STRING = 64 * 1024
+"""Bytes of one text, in UTF-8. Inbound limits: the collector refuses more."""
+_ACTION_TYPES = ("tool_call", "subordinate_call", "response", "memory_update")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a chat completion says: the action, and what belongs to the whole task."""
+
+    action: dict[str, Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    tokens: int = 0
+    session_id: str | None = None
+
+
+def observation(value: Any, *, first: bool) -> dict[str, Any]:
+    """``{"type", "content", …}`` of text or an object. Raises ContractError for anything else."""
+    kind = "user_message" if first else "tool_result"
+    if isinstance(value, str):
+        return {"type": kind, "content": value}
+    if isinstance(value, Mapping):
+        if "type" in value and "content" in value:
+            return dict(value)
+        return {"type": kind, "content": dict(value)}
+    if isinstance(value, (list, tuple)):
+        return {"type": kind, "content": {"items": list(value)}}
+    raise _wrong("observation", value, "text or a dict")
+
+
+def action(value: Any) -> dict[str, Any]:
+    """``{"type", …}`` of text (a response) or a dict. Raises ContractError for anything else."""
+    if isinstance(value, str):
+        return {"type": "response", "raw_response": value}
+    if isinstance(value, Mapping):
+        if "type" in value:
+            return dict(value)
+        if "tool_name" in value:
+            return {"type": "tool_call", **value}
+    raise _wrong("action", value, "text, a dict with 'type' or 'tool_name', or a chat completion")
+
+
+def result(value: Any) -> dict[str, Any]:
+    """``{"success", …}`` of None, text, a bool, a dict or an exception."""
+    if value is None:
+        return {"success": True}
+    if isinstance(value, bool):
+        return {"success": value}
+    if isinstance(value, str):
+        return {"success": True, "output": value}
+    if isinstance(value, Mapping):
+        return dict(value) if "success" in value else {"success": True, "output": dict(value)}
+    if isinstance(value, BaseException):
+        return {"success": False, "error": f"{type(value).__name__}: {value}"}
+    raise _wrong("result", value, "None, text, a bool, a dict or an exception")
+
+
+def is_completion(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return "choices" in value
+    return hasattr(value, "choices") and hasattr(value, "model_dump")
+
+
+def completion(response: Any) -> Completion:
+    """Read a chat completion: a dict, or any object with ``model_dump``. Raises ContractError."""
+    document = response if isinstance(response, Mapping) else response.model_dump(mode="json")
+    try:
+        message = document["choices"][0]["message"]
+        text = message.get("content") or ""
+        calls = message.get("tool_calls") or []
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise ContractError(
+            "completion", "The chat completion has no choices[0].message: pass the whole response."
+        ) from None
+    taken = _from_tool_calls(calls, text) or _from_text(text)
+    ours = document.get("onward") or {}
+    if ours.get("sampling"):
+        taken["sampling"] = dict(ours["sampling"])
+    metadata: dict[str, Any] = {}
+    if document.get("model"):
+        metadata["model"] = document["model"]
+    if ours.get("release"):
+        metadata["release"] = dict(ours["release"])
+    temperature = (ours.get("sampling") or {}).get("temperature")
+    if isinstance(temperature, (int, float)) and 0 <= temperature <= 2:
+        metadata["temperature"] = temperature
+    used = (document.get("usage") or {}).get("total_tokens") or 0
+    return Completion(taken, metadata, int(used), ours.get("session_id"))
+
+
+def _from_tool_calls(calls: list[Any], text: str) -> dict[str, Any] | None:
+    """The first call is the action; further ones (parallel calls) are kept beside it."""
+    if not calls:
+        return None
+    named = []
+    for call in calls:
+        function = call.get("function") or {}
+        named.append(
+            {"tool_name": function.get("name") or "", "tool_args": _arguments(function.get("arguments"))}
+        )
+    first = {"type": "tool_call", **named[0], "raw_response": text or json.dumps(calls, default=str)}
+    if len(named) > 1:
+        first["parallel_calls"] = named[1:]
+    return first
+
+
+def _from_text(text: str) -> dict[str, Any]:
+    """Text that is one JSON object with ``tool_name`` (Agent Zero's form) is a tool call."""
+    plain_answer = {"type": "response", "raw_response": text}
+    if not text.lstrip().startswith("{"):
+        return plain_answer
+    try:
+        answer = decode_document(text.encode())
+    except (ContractError, UnicodeEncodeError):
+        return plain_answer
+    name = answer.get("tool_name") if isinstance(answer, dict) else None
+    if not isinstance(name, str) or not name:
+        return plain_answer
+    arguments = answer.get("tool_args")
+    called = {"tool_name": name, "tool_args": arguments if isinstance(arguments, dict) else {}}
+    return {"type": "response" if name == "response" else "tool_call", **called, "raw_response": text}
+
+
+def _arguments(text: Any) -> dict[str, Any]:
+    if isinstance(text, Mapping):
+        return dict(text)
+    try:
+        parsed = decode_document((text or "{}").encode())
+    except (ContractError, UnicodeEncodeError, AttributeError):
+        return {"unparsed": str(text)}
+    return parsed if isinstance(parsed, dict) else {"value": parsed}
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON values only: other objects become text, NaN and infinity become null."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, datetime):
+        return utc_text(value) if value.tzinfo else value.isoformat()
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, (bytes, bytearray)):
+        return f"<{len(value)} bytes>"
+    if hasattr(value, "model_dump"):
+        return plain(value.model_dump(mode="json"))
+    return str(value)
+
+
+def cut_long(document: Any) -> tuple[Any, int]:
+    """A copy in which no text is longer than MAX_STRING bytes, and how many were cut.
+
+    Only after redaction: what is cut away is still in the token ids, so the redactor must have seen it.
+    """
+    if isinstance(document, str):
+        if len(document) * 4 <= MAX_STRING or len(document.encode()) <= MAX_STRING:
+            return document, 0
+        kept = document.encode()[: MAX_STRING - 64].decode("utf-8", "ignore")
+        return f"{kept} … [{len(document.encode()) - len(kept.encode())} bytes cut]", 1
+    if isinstance(document, dict):
+        pairs = {key: cut_long(value) for key, value in document.items()}
+        return {key: value for key, (value, _) in pairs.items()}, sum(n for _, n in pairs.values())
+    if isinstance(document, list) and any(isinstance(item, (str, dict, list)) for item in document):
+        items = [cut_long(item) for item in document]
+        return [item for item, _ in items], sum(n for _, n in items)
+    return document, 0
+
+
+def has_long_text(document: Any) -> bool:
+    """Whether some text is longer than MAX_STRING bytes in UTF-8."""
+    pending = [document]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            if len(value) * 4 > MAX_STRING and len(value.encode("utf-8", "replace")) > MAX_STRING:
+                return True
+        elif isinstance(value, dict):
+            pending += value.values()
+        elif isinstance(value, list) and value and not isinstance(value[0], (int, float)):
+            pending += value
+    return False
+
+
+def _wrong(what: str, value: Any, expected: str) -> ContractError:
+    return ContractError("turn", f"{what} is a {type(value).__name__}; expected {expected}.")
