@@ -1,0 +1,16 @@
+"""Reward: a score on every trajectory that a person can check and that silence cannot fool."""
+
+from onward.reward.components import NotApplicable, Scored, ScoringContext, Unscored
+from onward.reward.scoring import Provenance, reward_id, score
+from onward.reward.state import State
+
+__all__ = [
+    "NotApplicable",
+    "Provenance",
+    "Scored",
+    "ScoringContext",
+    "State",
+    "Unscored",
+    "reward_id",
+    "score",
+]

@@ -1,0 +1,65 @@
+"""What the rewarder remembers: windows, baselines and how far it has read. One record, one writer.
+
+The record holds float64 values in their shortest exact form, so a rewarder that starts from it gives
+the same bytes for the same messages as one that never stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from onward.contracts import canonical_json
+from onward.errors import BusError
+from onward.reward.baselines import Baselines
+from onward.reward.normalise import Window
+
+VERSION = 1
+TOTAL = "raw_total"
+"""Name of the window over raw totals, beside those of the components."""
+
+
+class State:
+    def __init__(self, window: int, stream_seq: int = 0) -> None:
+        """``window``: trailing samples per component; ``stream_seq``: the last message that counted."""
+        self.window = window
+        self.windows: dict[str, Window] = {}
+        self.baselines = Baselines()
+        self.stream_seq = stream_seq
+
+    def of(self, name: str) -> Window:
+        """The window of a component; made empty at first use."""
+        if name not in self.windows:
+            self.windows[name] = Window(self.window)
+        return self.windows[name]
+
+    def fork(self) -> State:
+        """A copy to work on: a batch whose publishing fails leaves no trace in the original."""
+        copy = State(self.window, self.stream_seq)
+        copy.windows = {name: window.fork() for name, window in self.windows.items()}
+        copy.baselines = self.baselines.fork()
+        return copy
+
+    def dump(self) -> bytes:
+        document: dict[str, Any] = {
+            "version": VERSION,
+            "stream_seq": self.stream_seq,
+            "windows": {name: window.values() for name, window in self.windows.items()},
+            "baselines": self.baselines.dump(),
+        }
+        return canonical_json(document)
+
+    @classmethod
+    def load(cls, data: bytes, window: int) -> State:
+        """``window`` may have changed since: the newest values are kept. Raises BusError for a record
+        of another version."""
+        document = json.loads(data)
+        if document["version"] != VERSION:
+            raise BusError(
+                f"The rewarder's record has version {document['version']}, this program reads {VERSION}: "
+                "run the version that wrote it, or delete the key to start new windows."
+            )
+        state = cls(window, document["stream_seq"])
+        state.windows = {name: Window(window, values) for name, values in document["windows"].items()}
+        state.baselines = Baselines.load(document["baselines"])
+        return state
