@@ -174,18 +174,24 @@ class ExtendedPart(Part):
     def _keep_foreign_values(
         cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
     ) -> Self:
-        try:
+        if info.context is not KEEP_FOREIGN or not isinstance(data, dict):
             return handler(data)
+        foreign = {name for name in cls.our_fields if data.get(name, ...) is None}
+        try:
+            known = handler(_without(data, foreign))
         except ValidationError as error:
-            if info.context is not KEEP_FOREIGN or not isinstance(data, dict):
+            faulty = {str(fault["loc"][0]) if fault["loc"] else "" for fault in error.errors()}
+            if not faulty <= cls.our_fields:
                 raise
-            foreign = {str(fault["loc"][0]) if fault["loc"] else "" for fault in error.errors()}
-            if not foreign <= cls.our_fields:
-                raise
-        known = handler({key: value for key, value in data.items() if key not in foreign})
+            foreign |= faulty
+            known = handler(_without(data, foreign))
         if known.__pydantic_extra__ is not None:
-            known.__pydantic_extra__.update({key: data[key] for key in data if key in foreign})
+            known.__pydantic_extra__.update({key: data[key] for key in foreign})
         return known
+
+
+def _without(data: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key not in names} if names else data
 
 
 class Message(Part):

@@ -122,7 +122,7 @@ def test_a_strangers_value_in_one_of_our_fields_is_kept_and_read_as_none() -> No
     document["metadata"]["release"] = "2025.1"
     document["turns"][0]["action"]["sampling"] = {"seed": 7}
     document["turns"][0]["result"]["checks"] = [1, 2]
-    document["task_context"]["group_id"] = 5
+    document["task_context"]["group_id"] = None
     message = decode(canonical_json(document), Trajectory)
     assert message.metadata.outcome is None
     assert message.metadata.release is None
