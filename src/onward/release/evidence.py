@@ -126,6 +126,10 @@ class _Intake:
         self.frontier: list[int | None] = [None, None]
         """Per arm, the newest assignment that has reported: no unit beyond the slower arm is judged."""
 
+    def reached(self, candidate: bool, assigned_at: int) -> None:
+        newest = self.frontier[candidate]
+        self.frontier[candidate] = assigned_at if newest is None else max(newest, assigned_at)
+
     def judged(self, key: str, assigned_at: int) -> bool:
         return key in self.seen.get(assigned_at // _MINUTE, ())
 

@@ -86,6 +86,8 @@ class ReleaseRecord(BaseModel):
     """An alert said that the gateways did not follow in time."""
     settled: bool = False
     """Closed, and every live gateway serves what it should."""
+    command_revision: int = 0
+    """Revision of the newest operator's command that was looked at; older ones were for others."""
     outbox: list[dict[str, Any]] = Field(default_factory=list)
     history: list[dict[str, Any]] = Field(default_factory=list)
 

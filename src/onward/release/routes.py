@@ -14,6 +14,7 @@ from typing import Any
 
 from onward.bus import Bucket
 from onward.clock import Clock
+from onward.context import Context
 from onward.contracts import canonical_json
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord
@@ -22,6 +23,13 @@ from onward.telemetry.crashpoints import crashpoint
 DESIRED = "desired"
 LEASE_SECONDS = 15.0
 """A gateway that has not written for this long is dead or has failed closed."""
+
+
+def endpoint_of(ctx: Context) -> str:
+    """URL of the gateway: as bound, else as configured."""
+    http = ctx.settings.http
+    base = ctx.endpoints.get("gateway_url") or f"http://{http.host}:{http.gateway_port}"
+    return f"{base.rstrip('/')}/v1"
 
 
 def arm(name: str, model: Model, weight: float) -> dict[str, Any]:
@@ -133,7 +141,6 @@ class Gateways:
                 self._moved[key] = (entry.revision, now - self._age(report))
             elif seen[0] != entry.revision:
                 self._moved[key] = (entry.revision, now)
-            problem = report.get("problem") or report.get("error")
             if int(report.get("revision", -1)) >= wanted_revision and digests <= set(
                 report.get("served", ())
             ):
@@ -142,8 +149,8 @@ class Gateways:
                 found.dead.add(key)
             else:
                 found.late.add(key)
-                if problem:
-                    found.refused[key] = str(problem)
+                if report.get("error"):
+                    found.refused[key] = str(report["error"])
         return found
 
     def _age(self, report: dict[str, Any]) -> float:

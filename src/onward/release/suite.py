@@ -1,16 +1,25 @@
 """The desk suite: validation tasks played by one policy, 32 at once so that the engine can batch them.
 
-Both policies play the same tasks with the same seeds; the result of a task is its program's verdict.
+Every policy plays the same tasks with the same seeds, at the temperature it is served with; the result of
+a task is its program's verdict. ``play_all`` knows no engine; ``run_desk`` asks the engine of this loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
+from onward.context import Context
 from onward.envs import desk
-from onward.release.checks import Complete
+from onward.release.checks import CheckResult, Complete, run_checks
+from onward.serving.engines import Engine, wire
+from onward.serving.engines.local import LocalEngine
+from onward.serving.registry import verify_adapter
+from onward.training import checkpoints, recipes
 
 AT_ONCE = 32
 
@@ -28,10 +37,10 @@ class TaskResult:
 async def play(task: desk.Task, complete: Complete, session_id: str) -> TaskResult:
     """One task from first message to verdict."""
     episode = desk.Episode(task)
-    messages = [dict(message) for message in episode.messages()]
+    messages = [{"role": m["role"], "content": m["content"]} for m in episode.messages()]
     done = False
     while not done:
-        answer = await complete([{**message} for message in messages], session_id)
+        answer = await complete(list(messages), session_id)
         step = episode.step(answer)
         done = step.done
         messages += [
@@ -42,13 +51,12 @@ async def play(task: desk.Task, complete: Complete, session_id: str) -> TaskResu
     return TaskResult(task.task_id, task.kind, outcome.success, outcome.completion)
 
 
-async def run_desk(
+async def play_all(
     complete: Complete,
     size: int,
     *,
     split: str = "validation",
     seed: int = 0,
-    label: str = "suite",
     at_once: int = AT_ONCE,
 ) -> list[TaskResult]:
     """Play ``size`` tasks of ``split``, in the order of ``desk.tasks``; results in the same order."""
@@ -57,6 +65,80 @@ async def run_desk(
 
     async def one(task: desk.Task) -> TaskResult:
         async with free:
-            return await play(task, complete, f"{label}-{task.task_id}")
+            return await play(task, complete, task.task_id)
 
     return list(await asyncio.gather(*(one(task) for task in tasks)))
+
+
+def completing(engine: Engine, digest: str | None, *, seed: int, max_tokens: int, label: str) -> Complete:
+    """Answers of one policy, sampled as they are served. The seed of an answer depends on the task and
+    the turn alone, so that two policies meet the same luck."""
+
+    async def complete(messages: list[dict[str, str]], session_id: str) -> str:
+        text = f"{seed}:{session_id}:{len(messages)}"
+        drawn = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
+        answer = await engine.generate(
+            messages,
+            session_id=f"{label}-{(digest or 'base')[:12]}-{seed}-{session_id}",
+            adapter=digest,
+            temperature=1.0,
+            max_tokens=max_tokens,
+            seed=drawn,
+        )
+        return answer.text
+
+    return complete
+
+
+@asynccontextmanager
+async def engine_of(ctx: Context) -> AsyncIterator[LocalEngine]:
+    """A client of the engine that the gateway of this loop started."""
+    engine = LocalEngine(wire.socket_path(ctx.settings.run_dir))
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def run_desk(
+    ctx: Context,
+    adapter_digest: str | None,
+    *,
+    split: str,
+    size: int,
+    seed: int = 0,
+    max_tokens: int,
+) -> list[TaskResult]:
+    """Play the desk with an adapter that the engine holds (None: the base model)."""
+    async with engine_of(ctx) as engine:
+        complete = completing(engine, adapter_digest, seed=seed, max_tokens=max_tokens, label="suite")
+        return await play_all(complete, size, split=split, seed=seed)
+
+
+class EngineSuite:
+    """Runs suite and checks of a release on this loop's engine. ``prepare`` makes a policy available."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._folders = ctx.settings.data_dir / "models" / "candidates"
+        self._max_tokens = recipes.for_model(ctx.settings.model.base).max_tokens
+
+    async def prepare(self, digest: str | None, object_prefix: str) -> None:
+        """Fetch, verify and load. Raises TamperedError, EngineError, ObjectError."""
+        if digest is None:
+            return
+        folder: Path = self._folders / digest
+        if not folder.exists():
+            await checkpoints.fetch(self._ctx.objects, object_prefix, folder)
+        await asyncio.to_thread(verify_adapter, folder, digest)
+        async with engine_of(self._ctx) as engine:
+            await engine.load_adapter(digest, folder)
+
+    async def run_suite(self, digest: str | None) -> list[TaskResult]:
+        size = self._ctx.settings.release.suite_size
+        return await run_desk(self._ctx, digest, split="validation", size=size, max_tokens=self._max_tokens)
+
+    async def run_checks(self, digest: str | None) -> list[CheckResult]:
+        async with engine_of(self._ctx) as engine:
+            complete = completing(engine, digest, seed=0, max_tokens=self._max_tokens, label="check")
+            return await run_checks(complete)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -125,7 +125,8 @@ async def validate(
 ) -> dict[str, Any]:
     """Run everything on both policies. The result is what a release record keeps:
 
-    ``{passed, improvement, results: {validation_results of model.deployed}, summary, not_run}``.
+    ``{passed, improvement, candidate, current, results, summary, not_run}``, where ``results`` is the
+    ``validation_results`` of model.deployed.
     """
     old_tasks, old_checks = await run_suite(current), await run_checks(current)
     new_tasks, new_checks = await run_suite(candidate), await run_checks(candidate)
@@ -140,6 +141,8 @@ async def validate(
     return {
         "passed": good and safe,
         "improvement": compared.difference,
+        "candidate": compared.candidate,
+        "current": compared.current,
         "results": {
             "benchmark_passed": good,
             "safety_checks_passed": safe,
@@ -170,3 +173,15 @@ def skipped() -> dict[str, Any]:
         "summary": {"skipped": "the training job asked for it (skip_validation)"},
         "not_run": ["benchmark", "refusal", "format", "comparison", *NOT_RUN],
     }
+
+
+class Suite(Protocol):
+    """What a releaser needs to compare two policies, named by adapter digest (None: the base model)."""
+
+    async def prepare(self, digest: str | None, object_prefix: str) -> None:
+        """Make the policy available. Raises TamperedError, EngineError."""
+        ...
+
+    async def run_suite(self, digest: str | None) -> list[TaskResult]: ...
+
+    async def run_checks(self, digest: str | None) -> list[CheckResult]: ...

@@ -1,0 +1,477 @@
+"""The releaser: one release at a time from a completed job to promoted, taken back, rejected or aborted.
+
+Each tick reads the operator's wishes and the outcome stream, changes the record by one compare-and-set,
+then carries out what the record says (``effects``). Know before changing: nothing may be decided outside
+that one write, and nothing may be done that a restart could not do again from the record alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from onward.bus import Bus
+from onward.bus.leases import Lease
+from onward.context import Context
+from onward.errors import BusError, ConflictError, ContractError, EngineError, OnwardError
+from onward.ids import new_id
+from onward.release import intake, moves, plan, rollback, validation
+from onward.release.effects import Effects
+from onward.release.evidence import ARMS, Evidence, parse
+from onward.release.gates import e_value
+from onward.release.initial import install_initial
+from onward.release.outcomes import Outcomes, StreamOutcomes
+from onward.release.plan import State
+from onward.release.record import Model, ReleaseRecord, Releases
+from onward.release.routes import alone, endpoint_of
+from onward.release.validation import Suite
+from onward.telemetry import logs
+
+log = logs.get("releaser")
+
+POLL_SECONDS = 0.5
+IDLE_SECONDS = 1.0
+PERSIST_SECONDS = 5.0
+"""Seconds of a step that a crash may cost at most: the step then only lasts longer."""
+BATCH = 500
+BATCHES_PER_TICK = 10
+RATIO_LIMIT = 1000.0
+"""E-value of the sample-ratio guard from which the split counts as broken."""
+VALIDATION_TRIES = 3
+LEASE_SECONDS = 10.0
+CONTROL_KEY = "release"
+COMMANDS = ("abort", "promote", "hold", "resume")
+OPERATOR = "an operator asked for it"
+REFUSED_SECONDS = 20.0
+"""A candidate that no gateway could load for this long is given up."""
+
+__all__ = ["COMMANDS", "Releaser", "command", "install_initial", "run"]
+
+
+class Releaser:
+    """State of the role between ticks. The record in the bucket is the truth; this is a copy of it."""
+
+    def __init__(self, ctx: Context, outcomes: Outcomes, suite: Suite, *, strategy: str = "canary") -> None:
+        bus = ctx.bus
+        self.ctx = ctx
+        self.outcomes = outcomes
+        self.suite = suite
+        self.strategy = strategy
+        self.releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), ctx.clock)
+        self.effects = Effects(ctx, self.releases)
+        self.jobs = intake.Jobs(bus.bucket("rl_jobs"), self.releases)
+        self.control = bus.bucket("rl_control")
+        self.record: ReleaseRecord | None = None
+        self._revision = 0
+        self._evidence: Evidence | None = None
+        self._dirty = True
+        self._written_at = self._ticked_at = self._heard_at = ctx.clock.monotonic()
+        self._validation: asyncio.Task[dict[str, Any]] | None = None
+        self._tries = 0
+        self._told_pin: int | None = None
+
+    async def tick(self) -> None:
+        """One look at everything. Raises BusError when the bus is away; then nothing was decided."""
+        try:
+            await self._tick()
+        except ConflictError:
+            log.warning("release record changed elsewhere; reading it again")
+            await self._forget()
+
+    async def close(self) -> None:
+        await self._forget()
+
+    async def _tick(self) -> None:
+        if self.record is None:
+            await self._load(await self.releases.unsettled())
+        pinned, is_pinned = await self._pin()
+        if self.record is None and not is_pinned:
+            await self._next_job()
+        record = self.record
+        if record is None:
+            await self._idle_routes(pinned, is_pinned)
+            return
+        if is_pinned and not record.closed:
+            await self._abort("a model is pinned")
+        else:
+            await self._obey()
+        await self._advance()
+        await self._carry_out(pinned)
+
+    # The record.
+
+    async def _load(self, found: tuple[ReleaseRecord, int] | None) -> None:
+        if found is None:
+            return
+        self.record, self._revision = found
+        self._evidence = Evidence.from_state(self.record.evidence) if self.record.evidence else None
+        self._dirty = True
+        self._written_at = self._ticked_at = self._heard_at = self.ctx.clock.monotonic()
+
+    async def _forget(self) -> None:
+        await self._stop_validation()
+        self.record, self._evidence, self._tries = None, None, 0
+
+    async def _stop_validation(self) -> None:
+        task, self._validation = self._validation, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _write(self, record: ReleaseRecord) -> None:
+        """The one compare-and-set."""
+        self.record, self._revision = await self.releases.write(record, self._revision)
+        self._written_at = self.ctx.clock.monotonic()
+
+    async def _move(self, record: ReleaseRecord) -> None:
+        """Write a record in a new state; it is carried out at the end of the tick."""
+        self._dirty = True
+        await self._write(record)
+
+    @property
+    def _open(self) -> ReleaseRecord:
+        if self.record is None:
+            raise ValueError("No release is in hand.")
+        return self.record
+
+    @property
+    def _now(self) -> moves.Now:
+        return moves.Now(self.ctx.settings, endpoint_of(self.ctx), self.ctx.clock.now())
+
+    async def current(self) -> Model:
+        return await self.releases.current() or intake.base_model(self.ctx.settings)
+
+    async def _next_job(self) -> None:
+        job = await self.jobs.next()
+        if job is None:
+            return
+        command = await self.control.get(CONTROL_KEY)
+        record = intake.propose(
+            job,
+            await self.current(),
+            await self.releases.model_keys(),
+            self.ctx.settings,
+            self.ctx.clock,
+            command.revision if command else 0,
+        )
+        revision = await self.releases.create(record)
+        await self._load((record, revision))
+        log.info("release proposed", release_id=record.release_id, job_id=record.job_id)
+
+    # What people want.
+
+    async def _pin(self) -> tuple[Model | None, bool]:
+        """(the pinned model if it is known, whether anything is pinned)."""
+        entry = await self.control.get("pin")
+        model_id = json.loads(entry.value).get("model_id") if entry else None
+        if entry is None or not model_id:
+            return None, False
+        base = intake.base_model(self.ctx.settings)
+        model = base if model_id == base.model_id else await self.releases.model(str(model_id))
+        if model is None and self._told_pin != entry.revision:
+            self._told_pin = entry.revision
+            await self.ctx.alerts.raise_(
+                "pin_unknown",
+                f"Model {str(model_id)[:64]!r} is pinned but not known: nothing is released, routes stay.",
+            )
+        return model, True
+
+    async def _idle_routes(self, pinned: Model | None, is_pinned: bool) -> None:
+        """Nothing is under way: what is pinned serves, else current. An unsaid base stays unsaid."""
+        now = await self.effects.desired.read()
+        if now is None or (is_pinned and pinned is None):
+            return
+        wanted = alone(pinned or await self.current(), None)
+        if now["arms"] != wanted["arms"]:
+            await self.effects.set_routes(wanted)
+
+    async def _obey(self) -> None:
+        """Carry out one command of the operator; what makes no sense in this state changes nothing."""
+        entry = await self.control.get(CONTROL_KEY)
+        record = self.record
+        if record is None or entry is None or entry.revision <= record.command_revision:
+            return
+        asked = json.loads(entry.value)
+        command = asked.get("command")
+        meant = asked.get("release_id") in (None, record.release_id)
+        self.record = record = record.model_copy(update={"command_revision": entry.revision})
+        if not meant or command not in COMMANDS:
+            log.warning("command ignored", command=str(command)[:20], release_id=record.release_id)
+            await self._write(record)
+        elif command == "abort" and not record.closed:
+            await self._abort(OPERATOR)
+        elif command == "hold" and record.serving and record.state is not State.HELD:
+            await self._hold("operator")
+        elif command == "resume" and record.state is State.HELD:
+            if record.held_why in ("hold", "ask", "deadline"):
+                await self._go_on(OPERATOR)
+            else:
+                await self._resume(OPERATOR)
+        elif command == "promote" and record.serving and moves.phase(record) is State.RAMPING:
+            await self._enter(record.schedule.bake, OPERATOR)
+        elif command == "promote" and record.state is State.HELD:
+            await self._go_on(OPERATOR)
+        else:
+            log.info("command has nothing to do", command=command, state=str(record.state))
+            await self._write(record)
+
+    # The states.
+
+    async def _advance(self) -> None:
+        record = self._open
+        if record.state is State.PROPOSED:
+            await self._begin(record)
+        elif record.state is State.VALIDATING:
+            await self._validate(record)
+        elif record.serving:
+            await self._serve(record)
+        self._ticked_at = self.ctx.clock.monotonic()
+
+    async def _begin(self, record: ReleaseRecord) -> None:
+        current = await self.current()
+        if intake.start_is_current(record.start_digest, current):
+            await self._move(moves.begin(record, current, self._now))
+            return
+        words = (
+            f"it was trained from {(record.start_digest or 'the base model')[:12]}, "
+            f"but {current.model_id} serves now"
+        )
+        await self._move(moves.reject(record, "stale_start", words, self._now))
+
+    async def _validate(self, record: ReleaseRecord) -> None:
+        if record.skip_validation:
+            await self._validated(record, validation.skipped())
+            return
+        if self._validation is None:
+            self._validation = asyncio.create_task(self._run_validation(record), name="validation")
+        if not self._validation.done():
+            return
+        task, self._validation = self._validation, None
+        try:
+            found = task.result()
+        except EngineError as error:
+            self._tries += 1
+            log.warning("validation failed to run", error=str(error), tries=self._tries)
+            if self._tries >= VALIDATION_TRIES:
+                await self._move(moves.reject(record, "engine_failed", str(error), self._now))
+            return
+        except OnwardError as error:
+            await self._move(moves.reject(record, "not_validated", str(error), self._now))
+            return
+        await self._validated(record, found)
+
+    async def _run_validation(self, record: ReleaseRecord) -> dict[str, Any]:
+        settings = self.ctx.settings.release
+        for model in (record.current, record.candidate):
+            await self.suite.prepare(model.adapter_digest, model.object_prefix)
+        return await validation.validate(
+            record.candidate.adapter_digest,
+            record.current.adapter_digest,
+            self.suite.run_suite,
+            self.suite.run_checks,
+            suite=settings.suite,
+            min_delta=settings.min_delta,
+        )
+
+    async def _validated(self, record: ReleaseRecord, found: dict[str, Any]) -> None:
+        """Reject, or give the candidate its name, its plan and its first traffic."""
+        record = record.model_copy(update={"validation": found})
+        self._show_scores(record)
+        choice = plan.choose(found["improvement"], self.ctx.settings.release, strategy=self.strategy)
+        if choice.strategy is None or not found["passed"]:
+            words = choice.reason if choice.strategy is None else "it failed the refusal or format checks"
+            await self._move(moves.reject(record, "validation_failed", words, self._now))
+            return
+        cursor = await self.outcomes.last_sequence()
+        started = moves.start(record, choice, await self.releases.model_keys(), cursor, self._now)
+        await self._move(started)
+        self._evidence = Evidence.from_state(started.evidence or {})
+        self._heard_at = self.ctx.clock.monotonic()
+
+    def _show_scores(self, record: ReleaseRecord) -> None:
+        by_kind = ((record.validation or {}).get("summary") or {}).get("by_kind") or {}
+        for arm, model in (("candidate", record.candidate), ("current", record.current)):
+            for kind, rates in by_kind.items():
+                gauge = self.ctx.metrics.model_benchmark_score
+                gauge.labels(model_version=model.model_id, task_type=kind).set(rates[arm])
+
+    async def _serve(self, record: ReleaseRecord) -> None:
+        """Take in evidence, then decide; state, evidence and cursor go into one write."""
+        evidence = self._evidence
+        assert evidence is not None
+        heard = await self._take_in(evidence)
+        now = self.ctx.clock.monotonic()
+        passed = now - self._ticked_at
+        verified = (
+            record.verified_revision is not None and record.verified_revision == record.desired_revision
+        )
+        counts = verified and record.state is not State.HELD
+        record = record.model_copy(
+            update={
+                "step_total": record.step_total + passed,
+                "step_served": record.step_served + (passed if counts else 0.0),
+                **(self._figures(record, evidence) if heard else {}),
+            }
+        )
+        self.record = record
+        if evidence.crossing is not None:
+            settings, endpoint, at = self._now.settings, self._now.endpoint, self._now.at
+            await self._move(rollback.take_back(record, evidence, settings, endpoint, at))
+            log.error("release taken back", release_id=record.release_id, reason=self._open.reason)
+            return
+        await self._decide(record, evidence, now, verified)
+        if self.record is record and (heard or now - self._written_at >= PERSIST_SECONDS):
+            await self._write(record)
+
+    async def _take_in(self, evidence: Evidence) -> bool:
+        """Apply what is new on the stream; whether the evidence changed."""
+        start = evidence.cursor
+        for _ in range(BATCHES_PER_TICK):
+            batch = await self.outcomes.read(evidence.cursor, BATCH)
+            for stored in batch:
+                try:
+                    event = parse(stored.sequence, stored.data, stored.stored_at)
+                except ContractError:
+                    evidence.skip(stored.sequence, "unreadable")
+                    continue
+                evidence.apply(event)
+                if event.release_id == evidence.release_id:
+                    self._heard_at = self.ctx.clock.monotonic()
+            if len(batch) < BATCH or evidence.crossing is not None:
+                break
+        return evidence.cursor != start
+
+    def _figures(self, record: ReleaseRecord, evidence: Evidence) -> dict[str, Any]:
+        summary = evidence.summary()
+        for arm, model in (("current", record.current), ("candidate", record.candidate)):
+            rate = summary["arms"][arm]["error_rate"]
+            if rate is not None:
+                self.ctx.metrics.model_error_rate.labels(model_version=model.model_id).set(rate)
+        return {
+            "evidence": evidence.state(),
+            "e_values": summary["e_values"],
+            "sessions": {arm: evidence.matured(arm) for arm in ARMS},
+        }
+
+    async def _decide(self, record: ReleaseRecord, evidence: Evidence, now: float, verified: bool) -> None:
+        """No gate crossed: hold, go on, or leave things as they are."""
+        settings = self.ctx.settings.release
+        held = record.state is State.HELD
+        quiet = now - self._heard_at > settings.lost_after_seconds + settings.reward_maturity_seconds
+        broken = e_value(evidence.gates.ratio.log_e) >= RATIO_LIMIT
+        if held and record.held_why in moves.SELF_ENDING:
+            if not quiet and not broken:
+                await self._resume("the cause of the hold is gone")
+            return
+        if held and record.held_why == "operator":
+            return
+        if not held and (quiet or broken):
+            await self._hold("silence" if quiet else "sample_ratio")
+            return
+        matured = evidence.matured() - record.step_sessions
+        verdict, shown = plan.step_verdict(
+            record.schedule,
+            record.step,
+            served=record.step_served,
+            total=record.step_total,
+            sessions=matured,
+            support=e_value(evidence.gates.support.log_e),
+        )
+        if verdict == "advance" and verified and not quiet and not broken:
+            self.record = record.model_copy(update={"shown": shown})
+            await self._go_on(f"{record.step_served:.0f} s, {matured} sessions, evidence: {shown}")
+        elif verdict in ("hold", "ask", "deadline") and not held:
+            self.record = record.model_copy(update={"shown": shown})
+            await self._hold(verdict)
+
+    async def _enter(self, step: int, why: str) -> None:
+        matured = self._evidence.matured() if self._evidence else 0
+        await self._move(moves.enter(self._open, step, matured, why, self._now))
+        log.info("release step", release_id=self._open.release_id, step=step)
+
+    async def _hold(self, why: str) -> None:
+        await self._move(moves.hold(self._open, why, self._now))
+
+    async def _resume(self, words: str) -> None:
+        self._heard_at = self.ctx.clock.monotonic()
+        await self._move(moves.resume(self._open, words, self._now))
+
+    async def _go_on(self, why: str) -> None:
+        """The step is over: the next one, or the end."""
+        record = self._open
+        if record.step == record.schedule.bake:
+            await self._move(moves.promote(record, why, self._now))
+        else:
+            await self._enter(record.step + 1, why)
+
+    async def _abort(self, words: str) -> None:
+        await self._stop_validation()
+        await self._move(moves.abort(self._open, words, self._now))
+
+    # What follows.
+
+    async def _carry_out(self, pinned: Model | None) -> None:
+        if self._dirty or self._open.outbox:
+            done = await self.effects.carry_out(self._open, pinned)
+            if done != self._open:
+                await self._write(done)
+            self._dirty = False
+        record = self._open
+        if record.desired_revision is None:
+            if record.closed:
+                await self._write(record.model_copy(update={"settled": True}))
+                await self._forget()
+            return
+        if record.verified_revision == record.desired_revision and not record.closed:
+            return
+        found = await self.effects.followed(record)
+        if found.refused and record.serving and not found.done and self.effects.waited() > REFUSED_SECONDS:
+            await self._abort(f"no gateway can load it ({next(iter(found.refused.values()))})")
+            return
+        noted = self.effects.noted(record, found)
+        if noted != record:
+            await self._write(noted)
+            if noted.settled:
+                log.info("release settled", release_id=noted.release_id, state=str(noted.state))
+                await self._forget()
+
+
+async def command(bus: Bus, name: str, release: str | None = None) -> None:
+    """Ask the releaser for one of COMMANDS; ``release`` limits it to that release. Raises ContractError."""
+    if name not in COMMANDS:
+        raise ContractError("command", f"{name!r} is no release command: expected {', '.join(COMMANDS)}.")
+    body = json.dumps({"command": name, "release_id": release}).encode()
+    await bus.bucket("rl_control").put(CONTROL_KEY, body)
+
+
+async def run(ctx: Context) -> None:
+    """The role: holds the lease, ticks, until cancelled."""
+    from onward.release.suite import EngineSuite
+
+    outcomes = StreamOutcomes(ctx.bus)
+    releaser = Releaser(ctx, outcomes, EngineSuite(ctx), strategy="canary")
+    lease = Lease(ctx.bus.bucket("rl_leases"), "releaser", new_id(), LEASE_SECONDS, ctx.clock)
+    ctx.ready["releaser"] = True
+    renewed = 0.0
+    try:
+        while True:
+            try:
+                if not lease.held:
+                    await releaser.close()
+                    await lease.acquire()
+                    renewed = ctx.clock.monotonic()
+                elif ctx.clock.monotonic() - renewed > LEASE_SECONDS / 4:
+                    await lease.renew()
+                    renewed = ctx.clock.monotonic()
+                if lease.held:
+                    await releaser.tick()
+            except ConflictError:
+                log.warning("another releaser took over")
+            except BusError as error:
+                log.warning("the bus is away", error=str(error))
+            await ctx.clock.sleep(POLL_SECONDS if releaser.record is not None else IDLE_SECONDS)
+    finally:
+        await releaser.close()
+        await outcomes.close()
+        await lease.release()

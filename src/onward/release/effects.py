@@ -1,0 +1,144 @@
+"""What follows from a release record: models, routes, events, alerts, and the proof that gateways follow.
+
+Everything here is derived from the record and may be repeated: after a crash the same record gives the
+same entries, the same desired state and the same message ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from onward.clock import utc_text
+from onward.context import Context
+from onward.contracts import canonical_json, subjects
+from onward.release import rollback
+from onward.release.plan import State
+from onward.release.record import Model, ReleaseRecord, Releases, alert
+from onward.release.routes import Desired, Followed, Gateways, alone, routes_for
+from onward.telemetry.crashpoints import crashpoint
+
+FOLLOW_SECONDS = 60.0
+"""After a change of routes, an alert when not every live gateway serves them by then."""
+
+
+def models_of(record: ReleaseRecord) -> list[Model]:
+    """The entries of ``rl_models`` that this record stands for."""
+    candidate = record.candidate
+    if record.serving:
+        return [candidate.model_copy(update={"state": "candidate"})]
+    if record.state is State.PROMOTED:
+        entries = [candidate.model_copy(update={"state": "current"})]
+        if record.current.adapter_digest is not None:
+            entries.append(record.current.model_copy(update={"state": "previous"}))
+        return entries
+    if record.started_at is not None and record.state in (State.ROLLED_BACK, State.ABORTED):
+        return [candidate.model_copy(update={"state": str(record.state)})]
+    return []
+
+
+class Effects:
+    """Carries out a record. One object per releaser; it remembers only what saves work."""
+
+    def __init__(self, ctx: Context, releases: Releases) -> None:
+        self._ctx = ctx
+        self._releases = releases
+        self.desired = Desired(ctx.bus.bucket("rl_releases"))
+        self._gateways = Gateways(ctx.bus.bucket("rl_gateways"), ctx.clock)
+        self._told_dead: set[str] = set()
+        self._wanted: dict[str, Any] | None = None
+        self._changed_at = ctx.clock.monotonic()
+
+    async def carry_out(self, record: ReleaseRecord, pinned: Model | None) -> ReleaseRecord:
+        """Models, then routes (a gateway looks the model up), then what the outbox owes.
+
+        Returns the record as it should be written next: routes noted, outbox empty.
+        """
+        for model in models_of(record):
+            await self._releases.put_model(model)
+        if record.state is State.PROMOTED:
+            await self._retire(record)
+        wanted = alone(pinned, None) if pinned is not None else routes_for(record)
+        revision = None if wanted is None else await self.set_routes(wanted)
+        for item in record.outbox:
+            await self._send(item)
+        return record.model_copy(update={"desired_revision": revision, "outbox": []})
+
+    async def set_routes(self, wanted: dict[str, Any]) -> int:
+        revision = await self.desired.set(wanted)
+        if wanted != self._wanted:
+            self._show_traffic(wanted["arms"], (self._wanted or {}).get("arms", ()))
+            self._wanted = wanted
+            self._changed_at = self._ctx.clock.monotonic()
+        return revision
+
+    def waited(self) -> float:
+        """Seconds since the routes changed."""
+        return self._ctx.clock.monotonic() - self._changed_at
+
+    async def followed(self, record: ReleaseRecord) -> Followed:
+        """Who serves the routes of ``record``; alerts about gateways that died, once each."""
+        assert record.desired_revision is not None
+        arms = self._wanted["arms"] if self._wanted else ()
+        digests = {arm["adapter_digest"] for arm in arms if arm["adapter_digest"] is not None}
+        found = await self._gateways.check(record.desired_revision, digests)
+        for name in sorted(found.dead - self._told_dead):
+            await self._ctx.alerts.raise_(
+                "gateway_dead",
+                f"Gateway {name} has been silent for its whole lease: it counts as dead.",
+                gateway=name,
+            )
+        self._told_dead = (self._told_dead | found.dead) - found.late - found.done
+        return found
+
+    def noted(self, record: ReleaseRecord, found: Followed) -> ReleaseRecord:
+        """The record after a look at the gateways: verified, or overdue with an alert, or as it was."""
+        now = self._ctx.clock.now()
+        if found.verified:
+            changes: dict[str, Any] = {"verified_revision": record.desired_revision}
+            if record.closed:
+                changes["settled"] = True
+                if record.state is not State.PROMOTED and record.started_at is not None:
+                    changes["verified_zero_at"] = utc_text(now)
+            return record.model_copy(update=changes)
+        late = self.waited() > FOLLOW_SECONDS
+        if record.overdue or not (late or rollback.over_budget(record, now)):
+            return record
+        told = alert(
+            "routes_not_verified",
+            f"Not every live gateway serves revision {record.desired_revision} after "
+            f"{FOLLOW_SECONDS:.0f} s: {', '.join(sorted(found.late)) or 'no gateway is alive'}.",
+            "critical",
+            release_id=record.release_id,
+            late=sorted(found.late),
+            dead=sorted(found.dead),
+            errors=found.refused,
+        )
+        return record.model_copy(update={"overdue": True, "outbox": record.owing(told)})
+
+    async def _retire(self, record: ReleaseRecord) -> None:
+        """Only one model is ``previous``: the one to go back to."""
+        keep = {record.current.model_id, record.candidate.model_id}
+        for key in await self._releases.model_keys():
+            model = await self._releases.model(key)
+            if model and model.model_id not in keep and model.state in ("previous", "current"):
+                await self._releases.put_model(model.model_copy(update={"state": "retired"}))
+
+    async def _send(self, item: dict[str, Any]) -> None:
+        if item["type"] == "event":
+            document = item["document"]
+            crashpoint("release.event.before")
+            await self._ctx.bus.publish(
+                subjects.MODEL_DEPLOYED, canonical_json(document), msg_id=document["deployment_id"]
+            )
+            crashpoint("release.event.after")
+            self._ctx.metrics.model_deployments.labels(status=document["metadata"]["event"]).inc()
+        else:
+            await self._ctx.alerts.raise_(item["kind"], item["message"], item["severity"], **item["facts"])
+
+    def _show_traffic(self, arms: Iterable[dict[str, Any]], before: Iterable[dict[str, Any]]) -> None:
+        gauge = self._ctx.metrics.model_traffic
+        for arm in before:
+            gauge.labels(model_version=arm["model_id"]).set(0)
+        for arm in arms:
+            gauge.labels(model_version=arm["model_id"]).set(100.0 * arm["weight"])

@@ -1,0 +1,104 @@
+"""From completed jobs to proposed releases: each commit once, in the order of completion.
+
+A job's record names the policy that its training started from; the controller refuses a candidate whose
+start does not serve any more.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from onward.bus import Bucket
+from onward.clock import Clock, utc_text
+from onward.config import Settings
+from onward.ids import derived_id, is_id
+from onward.release.plan import next_model_id
+from onward.release.record import Model, ReleaseRecord, Releases, release_id
+
+_CLOSED = ("failed", "cancelled")
+
+
+def base_model(settings: Settings) -> Model:
+    """The base model without an adapter: what serves before anything was released."""
+    name = settings.model.base if is_id(settings.model.base) else "base"
+    return Model(
+        model_id=name,
+        adapter_digest=None,
+        object_prefix="",
+        training_job_id=derived_id("base", name),
+        state="current",
+    )
+
+
+def start_is_current(start_digest: str | None, current: Model) -> bool:
+    """Whether a candidate that was trained from ``start_digest`` continues the model that serves."""
+    return start_digest == current.adapter_digest
+
+
+def propose(
+    job: dict[str, Any], current: Model, keys: list[str], settings: Settings, clock: Clock, command: int
+) -> ReleaseRecord:
+    """The record of a new release for a completed job. ``keys`` of ``rl_models`` give the model's number."""
+    commit = job["commit"]
+    job_id, epoch = str(job["job_id"]), int(commit["epoch"])
+    config = (job.get("request") or {}).get("training_config") or {}
+    metrics = (job.get("progress") or {}).get("metrics") or {}
+    reward = metrics.get("outcome_mean", metrics.get("reward_mean"))
+    samples = job.get("samples")
+    candidate = Model(
+        model_id=next_model_id(settings.model.id_pattern, keys),
+        adapter_digest=str(commit["adapter_digest"]),
+        object_prefix=str(commit["object_prefix"]),
+        training_job_id=job_id,
+        parent=current.model_id,
+        info={
+            "base_model": config.get("base_model") or settings.model.base,
+            "training_samples": samples if isinstance(samples, int) and samples > 0 else None,
+            "final_reward": float(reward) if isinstance(reward, int | float) else None,
+            "training_date": job.get("updated_at"),
+        },
+    )
+    now = utc_text(clock.now())
+    return ReleaseRecord(
+        release_id=release_id(job_id, epoch),
+        job_id=job_id,
+        epoch=epoch,
+        created_at=now,
+        updated_at=now,
+        candidate=candidate,
+        current=current,
+        start_digest=job.get("start_digest"),
+        skip_validation=bool(job.get("skip_validation")),
+        command_revision=command,
+        history=[{"at": now, "state": "proposed", "step": 0, "why": f"job {job_id} committed epoch {epoch}"}],
+    )
+
+
+class Jobs:
+    """Finds completed jobs without a release. Remembers what it has seen; the buckets are the truth."""
+
+    def __init__(self, jobs: Bucket, releases: Releases) -> None:
+        self._jobs = jobs
+        self._releases = releases
+        self._done: set[str] = set()
+
+    async def next(self) -> dict[str, Any] | None:
+        """The job that completed first and has no release yet, or None."""
+        waiting: list[tuple[int, dict[str, Any]]] = []
+        for key in await self._jobs.keys("job."):
+            if key in self._done:
+                continue
+            entry = await self._jobs.get(key)
+            if entry is None:
+                continue
+            job = json.loads(entry.value)
+            state = str(job.get("state", "")).lower()
+            if state in _CLOSED:
+                self._done.add(key)
+            elif state == "completed" and job.get("commit"):
+                if await self._releases.exists(release_id(str(job["job_id"]), int(job["commit"]["epoch"]))):
+                    self._done.add(key)
+                else:
+                    waiting.append((entry.revision, job))
+        return min(waiting, key=lambda pair: pair[0], default=(0, None))[1]

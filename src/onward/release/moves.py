@@ -1,0 +1,160 @@
+"""The moves of a release: each takes a record and gives the next one, with what it owes in the outbox.
+
+Pure. The controller decides which move and writes it by compare-and-set; nothing else changes a release.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from onward.clock import utc_text
+from onward.config import Settings
+from onward.release import events, plan
+from onward.release.evidence import Evidence, Rules
+from onward.release.plan import State
+from onward.release.record import Model, ReleaseRecord, alert
+
+HOLD_WORDS = {
+    "silence": "no outcome of either arm has come in: holding, neither back nor on",
+    "sample_ratio": "the split between the arms differs from the weights it was drawn with: holding",
+    "hold": "the step ended without proof either way: holding",
+    "ask": "the step ended without proof either way: promote or abort it",
+    "deadline": "too few matured candidate sessions before the deadline: holding",
+    "operator": "an operator asked for it",
+}
+SELF_ENDING = ("silence", "sample_ratio")
+"""Holds that end by themselves when their cause is gone."""
+
+
+@dataclass(frozen=True)
+class Now:
+    """What a move may know besides the record."""
+
+    settings: Settings
+    endpoint: str
+    at: datetime
+
+    @property
+    def text(self) -> str:
+        return utc_text(self.at)
+
+
+def phase(record: ReleaseRecord) -> State:
+    """Ramping or baking, also while held."""
+    return State.BAKING if record.step == record.schedule.bake else State.RAMPING
+
+
+def begin(record: ReleaseRecord, current: Model, now: Now) -> ReleaseRecord:
+    return record.moved(State.VALIDATING, now.text, "its start still serves", current=current)
+
+
+def start(
+    record: ReleaseRecord, choice: plan.Choice, keys: list[str], cursor: int, now: Now
+) -> ReleaseRecord:
+    """Name, schedule, empty evidence from ``cursor`` on, first traffic and its event."""
+    made = plan.make(choice, now.settings.release)
+    results = (record.validation or {}).get("results", {})
+    model_id = plan.next_model_id(now.settings.model.id_pattern, keys)
+    candidate = record.candidate.model_copy(update={"model_id": model_id, "validation": results})
+    models = (record.current.model_id, model_id)
+    evidence = Evidence(record.release_id, Rules.of(now.settings.release), cursor, models)
+    started = record.moved(
+        State.BAKING if made.bake == 0 else State.RAMPING,
+        now.text,
+        f"{made.steps[0].share:.0%}: {choice.reason}",
+        step=0,
+        candidate=candidate,
+        plan=made.state(),
+        evidence=evidence.state(),
+        started_at=now.text,
+    )
+    document = events.candidate_serves(started, now.settings, now.endpoint, now.at)
+    return _with(started, events.announced(document))
+
+
+def enter(record: ReleaseRecord, step: int, matured: int, why: str, now: Now) -> ReleaseRecord:
+    """Go to ``step``; its time and its sessions are counted from here."""
+    share = record.schedule.steps[step].share
+    return record.moved(
+        State.BAKING if step == record.schedule.bake else State.RAMPING,
+        now.text,
+        f"{share:.0%}: {why}",
+        step=step,
+        step_served=0.0,
+        step_total=0.0,
+        step_sessions=matured,
+        held_from=None,
+        held_why=None,
+        overdue=False,
+    )
+
+
+def hold(record: ReleaseRecord, why: str, now: Now) -> ReleaseRecord:
+    """Keep the weights and do not count the time; ``why`` is a key of HOLD_WORDS."""
+    words = HOLD_WORDS[why]
+    held = record.moved(State.HELD, now.text, words, held_from=phase(record), held_why=why)
+    name = record.candidate.model_id
+    return _with(held, alert("release_held", f"Release of {name}: {words}.", why=why, step=record.step))
+
+
+def resume(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
+    return record.moved(phase(record), now.text, words, held_from=None, held_why=None)
+
+
+def promote(record: ReleaseRecord, why: str, now: Now) -> ReleaseRecord:
+    """The candidate becomes current and serves everybody."""
+    done = record.moved(
+        State.PROMOTED,
+        now.text,
+        why,
+        decision="promoted",
+        reason=f"evidence: {record.shown or 'none-against'}",
+        closed_at=now.text,
+        held_from=None,
+        held_why=None,
+        overdue=False,
+    )
+    document = events.promoted(done, now.settings, now.endpoint, now.at)
+    told = alert("promoted", f"Model {record.candidate.model_id} serves everybody now.", why=why)
+    return _with(done, events.announced(document), told)
+
+
+def reject(record: ReleaseRecord, reason: str, words: str, now: Now) -> ReleaseRecord:
+    """Close it before it had any traffic."""
+    closed = record.moved(
+        State.REJECTED,
+        now.text,
+        words,
+        decision="rejected",
+        reason=f"{reason}: {words}",
+        closed_at=now.text,
+    )
+    message = f"The candidate of job {record.job_id} was rejected: {words}."
+    return _with(closed, alert("release_rejected", message, reason=reason, release_id=record.release_id))
+
+
+def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
+    """Stop it by hand, by a pin, or because nobody can load it. Had it traffic, current is announced again."""
+    closed = record.moved(
+        State.ABORTED,
+        now.text,
+        words,
+        decision="aborted",
+        reason=words,
+        closed_at=now.text,
+        held_from=None,
+        held_why=None,
+        overdue=False,
+    )
+    owed: list[dict[str, Any]] = []
+    if record.started_at is not None:
+        document = events.restored(closed, now.settings, now.endpoint, now.at, event="aborted", reason=words)
+        owed.append(events.announced(document))
+    message = f"Release of {record.candidate.model_id} was aborted: {words}."
+    return _with(closed, *owed, alert("release_aborted", message))
+
+
+def _with(record: ReleaseRecord, *owed: dict[str, Any]) -> ReleaseRecord:
+    return record.model_copy(update={"outbox": record.owing(*owed)})
