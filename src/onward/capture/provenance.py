@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.contracts import canonical_json
-from onward.errors import ConfigError, NotFoundError
+from onward.errors import ConfigError, ContractError, NotFoundError
 
 KEY_FILE = "gateway.key"
 KEY_BYTES = 32
@@ -36,7 +36,7 @@ def verify(record: Mapping[str, Any], key: bytes) -> bool:
         return False
     try:
         return hmac.compare_digest(sign(record, key).encode(), given.encode())
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, ContractError):
         return False
 
 

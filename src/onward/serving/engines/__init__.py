@@ -44,7 +44,7 @@ class Engine(Protocol):
         max_tokens: int | None = None,
         seed: int | None = None,
     ) -> Generation:
-        """``max_tokens`` None: what the context still holds, at most a few hundred. ``temperature`` 0: greedy.
+        """``max_tokens`` None: what the context holds, at most a few hundred. ``temperature`` 0 is greedy.
 
         Raises RequestRefusedError (the caller's fault) or EngineError (the engine's, or an adapter that
         is not loaded).

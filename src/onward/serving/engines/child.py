@@ -44,10 +44,10 @@ class EngineServer:
     validation can come and go without taking each other's adapters away.
     """
 
-    def __init__(self, sampling: SamplingThread, max_context: int, memory_tokens: int = 2_000_000) -> None:
+    def __init__(self, sampling: SamplingThread, memory_tokens: int = 2_000_000) -> None:
         self._sampling = sampling
         self._chat = Chat(sampling.policy.tokenizer)
-        self._max_context = max_context
+        self._max_context = sampling.max_context
         self._memory = SessionMemory(memory_tokens)
         self._connections: set[_Connection] = set()
         self._loaded: set[str] = set()
@@ -120,7 +120,8 @@ class EngineServer:
         if room < 1 or wanted > room:
             raise RequestRefusedError(
                 f"The prompt has {len(full)} tokens and {request['max_tokens'] or 'some'} more were asked "
-                f"for, but the context holds {self._max_context}: shorten the conversation or lower max_tokens."
+                f"for, but the context holds {self._max_context}: shorten the conversation or lower "
+                f"max_tokens."
             )
         generation_id = str(uuid.uuid4())
         sample = await self._sampling.sample(
@@ -236,7 +237,7 @@ async def _run(arguments: argparse.Namespace) -> None:
         gather_seconds=arguments.gather_ms / 1000,
     )
     await sampling.start()
-    engine = EngineServer(sampling, arguments.max_context)
+    engine = EngineServer(sampling)
     arguments.socket.unlink(missing_ok=True)
     server = await asyncio.start_unix_server(engine.serve, path=str(arguments.socket))
     os.chmod(arguments.socket, 0o600)

@@ -56,6 +56,11 @@ class SamplingThread:
         return self._policy
 
     @property
+    def max_context(self) -> int:
+        """Tokens of prompt and answer together: what was asked for, or less where the model ends before."""
+        return min(self._context, self.policy.shape.max_positions)
+
+    @property
     def running(self) -> int:
         return len(self._waiting)
 
@@ -189,6 +194,8 @@ class SamplingThread:
                     future, error=EngineError(f"Adapter {digest[:12]} was unloaded during the call.")
                 )
         self.policy.remove_adapter(digest)
+        assert self._sampler is not None
+        self._sampler.forget_prefixes()
 
     def _resolve(
         self, future: asyncio.Future[Any], value: Any = None, *, error: Exception | None = None
