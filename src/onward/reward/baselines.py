@@ -1,6 +1,6 @@
 """What a type of task usually takes: running mean and deviation of four measures of effort.
 
-Only trajectories that achieved something count: a give-up says nothing about how long the work takes.
+Only trajectories with a completion score above 0 count: a give-up says nothing about how long the work takes.
 The statistics are Welford's (Technometrics 4(3), 1962) up to ``MEMORY`` samples and forget
 exponentially after that, so a baseline follows an agent that gets better.
 """

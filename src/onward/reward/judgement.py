@@ -35,17 +35,10 @@ def judge(trajectory: Trajectory) -> Judgement:
     if outcome is None:
         status, completion, why = _derive(trajectory)
         return Judgement(status, status == "completed_successfully", completion, True, unparsable, why)
-    given = outcome.completion_percentage
-    if outcome.status == "completed_successfully":
-        completion = 1.0
-    elif outcome.status == "partial_completion":
-        completion = 0.0 if given is None else float(given)
-    else:
-        completion = 0.0
+    success = outcome.status == "completed_successfully"
+    completion = 1.0 if success else float(outcome.completion_percentage or 0.0)
     why = f"the agent reported {outcome.status}"
-    return Judgement(
-        outcome.status, outcome.status == "completed_successfully", completion, False, unparsable, why
-    )
+    return Judgement(outcome.status, success, completion, False, unparsable, why)
 
 
 def _derive(trajectory: Trajectory) -> tuple[Status, float, str]:
@@ -54,5 +47,4 @@ def _derive(trajectory: Trajectory) -> tuple[Status, float, str]:
         return "failed", 0.0, "no status was given and the last result is a failure"
     if last.action.type == "response":
         return "completed_successfully", 1.0, "no status was given; a final response was delivered"
-    good = sum(turn.result.success for turn in trajectory.turns) / len(trajectory.turns)
-    return "partial_completion", good, "no status was given; the work ended without a final response"
+    return "abandoned", 0.0, "no status was given; the work ended without a final response"

@@ -23,6 +23,7 @@ from onward.contracts import (
 from onward.ids import derived_id
 from onward.reward.baselines import task_type
 from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored, built_in
+from onward.reward.components.task_completion import completion_score
 from onward.reward.judgement import Judgement, judge
 from onward.reward.normalise import Normalised
 from onward.reward.state import TOTAL, State
@@ -109,7 +110,7 @@ def _remember(
     for name, scored in scores.items():
         state.of(name).add(scored.score)
     state.of(TOTAL).add(total.raw_total)
-    if judgement.completion > 0.0:
+    if completion_score(judgement) > 0.0:
         state.baselines.add(trajectory)
 
 

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from onward.contracts import canonical_json
-from onward.errors import BusError
+from onward.errors import ConfigError
 from onward.reward.baselines import Baselines
 from onward.reward.normalise import Window
 
@@ -51,11 +51,11 @@ class State:
 
     @classmethod
     def load(cls, data: bytes, window: int) -> State:
-        """``window`` may have changed since: the newest values are kept. Raises BusError for a record
-        of another version."""
+        """``window`` may have changed since: the newest values are kept. Raises ConfigError for a
+        record of another version."""
         document = json.loads(data)
         if document["version"] != VERSION:
-            raise BusError(
+            raise ConfigError(
                 f"The rewarder's record has version {document['version']}, this program reads {VERSION}: "
                 "run the version that wrote it, or delete the key to start new windows."
             )
