@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     AllowInfNan,
@@ -34,6 +34,9 @@ from onward.ids import ID_PATTERN, is_id
 
 KEEP_FOREIGN = {"foreign": "keep"}
 """Validation context of the decoder: values of another shape in ``ours`` fields are kept, not refused."""
+
+MAX_FAULTS = 100
+"""Faults of one value that are looked at one by one; a hostile message can have a million."""
 
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 
@@ -84,6 +87,9 @@ Positive = Annotated[int, Strict(), Field(ge=1), BeforeValidator(_whole, json_sc
 """An integer in JSON Schema's sense, 1 or more."""
 TokenId = Annotated[int, Strict(), Field(ge=0)]
 Object = dict[Text, Any]
+T = TypeVar("T")
+ListOf = Annotated[list[T], Field(fail_fast=True)]
+"""A list that is refused at its first bad item."""
 Id = Annotated[
     str,
     BeforeValidator(_id, json_schema_input_type=str),
@@ -180,6 +186,8 @@ class ExtendedPart(Part):
         try:
             known = handler(_without(data, foreign))
         except ValidationError as error:
+            if error.error_count() > len(cls.our_fields) * MAX_FAULTS:
+                raise
             faulty = {str(fault["loc"][0]) if fault["loc"] else "" for fault in error.errors()}
             if not faulty <= cls.our_fields:
                 raise

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import ValidationError
 
 from onward.clock import utc_text
-from onward.contracts.base import KEEP_FOREIGN, Part
+from onward.contracts.base import KEEP_FOREIGN, MAX_FAULTS, Part
 from onward.errors import ContractError
 
 MAX_BYTES = 1 << 20
@@ -189,6 +189,14 @@ def _bounded(text: str) -> int:
 
 
 def _validate(document: Any, model: type[M]) -> M:
+    if isinstance(document, dict) and model.model_config.get("extra") == "forbid":
+        unknown = sum(name not in model.model_fields for name in document)
+        if unknown:
+            known = ", ".join(model.model_fields)
+            raise ContractError(
+                "schema",
+                f"{model.__name__} has {unknown} unknown field(s) at the top level; it knows {known}.",
+            )
     try:
         return model.model_validate(document, context=KEEP_FOREIGN)
     except ValidationError as error:
@@ -196,19 +204,16 @@ def _validate(document: Any, model: type[M]) -> M:
 
 
 def _explain(error: ValidationError, model: type[Part]) -> str:
-    """One sentence on the first mistake, made of field names, positions and what was expected alone."""
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    more = f" ({len(faults) - 1} more)" if len(faults) > 1 else ""
-    first = faults[0]
-    if first["type"] == "extra_forbidden":
-        return (
-            f"{model.__name__} has a field at the top level that its schema does not know; "
-            f"it knows {', '.join(model.model_fields)}{more}."
-        )
+    """One sentence on the first fault, made of field names, positions and what was expected alone."""
+    count = error.error_count()
+    if count > MAX_FAULTS:
+        return f"{model.__name__} does not fit its schema in {count} places."
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     subject, _, expected = first["msg"].partition(" ")
     what = expected if subject in ("Input", "List", "String", "Dictionary") else first["msg"]
     if first["type"] == "missing":
         what = "is required"
+    more = f" ({count - 1} more)" if count > 1 else ""
     return f"{model.__name__}{_path(first['loc'])} {what}{more}."
 
 

@@ -16,6 +16,7 @@ from onward.contracts.base import (
     ExtendedPart,
     Flag,
     Id,
+    ListOf,
     Message,
     Number,
     Part,
@@ -51,7 +52,7 @@ class DeploymentConfig(Part):
     model_name: Text = required("Name of the model there.")
     rollout_strategy: Literal["canary", "blue_green", "immediate"] = required("How traffic moves.")
     traffic_percentage: Percentage | None = optional("Share of traffic in percent.")
-    ramp_schedule: list[RampStep] | None = optional("Planned shares of traffic.")
+    ramp_schedule: ListOf[RampStep] | None = optional("Planned shares of traffic.")
 
 
 class ValidationResults(Part):

@@ -16,6 +16,7 @@ from onward.contracts.base import (
     ExtendedPart,
     Flag,
     Id,
+    ListOf,
     Message,
     Number,
     Object,
@@ -46,8 +47,8 @@ class DatasetFilter(Part):
     min_reward: Number | None = optional("Minimum reward.")
     max_trajectory_length: Positive | None = optional("Maximum number of turns.")
     date_range: DateRange | None = optional("Time range of the trajectories.")
-    task_domains: list[Domain] | None = optional("Only these task domains.")
-    exclude_subordinate_profiles: list[Text] | None = optional("Not these subordinate profiles.")
+    task_domains: ListOf[Domain] | None = optional("Only these task domains.")
+    exclude_subordinate_profiles: ListOf[Text] | None = optional("Not these subordinate profiles.")
 
 
 class DatasetSpec(ExtendedPart):
@@ -94,10 +95,10 @@ class TrainingConfig(Part):
 class EvaluationSpec(Part):
     enabled: Flag | None = optional("Whether to evaluate during training.")
     holdout_size: Share | None = optional("Part of the data held out.")
-    metrics: list[Literal["reward", "task_completion", "efficiency", "loss", "kl_divergence"]] | None = (
+    metrics: ListOf[Literal["reward", "task_completion", "efficiency", "loss", "kl_divergence"]] | None = (
         optional("Metrics to compute.")
     )
-    benchmark_tasks: list[Text] | None = optional("Benchmark tasks to evaluate on.")
+    benchmark_tasks: ListOf[Text] | None = optional("Benchmark tasks to evaluate on.")
 
 
 class RequestMetadata(Part):

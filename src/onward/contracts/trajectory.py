@@ -16,6 +16,7 @@ from onward.contracts.base import (
     ExtendedPart,
     Flag,
     Id,
+    ListOf,
     Message,
     Number,
     Object,
@@ -38,7 +39,7 @@ SubordinateProfile = Literal["researcher", "developer", "hacker", "rl-trainer"]
 
 class ObservationContext(Part):
     memory_state: Object | None = optional("Snapshot of the agent's memory.")
-    available_tools: list[Text] | None = optional("Tools available at this turn.")
+    available_tools: ListOf[Text] | None = optional("Tools available at this turn.")
     subordinates_active: Count | None = optional("Number of active subordinate agents.")
 
 
@@ -61,9 +62,9 @@ class Sampling(Part):
     continues: Id | None = nullable(
         "Generation whose prompt and completion tokens this prompt extends; null when prompt_ids is whole."
     )
-    prompt_ids: list[TokenId] = required("Prompt tokens: all of them, or those after `continues`.")
-    token_ids: list[TokenId] = required("Sampled tokens, the end-of-turn token included.")
-    logprobs: list[Number] = required("Natural log-probability of each sampled token when it was drawn.")
+    prompt_ids: ListOf[TokenId] = required("Prompt tokens: all of them, or those after `continues`.")
+    token_ids: ListOf[TokenId] = required("Sampled tokens, the end-of-turn token included.")
+    logprobs: ListOf[Number] = required("Natural log-probability of each sampled token when it was drawn.")
     temperature: Annotated[Number, Field(ge=0)] = required("Sampling temperature; the log-probs include it.")
     top_p: Annotated[Number, Field(gt=0, le=1)] = required("Nucleus mass; 1 means all.")
     top_k: Positive | None = nullable("Number of tokens kept; null means full support.")
@@ -98,7 +99,7 @@ class Turn(Part):
     turn_id: Positive = required("Number of the turn, from 1.")
     timestamp: Timestamp = required("When the turn began.")
     observation: Observation = required("What the agent saw.")
-    thought_process: list[Text] | None = optional("The agent's thoughts before the action.")
+    thought_process: ListOf[Text] | None = optional("The agent's thoughts before the action.")
     action: Action = required("What the agent did.")
     result: Result = required("What came of it.")
 
@@ -153,6 +154,6 @@ class Trajectory(Message):
     subordinate_profile: SubordinateProfile | None = nullable("Profile when the agent is a subordinate.")
     start_timestamp: Timestamp = required("When the trajectory began.")
     end_timestamp: Timestamp = required("When the trajectory ended.")
-    turns: Annotated[list[Turn], Field(min_length=1)] = required("The turns, in order.")
+    turns: Annotated[ListOf[Turn], Field(min_length=1)] = required("The turns, in order.")
     task_context: TaskContext = required("The task.")
     metadata: TrajectoryMetadata = required("Model, cost, outcome, release and whatever the agent adds.")

@@ -319,3 +319,14 @@ def test_decode_document_reads_what_has_no_contract() -> None:
     assert decode_document(b'{"job_id": "x"}') == {"job_id": "x"}
     with pytest.raises(ContractError):
         decode_document(b"[[1]]", max_depth=1)
+
+
+def test_a_message_with_a_hundred_thousand_faults_is_refused_without_listing_them() -> None:
+    many = b",".join([b"{}"] * 100_000)
+    assert str(refused(b'{"turns":[' + many + b"]}")) == ("Trajectory.trajectory_id is required (11 more).")
+    document = {**examples.REWARD, "reward_components": {str(i): 5 for i in range(50_000)}}
+    with pytest.raises(ContractError, match=r"^Reward does not fit its schema in 50000 places\.$"):
+        decode(canonical_json(document), Reward)
+    unknown = canonical_json({**examples.REWARD, **{str(i): i for i in range(50_000)}})
+    with pytest.raises(ContractError, match=r"^Reward has 50000 unknown field\(s\) at the top level"):
+        decode(unknown, Reward)
