@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import Depends
 
+from onward.api import status
 from onward.context import Context
 from onward.httpbase import Server, check_exposure, load_keys, make_app, require
 from onward.telemetry import logs
 
-Status = Callable[[], Awaitable[dict[str, Any]]]
 _log = logs.get("api")
 
 
-async def run(ctx: Context, status: Status | None = None) -> None:
-    """Serve until cancelled. ``status`` is what ``onward status`` shows; without it, the roles' readiness."""
+async def run(ctx: Context) -> None:
+    """Serve until cancelled. Raises PortBusyError, ConfigError."""
     http = ctx.settings.http
     check_exposure(http.host, http.keys)
     app = make_app(
@@ -30,7 +29,8 @@ async def run(ctx: Context, status: Status | None = None) -> None:
 
     @app.get("/status", dependencies=[Depends(require("read"))])
     async def show_status() -> dict[str, Any]:
-        return await status() if status is not None else {"ready": dict(ctx.ready)}
+        found = await status.collect(ctx.bus, ctx.warehouse, ctx.settings, ctx.clock)
+        return {**found, "ready": dict(ctx.ready)}
 
     server = Server(app, http.host, http.api_port, what="The api (http.api_port)")
     await server.start()
