@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.bus import Bus, NatsServer
+from onward.bus import BUCKETS, STREAMS, Bus, NatsServer
 
 
 @pytest.fixture(scope="session")
@@ -24,9 +24,9 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
 async def bare_bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
     """A connection to a server without any stream."""
     bus = await Bus.connect(nats_server.url, token=nats_server.token, name="test")
-    for info in await bus.js.streams_info():
-        await bus.js.delete_stream(str(info.config.name))
+    await _delete_all(bus)
     yield bus
+    await _delete_all(bus)
     await bus.close()
 
 
@@ -35,7 +35,8 @@ async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
     """A connection with every declared stream and bucket, all empty and without consumers."""
     bus = await Bus.connect(nats_server.url, token=nats_server.token, name="test")
     for info in await bus.js.streams_info():
-        if info.state.last_seq or info.state.consumer_count:
+        declared = str(info.config.name).removeprefix("KV_") in {*STREAMS, *BUCKETS}
+        if info.state.last_seq or info.state.consumer_count or not declared:
             await bus.js.delete_stream(str(info.config.name))
     await bus.ensure_streams(migrate=True)
     yield bus
@@ -49,3 +50,8 @@ async def own_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
     await server.start()
     yield server
     await server.stop()
+
+
+async def _delete_all(bus: Bus) -> None:
+    for info in await bus.js.streams_info():
+        await bus.js.delete_stream(str(info.config.name))

@@ -37,6 +37,8 @@ MAX_PAYLOAD = 8 * 1024 * 1024
 large arrives and is put aside with a reason instead of breaking its sender's connection."""
 MAX_STORE = "32GB"
 START_SECONDS = 20.0
+LOCK_SECONDS = 5.0
+"""How long a start waits for the last server on the same store to be gone."""
 
 
 class NatsServer:
@@ -218,7 +220,7 @@ class NatsServer:
     async def _lock(self, path: Path) -> int:
         """Hold the store for our child. A server killed a moment ago may still have it: wait a little."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        for _ in range(50):
+        for _ in range(max(1, round(LOCK_SECONDS / 0.1))):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return descriptor
