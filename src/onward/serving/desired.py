@@ -163,8 +163,9 @@ class DesiredState:
         await self._unload_others(wanted)
 
     async def _load(self, wanted: Routes) -> None:
+        held = set(await self._engine.adapters()) if wanted.digests else set()
         for arm in wanted.arms:
-            if arm.adapter_digest is not None:
+            if arm.adapter_digest is not None and arm.adapter_digest not in held & self._probes.keys():
                 folder = await self._registry.fetch(arm.model_id, arm.adapter_digest)
                 await self._load_one(arm, folder)
         missing = wanted.digests - set(await self._engine.adapters())

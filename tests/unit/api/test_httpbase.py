@@ -221,6 +221,13 @@ async def test_an_address_of_another_machine_is_one_sentence():
         await Server(make_app("t", keys=ApiKeys({}), ready=dict), "203.0.113.1", 0, what="The api").start()
 
 
+def test_answers_do_not_wait_40_ms_for_an_acknowledgement():
+    """asyncio sets TCP_NODELAY only on sockets that name their protocol."""
+    listener = Server(make_app("t", keys=ApiKeys({}), ready=dict), "127.0.0.1", 0)._bind()
+    assert listener.proto == socket.IPPROTO_TCP
+    listener.close()
+
+
 def test_errors_keep_their_headers():
     error = HttpError(429, "Wait.", headers={"Retry-After": "1"})
     assert error.response().headers["retry-after"] == "1"
@@ -230,24 +237,28 @@ class _Context:
     def __init__(self, folder):
         self.settings = Settings(data_dir=folder, http=HttpSettings.model_validate({"api_port": 0}))
         self.metrics, self.ready, self.endpoints = Metrics(), {"collector": True}, {}
+        self.bus = self.warehouse = self.clock = None
 
 
-async def test_the_api_role_serves_readiness_and_status_until_cancelled(tmp_path):
+async def test_the_api_role_serves_readiness_and_status_until_cancelled(tmp_path, monkeypatch):
     ctx = _Context(tmp_path)
 
-    async def status():
+    async def collect(*_):
         return {"jobs": 3}
 
-    role = asyncio.create_task(service.run(ctx, status))  # type: ignore[arg-type]
-    while "api_url" not in ctx.endpoints:
-        await asyncio.sleep(0.01)
+    monkeypatch.setattr(service.status, "collect", collect)
+    role = asyncio.create_task(service.run(ctx))  # type: ignore[arg-type]
+    async with asyncio.timeout(10):
+        while "api_url" not in ctx.endpoints:
+            await asyncio.sleep(0.01)
     key = (tmp_path / "run" / "api.key").read_text()
     async with httpx.AsyncClient(base_url=ctx.endpoints["api_url"]) as client:
         assert (await client.get("/ready")).status_code == 200
         ctx.ready["collector"] = False
         assert (await client.get("/ready")).json()["reasons"] == {"collector": "not ready"}
         assert (await client.get("/status")).status_code == 401
-        assert (await client.get("/status", headers=_bearer(key))).json() == {"jobs": 3}
+        shown = (await client.get("/status", headers=_bearer(key))).json()
+        assert shown["jobs"] == 3 and shown["ready"]["api"] is True
     role.cancel()
     with pytest.raises(asyncio.CancelledError):
         await role

@@ -1,0 +1,169 @@
+import asyncio
+import json
+from datetime import timedelta
+
+import pytest
+from serving_world import World, eventually, outcome_id
+
+from onward.clock import ManualClock, utc_text
+from onward.serving.router import choose
+
+
+@pytest.fixture
+async def world(bus, tmp_path):
+    async with World(bus, tmp_path, clock=ManualClock()) as world:
+        yield world
+
+
+async def _open_release(world, release="r1"):
+    one = await world.register("agent-zero-rl-v1", 1.0)
+    two = await world.register("agent-zero-rl-v2", 2.0)
+    await world.served(await world.desire(("agent-zero-rl-v1", one), ("agent-zero-rl-v2", two), 0.5, release))
+    return one, two
+
+
+async def _kinds(world):
+    return [(outcome.session_id, outcome.kind, outcome.value) for outcome in await world.outcomes()]
+
+
+async def test_the_first_reward_of_a_session_is_its_outcome(world):
+    await _open_release(world)
+    answer = await world.ask("s1")
+    await world.reward("s1", success=True, release_id="r1")
+    await world.reward("s1", success=False, release_id="r1")
+    await world.reward("never-seen", success=False, release_id="r1")
+    await world.rewards_read()
+    (outcome,) = await world.outcomes()
+    release = answer["onward"]["release"]
+    assert (outcome.session_id, outcome.kind, outcome.value) == ("s1", "reward", 1.0)
+    assert (outcome.arm, outcome.weight, outcome.release_id) == (release["arm"], 0.5, "r1")
+    assert outcome.model_id == answer["model"]
+    assert outcome.outcome_id == outcome_id("s1", "r1", "reward")
+
+
+async def test_redelivery_and_a_second_gateway_cannot_count_twice(world, tmp_path):
+    await _open_release(world)
+    await world.ask("s1")
+    reward = await world.reward("s1", release_id="r1")
+    await world.rewards_read()
+    world.gateway.outcomes._seen.clear()  # as after a restart, before the stream was read again
+    from onward.bus import Message
+    from onward.contracts import encode
+
+    message = Message(encode(reward), {}, "agent.rl.reward.v1", 1, 2, world.clock.now())
+    await world.gateway.outcomes.on_rewards([message, message])
+    assert await _kinds(world) == [("s1", "reward", 1.0)]
+
+
+async def test_an_unreadable_answer_is_an_error_and_a_failed_task(world):
+    await _open_release(world)
+    await world.ask("s1")
+    await world.reward("s1", success=False, outcome={"unparsable": True}, release_id="r1")
+    await world.rewards_read()
+    assert await _kinds(world) == [("s1", "error", 1.0), ("s1", "reward", 0.0)]
+
+
+async def test_a_failed_task_is_no_error(world):
+    await _open_release(world)
+    await world.ask("s1")
+    await world.reward("s1", success=False, release_id="r1")
+    await world.rewards_read()
+    assert await _kinds(world) == [("s1", "reward", 0.0)]
+
+
+async def test_a_false_claim_is_counted_and_the_own_record_decides(world):
+    await _open_release(world)
+    arm = (await world.ask("s1"))["onward"]["release"]["arm"]
+    other = "current" if arm == "candidate" else "candidate"
+    await world.reward("s1", release_id="r1", arm=other)
+    await world.ask("s2")
+    await world.reward("s2", release_id="another")
+    await world.rewards_read()
+    assert [(o.session_id, o.arm) for o in await world.outcomes()] == [
+        ("s1", arm),
+        ("s2", choose("r1", "s2", 0.5)),
+    ]
+    assert world.gateway._metrics.mismatches._value.get() == 2
+
+
+async def test_rewards_from_before_the_assignment_or_an_earlier_release_do_not_count(world):
+    one, two = await _open_release(world)
+    await world.ask("s1")
+    await world.served(await world.desire(("agent-zero-rl-v1", one), ("agent-zero-rl-v2", two), 0.5, "r2"))
+    await world.clock.advance(1)
+    await world.ask("s1")
+    await world.reward("s1", release_id="r1")  # late, of the earlier release
+    early = utc_text(world.clock.now() - timedelta(seconds=5))
+    reward = await world.reward("s2", release_id="r2")
+    await world.rewards_read()
+    await world.ask("s2")
+    await world.bus.publish(
+        "agent.rl.reward.v1",
+        json.dumps(json.loads(reward.model_dump_json(exclude_none=True)) | {"timestamp": early}).encode(),
+        msg_id="again",
+    )
+    await world.rewards_read()
+    assert await _kinds(world) == []
+    assert world.gateway._metrics.mismatches._value.get() == 0
+
+
+async def test_nothing_is_counted_outside_a_release(world):
+    await world.ask("s1")
+    await world.reward("s1")
+    await world.rewards_read()
+    assert await _kinds(world) == []
+    assert await world.bus.bucket("rl_sessions").keys() == []
+
+
+async def test_a_session_without_any_outcome_is_lost_on_its_arm(world):
+    await _open_release(world)
+    arms = {name: (await world.ask(name))["onward"]["release"]["arm"] for name in ("s1", "s2", "s3")}
+    await world.reward("s1", release_id="r1")
+    await world.rewards_read()
+    await world.clock.advance(599)
+    assert await world.gateway.outcomes.sweep() == 0
+    await world.clock.advance(2)
+
+    async def lost():
+        await world.gateway.outcomes.sweep()
+        return len(await world.outcomes()) == 3
+
+    await eventually(lost)
+    found = {(o.session_id, o.kind, o.value, o.arm) for o in await world.outcomes()}
+    assert found == {
+        ("s1", "reward", 1.0, arms["s1"]),
+        ("s2", "lost", 1.0, arms["s2"]),
+        ("s3", "lost", 1.0, arms["s3"]),
+    }
+    await world.clock.advance(2000)
+    await asyncio.sleep(0.1)
+    assert await world.gateway.outcomes.sweep() == 0
+
+
+async def test_after_a_rollback_nobody_is_lost(world):
+    one, _ = await _open_release(world)
+    await world.ask("s1")
+    await world.served(await world.desire(("agent-zero-rl-v1", one), None, release_id="r1"))
+    await world.clock.advance(2000)
+    assert await world.gateway.outcomes.sweep() == 0
+    assert await world.outcomes() == []
+
+
+async def test_a_restart_knows_who_owes_an_outcome_and_who_does_not(bus, tmp_path):
+    clock = ManualClock()
+    async with World(bus, tmp_path, clock=clock) as world:
+        await _open_release(world)
+        for name in ("s1", "s2"):
+            await world.ask(name)
+        await world.reward("s1", release_id="r1")
+        await world.rewards_read()
+    await clock.advance(601)
+    async with World(bus, tmp_path, clock=clock) as world:
+
+        async def lost():
+            await world.gateway.outcomes.load_sessions()
+            await world.gateway.outcomes.sweep()
+            return len(await world.outcomes()) == 2
+
+        await eventually(lost)
+        assert sorted(await _kinds(world)) == [("s1", "reward", 1.0), ("s2", "lost", 1.0)]
