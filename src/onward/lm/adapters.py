@@ -33,7 +33,13 @@ class Adapter:
     """Trainable ``A`` and ``B`` of every projection in ``layers``; a layer not listed has base weights."""
 
     def __init__(
-        self, shape: Shape, rank: int, alpha: float, layers: Sequence[int], device: torch.device, seed: int = 0
+        self,
+        shape: Shape,
+        rank: int,
+        alpha: float,
+        layers: Sequence[int],
+        device: torch.device,
+        seed: int = 0,
     ) -> None:
         """``B`` starts at zero, so a new adapter changes nothing; ``A`` is Kaiming-uniform as in peft."""
         self.shape = shape
@@ -124,8 +130,12 @@ class Adapter:
         config = json.loads(config_path.read_text())
         _refuse_other_kinds(config, folder)
         tensors = load_file(tensor_path)
-        layers = sorted({int(name.split(".layers.")[1].split(".")[0]) for name in tensors if ".layers." in name})
-        adapter = cls(shape, int(config["r"]), float(config["lora_alpha"]), layers or range(shape.layers), device)
+        layers = sorted(
+            {int(name.split(".layers.")[1].split(".")[0]) for name in tensors if ".layers." in name}
+        )
+        adapter = cls(
+            shape, int(config["r"]), float(config["lora_alpha"]), layers or range(shape.layers), device
+        )
         unknown = set(tensors) - set(adapter.params)
         if unknown:
             raise ConfigError(
@@ -138,8 +148,9 @@ class Adapter:
                 continue
             if given.shape != parameter.shape or not torch.isfinite(given).all():
                 raise ConfigError(
-                    f"The adapter in {folder} has a bad tensor {name!r} (shape {tuple(given.shape)}, expected "
-                    f"{tuple(parameter.shape)}, all finite): it was made for another base model or is damaged."
+                    f"The adapter in {folder} has a bad tensor {name!r} (shape {tuple(given.shape)}, "
+                    f"expected {tuple(parameter.shape)}, all finite): it was made for another base model "
+                    f"or is damaged."
                 )
             parameter.copy_(given)
         return adapter
@@ -148,7 +159,14 @@ class Adapter:
 def _refuse_other_kinds(config: dict[str, Any], folder: Path) -> None:
     wrong = [
         name
-        for name in ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out")
+        for name in (
+            "use_dora",
+            "use_rslora",
+            "rank_pattern",
+            "alpha_pattern",
+            "modules_to_save",
+            "fan_in_fan_out",
+        )
         if config.get(name)
     ]
     if config.get("peft_type") != "LORA" or config.get("bias", "none") != "none" or wrong:

@@ -23,9 +23,7 @@ class SlotCache:
     def __init__(self, shape: Shape, slots: int, device: torch.device, length: int = 256) -> None:
         self.shape = shape
         self.slots = slots
-        self.data = torch.zeros(
-            shape.layers, 2, slots, shape.kv_heads, length, shape.head_dim, device=device
-        )
+        self.data = torch.zeros(shape.layers, 2, slots, shape.kv_heads, length, shape.head_dim, device=device)
         self._views()
 
     def _views(self) -> None:

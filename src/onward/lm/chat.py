@@ -147,7 +147,9 @@ def _without_control_tokens(tokenizer: PreTrainedTokenizerBase, control: set[str
     """A copy of the tokenizer that has never heard of its control tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
-        raise OnwardError("The tokenizer is not a fast tokenizer: the model folder needs a tokenizer.json file.")
+        raise OnwardError(
+            "The tokenizer is not a fast tokenizer: the model folder needs a tokenizer.json file."
+        )
     described = json.loads(backend.to_str())
     described["added_tokens"] = [t for t in described["added_tokens"] if t["content"] not in control]
     described["post_processor"] = None

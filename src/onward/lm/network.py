@@ -215,11 +215,16 @@ def run_layers(
     segments: Sequence[Segment] = (),
     first: int = 0,
     last: int | None = None,
+    keep: Tensor | None = None,
 ) -> Tensor:
-    """Blocks ``first`` to ``last`` over ``x`` (tokens, hidden); ``angles`` has one row per token."""
+    """Blocks ``first`` to ``last`` over ``x`` (tokens, hidden); ``angles`` has one row per token.
+
+    With ``keep``, only those tokens leave the last block (one segment at most may be given then).
+    """
     heads = shape.heads + 2 * shape.kv_heads
     graph = torch.is_grad_enabled()
-    for i in range(first, shape.layers if last is None else last):
+    last = shape.layers if last is None else last
+    for i in range(first, last):
         layer = weights.layers[i]
         h = F.rms_norm(x, (shape.hidden,), layer.attention_norm, shape.norm_eps)
         qkv = _linear(h, layer.qkv, segments, i, "qkv").view(-1, heads, shape.head_dim)
@@ -228,6 +233,9 @@ def run_layers(
         else:
             _rotate_(qkv, angles, shape.rotated)
         h = attend(i, qkv)  # type: ignore[arg-type]
+        if keep is not None and i == last - 1:
+            x, h = x[keep], h[keep]
+            segments = [(0, len(x), lora) for _, _, lora in segments]
         x = _add_lora(torch.addmm(x, h, layer.out.t()), h, segments, i, "out")
         h = F.rms_norm(x, (shape.hidden,), layer.mlp_norm, shape.norm_eps)
         gate, up = _linear(h, layer.gate_up, segments, i, "gate_up").chunk(2, dim=-1)

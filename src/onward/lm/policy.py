@@ -61,7 +61,8 @@ class Policy:
             weights = _from_transformers(shape, raw)
         except KeyError as missing:
             raise ConfigError(
-                f"The weights in {folder} have no tensor {missing}: the file is incomplete or not a Llama network."
+                f"The weights in {folder} have no tensor {missing}: the file is incomplete or not of a Llama "
+                f"network."
             ) from None
         return cls(shape, weights, folder, where)
 
@@ -85,14 +86,21 @@ class Policy:
     def save(self, folder: Path) -> None:
         """Write the base weights (after full-parameter training) and the tokenizer to ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
-        raw = {k: v.detach().cpu().contiguous() for k, v in _to_transformers(self.shape, self.weights).items()}
+        raw = {
+            k: v.detach().cpu().contiguous() for k, v in _to_transformers(self.shape, self.weights).items()
+        }
         save_file(raw, folder / "model.safetensors", metadata={"format": "pt"})
         config = json.loads((self.folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         self.tokenizer.save_pretrained(folder)
 
     def new_adapter(
-        self, name: str, rank: int = 16, alpha: float = 32.0, layers: Sequence[int] | None = None, seed: int = 0
+        self,
+        name: str,
+        rank: int = 16,
+        alpha: float = 32.0,
+        layers: Sequence[int] | None = None,
+        seed: int = 0,
     ) -> Adapter:
         """A fresh adapter that changes nothing yet; ``layers`` None means all of them."""
         self._free(name)
@@ -122,7 +130,9 @@ class Policy:
 
     def _free(self, name: str) -> None:
         if name in self.adapters:
-            raise ConflictError(f"An adapter {name!r} is loaded already: remove it first or choose another name.")
+            raise ConflictError(
+                f"An adapter {name!r} is loaded already: remove it first or choose another name."
+            )
 
     def angles(self, positions: Tensor) -> Tensor:
         """Rotary factors (tokens, 1, head_dim / 2) for token ``positions``."""
@@ -135,18 +145,31 @@ class Policy:
         """All ``count`` tokens under one adapter."""
         return [] if adapter is None else [(0, count, self.adapter(adapter).fused())]
 
-    def hidden(self, packed: Packed, adapter: str | None) -> Tensor:
-        """Normalised last hidden states (len(packed.at), hidden) where log-probs are wanted."""
-        x = self.weights.embedding[packed.ids]
+    def embed(self, ids: Tensor) -> Tensor:
+        """(tokens, hidden), the input of the first block."""
+        return self.weights.embedding[ids]
+
+    def trunk(self, packed: Packed, last: int) -> Tensor:
+        """Base hidden states (tokens, hidden) before block ``last``, for adapters that start there."""
+        angles, attend = self.angles(packed.positions), packed.attend(self.shape)
+        return run_layers(self.shape, self.weights, self.embed(packed.ids), angles, attend, last=last)
+
+    def hidden(self, packed: Packed, adapter: str | None, x: Tensor | None = None, first: int = 0) -> Tensor:
+        """Normalised last hidden states (len(packed.at), hidden) where log-probs are wanted.
+
+        ``x`` are the states before block ``first`` where those are known already.
+        """
         x = run_layers(
             self.shape,
             self.weights,
-            x,
+            self.embed(packed.ids) if x is None else x,
             self.angles(packed.positions),
             packed.attend(self.shape),
             self.segments(adapter, packed.total),
+            first=first,
+            keep=packed.at,
         )
-        return final_norm(self.shape, self.weights, x[packed.at])
+        return final_norm(self.shape, self.weights, x)
 
     @torch.no_grad()
     def logprobs(

@@ -100,7 +100,7 @@ class Sampler:
         return len(self._rows)
 
     def submit(self, request: SampleRequest) -> None:
-        """Queue a request. Raises OnwardError when it cannot be served, NotFoundError for an unknown adapter."""
+        """Queue a request. Raises OnwardError when it cannot be served (NotFoundError: no such adapter)."""
         self._check(request)
         if request.adapter is not None:
             self.policy.adapter(request.adapter)
@@ -152,8 +152,8 @@ class Sampler:
             problem = f"a token id outside 0 to {self.policy.shape.vocab - 1}"
         if problem:
             raise OnwardError(
-                f"Request {r.request_id!r} has {problem}: expected a non-empty prompt that fits, at least one "
-                f"new token, temperature ≥ 0, 0 < top_p ≤ 1 and top_k ≥ 1."
+                f"Request {r.request_id!r} has {problem}: expected a non-empty prompt that fits, at least "
+                f"one new token, temperature ≥ 0, 0 < top_p ≤ 1 and top_k ≥ 1."
             )
 
     # --- admission -------------------------------------------------------------------------------

@@ -55,8 +55,12 @@ def fit(
     """
     usable = [row for row in rows if any(row.sampled[1:])]
     if not usable:
-        raise TrainingError("DATA", f"None of the {len(rows)} rows has a token to train: mark answers as sampled.")
-    parameters = list(policy.weights.tensors() if adapter is None else policy.adapter(adapter).params.values())
+        raise TrainingError(
+            "DATA", f"None of the {len(rows)} rows has a token to train: mark answers as sampled."
+        )
+    parameters = list(
+        policy.weights.tensors() if adapter is None else policy.adapter(adapter).params.values()
+    )
     per_epoch = -(-len(usable) // batch_rows)
     total = epochs * per_epoch
     shuffle = random.Random(seed)

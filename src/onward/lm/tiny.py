@@ -11,7 +11,8 @@ from pathlib import Path
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "
-    "+ '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    "+ '<|im_end|>' + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
 
@@ -70,9 +71,9 @@ def build_tiny(
         max_position_embeddings=max_positions,
         rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
         tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=backend.token_to_id("<|im_start|>"),
+        eos_token_id=backend.token_to_id("<|im_end|>"),
+        pad_token_id=backend.token_to_id("<|endoftext|>"),
         dtype="float32",
     )
     with torch.random.fork_rng(devices=[]):

@@ -1,0 +1,120 @@
+"""Policy losses: pure functions over trained tokens, float32.
+
+The one thing to know: values under a false mask are replaced *before* any arithmetic, since 0·NaN is
+NaN; and denominators come from the whole optimiser step (``token_weights``), so that the gradient does
+not depend on how the step is cut into micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Normaliser = Literal["token", "sequence", "constant"]
+KlEstimator = Literal["k1", "k2", "k3"]
+LIMIT = 20.0  # log-ratios are clamped to ±LIMIT before exp
+
+
+def masked(x: Tensor, mask: Tensor | None) -> Tensor:
+    return x if mask is None else torch.where(mask.bool(), x, 0.0)
+
+
+def log_ratio(logp: Tensor, old: Tensor, mask: Tensor | None = None) -> Tensor:
+    return (masked(logp, mask) - masked(old, mask)).clamp(-LIMIT, LIMIT)
+
+
+def clipped_loss(
+    logp: Tensor,
+    old: Tensor,
+    advantages: Tensor,
+    mask: Tensor | None = None,
+    *,
+    clip_epsilon: float = 0.2,
+    clip_epsilon_high: float | None = None,
+    dual_clip: float | None = 3.0,
+) -> Tensor:
+    """Loss per token, −min(rA, clip(r)A) (PPO, 1707.06347, eq. 7), r = exp(logp − old).
+
+    For A < 0 it is at most −``dual_clip``·A (dual clip, 1912.09729, eq. 5). 0 where ``mask`` is false.
+    """
+    advantages = masked(advantages, mask)
+    ratio = log_ratio(logp, old, mask).exp()
+    high = clip_epsilon if clip_epsilon_high is None else clip_epsilon_high
+    loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_epsilon, 1 + high) * advantages)
+    if dual_clip is not None:
+        loss = torch.where(advantages < 0, torch.minimum(loss, -dual_clip * advantages), loss)
+    return masked(loss, mask)
+
+
+def clipped_share(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+    """True where clipping removed the gradient: r above 1+high with A > 0, or below 1−low with A < 0."""
+    return ((ratio > 1 + high) & (advantages > 0)) | ((ratio < 1 - low) & (advantages < 0))
+
+
+def importance_weights(old: Tensor, behaviour: Tensor, cap: float, mask: Tensor | None = None) -> Tensor:
+    """Truncated importance weights min(π_old/μ, ``cap``), without gradient; 0 where masked out."""
+    weights = log_ratio(old, behaviour, mask).exp().clamp_max(cap).detach()
+    return masked(weights, mask)
+
+
+def effective_sample_share(weights: Tensor) -> float:
+    """(Σw)² / (n Σw²), 1 when all weights are equal, near 0 when a few dominate."""
+    if weights.numel() == 0:
+        return 1.0
+    return float(weights.sum() ** 2 / (weights.numel() * (weights**2).sum()).clamp_min(1e-12))
+
+
+def kl(logp: Tensor, reference: Tensor, estimator: KlEstimator, mask: Tensor | None = None) -> Tensor:
+    """Per-token estimate of KL(π‖π_ref) on samples of π; ℓ = logp − reference.
+
+    k1 = ℓ (unbiased; its gradient has mean 0), k2 = ℓ²/2 (biased, gradient of the reverse KL),
+    k3 = e^{−ℓ} − 1 + ℓ (unbiased, never negative). See joschu.net/blog/kl-approx.html.
+    """
+    difference = log_ratio(logp, reference, mask)
+    if estimator == "k1":
+        return masked(difference, mask)
+    if estimator == "k2":
+        return masked(difference**2 / 2, mask)
+    if estimator == "k3":
+        return masked(torch.expm1(-difference) + difference, mask)
+    raise ValueError(f"unknown KL estimator {estimator!r}: use k1, k2 or k3")
+
+
+def kl_loss(logp: Tensor, reference: Tensor, estimator: KlEstimator, mask: Tensor | None = None) -> Tensor:
+    """Penalty per token whose value is ``estimator`` and whose gradient is that of the reverse KL.
+
+    The gradient always comes from k2; used directly, k1 would push nowhere on average and k3 towards
+    the forward KL.
+    """
+    value = kl(logp, reference, estimator, mask)
+    carrier = kl(logp, reference, "k2", mask)
+    return carrier + (value - carrier).detach()
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy in nats of softmax(``logits``) over the last dimension."""
+    logp = logits.log_softmax(-1)
+    return -(logp.exp() * logp).sum(-1)
+
+
+def token_weights(counts: Sequence[int], normaliser: Normaliser, constant_length: int = 1024) -> list[float]:
+    """Weight of each trained token, one number per row, for the rows of a *whole* optimiser step.
+
+    ``counts`` are trained tokens per row. "token": 1/Σ counts; "sequence": 1/(rows·count), the mean of
+    row means; "constant": 1/(rows·constant_length), free of length bias (2503.20783). Rows without
+    trained tokens have weight 0 and do not count.
+    """
+    rows = sum(1 for n in counts if n)
+    total = sum(counts)
+    if not rows:
+        return [0.0] * len(counts)
+    if normaliser == "token":
+        return [1 / total if n else 0.0 for n in counts]
+    if normaliser == "sequence":
+        return [1 / (rows * n) if n else 0.0 for n in counts]
+    if normaliser == "constant":
+        return [1 / (rows * constant_length) if n else 0.0 for n in counts]
+    raise ValueError(f"unknown normaliser {normaliser!r}: use token, sequence or constant")
