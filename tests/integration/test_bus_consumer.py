@@ -121,6 +121,51 @@ async def test_cancelling_finishes_the_batch_in_hand_and_acknowledges_it(bus):
     assert await unacked(bus) == 0
 
 
+async def test_a_cancellation_that_the_client_swallows_is_not_lost(bus, monkeypatch):
+    original = module.Puller.pull
+
+    async def swallow(self, count, *, linger=0.0):
+        try:
+            return await original(self, count, linger=linger)
+        except asyncio.CancelledError:
+            return []
+
+    monkeypatch.setattr(module.Puller, "pull", swallow)
+    reader = Reader(bus)
+    await asyncio.sleep(0.2)
+    await asyncio.wait_for(reader.stop(), 5)
+    publish = bus.js.publish
+
+    async def cancelled_while_answered(*args, **options):
+        asyncio.current_task().cancel()  # type: ignore[union-attr]
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            return await publish(*args, **options)
+
+    monkeypatch.setattr(bus.js, "publish", cancelled_while_answered)
+    task = asyncio.create_task(bus.publish(SUBJECT, b"x", msg_id="m"))
+    await asyncio.wait({task}, timeout=5)
+    assert task.cancelled()
+
+
+async def test_clean_up_after_a_cancellation_can_still_publish(bus):
+    done: list[int] = []
+
+    async def role() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            for i in range(2):
+                done.append((await bus.publish(SUBJECT, b"x", msg_id=f"m{i}")).seq)
+
+    task = asyncio.create_task(role())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert done == [1, 2]
+
+
 async def test_work_that_takes_longer_than_ack_wait_is_not_given_to_another(bus):
     await fill(bus, 1)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 from nats.js import api
+from nats.js.errors import APIError
 
 from onward.bus import Ack, Bus, consume
 from onward.bus.streams import DAY, STREAMS, Difference, apply, ensure_streams, plan
@@ -72,8 +76,6 @@ async def test_a_start_keeps_the_seeds_streams_and_works_against_them(seed_bus):
         seen.extend(m.data for m in messages)
         return [Ack()] * len(messages)
 
-    import asyncio
-
     task = asyncio.create_task(
         consume(
             seed_bus,
@@ -133,8 +135,6 @@ async def test_apply_never_sets_a_byte_limit_below_what_is_stored(bare_bus, monk
     await bare_bus.js.add_stream(spec.config().evolve(max_bytes=-1))
     for i in range(20):
         await bare_bus.publish(subjects.MODEL_DEPLOYED, b"x" * 1000, msg_id=f"m{i}")
-    from dataclasses import replace
-
     monkeypatch.setitem(STREAMS, "RL_DEPLOY", replace(spec, max_bytes=4096))
     await apply(bare_bus, [d for d in await plan(bare_bus) if d.stream == "RL_DEPLOY"])
     info = await bare_bus.js.stream_info("RL_DEPLOY")
@@ -147,7 +147,7 @@ async def test_what_cannot_be_changed_in_place_is_refused_before_anything_is_tou
         name="RL_REWARDS", subjects=["agent.rl.reward.v1"], storage=api.StorageType.MEMORY, max_msgs=5
     )
     before = (await bare_bus.js.stream_info("RL_REWARDS")).config
-    with pytest.raises(StreamDriftError, match="RL_REWARDS.storage"):
+    with pytest.raises(StreamDriftError, match=r"RL_REWARDS\.storage"):
         await ensure_streams(bare_bus, migrate=True)
     assert (await bare_bus.js.stream_info("RL_REWARDS")).config == before
 
@@ -160,8 +160,6 @@ async def test_a_subject_that_another_stream_owns_is_one_sentence(bare_bus):
 
 async def test_the_audit_log_refuses_deletion(bus):
     await bus.publish(subjects.AUDIT, b"x", msg_id="a")
-    from nats.js.errors import APIError
-
     with pytest.raises(APIError):
         await bus.js.delete_msg("RL_AUDIT", 1)
     with pytest.raises(APIError):
@@ -180,8 +178,6 @@ async def test_what_the_server_gave_up_on_is_stored(bus):
     )
     subscription = await bus.js.pull_subscribe_bind("others", "RL_TRAJECTORIES")
     await subscription.fetch(1, timeout=2)
-    import asyncio
-
     async with asyncio.timeout(10):
         while not (await bus.js.stream_info("RL_ADVISORY")).state.messages:
             await subscription._nc.publish(

@@ -18,6 +18,7 @@ import nats.errors
 import nats.js.errors
 from nats.js import api
 
+from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.bus.pull import PullBroken, Puller
 from onward.errors import BusError, ConflictError, NotFoundError
 from onward.telemetry import logs
@@ -153,11 +154,13 @@ class Bucket:
         a plain read. Only the newest value is promised: quick changes may be skipped.
         """
         seen: dict[str, int] = {}
+        asked = cancellations()
         while True:
             puller: Puller | None = None
             try:
                 puller = await self._consumer(key, headers_only=False)
                 while True:
+                    honour_cancellation(asked)
                     for message in await puller.pull(64, linger=poll_seconds):
                         entry = self._entry(message)
                         if entry.revision > seen.get(entry.key, 0):
@@ -194,10 +197,12 @@ class Bucket:
 
     async def _message(self, key: str, *, deadline: float = READ_SECONDS) -> api.RawStreamMsg | None:
         subject = self._prefix + _check_key(key)
-        until = self.bus.clock.monotonic() + deadline
+        until, asked = self.bus.clock.monotonic() + deadline, cancellations()
         while True:
             try:
-                return await self.bus.js.get_msg(stream_of(self.name), subject=subject)
+                message = await self.bus.js.get_msg(stream_of(self.name), subject=subject)
+                honour_cancellation(asked)
+                return message
             except nats.js.errors.NotFoundError as error:
                 if error.err_code == NO_STREAM:
                     raise BusError(

@@ -20,6 +20,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
+from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.clock import Clock, SystemClock
 from onward.errors import BusError, ConflictError
 from onward.telemetry import logs
@@ -121,7 +122,7 @@ class Bus:
         """
         full = {**(headers or {}), "Nats-Msg-Id": msg_id}
         until = None if deadline is None else self.clock.monotonic() + deadline
-        pause, tries, why = 0.05, 0, "no connection"
+        pause, tries, why, asked = 0.05, 0, "no connection", cancellations()
         while True:
             left = None if until is None else until - self.clock.monotonic()
             if left is not None and left <= 0:
@@ -135,7 +136,9 @@ class Bus:
                     timeout = ATTEMPT_SECONDS if left is None else min(ATTEMPT_SECONDS, left)
                     async with asyncio.timeout(timeout) as attempt:
                         self._attempts.add(attempt)
-                        return await self.js.publish(subject, data, timeout=timeout + 1, headers=dict(full))
+                        ack = await self.js.publish(subject, data, timeout=timeout + 1, headers=dict(full))
+                    honour_cancellation(asked)
+                    return ack
                 except TimeoutError as error:  # no answer, or the connection broke: the outcome is unknown
                     why = type(error).__name__
                 except nats.errors.Error as error:

@@ -19,6 +19,7 @@ import nats.js.errors
 from nats.aio.msg import Msg
 from nats.js import api
 
+from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.bus.deadletter import bury
 from onward.bus.pull import PullBroken, Puller
 from onward.clock import Clock
@@ -130,7 +131,7 @@ class _Consumption:
         self._stopping = False
 
     async def run(self, start_sequence: int | None) -> None:
-        pause = 0.1
+        pause, asked = 0.1, cancellations()
         restart_at = start_sequence
         try:
             while True:
@@ -156,6 +157,7 @@ class _Consumption:
                 pause = 0.1
                 if messages:
                     await self._finish(messages)
+                honour_cancellation(asked)
         finally:
             await self._drop_puller()
 
