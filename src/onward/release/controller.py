@@ -11,7 +11,7 @@ import asyncio
 import json
 from typing import Any
 
-from onward.bus import Bus
+from onward.bus import Bus, Entry
 from onward.bus.leases import Lease
 from onward.context import Context
 from onward.errors import BusError, ConflictError, ContractError, EngineError, OnwardError
@@ -70,6 +70,7 @@ class Releaser:
         self._validation: asyncio.Task[dict[str, Any]] | None = None
         self._tries = 0
         self._told_pin: int | None = None
+        self._pinned: str | None = None
 
     async def tick(self) -> None:
         """One look at everything. Raises BusError when the bus is away; then nothing was decided."""
@@ -164,7 +165,7 @@ class Releaser:
     async def _pin(self) -> tuple[Model | None, bool]:
         """(the pinned model if it is known, whether anything is pinned)."""
         entry = await self.control.get("pin")
-        model_id = json.loads(entry.value).get("model_id") if entry else None
+        model_id = _wish(entry).get("model_id")
         if entry is None or not model_id:
             return None, False
         base = intake.base_model(self.ctx.settings)
@@ -192,7 +193,7 @@ class Releaser:
         record = self.record
         if record is None or entry is None or entry.revision <= record.command_revision:
             return
-        asked = json.loads(entry.value)
+        asked = _wish(entry)
         command = asked.get("command")
         meant = asked.get("release_id") in (None, record.release_id)
         self.record = record = record.model_copy(update={"command_revision": entry.revision})
@@ -412,7 +413,9 @@ class Releaser:
     # What follows.
 
     async def _carry_out(self, pinned: Model | None) -> None:
-        if self._dirty or self._open.outbox:
+        name = pinned.model_id if pinned is not None else None
+        if self._dirty or self._open.outbox or name != self._pinned:
+            self._pinned = name
             done = await self.effects.carry_out(self._open, pinned)
             if done != self._open:
                 await self._write(done)
@@ -435,6 +438,15 @@ class Releaser:
             if noted.settled:
                 log.info("release settled", release_id=noted.release_id, state=str(noted.state))
                 await self._forget()
+
+
+def _wish(entry: Entry | None) -> dict[str, Any]:
+    """What an operator wrote; what cannot be read wishes nothing."""
+    try:
+        document = json.loads(entry.value) if entry is not None else {}
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 async def command(bus: Bus, name: str, release: str | None = None) -> None:

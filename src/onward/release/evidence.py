@@ -121,7 +121,9 @@ class _Intake:
         """short id → [assigned_at, candidate, weight, value, kind]"""
         self.order: list[tuple[int, str]] = []
         self.seen: dict[int, set[str]] = {}
+        """Minute of assignment → short ids."""
         self.seen_count = 0
+        self._texts: dict[int, str] = {}
         self.floor = 0
         self.frontier: list[int | None] = [None, None]
         """Per arm, the newest assignment that has reported: no unit beyond the slower arm is judged."""
@@ -134,8 +136,10 @@ class _Intake:
         return key in self.seen.get(assigned_at // _MINUTE, ())
 
     def mark(self, key: str, assigned_at: int) -> None:
-        self.seen.setdefault(assigned_at // _MINUTE, set()).add(key)
+        minute = assigned_at // _MINUTE
+        self.seen.setdefault(minute, set()).add(key)
         self.seen_count += 1
+        self._texts.pop(minute, None)
 
     def add(self, key: str, unit: list[Any]) -> None:
         self.pending[key] = unit
@@ -160,6 +164,7 @@ class _Intake:
             if (minute + 1) * _MINUTE > self.floor and self.seen_count <= MAX_SEEN:
                 break
             self.seen_count -= len(self.seen.pop(minute))
+            self._texts.pop(minute, None)
             self.floor = max(self.floor, (minute + 1) * _MINUTE)
         dropped = 0
         while len(self.order) > MAX_PENDING:
@@ -169,10 +174,16 @@ class _Intake:
             dropped += 1
         return dropped
 
+    def _text(self, minute: int) -> str:
+        """The ids of a minute in one string; only minutes that changed are put together again."""
+        if minute not in self._texts:
+            self._texts[minute] = "".join(sorted(self.seen[minute]))
+        return self._texts[minute]
+
     def state(self) -> dict[str, Any]:
         return {
             "pending": {key: self.pending[key] for _, key in sorted(self.order)},
-            "seen": {str(minute): "".join(sorted(keys)) for minute, keys in sorted(self.seen.items())},
+            "seen": {str(minute): self._text(minute) for minute in sorted(self.seen)},
             "floor": self.floor,
             "frontier": list(self.frontier),
         }

@@ -136,7 +136,7 @@ def reject(record: ReleaseRecord, reason: str, words: str, now: Now) -> ReleaseR
 
 
 def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
-    """Stop it by hand, by a pin, or because nobody can load it. Had it traffic, current is announced again."""
+    """Stop it: by hand, by a pin, or since nobody can load it. After traffic, current is announced again."""
     closed = record.moved(
         State.ABORTED,
         now.text,

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import nats.errors
-import nats.js.errors
 from nats.js import api
 
 from onward.bus import Bus
 from onward.bus.pull import PullBroken, Puller
 from onward.contracts import subjects
+from onward.errors import BusError
 
 STREAM = "RL_OUTCOMES"
 
@@ -49,7 +49,12 @@ class StreamOutcomes:
         self._next = -1
 
     async def last_sequence(self) -> int:
-        info = await self._bus.js.stream_info(STREAM)
+        try:
+            info = await self._bus.js.stream_info(STREAM)
+        except nats.errors.Error as error:
+            raise BusError(
+                f"Stream {STREAM} could not be read ({type(error).__name__}): is NATS up?"
+            ) from None
         return info.state.last_seq
 
     async def read(self, after: int, limit: int) -> list[Stored]:

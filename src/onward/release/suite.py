@@ -19,7 +19,7 @@ from onward.release.checks import CheckResult, Complete, run_checks
 from onward.serving.engines import Engine, wire
 from onward.serving.engines.local import LocalEngine
 from onward.serving.registry import verify_adapter
-from onward.training import checkpoints, recipes
+from onward.training import checkpoints
 
 AT_ONCE = 32
 
@@ -121,6 +121,8 @@ class EngineSuite:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._folders = ctx.settings.data_dir / "models" / "candidates"
+        from onward.training import recipes
+
         self._max_tokens = recipes.for_model(ctx.settings.model.base).max_tokens
 
     async def prepare(self, digest: str | None, object_prefix: str) -> None:

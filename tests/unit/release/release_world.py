@@ -1,0 +1,332 @@
+"""A releaser in a world of fakes: buckets with compare-and-set, a bus that keeps what was published, an
+outcome stream, a gateway that follows desired state, a clock that moves only by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onward.bus import Entry
+from onward.clock import ManualClock, utc_text
+from onward.config import Settings, load
+from onward.context import Context
+from onward.contracts import SessionOutcome, encode, subjects
+from onward.errors import ConflictError
+from onward.release.checks import CHECKS, CheckResult
+from onward.release.controller import Releaser, install_initial
+from onward.release.outcomes import Stored
+from onward.release.record import ReleaseRecord
+from onward.release.suite import TaskResult
+from onward.telemetry.metrics import Metrics
+
+
+class Crash(BaseException):
+    """The process died here."""
+
+
+class MemoryBucket:
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.data: dict[str, tuple[bytes, int]] = {}
+
+    async def get(self, key: str) -> Entry | None:
+        found = self.data.get(key)
+        return Entry(key, *found) if found else None
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        return sorted(key for key in self.data if key.startswith(prefix))
+
+    async def create(self, key: str, value: bytes) -> int:
+        if key in self.data:
+            raise ConflictError(f"{key} exists.")
+        return self._write(key, value)
+
+    async def update(self, key: str, value: bytes, revision: int) -> int:
+        if self.data.get(key, (b"", 0))[1] != revision:
+            raise ConflictError(f"{key} changed.")
+        return self._write(key, value)
+
+    async def put(self, key: str, value: bytes) -> int:
+        return self._write(key, value)
+
+    def _write(self, key: str, value: bytes) -> int:
+        with self.world.write(f"{self.name}/{key}"):
+            self.world.revision += 1
+            self.data[key] = (value, self.world.revision)
+        return self.world.revision
+
+
+class MemoryBus:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.buckets: dict[str, MemoryBucket] = {}
+        self.published: dict[str, tuple[str, bytes]] = {}
+
+    def bucket(self, name: str) -> MemoryBucket:
+        return self.buckets.setdefault(name, MemoryBucket(self.world, name))
+
+    async def publish(self, subject: str, data: bytes, *, msg_id: str) -> None:
+        with self.world.write(f"publish/{subject}"):
+            known = self.published.setdefault(msg_id, (subject, data))
+            assert known == (subject, data), "one message id for two messages"
+
+
+class FakeAlerts:
+    def __init__(self) -> None:
+        self.raised: list[tuple[str, str, str, dict[str, Any]]] = []
+
+    async def raise_(self, kind: str, message: str, severity: str = "warning", **facts: Any) -> None:
+        self.raised.append((kind, message, severity, facts))
+
+    @property
+    def kinds(self) -> list[str]:
+        return [kind for kind, *_ in self.raised]
+
+
+@dataclass
+class FakeSuite:
+    """Success per digest; the same tasks fail first for everybody."""
+
+    success: dict[str | None, float]
+    refusals: dict[str | None, int]
+    error: Exception | None = None
+    runs: int = 0
+
+    async def prepare(self, digest: str | None, object_prefix: str) -> None:
+        if self.error is not None:
+            raise self.error
+
+    async def run_suite(self, digest: str | None) -> list[TaskResult]:
+        self.runs += 1
+        good = round(100 * self.success.get(digest, 0.5))
+        return [TaskResult(f"t{i}", f"kind{i % 5}", i < good, float(i < good)) for i in range(100)]
+
+    async def run_checks(self, digest: str | None) -> list[CheckResult]:
+        good = self.refusals.get(digest, 5)
+        return [CheckResult(c.check_id, c.kind, c.kind == "format" or i < good) for i, c in enumerate(CHECKS)]
+
+
+class Stream:
+    """RL_OUTCOMES in memory."""
+
+    def __init__(self) -> None:
+        self.messages: list[Stored] = []
+
+    async def last_sequence(self) -> int:
+        return len(self.messages)
+
+    async def read(self, after: int, limit: int) -> list[Stored]:
+        return self.messages[after : after + limit]
+
+
+@dataclass
+class Policy:
+    """How an arm behaves: chances of an error, of success and of bad feedback (None: gives none)."""
+
+    error: float = 0.0
+    success: float = 0.7
+    negative: float | None = None
+    mute: bool = False
+
+
+class World:
+    """Everything around a releaser. ``crash_at`` n: die at the n-th write (before or after it)."""
+
+    def __init__(self, seed: int = 0, gateways: tuple[str, ...] = ("gw-1",), **release: Any) -> None:
+        self.settings: Settings = load(
+            environ={}, overrides={"release": release, "model": {"id_pattern": release.pop("pattern", "agent-zero-rl-v{n}")}}
+        )  # fmt: skip
+        self.revision = 0
+        self.writes: list[str] = []
+        self.crash_at: int | None = None
+        self._parsed: dict[int, ReleaseRecord] = {}
+        self.crash_after = False
+        self.clock = ManualClock()
+        self.bus = MemoryBus(self)
+        self.alerts = FakeAlerts()
+        self.metrics = Metrics()
+        self.stream = Stream()
+        self.suite = FakeSuite({}, {})
+        self.alive = set(gateways)
+        self.gateway_error: str | None = None
+        self.policies = {"current": Policy(), "candidate": Policy()}
+        self.rng = np.random.default_rng(seed)
+        self.sessions = 0
+        self.in_flight: list[tuple[float, SessionOutcome]] = []
+        self.ctx = self.context()
+        self.strategy = "canary"
+        self.releaser = self.start()
+
+    def context(self) -> Context:
+        fakes: Any = self.bus, None, None, self.metrics, self.alerts
+        return Context(self.settings, self.clock, *fakes)
+
+    def start(self) -> Releaser:
+        """A releaser as after a (re)start: it knows nothing."""
+        self.releaser = Releaser(self.ctx, self.stream, self.suite, strategy=self.strategy)
+        return self.releaser
+
+    def write(self, what: str) -> Any:
+        return _Write(self, what)
+
+    # Reading.
+
+    def json(self, bucket: str, key: str) -> dict[str, Any]:
+        return json.loads(self.bus.bucket(bucket).data[key][0])
+
+    @property
+    def desired(self) -> dict[str, Any]:
+        return self.json("rl_releases", "desired")
+
+    @property
+    def shares(self) -> dict[str, float]:
+        return {arm["model_id"]: arm["weight"] for arm in self.desired["arms"]}
+
+    @property
+    def records(self) -> list[ReleaseRecord]:
+        data = self.bus.bucket("rl_releases").data
+        found = []
+        for key, (value, revision) in data.items():
+            if key.startswith("release."):
+                if revision not in self._parsed:
+                    self._parsed[revision] = ReleaseRecord.model_validate_json(value)
+                found.append(self._parsed[revision])
+        return sorted(found, key=lambda record: (record.created_at, record.release_id))
+
+    @property
+    def record(self) -> ReleaseRecord:
+        """The newest release that came from a job."""
+        return [record for record in self.records if record.epoch > 0][-1]
+
+    @property
+    def model_states(self) -> dict[str, str]:
+        data = self.bus.bucket("rl_models").data
+        return {key: json.loads(value)["state"] for key, (value, _) in data.items()}
+
+    @property
+    def deployed(self) -> list[dict[str, Any]]:
+        return [json.loads(d) for s, d in self.bus.published.values() if s == subjects.MODEL_DEPLOYED]
+
+    # Acting.
+
+    async def install(self, digest: str = "d0") -> None:
+        await install_initial(self.ctx, digest, "checkpoints/warm/0", training_job_id="warm-job")
+        await self.run(2)
+
+    async def job(self, job_id: str, digest: str, start: str | None = "d0", **more: Any) -> None:
+        job = {
+            "job_id": job_id,
+            "state": "completed",
+            "commit": {
+                "job_id": job_id, "epoch": 1, "manifest_sha256": "m", "object_prefix": f"checkpoints/{job_id}/1",
+                "adapter_digest": digest,
+            },
+            "start_digest": start,
+            "samples": 256,
+            "updated_at": utc_text(self.clock.now()),
+            **more,
+        }  # fmt: skip
+        await self.bus.bucket("rl_jobs").put(f"job.{job_id}", json.dumps(job).encode())
+
+    async def control(self, key: str, **value: Any) -> None:
+        await self.bus.bucket("rl_control").put(key, json.dumps(value).encode())
+
+    async def gateways_follow(self) -> None:
+        """Living gateways serve what is desired."""
+        if "desired" not in self.bus.bucket("rl_releases").data:
+            return
+        desired = self.desired
+        for name in self.alive:
+            report = {
+                "revision": desired["revision"],
+                "arms": desired["arms"],
+                "served": [arm["adapter_digest"] for arm in desired["arms"]],
+                "updated_at": utc_text(self.clock.now()),
+                "error": None,
+            }
+            if self.gateway_error and len(desired["arms"]) > 1:
+                report |= {"revision": desired["revision"] - 1, "served": ["d0"], "error": self.gateway_error}
+            self.revision += 1
+            self.bus.bucket("rl_gateways").data[name] = (json.dumps(report).encode(), self.revision)
+
+    def begin_sessions(self, number: int, *, reward_after: float = 20.0) -> None:
+        """Assign sessions by desired state and queue their outcomes."""
+        desired = self.desired
+        if len(desired["arms"]) < 2:
+            return
+        models = {arm["arm"]: arm["model_id"] for arm in desired["arms"]}
+        weight = next(arm["weight"] for arm in desired["arms"] if arm["arm"] == "candidate")
+        now = self.clock.monotonic()
+        for _ in range(number):
+            self.sessions += 1
+            arm = "candidate" if self.rng.random() < weight else "current"
+            how = self.policies[arm]
+            failed, success, hated = self.rng.random(3)
+            if how.mute:
+                continue
+            items: list[tuple[float, str, float]] = [(reward_after, "reward", float(success < how.success))]
+            if failed < how.error:
+                items.insert(0, (min(1.0, reward_after / 2), "error", 1.0))
+            if how.negative is not None:
+                items.append((60.0, "feedback", float(hated < how.negative)))
+            for late, kind, value in items:
+                outcome = SessionOutcome.model_validate(
+                    {
+                        "outcome_id": f"o{self.sessions}-{kind}", "session_id": f"s{self.sessions}",
+                        "release_id": desired["release_id"], "arm": arm, "weight": weight,
+                        "assigned_at": self.clock.now(), "timestamp": self.clock.now(), "kind": kind,
+                        "value": value, "model_id": models[arm],
+                    }
+                )  # fmt: skip
+                self.in_flight.append((now + late, outcome))
+
+    def deliver(self) -> None:
+        """Outcomes whose time has come reach the stream."""
+        now = self.clock.monotonic()
+        due = sorted((item for item in self.in_flight if item[0] <= now), key=lambda item: item[0])
+        self.in_flight = [item for item in self.in_flight if item[0] > now]
+        stored = round(self.clock.now().timestamp() * 1000)
+        for _, outcome in due:
+            body = encode(outcome.model_copy(update={"timestamp": self.clock.now()}))
+            self.stream.messages.append(Stored(len(self.stream.messages) + 1, body, stored))
+
+    async def run(self, ticks: int, *, seconds: float = 1.0, sessions: int = 0) -> None:
+        for _ in range(ticks):
+            await self.gateways_follow()
+            if sessions:
+                self.begin_sessions(sessions)
+            self.deliver()
+            await self.releaser.tick()
+            await self.clock.advance(seconds)
+
+    async def until(
+        self, condition: Any, *, seconds: float = 10.0, sessions: int = 10, ticks: int = 4000
+    ) -> None:
+        """Turn until ``condition()`` holds."""
+        for _ in range(ticks):
+            if condition():
+                return
+            await self.run(1, seconds=seconds, sessions=sessions)
+        raise AssertionError(f"never happened; the last release is {self.record.state}")
+
+
+class _Write:
+    """One durable write; the place where a crash may come, before or after it."""
+
+    def __init__(self, world: World, what: str) -> None:
+        self.world, self.what = world, what
+
+    def __enter__(self) -> None:
+        self.world.writes.append(self.what)
+        if self._now() and not self.world.crash_after:
+            raise Crash(self.what)
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None and self._now() and self.world.crash_after:
+            raise Crash(self.what)
+
+    def _now(self) -> bool:
+        return self.world.crash_at is not None and len(self.world.writes) == self.world.crash_at

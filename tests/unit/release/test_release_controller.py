@@ -1,0 +1,418 @@
+"""Whole releases in a world of fakes: the ramp, the way back, the seed's scenarios, operators, gateways."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import jsonschema
+import pytest
+from release_world import Policy, World
+
+from onward.contracts import ModelDeployed, decode
+from onward.errors import ConflictError, EngineError, TamperedError
+from onward.release.controller import command, install_initial
+from onward.release.plan import State
+
+SCHEMA = Path(__file__).parents[4] / "shared" / "upstream-schemas" / "model.deployed.v1.schema.json"
+QUICK = {"time_scale": 0.01, "min_sessions": [10, 20, 40, 0]}
+
+
+def check_events(world: World) -> None:
+    """Every event is valid here and there, ids differ, and one word is kept for one thing."""
+    ids = [event["deployment_id"] for event in world.deployed]
+    assert len(set(ids)) == len(ids)
+    for event in world.deployed:
+        decode(json.dumps(event).encode(), ModelDeployed)
+        if SCHEMA.exists():
+            schema = json.loads(SCHEMA.read_text())
+            jsonschema.Draft202012Validator(
+                schema, format_checker=jsonschema.FormatChecker(["date-time"])
+            ).validate(event)
+        is_back = event["metadata"]["event"] == "rollback"
+        assert ("rollback" in json.dumps(event).lower()) is is_back
+
+
+async def ramping(**settings) -> World:
+    world = World(**{**QUICK, **settings})
+    await world.install()
+    await world.job("job-1", "d1")
+    world.suite.success = {"d0": 0.5, "d1": 0.6}
+    await world.until(lambda: len(world.records) > 1 and world.record.serving, sessions=0, seconds=1)
+    return world
+
+
+async def test_nothing_released_and_no_job_leaves_everything_alone():
+    world = World()
+    await world.run(3)
+    assert world.bus.bucket("rl_releases").data == {} and world.deployed == []
+
+
+async def test_the_first_model_is_installed_at_once():
+    world = World()
+    await world.install()
+    assert world.shares == {"agent-zero-rl-v0": 1.0}
+    assert world.desired["release_id"] is None
+    assert world.model_states == {"agent-zero-rl-v0": "current"}
+    (event,) = world.deployed
+    assert event["deployment_config"]["rollout_strategy"] == "immediate"
+    assert world.records[0].settled
+    assert await install_initial(world.ctx, "d0", "x") == "agent-zero-rl-v0"
+    with pytest.raises(ConflictError, match="serves already"):
+        await install_initial(world.ctx, "d9", "x")
+    check_events(world)
+
+
+async def test_a_four_hour_canary_on_the_seeds_schedule():
+    """Scenario 3: v2.4 by canary, 10 → 25 → 50 → 100 % over four hours."""
+    world = World(pattern="agent-zero-rl-v2.{n}")
+    await world.install()
+    await world.bus.bucket("rl_models").put(
+        "agent-zero-rl-v2_3",
+        json.dumps({"model_id": "agent-zero-rl-v2.3", "adapter_digest": "x", "object_prefix": "p",
+                    "training_job_id": "j", "state": "retired"}).encode(),
+    )  # fmt: skip
+    world.suite.success = {"d0": 0.80, "d1": 0.84}
+    world.policies["candidate"] = Policy(success=0.84)
+    world.policies["current"] = Policy(success=0.80)
+    await world.job("job-47", "d1")
+    began, shares = world.clock.monotonic(), {}
+    await world.until(lambda: len(world.records) > 1 and world.record.serving, sessions=0, seconds=1)
+    while not world.record.closed:
+        await world.run(1, seconds=60.0, sessions=10)
+        share = world.shares.get("agent-zero-rl-v2.4")
+        shares.setdefault(share, round((world.clock.monotonic() - began) / 60))
+    assert list(shares) == [0.1, 0.25, 0.5, 0.95, 1.0]
+    for share, minutes in {0.25: 60, 0.5: 120, 0.95: 240, 1.0: 300}.items():
+        assert minutes <= shares[share] <= minutes + 10
+    assert world.record.decision == "promoted"
+    await world.run(3)
+    first, last = world.deployed[1], world.deployed[2]
+    assert first["model_info"]["model_id"] == "agent-zero-rl-v2.4"
+    assert first["deployment_config"]["traffic_percentage"] == 10
+    assert [step["percentage"] for step in first["deployment_config"]["ramp_schedule"]] == [10, 25, 50, 100]
+    assert first["validation_results"]["benchmark_scores"]["desk"] == pytest.approx(0.84)
+    assert first["metadata"]["previous_model"] == "agent-zero-rl-v2.0"
+    assert last["deployment_config"]["traffic_percentage"] == 100
+    assert last["metadata"]["evidence"] in ("none-against", "not worse")
+    assert world.record.settled and world.record.verified_zero_at is None
+    assert world.model_states["agent-zero-rl-v2_4"] == "current"
+    assert world.model_states["agent-zero-rl-v2_0"] == "previous"
+    check_events(world)
+
+
+async def test_a_candidate_with_errors_is_taken_back():
+    """Scenario 4: v2.4 at 50 % fails; current is back at 100 %, everybody is told, and it is verified."""
+    world = await ramping(reward_maturity_seconds=60)
+    await world.until(lambda: world.record.step == 2)
+    world.policies["candidate"] = Policy(error=0.9)
+    await world.until(lambda: world.record.closed, seconds=1)
+    await world.run(3)
+    record = world.record
+    assert (record.state, record.decision, record.reason) == (
+        State.ROLLED_BACK, "rolled_back", "high_error_rate",
+    )  # fmt: skip
+    assert world.shares == {"agent-zero-rl-v0": 1.0}
+    assert world.desired["release_id"] is None
+    assert world.model_states == {"agent-zero-rl-v0": "current", "agent-zero-rl-v1": "rolled_back"}
+    assert record.crossed_at and record.verified_zero_at
+    took = _seconds(record.verified_zero_at) - _seconds(record.crossed_at)
+    assert 0 <= took <= 5
+    event = world.deployed[-1]
+    assert event["model_info"]["model_id"] == "agent-zero-rl-v0"
+    assert event["model_info"]["checkpoint_path"].endswith("checkpoints/warm/0")
+    assert event["training_job_id"] == "warm-job"
+    assert event["deployment_config"]["traffic_percentage"] == 100
+    assert event["metadata"]["event"] == "rollback" and event["metadata"]["reason"] == "high_error_rate"
+    assert event["metadata"]["release_id"] == record.release_id
+    told = next(item for item in world.alerts.raised if item[0] == "rolled_back")
+    assert told[1].startswith("URGENT") and told[2] == "critical"
+    check_events(world)
+
+
+async def test_a_candidate_that_does_worse_is_taken_back_for_its_reward():
+    world = await ramping()
+    world.policies["current"] = Policy(success=0.8)
+    world.policies["candidate"] = Policy(success=0.1)
+    await world.until(lambda: world.record.closed, seconds=5)
+    assert world.record.reason == "performance_degradation"
+
+
+async def test_a_candidate_that_users_dislike_is_taken_back():
+    world = await ramping(min_sessions=[9999, 9999, 9999, 0])
+    world.policies["current"] = Policy(negative=0.05)
+    world.policies["candidate"] = Policy(negative=0.9)
+    await world.until(lambda: world.record.closed, seconds=60, sessions=20)
+    assert world.record.reason == "user_dissatisfaction"
+
+
+async def test_an_identical_candidate_is_not_taken_back():
+    for seed in range(4):
+        world = World(seed=seed, **QUICK)
+        await world.install()
+        await world.job("job-1", "d0")
+        await world.until(lambda: len(world.records) > 1 and world.record.closed, seconds=5)  # noqa: B023
+        assert world.record.decision == "promoted"
+
+
+async def test_a_worse_candidate_never_gets_traffic():
+    world = World(**QUICK)
+    await world.install()
+    world.suite.success = {"d0": 0.5, "d1": 0.4}
+    await world.job("job-1", "d1")
+    await world.run(6)
+    assert world.record.decision == "rejected" and "validation" in (world.record.reason or "")
+    assert world.shares == {"agent-zero-rl-v0": 1.0} and len(world.deployed) == 1
+    assert world.model_states == {"agent-zero-rl-v0": "current"}
+    assert "release_rejected" in world.alerts.kinds and world.record.settled
+    await world.job("job-2", "d2")
+    world.suite.success["d2"] = 0.6
+    await world.until(lambda: world.record.serving, sessions=0, seconds=1)
+    assert world.record.candidate.model_id == "agent-zero-rl-v1"  # the rejected one used no number
+
+
+async def test_a_candidate_that_lost_its_manners_is_rejected():
+    world = World(**QUICK)
+    await world.install()
+    world.suite.refusals = {"d0": 3, "d1": 2}
+    await world.job("job-1", "d1")
+    await world.run(6)
+    assert world.record.decision == "rejected" and "checks" in (world.record.reason or "")
+
+
+async def test_a_job_may_skip_validation_and_the_event_says_so():
+    world = World(**QUICK)
+    await world.install()
+    await world.job("job-1", "d1", skip_validation=True)
+    await world.run(6)
+    assert world.suite.runs == 0 and world.record.serving
+    event = world.deployed[-1]
+    assert event["validation_results"] == {
+        "benchmark_passed": False, "safety_checks_passed": False, "performance_regression": False,
+    }  # fmt: skip
+    assert "skip_validation" in event["metadata"]["validation"]["skipped"]
+    check_events(world)
+
+
+async def test_a_candidate_of_an_older_start_is_rejected():
+    world = World(**QUICK)
+    await world.install()
+    await world.job("job-1", "d1", start="d-other")
+    await world.run(4)
+    assert world.record.decision == "rejected"
+    assert (world.record.reason or "").startswith("stale_start")
+
+
+async def test_tampered_files_and_a_dead_engine_reject_with_their_reason():
+    world = World(**QUICK)
+    await world.install()
+    world.suite.error = TamperedError("adapter_model.safetensors does not match its manifest.")
+    await world.job("job-1", "d1")
+    await world.run(5)
+    assert "does not match its manifest" in (world.record.reason or "")
+    world.suite.error = EngineError("The engine is away.")
+    await world.job("job-2", "d2")
+    await world.run(20)
+    assert (world.record.reason or "").startswith("engine_failed")
+
+
+async def test_one_release_at_a_time_in_the_order_of_completion():
+    world = await ramping()
+    await world.job("job-a", "d2")
+    await world.job("job-b", "d3")
+    await world.until(lambda: world.record.job_id == "job-1" and world.record.closed)
+    await world.until(lambda: len(world.records) == 4 and all(r.settled for r in world.records), sessions=0)
+    jobs = {record.job_id: record for record in world.records}
+    assert jobs["job-1"].decision == "promoted"
+    assert jobs["job-a"].decision == jobs["job-b"].decision == "rejected"  # they started from d0
+    assert jobs["job-a"].created_at < jobs["job-b"].created_at
+
+
+async def test_silence_holds_and_alerts_and_goes_on_when_outcomes_come_back():
+    """Fault 22."""
+    world = await ramping()
+    await world.until(lambda: world.record.step == 1)
+    before = world.shares
+    await world.run(90, seconds=20.0)  # half an hour of nothing
+    assert world.record.state is State.HELD and world.record.held_why == "silence"
+    assert world.shares == before and world.alerts.kinds.count("release_held") == 1
+    await world.until(lambda: world.record.decision == "promoted")
+
+
+async def test_both_arms_failing_does_not_take_the_candidate_back():
+    """Fault 23."""
+    world = await ramping(min_sessions=[30, 30, 30, 0])
+    for arm in world.policies:
+        world.policies[arm] = Policy(error=0.3, success=0.4)
+    await world.until(lambda: world.record.closed)
+    assert world.record.decision == "promoted"
+
+
+async def test_too_few_sessions_hold_at_the_deadline_and_never_promote():
+    world = await ramping(step_deadline_minutes=60, lost_after_seconds=6000)
+    await world.run(5, seconds=10, sessions=20)
+    await world.until(lambda: world.record.state is State.HELD, sessions=0, seconds=60)
+    assert world.record.held_why == "deadline" and world.record.step == 0
+    assert world.record.shown == "none-against"
+    await world.until(lambda: world.record.step == 1)  # sessions come in: it goes on
+
+
+async def test_policy_ask_waits_for_a_person():
+    world = await ramping(on_inconclusive="ask")
+    world.policies["current"] = world.policies["candidate"] = Policy(success=0.5)
+    await world.until(lambda: world.record.state is State.HELD)
+    assert world.record.held_why == "ask"
+    await world.control("release", command="resume")
+    await world.run(2)
+    assert world.record.step == 1 and world.record.state is State.RAMPING
+
+
+async def test_commands_that_make_no_sense_change_nothing():
+    """Fault 24: abort with no release, double promote, promote after abort, abort after promote."""
+    world = World(**QUICK)
+    await world.install()
+    await world.control("release", command="abort")
+    await world.run(3)
+    assert world.shares == {"agent-zero-rl-v0": 1.0}
+    await world.job("job-1", "d1")
+    await world.until(lambda: len(world.records) > 1 and world.record.serving, sessions=0, seconds=1)
+    await world.run(2)
+    assert world.record.state is State.RAMPING  # the old abort was not for this release
+    await world.control("release", command="promote")
+    await world.run(2)
+    assert world.record.state is State.BAKING
+    await world.control("release", command="promote")
+    await world.run(2)
+    assert world.record.state is State.BAKING
+    await world.control("release", command="abort", release_id="some-other")
+    await world.run(2)
+    assert world.record.state is State.BAKING
+    await world.control("release", command="abort")
+    await world.run(3)
+    assert world.record.decision == "aborted" and world.record.settled
+    assert world.shares == {"agent-zero-rl-v0": 1.0}
+    assert world.deployed[-1]["metadata"]["event"] == "aborted"
+    await world.control("release", command="promote")
+    await world.run(3)
+    assert world.shares == {"agent-zero-rl-v0": 1.0}
+    world.bus.bucket("rl_control").data["release"] = (b"not json", 10**6)
+    await world.run(2)
+    check_events(world)
+
+
+async def test_abort_after_promote_is_too_late():
+    world = await ramping()
+    await world.until(lambda: world.record.closed)
+    await world.control("release", command="abort")
+    await world.run(3)
+    assert world.shares == {"agent-zero-rl-v1": 1.0}
+
+
+async def test_an_operator_may_hold_and_resume():
+    world = await ramping()
+    await command(world.bus, "hold")  # type: ignore[arg-type]
+    await world.run(60, seconds=20, sessions=10)
+    assert world.record.state is State.HELD and world.record.step == 0
+    await command(world.bus, "resume")  # type: ignore[arg-type]
+    await world.until(lambda: world.record.step == 1)
+
+
+async def test_a_pin_stops_the_release_and_serves_its_model():
+    world = await ramping()
+    await world.control("pin", model_id="agent-zero-rl-v0")
+    await world.run(3)
+    assert world.record.decision == "aborted" and world.shares == {"agent-zero-rl-v0": 1.0}
+    await world.control("pin", model_id=world.settings.model.base)
+    await world.run(3)
+    assert world.shares == {world.settings.model.base: 1.0}
+    await world.job("job-2", "d2")
+    await world.run(5)
+    assert world.record.job_id == "job-1"
+    await world.control("pin", model_id="nobody")
+    await world.run(3)
+    assert world.shares == {world.settings.model.base: 1.0} and world.alerts.kinds.count("pin_unknown") == 1
+    await world.control("pin", model_id=None)
+    await world.until(lambda: world.record.job_id == "job-2" and world.record.serving, sessions=0)
+    assert set(world.shares) == {"agent-zero-rl-v0", "agent-zero-rl-v2"}
+
+
+async def test_a_dead_gateway_is_alerted_and_the_living_ones_count():
+    """Fault 21."""
+    world = World(gateways=("gw-1", "gw-2"), **QUICK)
+    await world.install()
+    await world.job("job-1", "d1")
+    await world.until(lambda: len(world.records) > 1 and world.record.serving, sessions=0, seconds=1)
+    await world.run(3, sessions=5)
+    world.policies["candidate"] = Policy(error=1.0)
+    world.alive = {"gw-1"}
+    await world.until(lambda: world.record.closed, seconds=1)
+    await world.run(10)
+    assert world.record.verified_zero_at is None  # gw-2 may still serve the candidate
+    await world.run(10)
+    assert world.record.verified_zero_at is not None
+    assert world.alerts.kinds.count("gateway_dead") == 1
+
+
+async def test_the_budget_is_watched():
+    world = await ramping()
+    world.policies["candidate"] = Policy(error=1.0)
+    await world.run(1, sessions=60)
+    follow = world.gateways_follow
+    world.gateways_follow = lambda: _still_alive(world)  # type: ignore[method-assign]
+    await world.until(lambda: world.record.closed, seconds=1)
+    await world.run(100)
+    assert world.record.verified_zero_at is None and not world.record.settled
+    assert world.alerts.kinds.count("routes_not_verified") == 1
+    world.gateways_follow = follow  # type: ignore[method-assign]
+    await world.run(3)
+    assert world.record.settled and world.record.verified_zero_at
+
+
+async def _still_alive(world: World) -> None:
+    """Gateways that write, but go on serving what they had."""
+    data = world.bus.bucket("rl_gateways").data
+    for name, (value, _) in list(data.items()):
+        world.revision += 1
+        report = {**json.loads(value), "updated_at": world.clock.now().isoformat()}
+        data[name] = (json.dumps(report).encode(), world.revision)
+
+
+async def test_a_candidate_that_no_gateway_can_load_is_given_up():
+    world = World(**QUICK)
+    await world.install()
+    world.gateway_error = "adapter_model.safetensors does not match its manifest"
+    await world.job("job-1", "d1")
+    await world.run(40)
+    world.gateway_error = None
+    await world.run(3)
+    assert world.record.decision == "aborted" and "does not match" in (world.record.reason or "")
+    assert world.shares == {"agent-zero-rl-v0": 1.0}
+
+
+async def test_a_broken_split_holds():
+    world = await ramping(min_sessions=[500, 500, 500, 0])
+    world.policies["current"] = Policy(mute=True)
+    await world.run(1, sessions=5)
+    world.policies["current"] = Policy()
+    rng = world.rng
+
+    class Mostly:
+        """Drops nine in ten sessions of the current arm."""
+
+        def random(self, *shape):
+            return rng.random(*shape) if shape else rng.random() / 5
+
+    world.rng = Mostly()  # type: ignore[assignment]
+    await world.until(lambda: world.record.state is State.HELD)
+    assert world.record.held_why == "sample_ratio"
+
+
+async def test_traffic_and_deployments_are_measured():
+    world = await ramping()
+    text = world.metrics.render().decode()
+    assert 'agent_rl_model_traffic_percentage{model_version="agent-zero-rl-v1"} 10.0' in text
+    assert 'agent_rl_model_benchmark_score{model_version="agent-zero-rl-v1",task_type="kind0"}' in text
+    assert 'agent_rl_model_deployments_total{status="candidate"} 1.0' in text
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

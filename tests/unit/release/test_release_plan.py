@@ -1,0 +1,101 @@
+"""Strategy, schedule, names and the state table."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from onward.config import ReleaseSettings
+from onward.errors import ConfigError, IllegalTransitionError
+from onward.release import plan
+from onward.release.plan import TRANSITIONS, Plan, State, Step, choose, make, move, step_verdict
+
+SETTINGS = ReleaseSettings.model_validate({})
+
+
+@pytest.mark.parametrize(
+    ("improvement", "strategy", "first"),
+    [(0.2, "blue_green", None), (0.15, "blue_green", None), (0.1, "canary", 0.1), (0.05, "canary", 0.1),
+     (0.04, "canary", 0.05), (0.0, "canary", 0.05), (-0.05, "canary", 0.05), (-0.051, None, None)],
+)  # fmt: skip
+def test_strategy_follows_the_seeds_table(improvement, strategy, first):
+    found = choose(improvement, SETTINGS, strategy="auto")
+    assert (found.strategy, found.first_share) == (strategy, first)
+
+
+def test_a_forced_canary_starts_with_the_configured_share_but_never_takes_a_worse_model():
+    assert choose(0.3, SETTINGS).strategy == "canary"
+    assert choose(0.0, SETTINGS).first_share == 0.1
+    assert choose(-0.2, SETTINGS).strategy is None
+
+
+def test_the_seeds_schedule():
+    made = make(choose(0.1, SETTINGS), SETTINGS)
+    assert [(step.share, step.seconds, step.sessions) for step in made.steps] == [
+        (0.1, 3600, 50), (0.25, 3600, 100), (0.5, 7200, 200), (0.95, 3600, 0),
+    ]  # fmt: skip
+    schedule = plan.ramp_schedule(made, datetime(2026, 1, 1, tzinfo=UTC))
+    assert [(item["timestamp"][11:16], item["percentage"]) for item in schedule] == [
+        ("00:00", 10.0), ("01:00", 25.0), ("02:00", 50.0), ("04:00", 100.0),
+    ]  # fmt: skip
+    assert Plan.from_state(made.state()) == made
+
+
+def test_compressing_scales_time_and_never_the_minimum():
+    fast = ReleaseSettings.model_validate({"time_scale": 0.01, "canary_ramp_hours": 2})
+    made = make(choose(0.1, fast), fast)
+    assert [step.seconds for step in made.steps[:3]] == pytest.approx([18, 18, 36])
+    assert [step.sessions for step in made.steps] == [50, 100, 200, 0]
+
+
+def test_blue_green_goes_straight_to_the_bake():
+    made = make(choose(0.2, SETTINGS, strategy="auto"), SETTINGS)
+    assert made.bake == 0 and made.steps[0].share == 0.95
+
+
+ONE = Plan("canary", (Step(0.1, 60, 10), Step(0.95, 30, 0)), 600, "promote")
+
+
+@pytest.mark.parametrize(
+    ("served", "total", "sessions", "support", "policy", "verdict"),
+    [
+        (59, 59, 99, 1, "promote", "stay"),
+        (60, 60, 9, 1, "promote", "stay"),
+        (60, 60, 10, 1, "promote", "advance"),
+        (60, 60, 10, 1, "hold", "hold"),
+        (60, 60, 10, 1, "ask", "ask"),
+        (60, 60, 10, 10, "hold", "advance"),
+        (600, 600, 9, 1, "promote", "deadline"),
+        (599, 600, 9, 99, "promote", "deadline"),
+    ],
+)
+def test_a_step_needs_its_time_and_its_sessions(served, total, sessions, support, policy, verdict):
+    made = Plan(ONE.strategy, ONE.steps, ONE.deadline_seconds, policy)
+    found, shown = step_verdict(made, 0, served=served, total=total, sessions=sessions, support=support)
+    assert found == verdict
+    assert shown == ("not worse" if support >= 10 else "none-against")
+
+
+def test_names_count_up():
+    keys = ["agent-zero-rl-v2_3", "agent-zero-rl-v2_10", "agent-zero-rl-v3_99", "other"]
+    assert plan.next_model_id("agent-zero-rl-v2.{n}", ["agent-zero-rl-v2_3"]) == "agent-zero-rl-v2.4"
+    assert plan.next_model_id("agent-zero-rl-v2.{n}", keys) == "agent-zero-rl-v2.11"
+    assert plan.next_model_id("agent-zero-rl-v{n}", ["agent-zero-rl-v0"]) == "agent-zero-rl-v1"
+    assert plan.next_model_id("agent-zero-rl-v{n}", []) == "agent-zero-rl-v1"
+    assert plan.first_model_id("agent-zero-rl-v{n}") == "agent-zero-rl-v0"
+    for pattern in ("no-number", "{n}-{n}", "a/b{n}", "x {n}"):
+        with pytest.raises(ConfigError, match="id_pattern"):
+            plan.next_model_id(pattern, [])
+
+
+def test_the_table_of_transitions():
+    assert move(State.PROPOSED, State.VALIDATING) is State.VALIDATING
+    for state in plan.TERMINAL:
+        for to in State:
+            with pytest.raises(IllegalTransitionError):
+                move(state, to)
+    with pytest.raises(IllegalTransitionError, match="proposed cannot become promoted"):
+        move(State.PROPOSED, State.PROMOTED)
+    with pytest.raises(IllegalTransitionError):
+        move(State.VALIDATING, State.ROLLED_BACK)
+    assert set(TRANSITIONS) == set(State)
+    assert {State.PROMOTED, State.ROLLED_BACK, State.REJECTED, State.ABORTED} == plan.TERMINAL
