@@ -80,7 +80,7 @@ class Collector:
         self._ctx = ctx
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
-        """Store a batch. Raises BusError or WarehouseError when either is away; all of it is repeated then."""
+        """Store a batch. Raises BusError or WarehouseError when one is away: the batch is then repeated."""
         now = self._ctx.clock.now()
         items = await asyncio.to_thread(lambda: [judge(message, now) for message in messages])
         items, new = await self._sort(items)

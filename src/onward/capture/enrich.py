@@ -17,11 +17,11 @@ MIXED = "mixed"
 """``model_digest`` of a trajectory that several policies sampled: never trained on."""
 
 _DOMAIN_WORDS: dict[str, str] = {
-    "debugging": "bug debug debugging error exception traceback crash fails failing failure fix stack broken",
-    "coding": "code coding function class implement refactor script python javascript rust compile test tests "
-    "repository repo api library module program",
-    "data_analysis": "data csv dataset dataframe table column columns plot chart statistics average mean median "
-    "sql query spreadsheet regression sum",
+    "debugging": "bug debug debugging error exception traceback crash fails failing failure fix broken",
+    "coding": "code coding function class implement refactor script python javascript rust compile test "
+    "tests repository repo api library module program",
+    "data_analysis": "data csv dataset dataframe table column columns plot chart statistics average mean "
+    "median sql query spreadsheet regression sum",
     "research": "research search find sources source paper papers literature compare summarize summarise "
     "investigate survey information",
     "writing": "write writing essay article blog email letter draft rewrite translate story poem edit "

@@ -107,8 +107,11 @@ def components(name: str) -> list[str]:
 
 
 def secret_class(name: str) -> NameClass | None:
-    """What kind of secret a value under ``name`` is, or None. Linear in the length of ``name``."""
-    return _cached(name) if len(name) <= 64 else None
+    """What kind of secret a value under ``name`` is, or None. Linear in the length of ``name``.
+
+    A name with a placeholder in it (a key that was redacted) governs nothing.
+    """
+    return _cached(name) if len(name) <= 64 and "<" not in name else None
 
 
 @lru_cache(maxsize=4096)

@@ -246,7 +246,7 @@ STRUCTURE = (
         2,
         take="group",
         checks=("trim",),
-        positives=((_pem("EC PRIVATE KEY", _PEM_BODY)[:150], _body(64)),),
+        positives=((_pem("EC PRIVATE KEY", _PEM_BODY)[:120], _PEM_BODY[:89]),),
         note="Cut off before its end.",
     ),
     Rule(

@@ -91,8 +91,11 @@ def _checked(checks: tuple[Check, ...], buffer: bytes, span: Span) -> Span | Non
 
 
 def _assigned(compiled: _Compiled, buffer: bytes) -> Iterator[Hit]:
+    done = 0
     for match in compiled.expression.finditer(buffer):
         first, last = match.span()
+        if last <= done:
+            continue  # within the value before
         while first > 0 and match.start() - first < _NAME_REACH and buffer[first - 1] in _NAME:
             first -= 1
         name = _name(buffer[first:last])
@@ -103,6 +106,7 @@ def _assigned(compiled: _Compiled, buffer: bytes) -> Iterator[Hit]:
         env = buffer[last - 1 : last] == b"=" and (name.isupper() or before in (b"?", b"&"))
         hit = _value(buffer, last, kind, env)
         if hit:
+            done = hit.end
             yield hit
 
 

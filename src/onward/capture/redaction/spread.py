@@ -58,9 +58,10 @@ def forms(value: bytes) -> set[bytes]:
         text = plain.decode("utf-8", "surrogatepass") if _is_utf8(plain) else None
         if text is None:
             continue
-        once = json.dumps(text, ensure_ascii=False)[1:-1]
-        twice = json.dumps(once, ensure_ascii=False)[1:-1]
-        found |= {_bytes(once), _bytes(twice), _bytes(json.dumps(text)[1:-1])}
+        for ascii_only in (False, True):
+            once = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+            twice = json.dumps(once, ensure_ascii=ascii_only)[1:-1]
+            found |= {_bytes(once), _bytes(twice)}
         percent = quote(plain, safe="").encode()
         found |= {percent, percent.lower() if percent != plain else plain, quote_plus(plain).encode()}
         found.add(quote(plain, safe="/").encode())

@@ -25,15 +25,25 @@ SCHEMES = frozenset(
     ("bearer", "basic", "token", "digest", "apikey", "negotiate", "ntlm", "aws4-hmac-sha256", "key")
 )
 PLACEHOLDER = r"<[A-Z][A-Z0-9_]{0,31}:[0-9]{1,9}>"
-_PLACEHOLDER = re2.compile(PLACEHOLDER.encode())
+_BYTES = re2.Options()
+_BYTES.encoding = re2.Options.Encoding.LATIN1
+_PLACEHOLDER = re2.compile(PLACEHOLDER.encode(), _BYTES)
 _TEMPLATE = re2.compile(
     rb"\$\{[^}]*\}|\$\([^)]*\)|\$[A-Za-z_][A-Za-z0-9_]*|\{\{.*\}\}|\{[A-Za-z_0-9.\[\]!:]*\}"
-    rb"|%\([^)]*\)[sdr]|%[sdr]|%[A-Za-z_]+%|\xc2\xa7\xc2\xa7[a-z_]+\([^)]*\)|<[^<>]*>|\[[A-Za-z_ ]+\]"
+    rb"|%\([^)]*\)[sdr]|%[sdr]|%[A-Za-z_]+%|\xc2\xa7\xc2\xa7[a-z_]+\([^)]*\)|<[^<>]*>|\[[A-Za-z_ ]+\]",
+    _BYTES,
 )
 _SPACES = b" \t\r\n"
-_STOPS = b" \t\r\n\x00\"'`\\<>|&"
-_CODE_STOPS = _STOPS + b",;)}]"
-_WIDEST = 4096
+_LOOSE = re2.compile(rb"[^ \t\r\n\x00\"'`\\<>|&]*", _BYTES)
+_STRICT = re2.compile(rb"[^ \t\r\n\x00\"'`\\<>|&,;)}\]]*", _BYTES)
+_OPENING = re2.compile(rb"[fFrRbBuU]?(\\*)([\"'`])", _BYTES)
+_MAY_OPEN = tuple(bytes([c]) for c in b"fFrRbBuU\\\"'`")
+_MAY_REFER = tuple(bytes([c]) for c in b"${%<[\xc2")
+_DIGIT = re2.compile(rb"[0-9]", _BYTES)
+_LETTER = re2.compile(rb"[A-Za-z]", _BYTES)
+_SYMBOL = re2.compile(rb"[!@#$%^&*+=/~?]", _BYTES)
+_WIDEST_QUOTED = 4096
+_WIDEST_BARE = 1024
 
 
 @dataclass(frozen=True)
@@ -53,12 +63,12 @@ def is_reference(value: bytes) -> bool:
     """Whether ``value`` only names, hides or describes a secret."""
     if not value or has_placeholder(value):
         return True
-    if _TEMPLATE.fullmatch(value):
+    if value[:1] in _MAY_REFER and _TEMPLATE.fullmatch(value):
         return True
     low = value.lower()
     if low in _NOT_VALUES or low.startswith((b"your-", b"your_", b"your ", b"<your", b"insert_", b"insert-")):
         return True
-    return len(set(value)) == 1 and value[:1] in b"*xX.-_#?0"
+    return value[:1] in b"*xX.-_#?0" and value == value[:1] * len(value)
 
 
 def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
@@ -90,37 +100,27 @@ def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
 
     ``loose`` lets a bare value hold ``, ; ) } ]`` (environment style), trimmed at its end.
     """
-    limit = buffer.find(b"\x00", at, at + _WIDEST)
-    limit = min(len(buffer), at + _WIDEST) if limit < 0 else limit
     start = at
-    if buffer[start : start + 1].lower() in (b"f", b"r", b"b", b"u") and buffer[start + 1 : start + 2] in (
-        b'"',
-        b"'",
-    ):
-        start += 1
-    slashes = 0
-    while start + slashes < limit and buffer[start + slashes] == 0x5C:
-        slashes += 1
-    quote = buffer[start + slashes : start + slashes + 1]
-    if quote in (b'"', b"'", b"`") and quote:
-        opened = start + slashes + 1
-        closed = _closing(buffer, opened, limit, slashes, quote)
+    opening = _OPENING.match(buffer, at, at + 64) if buffer[at : at + 1] in _MAY_OPEN else None
+    if opening is not None:
+        slashes, quote = opening.group(1), opening.group(2)
+        opened = opening.end()
+        closed = _closing(buffer, opened, opened + _WIDEST_QUOTED, len(slashes), quote)
         if closed is not None:
             return Assigned(opened, closed, quoted=True)
         start = opened
-    elif slashes:
+    elif buffer[at : at + 1] == b"\\":
         return None
-    stops = _STOPS if loose else _CODE_STOPS
-    end = start
-    while end < limit and buffer[end] not in stops:
-        end += 1
+    end = (_LOOSE if loose else _STRICT).match(buffer, start, start + _WIDEST_BARE).end()
     while end > start and buffer[end - 1] in b".,;:)}]!?":
         end -= 1
     return Assigned(start, end, quoted=False) if end > start else None
 
 
 def _closing(buffer: bytes, at: int, limit: int, slashes: int, quote: bytes) -> int | None:
-    """Index where the closing quote (with its own backslashes) begins."""
+    """Index where the closing quote (with its own backslashes) begins; None beyond the end of the leaf."""
+    nul = buffer.find(b"\x00", at, limit)
+    limit = limit if nul < 0 else nul
     while True:
         found = buffer.find(quote, at, limit)
         if found < 0:
@@ -178,15 +178,15 @@ def _is_dense(value: bytes) -> bool:
 
 
 def _has_digit(value: bytes) -> bool:
-    return any(0x30 <= c <= 0x39 for c in value)
+    return _DIGIT.search(value) is not None
 
 
 def _has_letter(value: bytes) -> bool:
-    return any(0x41 <= c <= 0x5A or 0x61 <= c <= 0x7A for c in value)
+    return _LETTER.search(value) is not None
 
 
 def _has_symbol(value: bytes) -> bool:
-    return any(c in b"!@#$%^&*+=/~?" for c in value)
+    return _SYMBOL.search(value) is not None
 
 
 _NOT_VALUES = frozenset(word.encode() for word in NOT_VALUES)
