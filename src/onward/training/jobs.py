@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from onward.bus import Bucket
 from onward.clock import Clock, utc_text
-from onward.contracts import TrainingRequest, encode
+from onward.contracts import TrainingRequest, encode, to_document
 from onward.errors import ConflictError, ContractError, IllegalTransitionError
 from onward.ids import check_id
 from onward.training.checkpoints import Commit
@@ -112,7 +112,7 @@ class JobTable:
         return JobRecord(
             job_id=request.training_job_id,
             state=state,
-            request=request.model_dump(mode="json", exclude_none=True),
+            request=to_document(request),
             request_sha256=hashlib.sha256(encode(request)).hexdigest(),
             skip_validation=bool(metadata.get("skip_validation")),
             created_at=now,

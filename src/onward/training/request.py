@@ -5,7 +5,7 @@ Pure. A request that cannot be met is refused with one sentence before anything 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -37,7 +37,7 @@ class JobSpec(BaseModel):
     lora_alpha: float
     first_lora_layer: float
     """Share of the layers, from below, that stay frozen: 0.5 adapts the upper half."""
-    normaliser: str
+    normaliser: Literal["token", "sequence", "constant"]
     return_from: str
     standardise: bool
     kl_coef: float

@@ -51,7 +51,7 @@ def main(folder: Path) -> int:
 def _train(folder: Path) -> None:
     import torch
 
-    from onward.lm.learner import Learner, LearnerConfig
+    from onward.lm.learner import STATE_FILE, Learner, LearnerConfig
     from onward.lm.policy import Policy
 
     spec = JobSpec.model_validate_json((folder / "spec.json").read_bytes())
@@ -60,23 +60,23 @@ def _train(folder: Path) -> None:
     started = time.monotonic()
     emit("stage", name="load")
     policy = Policy.load(Path(spec.model_folder))
+    baseline: dict[str, Any] | None = None
     if (folder / "adapter").is_dir():
-        checkpoints.verify(folder / "adapter")
+        baseline = checkpoints.verify(folder / "adapter").metrics.get("baseline")
         policy.add_adapter(ADAPTER, folder / "adapter")
     else:
-        first = int(spec.first_lora_layer * policy.n_layers)
-        policy.new_adapter(
-            ADAPTER, rank=spec.lora_rank, alpha=spec.lora_alpha, layers=range(first, policy.n_layers)
-        )
-    rows, advantages, summary = prepare(dataset.read(folder / dataset.FILE), spec)
-    emit("stage", name="train", rows=len(rows), **summary)
+        layers = policy.shape.layers
+        first = int(spec.first_lora_layer * layers)
+        policy.new_adapter(ADAPTER, spec.lora_rank, spec.lora_alpha, range(first, layers), spec.seed)
+    rows, advantages, summary = prepare(dataset.read(folder / dataset.FILE), spec, baseline)
+    emit("stage", name="train", rows=len(rows), trajectories=summary["trajectories"])
     learner = Learner(
         policy,
         ADAPTER,
         LearnerConfig(
             learning_rate=spec.learning_rate,
             epochs=spec.epochs,
-            batch_rows=spec.batch_rows,
+            minibatch_rows=spec.batch_rows,
             clip_epsilon=spec.clip_epsilon,
             normaliser=spec.normaliser,
             kl_coef=spec.kl_coef,
@@ -84,10 +84,10 @@ def _train(folder: Path) -> None:
         ),
     )
     state = folder / "state"
-    if state.is_dir():
+    if (state / STATE_FILE).is_file():
         with contextlib.suppress(OnwardError):
             learner.restore(state)
-            emit("stage", name="resumed", step=learner.step)
+            emit("stage", name="resumed")
     metrics: dict[str, Any] = {}
     saved = time.monotonic()
     skipped = total = 0
@@ -138,16 +138,20 @@ def _train(folder: Path) -> None:
     )
 
 
-def prepare(lines: list[dict[str, Any]], spec: JobSpec) -> tuple[list[Any], list[float], dict[str, Any]]:
+def prepare(
+    lines: list[dict[str, Any]], spec: JobSpec, baseline: dict[str, Any] | None = None
+) -> tuple[list[Any], list[float], dict[str, Any]]:
     """Token rows, one advantage per row, and a summary of the returns.
 
     Every row of a trajectory carries the trajectory's advantage. REINFORCE takes a running baseline
-    per task type; RLOO takes the other attempts of the same group and refuses groups of one.
+    per task type, which goes on from ``baseline`` (of the start policy) and is returned in the summary;
+    RLOO takes the other attempts of the same group and refuses groups of one.
     """
     from onward.lm import advantages as estimators
     from onward.lm.tokens import Call, rows_from_calls
 
     returns = [line["raw_total"] if spec.return_from == "raw_total" else line["outcome"] for line in lines]
+    running = estimators.RunningBaseline.from_state(baseline) if baseline else estimators.RunningBaseline()
     if spec.algorithm == "rloo":
         keys = [line["group_key"] for line in lines]
         if any(key is None for key in keys):
@@ -158,9 +162,9 @@ def prepare(lines: list[dict[str, Any]], spec: JobSpec) -> tuple[list[Any], list
             )
         values = estimators.rloo(returns, keys)
     else:
-        values = estimators.reinforce(
-            returns, [line["task_type"] for line in lines], standardise=spec.standardise
-        )
+        values = running.advantages(returns, [line["task_type"] for line in lines])
+    if spec.standardise:
+        values = _standardised(values)
     rows: list[Any] = []
     per_row: list[float] = []
     for line, value in zip(lines, values, strict=True):
@@ -178,9 +182,16 @@ def prepare(lines: list[dict[str, Any]], spec: JobSpec) -> tuple[list[Any], list
             "outcome_mean": _mean([line["outcome"] for line in lines]),
             "raw_total_mean": _mean([line["raw_total"] for line in lines]),
             "success_rate": _mean([line["success"] for line in lines]),
+            "baseline": running.state(),
             "sampled_tokens": sum(len(call["token_ids"]) for line in lines for call in line["calls"]),
         },
     )
+
+
+def _standardised(values: list[float]) -> list[float]:
+    """Scaled to mean square 1 over the whole job, so that the learning rate does not depend on luck."""
+    scale = math.sqrt(sum(value * value for value in values) / len(values))
+    return [value / (scale + 1e-6) for value in values]
 
 
 def _mean(values: list[Any]) -> float:
