@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -138,7 +138,7 @@ class Rewarder:
         self._kept_seq = state.stream_seq
         self._means: dict[str, Baseline] = {}
         self._recent: dict[str, None] = {}
-        """Ids scored since the start, newest last: what is not yet visible as scored elsewhere."""
+        """Ids scored since the start, newest last: saves asking the warehouse about most repeats."""
         self.lost = asyncio.Event()
         self.stopping = False
 
@@ -160,20 +160,28 @@ class Rewarder:
         return cls(ctx, state, entry.revision)
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
-        """Score, publish and store a batch in stream order; all or nothing as far as state goes."""
+        """Score, publish and store in stream order, as far as the collector is, until all is done.
+
+        Raises BusError or WarehouseError when either is away; what was done by then is not repeated.
+        """
         if self.stopping or self.lost.is_set():
             return [Retry(0.0)] * len(messages)
         new = sorted((m for m in messages if m.sequence > self.state.stream_seq), key=lambda m: m.sequence)
-        if new:
-            await self._wait_for_collector(new)
-            state, rewards, missing = await self._score(new)
-            await self._publish(rewards)
-            crashpoint("rewarder.published")
-            await self._store(rewards, missing)
-            crashpoint("rewarder.stored")
-            self.state = state
-            self._count(rewards, missing)
+        while new:
+            settled = await self._settled(new)
+            await self._handle_settled([m for m in new if m.sequence <= settled])
+            new = [m for m in new if m.sequence > settled]
         return [Ack()] * len(messages)
+
+    async def _handle_settled(self, messages: list[Message]) -> None:
+        """All or nothing as far as the state goes."""
+        state, rewards, missing = await self._score(messages)
+        await self._publish(rewards)
+        crashpoint("rewarder.published")
+        await self._store(rewards, missing)
+        crashpoint("rewarder.stored")
+        self.state = state
+        self._count(rewards, missing)
 
     async def checkpoint(self) -> None:
         """Keep the state if it moved. Raises ConflictError when another rewarder wrote meanwhile."""
@@ -198,26 +206,27 @@ class Rewarder:
             except BusError as error:
                 _log.warning("the record waits", cause=str(error))
 
-    async def _wait_for_collector(self, messages: list[Message]) -> None:
-        """Until the collector has acknowledged all of ``messages``, or all of them are stored."""
-        last = messages[-1].sequence
+    async def _settled(self, messages: list[Message]) -> int:
+        """Wait until the collector is done with the first of ``messages``; return up to which sequence it
+        is. Where it acknowledges out of order, that all of them are stored will do."""
         clock = self._ctx.clock
         started = looked = clock.monotonic()
         warned, pause = False, _LOOK_SECONDS
-        while await self._collector_floor() < last:
+        while (floor := await self._collector_floor()) < messages[0].sequence:
             if self.stopping:
                 raise BusError("The rewarder stops before the collector was done.")
             now = clock.monotonic()
             if now - looked >= _LOOK_AT_ROWS_SECONDS:
                 ids = {name for m in messages if (name := _trajectory_id(m.data))}
                 if ids <= (await queries.stored(self._ctx.warehouse, ids)).keys():
-                    return
+                    return messages[-1].sequence
                 looked = clock.monotonic()
             if not warned and now - started > 30.0:
                 warned = True
-                _log.warning("waiting for the collector", sequence=last)
+                _log.warning("waiting for the collector", sequence=messages[0].sequence)
             await clock.sleep(pause)
             pause = min(pause * 1.5, 0.1)
+        return floor
 
     async def _collector_floor(self) -> int:
         try:
@@ -230,9 +239,10 @@ class Rewarder:
 
     async def _score(self, messages: list[Message]) -> tuple[State, list[_Scored], list[_Missing]]:
         ids = {m.sequence: _trajectory_id(m.data) for m in messages}
-        wanted = {name for name in ids.values() if name is not None}
-        rows = await queries.trajectories_by_id(self._ctx.warehouse, wanted)
-        scored = await queries.scored_at(self._ctx.warehouse, wanted)
+        rows = await queries.trajectories_by_id(
+            self._ctx.warehouse, {name for name in ids.values() if name is not None}
+        )
+        known = await self._scored_before(messages, ids, rows)
         state = self.state.fork()
         rewards: list[_Scored] = []
         missing: list[_Missing] = []
@@ -240,9 +250,7 @@ class Rewarder:
         for message in messages:
             name = ids[message.sequence]
             state.stream_seq = message.sequence
-            if name is None or name in done or name in self._recent:
-                continue
-            if scored.get(name, self.state.stream_seq + 1) <= self.state.stream_seq:
+            if name is None or name in done or name in known:
                 continue
             done.add(name)
             if name not in rows:
@@ -254,6 +262,19 @@ class Rewarder:
             else:
                 rewards.append(_Scored(answer, message, rows[name]["model_version"]))
         return state, rewards, missing
+
+    async def _scored_before(
+        self, messages: list[Message], ids: Mapping[int, str | None], rows: Mapping[str, dict[str, Any]]
+    ) -> set[str]:
+        """Ids whose score is in the state already. A row that names this very message is new."""
+        again: set[str] = set()
+        for message in messages:
+            name = ids[message.sequence]
+            if name is not None and name in rows and rows[name]["stream_seq"] != message.sequence:
+                again.add(name)
+        known = again & self._recent.keys()
+        scored = await queries.scored_at(self._ctx.warehouse, again - known)
+        return known | {name for name, sequence in scored.items() if sequence <= self.state.stream_seq}
 
     async def _publish(self, rewards: list[_Scored]) -> None:
         publish, headers = self._ctx.bus.publish, {"Rl-Schema": "v1"}

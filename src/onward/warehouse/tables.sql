@@ -4,6 +4,7 @@
 -- table; everybody reads the views (..._v), which use FINAL. Partitions follow the event's own time,
 -- which never changes for an id: by the time of arrival a redelivery would land in another partition
 -- and live twice. Without the two fsync settings an acknowledged insert can be lost in a power cut.
+-- The index is finer than usual where rows are large: reading one id then unpacks 64 rows, not 8192.
 
 CREATE TABLE IF NOT EXISTS trajectories
 (
@@ -32,7 +33,7 @@ CREATE TABLE IF NOT EXISTS trajectories
 ENGINE = ReplacingMergeTree(stream_seq)
 PARTITION BY toYYYYMMDD(start_ts)
 ORDER BY trajectory_id
-SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 1000;
+SETTINGS index_granularity = 64, fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 1000;
 
 CREATE TABLE IF NOT EXISTS rewards
 (
@@ -57,7 +58,7 @@ CREATE TABLE IF NOT EXISTS rewards
 ENGINE = ReplacingMergeTree(stream_seq)
 PARTITION BY toYYYYMMDD(ts)
 ORDER BY (trajectory_id, reward_id)
-SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 1000;
+SETTINGS index_granularity = 256, fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 1000;
 
 CREATE TABLE IF NOT EXISTS unscored
 (
