@@ -136,9 +136,10 @@ class World:
     """Everything around a releaser. ``crash_at`` n: die at the n-th write (before or after it)."""
 
     def __init__(self, seed: int = 0, gateways: tuple[str, ...] = ("gw-1",), **release: Any) -> None:
+        pattern = release.pop("pattern", "agent-zero-rl-v{n}")
         self.settings: Settings = load(
-            environ={}, overrides={"release": release, "model": {"id_pattern": release.pop("pattern", "agent-zero-rl-v{n}")}}
-        )  # fmt: skip
+            environ={}, overrides={"release": release, "model": {"id_pattern": pattern}}
+        )
         self.revision = 0
         self.writes: list[str] = []
         self.crash_at: int | None = None
@@ -221,8 +222,8 @@ class World:
             "job_id": job_id,
             "state": "completed",
             "commit": {
-                "job_id": job_id, "epoch": 1, "manifest_sha256": "m", "object_prefix": f"checkpoints/{job_id}/1",
-                "adapter_digest": digest,
+                "job_id": job_id, "epoch": 1, "manifest_sha256": "m",
+                "object_prefix": f"checkpoints/{job_id}/1", "adapter_digest": digest,
             },
             "start_digest": start,
             "samples": 256,

@@ -238,9 +238,9 @@ def test_replay_equals_incremental(history, cut):
 # False alarms, and what would cause them.
 
 
-def traffic(rng, sessions, per_minute=60.0, w=0.1, p=0.02, mu=0.7, duplicates=0.0, delay=20.0, stable_late=0.0,
-            correlated=False, kind="error"):  # fmt: skip
-    """Equal arms. Returns events in order of arrival: (arrival, session, kind, value, candidate, assigned)."""
+def traffic(rng, sessions, per_minute=60.0, w=0.1, p=0.02, mu=0.7, duplicates=0.0, delay=20.0,
+            stable_late=0.0, correlated=False, kind="error"):  # fmt: skip
+    """Equal arms. Events in order of arrival: (arrival, session, kind, value, candidate, assigned)."""
     arrivals = []
     for i in range(sessions):
         assigned = i * 60.0 / per_minute

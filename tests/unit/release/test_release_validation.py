@@ -10,6 +10,7 @@ from onward.errors import TrainingError
 from onward.release import checks, suite, validation
 from onward.release.checks import CHECKS, CheckResult, passes
 from onward.release.suite import TaskResult
+from onward.serving.engines import Generation
 
 
 def results(pattern: str, kind: str = "k") -> list[TaskResult]:
@@ -130,3 +131,22 @@ async def test_a_policy_that_babbles_solves_nothing_and_fails_every_check():
     found = await suite.play_all(complete, 10)
     assert not any(result.success for result in found)
     assert not any(result.passed for result in await checks.run_checks(complete))
+
+
+async def test_two_policies_meet_the_same_luck():
+    """The seed of an answer depends on task, turn and suite seed, never on the policy."""
+    asked = []
+
+    class Engine:
+        async def generate(self, messages, **options):
+            asked.append((options["adapter"], options["seed"], options["session_id"], options["temperature"]))
+            return Generation("x", {}, {})
+
+    for digest in ("a" * 64, None):
+        complete = suite.completing(Engine(), digest, seed=3, max_tokens=8, label="suite")  # type: ignore[arg-type]
+        await complete([{"role": "user", "content": "hi"}], "t1")
+        await complete([{"role": "user", "content": "hi"}] * 3, "t1")
+    (first, second, third, fourth) = asked
+    assert first[1] == third[1] and second[1] == fourth[1] and first[1] != second[1]
+    assert first[2] != third[2] and first[2] == second[2]
+    assert {item[3] for item in asked} == {1.0}

@@ -1,0 +1,173 @@
+"""The releaser on a real NATS server: its own cursor on RL_OUTCOMES, real buckets, real events, its role."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "release"))
+
+from release_world import FakeAlerts, FakeSuite
+
+from onward.bus import Bus
+from onward.clock import ManualClock, SystemClock, utc_text
+from onward.config import load
+from onward.context import Context
+from onward.contracts import ModelDeployed, SessionOutcome, decode, encode, subjects
+from onward.release import controller
+from onward.release.controller import Releaser, install_initial
+from onward.release.outcomes import STREAM, StreamOutcomes
+from onward.release.record import Releases
+from onward.telemetry.metrics import Metrics
+
+RELEASE = {
+    "time_scale": 1e-5, "min_sessions": [3, 3, 3, 0],
+    "error_maturity_seconds": 0, "reward_maturity_seconds": 0,
+}  # fmt: skip
+
+
+async def publish(
+    bus: Bus, clock, n: int, release: str, arm: str, kind: str, value: float, weight=0.1
+) -> None:
+    now = clock.now()
+    outcome = SessionOutcome.model_validate(
+        {
+            "outcome_id": f"o-{n}-{kind}", "session_id": f"s{n}", "release_id": release, "arm": arm,
+            "weight": weight, "assigned_at": now, "timestamp": now, "kind": kind, "value": value,
+        }
+    )  # fmt: skip
+    await bus.publish(subjects.OUTCOME, encode(outcome), msg_id=outcome.outcome_id)
+
+
+async def test_outcomes_are_read_from_any_cursor_in_order(bus: Bus):
+    reader = StreamOutcomes(bus)
+    assert await reader.last_sequence() == 0
+    assert await reader.read(0, 10) == []
+    for n in range(25):
+        await publish(bus, SystemClock(), n, "r", "current", "reward", 1.0)
+    first = await reader.read(0, 10)
+    assert [stored.sequence for stored in first] == list(range(1, 11))
+    assert [stored.sequence for stored in await reader.read(10, 100)] == list(range(11, 26))
+    assert [stored.sequence for stored in await reader.read(20, 100)] == list(range(21, 26))
+    assert await reader.read(25, 10) == []
+    assert await reader.last_sequence() == 25
+    await reader.close()
+
+
+async def test_a_deleted_consumer_costs_nothing(bus: Bus):
+    reader = StreamOutcomes(bus)
+    for n in range(6):
+        await publish(bus, SystemClock(), n, "r", "current", "reward", 1.0)
+    assert len(await reader.read(0, 3)) == 3
+    for info in await bus.js.consumers_info(STREAM):
+        await bus.js.delete_consumer(STREAM, info.name)
+    found: list[int] = []
+    for _ in range(5):
+        found += [stored.sequence for stored in await reader.read((found or [3])[-1], 10)]
+        if found:
+            break
+    assert found == [4, 5, 6]
+    await reader.close()
+
+
+def context(bus: Bus, clock, folder: Path) -> Context:
+    settings = load(environ={}, overrides={"release": RELEASE, "data_dir": folder})
+    fakes = bus, None, None, Metrics(), FakeAlerts()
+    return Context(settings, clock, *fakes)  # type: ignore[arg-type]
+
+
+async def gateway_follows(bus: Bus, clock) -> dict | None:
+    entry = await bus.bucket("rl_releases").get("desired")
+    if entry is None:
+        return None
+    desired = json.loads(entry.value)
+    served = [arm["adapter_digest"] for arm in desired["arms"]]
+    report = {
+        "revision": desired["revision"],
+        "served": served,
+        "updated_at": utc_text(clock.now()),
+        "error": None,
+    }
+    await bus.bucket("rl_gateways").put("gw-1", json.dumps(report).encode())
+    return desired
+
+
+async def add_job(bus: Bus) -> None:
+    commit = {"epoch": 1, "manifest_sha256": "m", "object_prefix": "checkpoints/j/1", "adapter_digest": "d1"}
+    job = {"job_id": "job-1", "state": "completed", "commit": commit, "start_digest": "d0"}
+    await bus.bucket("rl_jobs").put("job.job-1", json.dumps(job).encode())
+
+
+async def test_a_bad_release_is_taken_back_on_real_buckets_and_streams(bus: Bus, tmp_path: Path):
+    clock = ManualClock(start=SystemClock().now())
+    ctx = context(bus, clock, tmp_path)
+    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+    await install_initial(ctx, "d0", "checkpoints/warm/0")
+    await add_job(bus)
+    releaser = Releaser(ctx, StreamOutcomes(bus), FakeSuite({"d1": 0.6}, {}))
+    count = 0
+    for _ in range(60):
+        desired = await gateway_follows(bus, clock)
+        if desired and len(desired["arms"]) == 2:
+            for i in range(12):
+                count += 1
+                arm = "candidate" if i % 6 == 0 else "current"
+                weight = desired["arms"][1]["weight"]
+                await publish(
+                    bus, clock, count, desired["release_id"], arm, "error", float(i % 6 == 0), weight
+                )
+        await releaser.tick()
+        await clock.advance(1.0)
+        newest = (await releases.all())[-1]
+        if newest.job_id == "job-1" and newest.settled:
+            break
+    await releaser.close()
+    assert newest.decision == "rolled_back" and newest.reason == "high_error_rate"
+    assert newest.verified_zero_at is not None
+    desired = await gateway_follows(bus, clock)
+    assert desired is not None and [arm["model_id"] for arm in desired["arms"]] == ["agent-zero-rl-v0"]
+    documents = []
+    for sequence in range(1, (await bus.js.stream_info("RL_DEPLOY")).state.last_seq + 1):
+        message = await bus.js.get_msg("RL_DEPLOY", seq=sequence)
+        documents.append(decode(message.data or b"", ModelDeployed))
+    assert [document.metadata.event for document in documents if document.metadata] == [
+        "installed", "candidate", "rollback",
+    ]  # fmt: skip
+
+
+async def test_the_role_runs_a_release_by_itself(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    clock = SystemClock()
+    ctx = context(bus, clock, tmp_path)
+    monkeypatch.setattr("onward.release.suite.EngineSuite", lambda ctx: FakeSuite({"d1": 0.6}, {}))
+    monkeypatch.setattr(controller, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(controller, "IDLE_SECONDS", 0.05)
+    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+    role = asyncio.create_task(controller.run(ctx))
+    try:
+        async with asyncio.timeout(30):
+            while not ctx.ready.get("releaser"):
+                await asyncio.sleep(0.01)
+            assert await install_initial(ctx, "d0", "checkpoints/warm/0") == "agent-zero-rl-v0"
+            await add_job(bus)
+            count = 0
+            while True:
+                desired = await gateway_follows(bus, clock)
+                if desired and len(desired["arms"]) == 2:
+                    for arm in ("candidate", "current"):
+                        count += 1
+                        weight = desired["arms"][1]["weight"]
+                        await publish(bus, clock, count, desired["release_id"], arm, "reward", 1.0, weight)
+                records = await releases.all()
+                if len(records) == 2 and records[-1].settled:
+                    break
+                assert not role.done()
+                await asyncio.sleep(0.02)
+        assert records[-1].decision == "promoted"
+        assert [arm["model_id"] for arm in (desired or {})["arms"]] == ["agent-zero-rl-v1"]
+    finally:
+        role.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await role
