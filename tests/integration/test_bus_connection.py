@@ -30,7 +30,7 @@ async def test_a_publish_waits_out_an_absent_server_and_is_stored_once(own_serve
     publishing = [
         asyncio.create_task(bus.publish(TRAJECTORY, b"x" * 1000, msg_id=f"m{i}")) for i in range(20)
     ]
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(0.7)
     assert not any(task.done() for task in publishing)
     assert bus.nc.pending_data_size < 21_000  # repeats are not piled up in the client's memory
     await own_server.start()

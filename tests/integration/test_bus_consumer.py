@@ -183,11 +183,11 @@ async def test_work_that_takes_longer_than_ack_wait_is_not_given_to_another(bus)
 
 async def test_what_a_dead_process_held_comes_to_the_next_one(bus):
     await fill(bus, 5)
-    subscription_holder = await Bus.connect(bus._options["servers"][0], token=bus._options["token"])
-    reader = Reader(subscription_holder, lambda _: asyncio.sleep(60), ack_wait=0.5)
+    doomed = await Bus.connect(bus._options["servers"][0], token=bus._options["token"])
+    reader = Reader(doomed, lambda _: asyncio.sleep(60), ack_wait=0.5)
     await reader.until(5)
-    await subscription_holder.nc.close()  # as by kill -9: no goodbye
-    subscription_holder._closing = True
+    doomed._closing = True
+    await doomed.nc.close()  # as by kill -9: no goodbye
     again = Reader(bus, ack_wait=0.5)
     await again.until(5)
     assert sorted(again.bodies) == [b"%d" % i for i in range(5)]
@@ -209,6 +209,7 @@ async def test_retry_waits_its_delay_and_never_gives_up(bus):
 
 
 async def test_an_absent_warehouse_holds_the_batch_and_exhausts_nothing(bus, monkeypatch):
+    monkeypatch.setattr(module, "AWAY_SECONDS", 0.05)
     await fill(bus, 3)
     fails = [True] * 3
 
@@ -241,6 +242,15 @@ async def test_cancelling_while_a_service_is_away_gives_the_batch_back_at_once(b
     await again.until(2, within=2)
     assert sorted(again.bodies) == [b"0", b"1"]
     await again.stop()
+
+
+async def test_a_handler_that_hangs_cannot_keep_a_cancelled_reader_alive(bus, monkeypatch):
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.2)
+    await fill(bus, 1)
+    reader = Reader(bus, lambda _: asyncio.sleep(60))
+    await reader.until(1)
+    await asyncio.wait_for(reader.stop(), 3)
+    assert await unacked(bus) == 1
 
 
 async def test_one_message_that_breaks_the_handler_does_not_stop_its_neighbours(bus, monkeypatch):

@@ -40,6 +40,34 @@ async def test_what_was_acknowledged_survives_kill_9_and_a_start_over_the_same_s
     await again.stop()
 
 
+async def test_no_acknowledged_message_is_lost_while_the_server_is_killed_again_and_again(own_server):
+    bus = await Bus.connect(own_server.url, token=own_server.token)
+    await bus.ensure_streams()
+    attempted, acked = set(), set()
+
+    async def publish(name: str) -> None:
+        attempted.add(name)
+        await bus.publish(TRAJECTORY, name.encode(), msg_id=name)
+        acked.add(name)
+
+    async def produce(writer: int) -> None:
+        for i in range(100):
+            await publish(f"{writer}-{i}")
+
+    writers = [asyncio.create_task(produce(n)) for n in range(4)]
+    for _ in range(3):
+        await asyncio.sleep(0.05)
+        await own_server.kill()
+        await own_server.start()
+    await asyncio.wait_for(asyncio.gather(*writers), 30)
+    state = (await bus.js.stream_info("RL_TRAJECTORIES")).state
+    read = [(await bus.js.get_msg("RL_TRAJECTORIES", seq=i)).data for i in range(1, state.last_seq + 1)]
+    found = {data.decode() for data in read if data is not None}
+    assert acked - found == set() and found - attempted == set()
+    assert len(read) == len(found) == 400
+    await bus.close()
+
+
 async def test_every_message_is_fsynced_and_the_server_itself_says_so(own_server):
     assert own_server.sync_always is True
     assert (await own_server.monitor("/jsz"))["config"]["sync_always"] is True

@@ -83,7 +83,7 @@ def bucket_config(name: str, spec: BucketSpec) -> api.StreamConfig:
         discard=api.DiscardPolicy.NEW,
         max_msgs_per_subject=spec.history,
         max_msgs=-1,
-        max_bytes=256 * _MIB,
+        max_bytes=128 * _MIB,
         max_msg_size=4 * _MIB,
         max_age=spec.ttl or 0,
         max_consumers=-1,

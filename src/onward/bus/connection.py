@@ -150,7 +150,7 @@ class Bus:
                 log.warning("publish is being repeated", subject=subject, tries=tries, reason=why)
             nap = pause * random.uniform(0.5, 1.0)
             await self.clock.sleep(nap if left is None else min(nap, left))
-            pause = min(pause * 2, 2.0)
+            pause = min(pause * 2, 2.0 if self.is_connected else 0.25)
 
     @staticmethod
     def _why_again(error: nats.errors.Error, subject: str, size: int) -> str:

@@ -43,6 +43,10 @@ AWAY = (BusError, WarehouseError, ObjectError, OutboxFullError, EngineError)
 POISON_AFTER = 5
 """A message alone in its batch whose handler fails in any other way this often is a dead letter."""
 LINGER_SECONDS = 5.0
+STOP_SECONDS = 10.0
+"""How long a cancelled reader works on its batch; a server that is away must not keep it alive."""
+AWAY_SECONDS = 0.5
+"""First pause when a service is away; it doubles up to 15 s."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,13 @@ class _Consumption:
             await asyncio.shield(work)
         except asyncio.CancelledError:
             self._stopping = True
-            await work
+            patience = asyncio.ensure_future(self.clock.sleep(STOP_SECONDS))
+            try:
+                await asyncio.wait({work, patience}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                patience.cancel()
+                work.cancel()  # nothing to cancel when it is done, as it nearly always is
+                await asyncio.gather(work, return_exceptions=True)
             raise
 
     async def _handle(self, raw: list[Msg]) -> None:
@@ -204,7 +214,7 @@ class _Consumption:
 
     async def _answers(self, messages: list[Message]) -> list[Disposition]:
         """Call the handler; wait for absent services; isolate a message that breaks it."""
-        pause = 0.5
+        pause = AWAY_SECONDS
         while True:
             try:
                 answers = list(await self.handler(messages))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logs.get("bus")
 
 STREAM = "RL_DLQ"
+BURY_SECONDS = 10.0
 REASON = "Onward-Reason"
 DETAIL = "Onward-Detail"
 SOURCE_STREAM = "Onward-Stream"
@@ -54,7 +55,10 @@ class DeadLetterRecord:
 
 
 async def bury(bus: Bus, stream: str, message: Message, reason: str, detail: str, body: bytes) -> None:
-    """Store a dead letter and return once the server has it. The same message again is a duplicate."""
+    """Store a dead letter and return once the server has it. The same message again is a duplicate.
+
+    Raises BusError when the server stays away for 10 s: the message is then not acknowledged.
+    """
     headers = {k: v for k, v in message.headers.items() if not k.startswith(("Nats-", "Onward-"))}
     headers[REASON] = _one_line(reason, 100)
     headers[DETAIL] = _one_line(detail, 500)
@@ -67,7 +71,7 @@ async def bury(bus: Bus, stream: str, message: Message, reason: str, detail: str
         headers[OMITTED] = str(len(body))
         body = b""
     msg_id = derived_id("dead letter", stream, str(message.sequence), message.timestamp.isoformat())
-    await bus.publish(f"{subjects.DLQ}.{stream}", body, msg_id=msg_id, headers=headers)
+    await bus.publish(f"{subjects.DLQ}.{stream}", body, msg_id=msg_id, headers=headers, deadline=BURY_SECONDS)
     log.warning("dead letter", stream=stream, sequence=message.sequence, reason=reason)
 
 

@@ -36,6 +36,7 @@ MAX_PAYLOAD = 8 * 1024 * 1024
 """Bytes the server takes in one message. Above the contract's 1 MiB, so that a message which is too
 large arrives and is put aside with a reason instead of breaking its sender's connection."""
 MAX_STORE = "32GB"
+"""Above the sum of all declared byte limits (about 9 GiB), which the server reserves at creation."""
 START_SECONDS = 20.0
 LOCK_SECONDS = 5.0
 """How long a start waits for the last server on the same store to be gone."""

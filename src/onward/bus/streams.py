@@ -78,25 +78,25 @@ _ADVISORIES = (
 STREAMS: dict[str, StreamSpec] = {
     spec.name: spec
     for spec in (
-        StreamSpec("RL_TRAJECTORIES", (subjects.TRAJECTORY,), 8 * GIB, 30 * DAY, 2 * HOUR, "what agents did"),
-        StreamSpec("RL_REWARDS", (subjects.REWARD,), 2 * GIB, 30 * DAY, 2 * HOUR, "scores of trajectories"),
-        StreamSpec("RL_FEEDBACK", (subjects.FEEDBACK,), 512 * MIB, 90 * DAY, 2 * HOUR, "what people thought"),
-        StreamSpec("RL_OUTCOMES", (subjects.OUTCOME,), 1 * GIB, 30 * DAY, 2 * HOUR, "what gates read"),
+        StreamSpec("RL_TRAJECTORIES", (subjects.TRAJECTORY,), 4 * GIB, 30 * DAY, 2 * HOUR, "what agents did"),
+        StreamSpec("RL_REWARDS", (subjects.REWARD,), 1 * GIB, 30 * DAY, 2 * HOUR, "scores of trajectories"),
+        StreamSpec("RL_FEEDBACK", (subjects.FEEDBACK,), 256 * MIB, 90 * DAY, 2 * HOUR, "what people thought"),
+        StreamSpec("RL_OUTCOMES", (subjects.OUTCOME,), 512 * MIB, 30 * DAY, 2 * HOUR, "what gates read"),
         # One by one: a wildcard would swallow the request-reply subject agent.rl.training.status.request.
         StreamSpec(
             "RL_TRAINING",
             (subjects.TRAINING_REQUEST, subjects.TRAINING_STATUS, subjects.TRAINING_CONTROL),
-            512 * MIB,
+            256 * MIB,
             90 * DAY,
             24 * HOUR,
             "training requests and their progress",
         ),
-        StreamSpec("RL_DEPLOY", (subjects.MODEL_DEPLOYED,), 256 * MIB, 365 * DAY, 24 * HOUR, "releases"),
+        StreamSpec("RL_DEPLOY", (subjects.MODEL_DEPLOYED,), 128 * MIB, 365 * DAY, 24 * HOUR, "releases"),
         StreamSpec(
-            "RL_DLQ", (f"{subjects.DLQ}.>",), 2 * GIB, 365 * DAY, 24 * HOUR, "what nobody could use", 8 * MIB
+            "RL_DLQ", (f"{subjects.DLQ}.>",), 1 * GIB, 365 * DAY, 24 * HOUR, "what nobody could use", 8 * MIB
         ),
         StreamSpec("RL_ADVISORY", _ADVISORIES, 64 * MIB, 90 * DAY, 120.0, "what the server gave up on"),
-        StreamSpec("RL_AUDIT", (subjects.AUDIT,), 1 * GIB, 0, 24 * HOUR, "who did what", append_only=True),
+        StreamSpec("RL_AUDIT", (subjects.AUDIT,), 512 * MIB, 0, 24 * HOUR, "who did what", append_only=True),
     )
 }
 
