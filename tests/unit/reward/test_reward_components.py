@@ -1,0 +1,194 @@
+"""Every component against values worked out by hand."""
+
+import pytest
+from reward_documents import feedback, trajectory, turn
+
+from onward.reward import NotApplicable, ScoringContext
+from onward.reward.baselines import MAX_KEYS, MEMORY, Baseline, Baselines, redundant_calls
+from onward.reward.components import Efficiency, TaskCompletion, UserFeedback
+from onward.reward.judgement import judge
+
+
+def context(item, baselines=None, *said) -> ScoringContext:
+    return ScoringContext(judge(item), baselines or Baselines(), tuple(said))
+
+
+def completion(item) -> float:
+    return TaskCompletion().score(item, context(item)).score
+
+
+@pytest.mark.parametrize(
+    "status, share, score, success, done",
+    [
+        ("completed_successfully", None, 1.0, True, 1.0),
+        ("completed_successfully", 0.3, 1.0, True, 1.0),
+        ("partial_completion", 0.6, 0.8, False, 0.6),
+        ("partial_completion", 0.0, 0.5, False, 0.0),
+        ("partial_completion", None, 0.5, False, 0.0),
+        ("failed", 0.9, 0.0, False, 0.9),
+        ("abandoned", None, 0.0, False, 0.0),
+    ],
+)
+def test_completion_follows_the_reported_status(status, share, score, success, done):
+    item = trajectory(status=status, completion=share)
+    assert completion(item) == score
+    judgement = judge(item)
+    assert (judgement.success, judgement.completion, judgement.derived) == (success, done, False)
+
+
+@pytest.mark.parametrize(
+    "turns, score, status",
+    [
+        ([turn(1, tool="calc"), turn(2)], 1.0, "completed_successfully"),
+        ([turn(1, tool="calc"), turn(2, success=False)], 0.0, "failed"),
+        ([turn(1, tool="calc"), turn(2, tool="calc")], 0.0, "abandoned"),
+    ],
+)
+def test_without_a_status_it_is_derived_and_weak_evidence(turns, score, status):
+    item = trajectory(status=None, turns=turns)
+    answer = TaskCompletion().score(item, context(item))
+    assert (answer.score, answer.raw_data["status"], answer.evidence) == (score, status, 0.5)
+    assert "no status was given" in answer.reasoning
+
+
+def test_an_unparsable_answer_is_noted():
+    item = trajectory(turns=[turn(1, success=False, error="unparsable: two objects"), turn(2)])
+    assert judge(item).unparsable
+    assert not judge(trajectory()).unparsable
+
+
+def known(count: int = 30) -> Baselines:
+    """Half of the work took 4 turns, 10 s, 100 tokens, the other half 8, 30 and 300."""
+    baselines = Baselines()
+    for i in range(count):
+        small = i % 2 == 0
+        baselines.add(
+            trajectory(turns=4 if small else 8, seconds=10 if small else 30, tokens=100 if small else 300)
+        )
+    return baselines
+
+
+def efficiency(item, baselines):
+    return Efficiency().score(item, context(item, baselines))
+
+
+def test_efficiency_by_hand():
+    # Means 6, 20, 200, 0; deviations 2, 10, 100, 0. This one: z = +1, +2 (capped from +2), −1, 0.
+    item = trajectory(turns=4, seconds=0, tokens=300)
+    answer = efficiency(item, known())
+    z = 0.4 * 1.0 + 0.2 * 2.0 + 0.2 * -1.0 + 0.2 * 0.0
+    assert answer.score == pytest.approx((z + 2) / 4)
+    assert answer.raw_data["signals"]["turns"] == {"value": 4.0, "mean": 6.0, "std": 2.0, "z": 1.0}
+    assert answer.raw_data["baseline"] == 'type:"sum"'
+
+
+def test_efficiency_is_multiplied_by_completion():
+    baselines = known()
+    fast_failure = trajectory(status="failed", turns=1, seconds=0, tokens=1)
+    slow_part = trajectory(status="partial_completion", completion=0.5, turns=8, seconds=30, tokens=300)
+    assert efficiency(fast_failure, baselines).score == 0.0
+    z = 0.8 * -1.0
+    assert efficiency(slow_part, baselines).score == pytest.approx((z + 2) / 4 * 0.75)
+
+
+def test_efficiency_without_tokens_uses_the_other_signals():
+    answer = efficiency(trajectory(turns=4, seconds=20, tokens=None), known())
+    assert answer.score == pytest.approx((0.4 * 1.0 / 0.8 + 2) / 4)
+    assert "tokens" not in answer.raw_data["signals"]
+
+
+def test_redundant_calls_cost_even_where_nobody_made_any():
+    repeated = [turn(i + 1, tool="search", args={"q": "x"}) for i in range(3)] + [turn(4)]
+    item = trajectory(turns=repeated, seconds=20, tokens=200)
+    assert redundant_calls(item) == 2
+    answer = efficiency(item, known())
+    assert answer.raw_data["signals"]["redundant_calls"]["z"] == -2.0
+    assert answer.score == pytest.approx((0.4 * 1.0 + 0.2 * -2.0 + 2) / 4)
+
+
+def test_a_repeated_call_with_news_is_not_redundant():
+    turns = [
+        turn(1, tool="poll", args={"a": 1, "b": 2}, output="waiting"),
+        turn(2, tool="poll", args={"b": 2, "a": 1}, output="done"),
+        turn(3, tool="poll", args={"a": 1, "b": 3}, output="done"),
+        turn(4),
+    ]
+    assert redundant_calls(trajectory(turns=turns)) == 0
+
+
+def test_no_efficiency_before_thirty_of_the_type_then_the_domain_stands_in():
+    item = trajectory()
+    assert isinstance(efficiency(item, known(29)), NotApplicable)
+    baselines = Baselines()
+    for i in range(30):
+        baselines.add(trajectory(task_type=f"kind{i}"))
+    assert efficiency(item, baselines).raw_data["baseline"] == "domain:general"
+    assert isinstance(efficiency(trajectory(domain="coding"), baselines), NotApplicable)
+
+
+def feedback_score(*said, item=None):
+    item = item or trajectory()
+    return UserFeedback().score(item, context(item, None, *said))
+
+
+@pytest.mark.parametrize(
+    "signal, value, score",
+    [
+        ("thumbs_up", None, 1.0),
+        ("thumbs_down", None, 0.0),
+        ("rating", 0.8, 0.8),
+        ("correction", None, 0.2),
+        ("abandoned", None, 0.0),
+    ],
+)
+def test_feedback_signals(signal, value, score):
+    assert feedback_score(feedback(signal, value=value)).score == score
+
+
+def test_silence_is_marked_and_is_no_evidence():
+    answer = feedback_score()
+    assert (answer.score, answer.raw_data["default"], answer.evidence) == (0.5, True, 0.0)
+    item = trajectory()
+    assert isinstance(UserFeedback(exclude_default=True).score(item, context(item)), NotApplicable)
+
+
+def test_the_last_explicit_signal_wins_whatever_the_order_of_arrival():
+    late, early = feedback("thumbs_down", at=5), feedback("thumbs_up", at=1)
+    implicit = feedback("accepted", kind="implicit", value=1.0, at=9)
+    assert feedback_score(late, early, implicit).score == 0.0
+    assert feedback_score(implicit).score == 1.0
+    assert feedback_score(feedback("scrolled", kind="implicit")).raw_data["default"]
+
+
+def test_abandoning_is_an_implicit_signal_and_explicit_praise_beats_it():
+    item = trajectory(status="abandoned")
+    assert feedback_score(item=item).score == 0.0
+    assert feedback_score(feedback("thumbs_up"), item=item).score == 1.0
+
+
+def test_running_statistics_equal_the_plain_formulas():
+    values = [1e9 + 0.1 * (i * 7919 % 101) for i in range(MEMORY)]
+    running = Baseline()
+    for value in values:
+        running = running.add(value)
+    mean = sum(values) / len(values)
+    variance = sum((v - mean) ** 2 for v in values) / len(values)
+    assert running.mean == pytest.approx(mean, rel=1e-12)
+    assert running.variance == pytest.approx(variance, rel=1e-6)
+
+
+def test_a_baseline_follows_an_agent_that_gets_better():
+    running = Baseline()
+    for value in [10.0] * 5000 + [4.0] * 5000:
+        running = running.add(value)
+    assert running.mean == pytest.approx(4.0, abs=0.05)
+
+
+def test_task_types_from_outside_cannot_fill_the_memory():
+    baselines = Baselines()
+    for i in range(MAX_KEYS + 50):
+        baselines.add(trajectory(task_type=f"kind{i}", domain="coding"))
+    keys = [key for key, _ in baselines.dump()]
+    assert len(keys) == MAX_KEYS
+    assert keys[-1] == "domain:coding" and 'type:"kind0"' not in keys
+    assert Baselines.load(baselines.dump()).dump() == baselines.dump()
