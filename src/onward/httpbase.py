@@ -16,12 +16,11 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
@@ -35,9 +34,24 @@ from onward.errors import (
     EngineError,
     NotFoundError,
     OnwardError,
-    PortBusyError,
 )
+from onward.httpserver import Server, check_exposure
 from onward.telemetry.metrics import Metrics
+
+__all__ = [
+    "ApiKeys",
+    "Caller",
+    "HttpError",
+    "Server",
+    "authorize",
+    "check_exposure",
+    "load_keys",
+    "local_key",
+    "make_app",
+    "read_json",
+    "read_or_create_secret",
+    "require",
+]
 
 SCOPES = frozenset({"ingest", "read", "train", "deploy", "admin", "chat"})
 MAX_BODY = 1 << 20
@@ -357,89 +371,3 @@ async def read_json(request: Request) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise HttpError(400, "The body must be one JSON object.")
     return document
-
-
-class _EmbeddedServer(uvicorn.Server):
-    """uvicorn inside our loop: signals stay with the process that runs the roles."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-class Server:
-    """Runs an app in the current event loop: ``await start()``, ``.port``, ``await stop()``."""
-
-    def __init__(self, app: FastAPI, host: str, port: int, *, what: str = "The HTTP service") -> None:
-        self._app, self.host, self._asked, self._what = app, host, port, what
-        self._server: _EmbeddedServer | None = None
-        self._task: asyncio.Task[None] | None = None
-        self.port = 0
-
-    @property
-    def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
-        return f"http://{host}:{self.port}"
-
-    async def start(self) -> None:
-        """Bind and serve; returns when calls are answered. Raises PortBusyError, ConfigError."""
-        listener = self._bind()
-        self.port = listener.getsockname()[1]
-        config = uvicorn.Config(
-            self._app,
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            lifespan="off",
-            timeout_keep_alive=60,
-            timeout_graceful_shutdown=5,
-            h11_max_incomplete_event_size=64 << 10,
-        )
-        self._server = _EmbeddedServer(config)
-        self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name=f"http:{self.port}")
-        while not self._server.started:
-            if self._task.done():
-                await self._task
-                raise ConfigError(f"{self._what} did not start on {self.host}:{self._asked}.")
-            await asyncio.sleep(0.005)
-
-    def _bind(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        # Named TCP on purpose: asyncio sets TCP_NODELAY only then, without which each answer waits 40 ms.
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((self.host, self._asked))
-            listener.listen(1024)
-        except OSError as error:
-            listener.close()
-            if error.errno == 98:
-                raise PortBusyError(self.host, self._asked, self._what) from None
-            raise ConfigError(
-                f"{self._what} cannot listen on {self.host}:{self._asked} ({error.strerror}): "
-                f"give an address of this machine and a port above 1023."
-            ) from None
-        listener.setblocking(False)
-        return listener
-
-    async def stop(self) -> None:
-        """Stop accepting, let running calls end (at most 5 s), return when the port is free."""
-        if self._server is None or self._task is None:
-            return
-        self._server.should_exit = True
-        await self._task
-        self._server = self._task = None
-
-
-def check_exposure(host: str, keys: Mapping[str, Iterable[str]]) -> None:
-    """Refuse to listen beyond this machine without a configured key. Raises ConfigError."""
-    if host == "localhost" or keys:
-        return
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_loopback:
-            return
-    raise ConfigError(
-        f"http.host is {host!r}, which other machines can reach, but http.keys is empty: "
-        f"configure at least one API key or listen on 127.0.0.1."
-    )

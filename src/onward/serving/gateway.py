@@ -40,7 +40,7 @@ from onward.serving.assignments import Assignments
 from onward.serving.desired import DesiredState
 from onward.serving.engines import Engine, Generation, RequestRefusedError
 from onward.serving.engines.local import EngineProcess
-from onward.serving.metrics import GatewayMetrics
+from onward.serving.metrics import gateway_metrics
 from onward.serving.outcomes import Outcomes
 from onward.serving.registry import AdapterRegistry
 from onward.serving.router import Arm, Assignment, Routes
@@ -65,7 +65,7 @@ class Gateway:
             read_or_create_secret(run_dir / "gateway.id", lambda: "gw-" + secrets.token_hex(4)), "gateway id"
         )
         self._signing_key = provenance.load_key(run_dir, create=True)
-        self._metrics = GatewayMetrics(ctx.metrics)
+        self._metrics = gateway_metrics(ctx.metrics)
         self.assignments = Assignments(ctx.bus, ctx.clock)
         self.state = DesiredState(
             bus=ctx.bus,
@@ -387,14 +387,13 @@ def _short_hash(text: str) -> str:
 async def run(ctx: Context) -> None:
     """The gateway role: the engine child, the routes, the endpoint. Works until it is cancelled."""
     process = EngineProcess(ctx.settings, clock=ctx.clock)
-    engine = await process.start()
-    gateway: Gateway | None = None
+    gateway = Gateway(ctx, process.engine)
+    gateway.server.reserve()  # a busy port is said before the model is loaded
     try:
-        gateway = Gateway(ctx, engine)
+        await process.start()
         await gateway.start()
         _log.info("gateway serves", url=gateway.server.url, at=utc_text(ctx.clock.now()))
         await gateway.wait()
     finally:
-        if gateway is not None:
-            await gateway.stop()
+        await gateway.stop()
         await process.stop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 from prometheus_client import Counter
 
 from onward.telemetry.metrics import Metrics
@@ -31,3 +33,13 @@ class GatewayMetrics:
             "Calls served by current because no record could be made",
             registry=registry,
         )
+
+
+def gateway_metrics(metrics: Metrics) -> GatewayMetrics:
+    """The one set for ``metrics``: a registry refuses the same name twice, and a role may start again."""
+    if metrics not in _made:
+        _made[metrics] = GatewayMetrics(metrics)
+    return _made[metrics]
+
+
+_made: WeakKeyDictionary[Metrics, GatewayMetrics] = WeakKeyDictionary()

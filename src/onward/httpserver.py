@@ -1,0 +1,125 @@
+"""Runs an app inside our own event loop: bind, answer, stop, and say clearly what is in the way.
+
+Know before changing: signals stay with the process that runs the roles, and the listening socket must
+name TCP, or asyncio leaves Nagle's algorithm on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+
+import uvicorn
+from fastapi import FastAPI
+
+from onward.errors import ConfigError, PortBusyError
+
+
+class _EmbeddedServer(uvicorn.Server):
+    """uvicorn inside our loop: signals stay with the process that runs the roles."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Server:
+    """Runs an app in the current event loop: ``await start()``, ``.port``, ``await stop()``."""
+
+    def __init__(self, app: FastAPI, host: str, port: int, *, what: str = "The HTTP service") -> None:
+        self._app, self.host, self._asked, self._what = app, host, port, what
+        self._listener: socket.socket | None = None
+        self._server: _EmbeddedServer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
+        return f"http://{host}:{self.port}"
+
+    def reserve(self) -> None:
+        """Take the port without answering yet, so that a busy one is known before slow work begins.
+
+        Raises PortBusyError, ConfigError.
+        """
+        if self._listener is None:
+            self._listener = self._bind()
+            self.port = self._listener.getsockname()[1]
+
+    async def start(self) -> None:
+        """Bind and serve; returns when calls are answered. Raises PortBusyError, ConfigError."""
+        self.reserve()
+        listener, self._listener = self._listener, None
+        assert listener is not None
+        with self._one_sentence(listener):
+            listener.listen(1024)
+        config = uvicorn.Config(
+            self._app,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            lifespan="off",
+            timeout_keep_alive=60,
+            timeout_graceful_shutdown=5,
+            h11_max_incomplete_event_size=64 << 10,
+        )
+        self._server = _EmbeddedServer(config)
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name=f"http:{self.port}")
+        while not self._server.started:
+            if self._task.done():
+                await self._task
+                raise ConfigError(f"{self._what} did not start on {self.host}:{self._asked}.")
+            await asyncio.sleep(0.005)
+
+    def _bind(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        # Named TCP on purpose: asyncio sets TCP_NODELAY only then, without which each answer waits 40 ms.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with self._one_sentence(listener):
+            listener.bind((self.host, self._asked))
+        listener.setblocking(False)
+        return listener
+
+    @contextlib.contextmanager
+    def _one_sentence(self, listener: socket.socket) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            listener.close()
+            if error.errno == errno.EADDRINUSE:
+                raise PortBusyError(self.host, self._asked, self._what) from None
+            raise ConfigError(
+                f"{self._what} cannot listen on {self.host}:{self._asked} ({error.strerror or error}): "
+                f"give an address of this machine and a port above 1023."
+            ) from None
+
+    async def stop(self) -> None:
+        """Stop accepting, let running calls end (at most 5 s), return when the port is free."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._server is None or self._task is None:
+            return
+        self._server.should_exit = True
+        await self._task
+        self._server = self._task = None
+
+
+def check_exposure(host: str, keys: Mapping[str, Iterable[str]]) -> None:
+    """Refuse to listen beyond this machine without a configured key. Raises ConfigError."""
+    if host == "localhost" or keys:
+        return
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    raise ConfigError(
+        f"http.host is {host!r}, which other machines can reach, but http.keys is empty: "
+        f"configure at least one API key or listen on 127.0.0.1."
+    )
