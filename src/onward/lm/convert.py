@@ -7,6 +7,7 @@ transformers keeps on the model must be cleared, or the saved folder claims to b
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,9 +23,9 @@ def gguf_to_safetensors(gguf: Path, out: Path) -> None:
 
     if not gguf.is_file():
         raise NotFoundError(f"There is no GGUF file at {gguf}: give the path of an existing .gguf file.")
-    source = {"gguf_file": gguf.name, "local_files_only": True}
+    source: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True}
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **source)
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **source)
+    model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **source)
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer = None
