@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import signal
 import stat
 import sys
 from datetime import UTC, datetime, timedelta
@@ -274,6 +275,14 @@ async def test_a_second_owner_of_the_same_folder_is_refused(embedded, w, monkeyp
     with pytest.raises(WarehouseError, match="Another process uses the warehouse"):
         await second.start()
     assert await w.ping()
+
+
+async def test_ctrl_c_in_the_terminal_does_not_take_the_warehouse_away(embedded, w):
+    pid = embedded.pid
+    os.kill(pid, signal.SIGINT)
+    await asyncio.sleep(0.2)
+    await w.insert("trajectories", [trajectory("t1", 1)])
+    assert embedded.pid == pid
 
 
 async def test_queries_in_parallel_do_not_mix_their_parameters(w):

@@ -125,10 +125,12 @@ async def _read(receive: Any) -> bytes | None:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
-        """Uvicorn would raise the signal again after it stops; the engine must be closed first."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop)
+        """Uvicorn would raise the signal again after it stops; the engine must be closed first.
+
+        Ctrl-C reaches the whole terminal group: the parent still stores its last batch then, and ends
+        this process by SIGTERM when it is done."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop)
         yield
 
     def _stop(self) -> None:
@@ -182,6 +184,7 @@ def publish_address(run_dir: Path, sock: socket.socket) -> None:
 
 def main() -> int:
     data_path, run_dir, where, database = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(0.2)
     token = (run_dir / TOKEN_FILE).read_text(encoding="ascii").strip()
     data_path.mkdir(parents=True, exist_ok=True)

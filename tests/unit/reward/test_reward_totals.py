@@ -154,12 +154,12 @@ def test_raw_total_is_absolute_while_total_reward_is_pulled_to_the_middle():
             for i in range(n)
         ]
 
-    rewards = run(some(0.45, 1500, 0) + some(0.20, 1500, 1500))
+    rewards = run(some(0.45, 800, 0) + some(0.20, 800, 800), state=State(300))
     raw = [r.metadata.raw_total for r in rewards]
     total = [r.total_reward for r in rewards]
-    assert statistics.mean(raw[1000:1500]) - statistics.mean(raw[-500:]) > 0.1
-    assert abs(statistics.mean(total[1000:1500]) - statistics.mean(total[-500:])) < 0.05
-    assert statistics.mean(total[-500:]) == pytest.approx(0.5, abs=0.06)
+    assert statistics.mean(raw[300:800]) - statistics.mean(raw[-400:]) > 0.1
+    assert abs(statistics.mean(total[300:800]) - statistics.mean(total[-400:])) < 0.05
+    assert statistics.mean(total[-400:]) == pytest.approx(0.5, abs=0.06)
 
 
 def test_the_same_order_gives_the_same_bytes_across_a_restart():

@@ -2,9 +2,9 @@ import json
 import logging
 
 import pytest
-from onward.contracts import subjects
 
 from onward.clock import ManualClock
+from onward.contracts import subjects
 from onward.errors import ConfigError
 from onward.telemetry import Alerts, Metrics, logs
 
