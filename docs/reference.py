@@ -1,0 +1,205 @@
+"""Writes the tables of the docs that come from the code: ``python docs/reference.py``.
+
+A table stands between ``<!-- made: NAME -->`` and ``<!-- end -->`` and is never edited by hand. A test
+fails when a page differs from what this file makes, when a setting has no words, or when words name a
+setting that is gone.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, SecretStr
+
+from onward import config
+from onward.bus.streams import DAY, HOUR, MIB, STREAMS
+from onward.capture.redaction import RULES
+from onward.config import SEED_VARIABLES, Settings
+from onward.contracts.subjects import TOPICS
+from onward.release.plan import TRANSITIONS as RELEASE_STATES
+from onward.training.jobs import TRANSITIONS as JOB_STATES
+
+DOCS = Path(__file__).parent
+
+WORDS: dict[str, str] = {
+    "data_dir": "The data folder; everything that Onward keeps on this machine is in it.",
+    "agentzero_jetstream": "The seed's switch; accepted, without effect: there is no way without JetStream.",
+    "warehouse.user": "User of the ClickHouse server.",
+    "warehouse.password": "Password of that user.",
+    "warehouse.database": "Database with the tables; made at the first start.",
+    "http.host": "Address to listen on. Beyond this machine only with `http.keys`.",
+    "model.device": "Where the engine computes: `cpu`, or a torch device such as `cuda`.",
+    "model.max_batch": "Answers that the engine computes at the same time.",
+    "model.max_context": "Tokens of prompt and answer together.",
+    "reward.task_completion": "Weight of task completion. The four weights sum to 1.",
+    "reward.efficiency": "Weight of efficiency.",
+    "reward.code_quality": "Weight of code quality; shared out among the others until it is scored.",
+    "reward.user_feedback": "Weight of user feedback.",
+    "reward.normalization": "How `total_reward` is normalised: `z-score`, `min-max` or `none`.",
+    "reward.window": "Scores that normalisation looks back on.",
+    "training.learning_rate": "Only when set; else the model's recipe decides.",
+    "training.batch_size": "Token rows per optimiser step. Only when set; else the recipe.",
+    "training.epochs": "Passes over the dataset. Only when set; else the recipe.",
+    "training.clip_epsilon": "Clip range of the ratio. Only when set; else the recipe.",
+    "training.lora_rank": "Not read yet: the recipe decides.",
+    "training.lora_alpha": "Not read yet: the recipe decides.",
+    "training.sample_size": "Trajectories of a job at most, newest first.",
+    "training.max_attempts": "Times that a job is started when its worker dies.",
+    "training.lease_seconds": "A running job whose record stands still for so long is taken over.",
+    "training.return_from": "What is learned from: `outcome` or `raw_total`.",
+    "release.bake_minutes": "Least time at 100 % before the release closes.",
+    "release.error_ceiling": "Error rate that the error gate tolerates.",
+    "release.error_maturity_seconds": "A session's error verdict is judged so long after its assignment.",
+    "release.reward_maturity_seconds": "The same for its outcome; feedback waits 7.5 times as long.",
+    "release.on_inconclusive": "At the end of a step without proof: `promote`, `hold` or `ask`.",
+    "release.suite": "Name of the validation suite; only `desk` exists.",
+    "release.suite_size": "Validation tasks that both models play.",
+    "external.agentgym_rl_url": "Accepted and shown as not active.",
+    "external.agentgym_rl_api_key": "Accepted and shown as not active.",
+    "external.tensorzero_base_url": "Accepted and shown as not active.",
+    "external.tensorzero_admin_token": "Accepted and shown as not active.",
+}
+"""Settings without a docstring of their own in ``config.py``."""
+
+
+def docstrings() -> dict[str, dict[str, str]]:
+    """Class → field → its docstring, from the source of ``config.py``."""
+    tree = ast.parse(Path(config.__file__).read_text(encoding="utf-8"))
+    found: dict[str, dict[str, str]] = {}
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for field, after in zip(node.body, node.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                text = after.value if isinstance(after, ast.Expr) else None
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    words = " ".join(text.value.replace("``", "`").split())
+                    found.setdefault(node.name, {})[field.target.id] = words
+    return found
+
+
+def keys() -> dict[str, tuple[Any, str]]:
+    """Dotted key → (default, docstring or empty text), in the order of ``config.py``."""
+    texts = docstrings()
+    settings = Settings.model_validate({})
+    found: dict[str, tuple[Any, str]] = {}
+    for name in Settings.model_fields:
+        value = getattr(settings, name)
+        if not isinstance(value, BaseModel):
+            found[name] = (value, texts.get("Settings", {}).get(name, ""))
+            continue
+        for field in type(value).model_fields:
+            words = texts.get(type(value).__name__, {}).get(field, "")
+            found[f"{name}.{field}"] = (getattr(value, field), words)
+    return found
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(head)]
+    lines += [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def settings_table() -> str:
+    rows = [(f"`{key}`", _default(value), words or WORDS[key]) for key, (value, words) in keys().items()]
+    return table(("key", "default", "what it does"), rows)
+
+
+def variables_table() -> str:
+    rows = [(f"`{name}`", f"`{'.'.join(path)}`") for name, path in SEED_VARIABLES.items()]
+    rows.append(("`CANARY_INITIAL_TRAFFIC`", "the first number of `release.steps`"))
+    rows.append(("`ROLLBACK_REWARD_THRESHOLD`", "`release.reward_margin`, the sign dropped"))
+    return table(("variable", "setting"), rows)
+
+
+def streams_table() -> str:
+    rows = []
+    for spec in STREAMS.values():
+        age = f"{spec.max_age / DAY:g} days" if spec.max_age else "for ever"
+        window = f"{spec.duplicate_window / HOUR:g} h" if spec.duplicate_window >= HOUR else "2 min"
+        names = "<br>".join(f"`{subject}`" for subject in spec.subjects)
+        rows.append((f"`{spec.name}`", names, age, f"{spec.max_bytes // MIB} MiB", window, spec.what))
+    return table(("stream", "subjects", "kept", "at most", "dedupe window", "what"), rows)
+
+
+def subjects_table() -> str:
+    rows = [
+        (
+            f"`{topic.subject}`",
+            ", ".join(topic.publishers),
+            ", ".join(topic.subscribers),
+            f"`{topic.stream}`" if topic.stream else "none",
+            topic.description,
+        )
+        for topic in TOPICS
+    ]
+    return table(("subject", "published by", "read by", "stream", "what"), rows)
+
+
+def jobs_table() -> str:
+    return _states(JOB_STATES)
+
+
+def releases_table() -> str:
+    return _states(RELEASE_STATES)
+
+
+def rules_table() -> str:
+    words = {1: "a vendor's token", 2: "the text around it", 3: "personal data"}
+    kinds: dict[str, set[int]] = {}
+    for rule in RULES:
+        kinds.setdefault(rule.kind, set()).add(rule.layer)
+    rows = [(f"`{kind}`", " and ".join(words[n] for n in sorted(layers))) for kind, layers in kinds.items()]
+    return table(("kind of rule", "recognised by"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "settings": settings_table,
+    "variables": variables_table,
+    "streams": streams_table,
+    "subjects": subjects_table,
+    "jobs": jobs_table,
+    "releases": releases_table,
+    "rules": rules_table,
+}
+_PLACE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.S)
+
+
+def filled(text: str) -> str:
+    """``text`` with every table as it should be."""
+    return _PLACE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}", text)
+
+
+def _states(table_of: Any) -> str:
+    rows = [
+        (f"`{state}`", ", ".join(f"`{after}`" for after in sorted(after_it)) or "the end")
+        for state, after_it in table_of.items()
+    ]
+    return table(("state", "may become"), rows)
+
+
+def _default(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, SecretStr):
+        return "empty"
+    return f"`{json.dumps(str(value) if isinstance(value, Path) else value)}`"
+
+
+def main() -> None:
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if filled(text) != text:
+            page.write_text(filled(text), encoding="utf-8")
+            sys.stdout.write(f"{page.name} was brought up to date\n")
+
+
+if __name__ == "__main__":
+    main()

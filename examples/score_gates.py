@@ -1,0 +1,55 @@
+"""Watch the release gates on a made-up stream of sessions: E-values, and where they would take a model back.
+
+    python examples/score_gates.py                          # a candidate that is as good
+    python examples/score_gates.py --success 0.4 --errors 0.05
+    python examples/score_gates.py --share 0.25 --sessions 4000
+
+Current succeeds in 75 % of its sessions and fails technically in 1 %. Needs no service.
+"""
+
+import argparse
+import random
+
+from onward.config import ReleaseSettings
+from onward.release.gates import Gates
+
+CURRENT = {"success": 0.75, "errors": 0.01}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Run the gates on simulated sessions.")
+    parser.add_argument("--success", type=float, default=CURRENT["success"], help="candidate's success rate")
+    parser.add_argument("--errors", type=float, default=CURRENT["errors"], help="candidate's error rate")
+    parser.add_argument("--share", type=float, default=0.1, help="candidate's share of sessions")
+    parser.add_argument("--sessions", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+
+    settings = ReleaseSettings.model_validate({})
+    gates = Gates(ceiling=settings.error_ceiling, margin=settings.reward_margin)
+    draw = random.Random(options.seed)
+    rates = {True: {"success": options.success, "errors": options.errors}, False: CURRENT}
+    print(f"{'sessions':>8} {'candidate':>9} {'E error':>10} {'E reward':>10} {'E all':>10}   limit 1/alpha")
+    candidates = 0
+    for number in range(1, options.sessions + 1):
+        candidate = draw.random() < options.share
+        candidates += candidate
+        failed = draw.random() < rates[candidate]["errors"]
+        gates.observe_error(candidate, failed, options.share)
+        success = not failed and draw.random() < rates[candidate]["success"]
+        gates.observe_reward(candidate, float(success))
+        crossed = gates.crossed(settings.alpha)
+        if crossed or number % max(1, options.sessions // 10) == 0:
+            e = gates.e_values()
+            print(
+                f"{number:>8} {candidates:>9} {e['error']:>10.3g} {e['reward']:>10.3g} {e['all']:>10.3g}"
+                f"   {1 / settings.alpha:.1f}"
+            )
+        if crossed:
+            print(f"TAKEN BACK after {candidates} candidate sessions; leading gate: {gates.leading()}")
+            return
+    print("not taken back")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""The examples that need a running Onward: those of the pages, of the README, and the programs.
+
+Everything is real but the language model: the gateway runs on the scripted engine, so no torch is loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import types
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from docs_blocks import PAGES, ROOT, blocks, run_blocks
+from onward import config, host
+from onward.clock import utc_text
+from onward.serving.engines.scripted import ScriptedEngine
+from onward.serving.gateway import Gateway
+from onward.warehouse import queries
+
+
+@asynccontextmanager
+async def service(folder: Path, engine: ScriptedEngine) -> AsyncIterator[host.Loop]:
+    """What ``onward up`` in ``folder`` gives, with ``engine`` behind the gateway."""
+    settings = config.load(
+        environ={},
+        overrides={
+            "data_dir": folder / "onward-data",
+            "http": {"gateway_port": 0, "api_port": 0},
+            "model": {"base": "tiny"},
+        },
+    )
+    async with host.running(settings, roles=("collector", "rewarder", "api")) as loop:
+        gateway = Gateway(loop.ctx, engine)
+        await gateway.start()
+        endpoints = {**loop.endpoints, "gateway_url": gateway.server.url}
+        (settings.run_dir / host.ENDPOINTS).write_text(json.dumps(endpoints))
+        try:
+            yield loop
+        finally:
+            await gateway.stop()
+
+
+def stand_in_for_openai() -> types.ModuleType:
+    """The part of the ``openai`` package that the pages use, on httpx: it is not one of our dependencies."""
+
+    class Answer:
+        def __init__(self, document: dict[str, Any]) -> None:
+            self._document = document
+            message = types.SimpleNamespace(content=document["choices"][0]["message"]["content"])
+            self.choices = [types.SimpleNamespace(message=message)]
+
+        def model_dump(self, **_: Any) -> dict[str, Any]:
+            return self._document
+
+    class OpenAI:
+        def __init__(self, *, base_url: str, api_key: str) -> None:
+            self._http = httpx.Client(headers={"Authorization": f"Bearer {api_key}"}, timeout=30)
+            self._base_url = base_url
+            self.chat = types.SimpleNamespace(completions=types.SimpleNamespace(create=self._create))
+
+        def _create(self, *, extra_headers: dict[str, str], **body: Any) -> Answer:
+            url = f"{self._base_url}/chat/completions"
+            return Answer(self._http.post(url, json=body, headers=extra_headers).raise_for_status().json())
+
+    module = types.ModuleType("openai")
+    module.OpenAI = OpenAI  # type: ignore[attr-defined]
+    return module
+
+
+async def rewarded(loop: host.Loop, count: int) -> None:
+    async with asyncio.timeout(20):
+        while (await queries.counts(loop.ctx.warehouse))["rewarded"] < count:
+            await asyncio.sleep(0.05)
+
+
+async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "220")
+    monkeypatch.setitem(sys.modules, "openai", stand_in_for_openai())
+    pages = [page for page in PAGES if blocks(page, "service")]
+    assert [page.stem for page in pages] == ["connect", "operations", "streams"]
+    async with service(tmp_path, ScriptedEngine(lambda messages, adapter: "It is 42.")) as loop:
+        for page in pages:
+            await asyncio.to_thread(run_blocks, blocks(page, "service"), None, 10.0)
+        run = loop.ctx.settings.run_dir
+        names = {
+            "KEY": (run / "api.key").read_text().strip(),
+            "NATS_URL": loop.endpoints["nats_url"],
+            "NATS_TOKEN": (run / "nats.token").read_text().strip(),
+        }
+        for block in blocks(ROOT / "README.md", languages=("python",)):
+            text = block.text.replace("http://127.0.0.1:3000", loop.ctx.endpoints["gateway_url"])
+            await asyncio.to_thread(exec, compile(text, "README.md", "exec"), names)
+        names["recorder"].close()
+        await rewarded(loop, 3)
+        rows = await loop.ctx.warehouse.query(
+            "SELECT agent_id, success, completion FROM trajectories_v ORDER BY start_ts"
+        )
+        assert [(row["agent_id"], row["success"], row["completion"]) for row in rows] == [
+            ("my-agent", 1, 1.0),  # OpenAI client
+            ("my-agent", 0, 0.5),  # plain HTTP
+            ("my-agent", 1, 1.0),  # README
+        ]
+        payloads = await loop.ctx.warehouse.query("SELECT payload FROM trajectories_v")
+        assert all('"signature"' in row["payload"] for row in payloads)
+
+
+async def run_example(folder: Path, name: str, *words: str) -> str:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, str(ROOT / "examples" / name), *words,
+        cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    async with asyncio.timeout(60):
+        out, errors = await child.communicate()
+    assert child.returncode == 0, errors.decode()
+    return out.decode()
+
+
+async def test_programs(tmp_path: Path) -> None:
+    """Both at once, with traffic paused when they start: the agent waits and sends its call again."""
+    engine = ScriptedEngine(lambda messages, adapter: "6 times 7 is 42.")
+    async with service(tmp_path, engine) as loop:
+        until = utc_text(loop.ctx.clock.now() + timedelta(seconds=2))
+        pause = json.dumps({"paused": True, "until": until}).encode()
+        await loop.ctx.bus.bucket("rl_control").put("traffic", pause)
+        by_http, by_hand = await asyncio.gather(
+            run_example(tmp_path, "agent_http.py", "What is 6 times 7?", "42"),
+            run_example(tmp_path, "publish_by_hand.py"),
+        )
+        await rewarded(loop, 2)
+    assert "tiny said: 6 times 7 is 42." in by_http
+    assert "right: True" in by_http and "delivered: True" in by_http
+    assert len(engine.calls) == 1
+    assert "stored in RL_TRAJECTORIES as number" in by_hand
+    assert "task_completion: 1.00 x 0.62  Score 1.000" in by_hand
+    assert "raw_total 0.808, total_reward 0.808" in by_hand
