@@ -1,4 +1,4 @@
-"""The test panel of the demonstration: 100 held-out tasks, run only at the start and the end."""
+"""The test panel of the demonstration: held-out templates, run only at the start and the end."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from onward.context import Context
 from onward.demo.display import Stage
 from onward.envs import desk
 from onward.release import suite
+from onward.serving.registry import AdapterRegistry
 from onward.training.recipes import Recipe
 
 TASKS = 100
-TRIES = 2
+PANELS = 2
 
 
 @dataclass(frozen=True)
 class Score:
-    """Success over all tries, and per kind of task."""
+    """Success over all tasks, and per kind of task."""
 
     success: float
     by_kind: dict[str, float]
@@ -25,38 +26,43 @@ class Score:
 
 
 class TestPanel:
-    """Answers are sampled at temperature 1, as they are served; seeds are equal for every policy."""
+    """Answers are sampled at temperature 1, as they are served; tasks and seeds are equal for every policy."""
 
     __test__ = False  # not a pytest class
-    decoding = f"sampled at temperature 1, as served; {TASKS} test tasks, {TRIES} tries each"
+    decoding = f"sampled at temperature 1, as served, on {PANELS} x {TASKS} test tasks"
 
-    def __init__(self, ctx: Context, recipe: Recipe, seed: int) -> None:
+    def __init__(self, ctx: Context, recipe: Recipe) -> None:
         self._ctx = ctx
-        self._recipe = recipe
-        self._seed = seed
+        self._registry = AdapterRegistry(ctx.bus, ctx.objects, ctx.settings.data_dir / "models")
+        self._max_tokens = recipe.max_tokens
 
-    async def run(self, adapter_digest: str | None, stage: Stage) -> Score:
-        results = []
-        for attempt in range(TRIES):
-            results += await suite.run_desk(
-                self._ctx,
-                adapter_digest,
-                split="test",
-                size=TASKS,
-                seed=self._seed * TRIES + attempt,
-                max_tokens=self._recipe.max_tokens,
-            )
-            stage.update(attempt + 1, total=TRIES)
-        by_kind: defaultdict[str, list[bool]] = defaultdict(list)
-        for result in results:
-            by_kind[result.kind].append(result.success)
-        return Score(
-            success=sum(result.success for result in results) / len(results),
-            by_kind={kind: sum(found) / len(found) for kind, found in sorted(by_kind.items())},
-            tries={kind: len(found) for kind, found in by_kind.items()},
-        )
+    async def run(self, model_id: str | None, adapter_digest: str | None, stage: Stage) -> Score:
+        """Success of a released model; of the base model alone where both are None."""
+        results: list[suite.TaskResult] = []
+        async with suite.engine_of(self._ctx) as engine:
+            if model_id is not None and adapter_digest is not None:
+                folder = await self._registry.fetch(model_id, adapter_digest)
+                await engine.load_adapter(adapter_digest, folder)
+            for panel in range(PANELS):
+                results += await suite.run_desk(
+                    engine, adapter_digest, split="test", size=TASKS, seed=panel, max_tokens=self._max_tokens
+                )
+                stage.update(panel + 1, total=PANELS)
+        return score(results)
 
-    def best_constant(self) -> float:
-        """Success of the best policy that always gives the same answer."""
-        tasks = desk.tasks("test", TASKS)
-        return max(desk.success_rate(policy, tasks) for policy in desk.constant_policies())
+    @staticmethod
+    def best_constant() -> float:
+        """Success of the best policy that always gives the same answers."""
+        tasks = [task for panel in range(PANELS) for task in desk.tasks("test", TASKS, panel)]
+        return max(desk.success_rate(policy, tasks) for policy in desk.constant_policies().values())
+
+
+def score(results: list[suite.TaskResult]) -> Score:
+    by_kind: defaultdict[str, list[bool]] = defaultdict(list)
+    for result in results:
+        by_kind[result.kind].append(result.success)
+    return Score(
+        success=sum(result.success for result in results) / len(results),
+        by_kind={kind: sum(found) / len(found) for kind, found in sorted(by_kind.items())},
+        tries={kind: len(found) for kind, found in by_kind.items()},
+    )

@@ -71,13 +71,14 @@ class Demonstration:
                     self.table = JobTable(self.ctx.bus.bucket("rl_jobs"), self.ctx.clock)
                     await self._install(warmed)
                     agents = self.agents = await stack.enter_async_context(self._agents())
-                panel = TestPanel(self.ctx, self.recipe, self.options.seed)
+                panel = TestPanel(self.ctx, self.recipe)
                 raw = warmed.raw_success
                 if raw is None:
                     with self.stages.stage("test", "Testing the raw model on the test tasks") as stage:
-                        raw = (await panel.run(None, stage)).success
+                        raw = (await panel.run(None, None, stage)).success
                 with self.stages.stage("test", "Testing the warm-started model (v0)") as stage:
-                    base = await panel.run(warmed.adapter_digest, stage)
+                    first = await self._current()
+                    base = await panel.run(first["model_id"], first["adapter_digest"], stage)
                 for number in range(1, self.options.cycles + 1):
                     await self._cycle(number)
                 await self.ctx.bus.bucket("rl_control").put("learning", b'{"paused": true}')
@@ -86,7 +87,7 @@ class Demonstration:
                 await agents.pause()
                 current = await self._current()
                 with self.stages.stage("test", f"Testing {current['model_id']} on the test tasks") as stage:
-                    final = await panel.run(current["adapter_digest"], stage)
+                    final = await panel.run(current["model_id"], current["adapter_digest"], stage)
                 with self.stages.stage("audit", "Counting: was anything lost or stored twice?"):
                     await agents.stop()
                     verdict = await self._audit()

@@ -264,16 +264,19 @@ class Releaser:
 
     async def _run_validation(self, record: ReleaseRecord) -> dict[str, Any]:
         settings = self.ctx.settings.release
-        for model in (record.current, record.candidate):
-            await self.suite.prepare(model.adapter_digest, model.object_prefix)
-        return await validation.validate(
-            record.candidate.adapter_digest,
-            record.current.adapter_digest,
-            self.suite.run_suite,
-            self.suite.run_checks,
-            suite=settings.suite,
-            min_delta=settings.min_delta,
-        )
+        try:
+            for model in (record.current, record.candidate):
+                await self.suite.prepare(model.adapter_digest, model.object_prefix)
+            return await validation.validate(
+                record.candidate.adapter_digest,
+                record.current.adapter_digest,
+                self.suite.run_suite,
+                self.suite.run_checks,
+                suite=settings.suite,
+                min_delta=settings.min_delta,
+            )
+        finally:
+            await self.suite.finish()
 
     async def _validated(self, record: ReleaseRecord, found: dict[str, Any]) -> None:
         """Reject, or give the candidate its name, its plan and its first traffic."""

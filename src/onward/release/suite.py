@@ -19,7 +19,7 @@ from onward.release.checks import CheckResult, Complete, run_checks
 from onward.serving.engines import Engine, wire
 from onward.serving.engines.local import LocalEngine
 from onward.serving.registry import verify_adapter
-from onward.training import checkpoints
+from onward.training import checkpoints, recipes
 
 AT_ONCE = 32
 
@@ -101,7 +101,7 @@ async def engine_of(ctx: Context) -> AsyncIterator[LocalEngine]:
 
 
 async def run_desk(
-    ctx: Context,
+    engine: Engine,
     adapter_digest: str | None,
     *,
     split: str,
@@ -109,20 +109,22 @@ async def run_desk(
     seed: int = 0,
     max_tokens: int,
 ) -> list[TaskResult]:
-    """Play the desk with an adapter that the engine holds (None: the base model)."""
-    async with engine_of(ctx) as engine:
-        complete = completing(engine, adapter_digest, seed=seed, max_tokens=max_tokens, label="suite")
-        return await play_all(complete, size, split=split, seed=seed)
+    """Play the desk with an adapter that this client of the engine loaded (None: the base model)."""
+    complete = completing(engine, adapter_digest, seed=seed, max_tokens=max_tokens, label="suite")
+    return await play_all(complete, size, split=split, seed=seed)
 
 
 class EngineSuite:
-    """Runs suite and checks of a release on this loop's engine. ``prepare`` makes a policy available."""
+    """Runs suite and checks of a release on this loop's engine.
+
+    An adapter stays loaded as long as the client that loaded it is connected, so one client serves
+    from ``prepare`` to ``finish``.
+    """
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._folders = ctx.settings.data_dir / "models" / "candidates"
-        from onward.training import recipes
-
+        self._engine = LocalEngine(wire.socket_path(ctx.settings.run_dir))
         self._max_tokens = recipes.for_model(ctx.settings.model.base).max_tokens
 
     async def prepare(self, digest: str | None, object_prefix: str) -> None:
@@ -133,14 +135,18 @@ class EngineSuite:
         if not folder.exists():
             await checkpoints.fetch(self._ctx.objects, object_prefix, folder)
         await asyncio.to_thread(verify_adapter, folder, digest)
-        async with engine_of(self._ctx) as engine:
-            await engine.load_adapter(digest, folder)
+        await self._engine.load_adapter(digest, folder)
 
     async def run_suite(self, digest: str | None) -> list[TaskResult]:
         size = self._ctx.settings.release.suite_size
-        return await run_desk(self._ctx, digest, split="validation", size=size, max_tokens=self._max_tokens)
+        return await run_desk(
+            self._engine, digest, split="validation", size=size, max_tokens=self._max_tokens
+        )
 
     async def run_checks(self, digest: str | None) -> list[CheckResult]:
-        async with engine_of(self._ctx) as engine:
-            complete = completing(engine, digest, seed=0, max_tokens=self._max_tokens, label="check")
-            return await run_checks(complete)
+        complete = completing(self._engine, digest, seed=0, max_tokens=self._max_tokens, label="check")
+        return await run_checks(complete)
+
+    async def finish(self) -> None:
+        """Let go of what ``prepare`` loaded."""
+        await self._engine.close()

@@ -95,6 +95,9 @@ class FakeSuite:
     error: Exception | None = None
     runs: int = 0
 
+    async def finish(self) -> None:
+        """Nothing is held."""
+
     async def prepare(self, digest: str | None, object_prefix: str) -> None:
         if self.error is not None:
             raise self.error
