@@ -269,6 +269,7 @@ async def test_a_model_that_cannot_be_loaded_is_one_sentence(tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 async def test_the_engine_dies_with_its_parent(tiny, tmp_path):
     code = f"""
 import asyncio, json, os, sys
