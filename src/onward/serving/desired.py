@@ -31,7 +31,7 @@ DESIRED = "desired"
 POLL_SECONDS = 5.0
 LEASE_SECONDS = 15.0
 """A gateway that could not read the desired state for this long serves current alone."""
-REPORT_SECONDS = 10.0
+REPORT_SECONDS = 5.0
 PROBE = [{"role": "user", "content": "Say one word."}]
 
 
