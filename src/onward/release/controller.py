@@ -7,24 +7,23 @@ that one write, and nothing may be done that a restart could not do again from t
 
 from __future__ import annotations
 
-import asyncio
-import json
 from typing import Any
 
-from onward.bus import Bus, Entry
 from onward.bus.leases import Lease
 from onward.context import Context
-from onward.errors import BusError, ConflictError, ContractError, EngineError, OnwardError
+from onward.errors import BusError, ConflictError, ContractError
 from onward.ids import new_id
-from onward.release import intake, moves, plan, rollback, validation
+from onward.release import intake, moves, plan, rollback
 from onward.release.effects import Effects
 from onward.release.evidence import ARMS, Evidence, parse
 from onward.release.gates import e_value
 from onward.release.initial import install_initial
+from onward.release.operator import COMMANDS, Operator, command
 from onward.release.outcomes import Outcomes, StreamOutcomes
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.release.routes import alone, endpoint_of
+from onward.release.trial import Trial
 from onward.release.validation import Suite
 from onward.telemetry import logs
 
@@ -38,10 +37,7 @@ BATCH = 500
 BATCHES_PER_TICK = 10
 RATIO_LIMIT = 1000.0
 """E-value of the sample-ratio guard from which the split counts as broken."""
-VALIDATION_TRIES = 3
 LEASE_SECONDS = 10.0
-CONTROL_KEY = "release"
-COMMANDS = ("abort", "promote", "hold", "resume")
 OPERATOR = "an operator asked for it"
 REFUSED_SECONDS = 20.0
 """A candidate that no gateway could load for this long is given up."""
@@ -56,20 +52,17 @@ class Releaser:
         bus = ctx.bus
         self.ctx = ctx
         self.outcomes = outcomes
-        self.suite = suite
         self.strategy = strategy
         self.releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), ctx.clock)
         self.effects = Effects(ctx, self.releases)
         self.jobs = intake.Jobs(bus.bucket("rl_jobs"), self.releases)
-        self.control = bus.bucket("rl_control")
+        self.operator = Operator(ctx, self.releases)
+        self.trial = Trial(suite, ctx.settings.release)
         self.record: ReleaseRecord | None = None
         self._revision = 0
         self._evidence: Evidence | None = None
         self._dirty = True
         self._written_at = self._ticked_at = self._heard_at = ctx.clock.monotonic()
-        self._validation: asyncio.Task[dict[str, Any]] | None = None
-        self._tries = 0
-        self._told_pin: int | None = None
         self._pinned: str | None = None
 
     async def tick(self) -> None:
@@ -86,7 +79,7 @@ class Releaser:
     async def _tick(self) -> None:
         if self.record is None:
             await self._load(await self.releases.unsettled())
-        pinned, is_pinned = await self._pin()
+        pinned, is_pinned = await self.operator.pin()
         if self.record is None and not is_pinned:
             await self._next_job()
         record = self.record
@@ -111,14 +104,8 @@ class Releaser:
         self._written_at = self._ticked_at = self._heard_at = self.ctx.clock.monotonic()
 
     async def _forget(self) -> None:
-        await self._stop_validation()
-        self.record, self._evidence, self._tries = None, None, 0
-
-    async def _stop_validation(self) -> None:
-        task, self._validation = self._validation, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self.trial.stop()
+        self.record, self._evidence = None, None
 
     async def _write(self, record: ReleaseRecord) -> None:
         """The one compare-and-set."""
@@ -147,36 +134,19 @@ class Releaser:
         job = await self.jobs.next()
         if job is None:
             return
-        command = await self.control.get(CONTROL_KEY)
         record = intake.propose(
             job,
             await self.current(),
             await self.releases.model_keys(),
             self.ctx.settings,
             self.ctx.clock,
-            command.revision if command else 0,
+            await self.operator.newest(),
         )
         revision = await self.releases.create(record)
         await self._load((record, revision))
         log.info("release proposed", release_id=record.release_id, job_id=record.job_id)
 
     # What people want.
-
-    async def _pin(self) -> tuple[Model | None, bool]:
-        """(the pinned model if it is known, whether anything is pinned)."""
-        entry = await self.control.get("pin")
-        model_id = _wish(entry).get("model_id")
-        if entry is None or not model_id:
-            return None, False
-        base = intake.base_model(self.ctx.settings)
-        model = base if model_id == base.model_id else await self.releases.model(str(model_id))
-        if model is None and self._told_pin != entry.revision:
-            self._told_pin = entry.revision
-            await self.ctx.alerts.raise_(
-                "pin_unknown",
-                f"Model {str(model_id)[:64]!r} is pinned but not known: nothing is released, routes stay.",
-            )
-        return model, True
 
     async def _idle_routes(self, pinned: Model | None, is_pinned: bool) -> None:
         """Nothing is under way: what is pinned serves, else current. An unsaid base stays unsaid."""
@@ -189,16 +159,13 @@ class Releaser:
 
     async def _obey(self) -> None:
         """Carry out one command of the operator; what makes no sense in this state changes nothing."""
-        entry = await self.control.get(CONTROL_KEY)
-        record = self.record
-        if record is None or entry is None or entry.revision <= record.command_revision:
+        asked = await self.operator.next(self._open)
+        if asked is None:
             return
-        asked = _wish(entry)
-        command = asked.get("command")
-        meant = asked.get("release_id") in (None, record.release_id)
-        self.record = record = record.model_copy(update={"command_revision": entry.revision})
-        if not meant or command not in COMMANDS:
-            log.warning("command ignored", command=str(command)[:20], release_id=record.release_id)
+        command, revision = asked
+        self.record = record = self._open.model_copy(update={"command_revision": revision})
+        if not command:
+            log.warning("command ignored: not for this release", release_id=record.release_id)
             await self._write(record)
         elif command == "abort" and not record.closed:
             await self._abort(OPERATOR)
@@ -241,42 +208,11 @@ class Releaser:
         await self._move(moves.reject(record, "stale_start", words, self._now))
 
     async def _validate(self, record: ReleaseRecord) -> None:
-        if record.skip_validation:
-            await self._validated(record, validation.skipped())
-            return
-        if self._validation is None:
-            self._validation = asyncio.create_task(self._run_validation(record), name="validation")
-        if not self._validation.done():
-            return
-        task, self._validation = self._validation, None
-        try:
-            found = task.result()
-        except EngineError as error:
-            self._tries += 1
-            log.warning("validation failed to run", error=str(error), tries=self._tries)
-            if self._tries >= VALIDATION_TRIES:
-                await self._move(moves.reject(record, "engine_failed", str(error), self._now))
-            return
-        except OnwardError as error:
-            await self._move(moves.reject(record, "not_validated", str(error), self._now))
-            return
-        await self._validated(record, found)
-
-    async def _run_validation(self, record: ReleaseRecord) -> dict[str, Any]:
-        settings = self.ctx.settings.release
-        try:
-            for model in (record.current, record.candidate):
-                await self.suite.prepare(model.adapter_digest, model.object_prefix)
-            return await validation.validate(
-                record.candidate.adapter_digest,
-                record.current.adapter_digest,
-                self.suite.run_suite,
-                self.suite.run_checks,
-                suite=settings.suite,
-                min_delta=settings.min_delta,
-            )
-        finally:
-            await self.suite.finish()
+        found = await self.trial.poll(record)
+        if isinstance(found, tuple):
+            await self._move(moves.reject(record, *found, self._now))
+        elif found is not None:
+            await self._validated(record, found)
 
     async def _validated(self, record: ReleaseRecord, found: dict[str, Any]) -> None:
         """Reject, or give the candidate its name, its plan and its first traffic."""
@@ -410,7 +346,7 @@ class Releaser:
             await self._enter(record.step + 1, why)
 
     async def _abort(self, words: str) -> None:
-        await self._stop_validation()
+        await self.trial.stop()
         await self._move(moves.abort(self._open, words, self._now))
 
     # What follows.
@@ -441,23 +377,6 @@ class Releaser:
             if noted.settled:
                 log.info("release settled", release_id=noted.release_id, state=str(noted.state))
                 await self._forget()
-
-
-def _wish(entry: Entry | None) -> dict[str, Any]:
-    """What an operator wrote; what cannot be read wishes nothing."""
-    try:
-        document = json.loads(entry.value) if entry is not None else {}
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-async def command(bus: Bus, name: str, release: str | None = None) -> None:
-    """Ask the releaser for one of COMMANDS; ``release`` limits it to that release. Raises ContractError."""
-    if name not in COMMANDS:
-        raise ContractError("command", f"{name!r} is no release command: expected {', '.join(COMMANDS)}.")
-    body = json.dumps({"command": name, "release_id": release}).encode()
-    await bus.bucket("rl_control").put(CONTROL_KEY, body)
 
 
 async def run(ctx: Context) -> None:

@@ -1,0 +1,82 @@
+"""What people ask of the releaser, through bucket ``rl_control``: a pinned model, a command for a release.
+
+A command is meant for the release that was under way when it was written: its revision tells, so that an
+old abort can never hit a later release.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from onward.bus import Bucket, Bus
+from onward.context import Context
+from onward.errors import ContractError
+from onward.release import intake
+from onward.release.record import Model, ReleaseRecord, Releases
+
+CONTROL_KEY = "release"
+PIN_KEY = "pin"
+COMMANDS = ("abort", "promote", "hold", "resume")
+
+
+async def command(bus: Bus, name: str, release: str | None = None) -> None:
+    """Ask the releaser for one of COMMANDS; ``release`` limits it to that release. Raises ContractError."""
+    if name not in COMMANDS:
+        raise ContractError("command", f"{name!r} is no release command: expected {', '.join(COMMANDS)}.")
+    body = json.dumps({"command": name, "release_id": release}).encode()
+    await bus.bucket("rl_control").put(CONTROL_KEY, body)
+
+
+class Operator:
+    """Reads the wishes; what cannot be read wishes nothing."""
+
+    def __init__(self, ctx: Context, releases: Releases) -> None:
+        self._ctx = ctx
+        self._releases = releases
+        self._bucket: Bucket = ctx.bus.bucket("rl_control")
+        self._told: int | None = None
+
+    async def pin(self) -> tuple[Model | None, bool]:
+        """(the pinned model if it is known, whether anything is pinned). Alerts once about an unknown one."""
+        asked, revision = await self._read(PIN_KEY)
+        model_id = asked.get("model_id")
+        if not isinstance(model_id, str) or not model_id:
+            return None, False
+        base = intake.base_model(self._ctx.settings)
+        model = base if model_id == base.model_id else await self._find(model_id)
+        if model is None and self._told != revision:
+            self._told = revision
+            await self._ctx.alerts.raise_(
+                "pin_unknown",
+                f"Model {model_id[:64]!r} is pinned but not known: nothing is released, routes stay.",
+            )
+        return model, True
+
+    async def newest(self) -> int:
+        """Revision of the newest command; 0 when there never was one."""
+        return (await self._read(CONTROL_KEY))[1]
+
+    async def next(self, record: ReleaseRecord) -> tuple[str, int] | None:
+        """(command, revision) that ``record`` has not seen; the command is "" when it is for another one."""
+        asked, revision = await self._read(CONTROL_KEY)
+        if revision <= record.command_revision:
+            return None
+        name = asked.get("command")
+        meant = asked.get("release_id") in (None, record.release_id)
+        return (name if meant and name in COMMANDS else ""), revision
+
+    async def _find(self, model_id: str) -> Model | None:
+        if not all(character.isalnum() or character in "._-" for character in model_id):
+            return None
+        return await self._releases.model(model_id)
+
+    async def _read(self, key: str) -> tuple[dict[str, Any], int]:
+        entry = await self._bucket.get(key)
+        if entry is None:
+            return {}, 0
+        try:
+            document = json.loads(entry.value)
+        except ValueError:
+            document = None
+        return (document if isinstance(document, dict) else {}), entry.revision

@@ -1,0 +1,64 @@
+"""The validation of one release as a task beside the ticks, so that commands are heard while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from onward.config import ReleaseSettings
+from onward.errors import EngineError, OnwardError
+from onward.release import validation
+from onward.release.record import ReleaseRecord
+from onward.release.validation import Suite
+from onward.telemetry import logs
+
+log = logs.get("releaser")
+TRIES = 3
+"""An engine that is away gets this many chances; anything else fails at once."""
+
+
+class Trial:
+    """Starts on the first ``poll``; ``stop`` forgets it."""
+
+    def __init__(self, suite: Suite, settings: ReleaseSettings) -> None:
+        self._suite = suite
+        self._settings = settings
+        self._task: asyncio.Task[dict[str, Any]] | None = None
+        self._tries = 0
+
+    async def poll(self, record: ReleaseRecord) -> dict[str, Any] | tuple[str, str] | None:
+        """The result, or (reason, words) why there is none, or None while it runs."""
+        if record.skip_validation:
+            return validation.skipped()
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(record), name="validation")
+        if not self._task.done():
+            return None
+        task, self._task = self._task, None
+        try:
+            return task.result()
+        except EngineError as error:
+            self._tries += 1
+            log.warning("validation failed to run", error=str(error), tries=self._tries)
+            return ("engine_failed", str(error)) if self._tries >= TRIES else None
+        except OnwardError as error:
+            return "not_validated", str(error)
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        self._tries = 0
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self, record: ReleaseRecord) -> dict[str, Any]:
+        for model in (record.current, record.candidate):
+            await self._suite.prepare(model.adapter_digest, model.object_prefix)
+        return await validation.validate(
+            record.candidate.adapter_digest,
+            record.current.adapter_digest,
+            self._suite.run_suite,
+            self._suite.run_checks,
+            suite=self._settings.suite,
+            min_delta=self._settings.min_delta,
+        )
