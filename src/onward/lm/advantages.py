@@ -173,7 +173,7 @@ def gae(
 
 def whiten(advantages: Tensor, mask: Tensor, eps: float = 1e-8) -> Tensor:
     """Zero mean and unit variance over all trainable tokens; a single one is returned as it is."""
-    mask = mask.bool()
+    mask, advantages = mask.bool(), advantages.float()
     kept = advantages[mask]
     if len(kept) < 2:
         return torch.where(mask, advantages, 0.0)

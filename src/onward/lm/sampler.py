@@ -146,7 +146,11 @@ class Sampler:
                 f"{len(r.prompt_ids)} prompt tokens and {r.max_new_tokens} new ones, "
                 f"with room for {self.max_context}"
             )
-        elif not 0 <= r.temperature < float("inf") or not 0 < r.top_p <= 1 or (r.top_k or 1) < 1:
+        elif (
+            not 0 <= r.temperature < float("inf")
+            or not 0 < r.top_p <= 1
+            or (r.top_k is not None and r.top_k < 1)
+        ):
             problem = f"temperature {r.temperature}, top_p {r.top_p}, top_k {r.top_k}"
         elif min(r.prompt_ids) < 0 or max(r.prompt_ids) >= self.policy.shape.vocab:
             problem = f"a token id outside 0 to {self.policy.shape.vocab - 1}"

@@ -73,9 +73,7 @@ def random_rows(count: int, seed: int = 0, shared: int = 6, temperature: float =
 def with_behaviour(policy: Policy, adapter: str | None, rows: list[TokenRow]) -> list[TokenRow]:
     """The rows as if ``adapter`` had sampled them."""
     values = policy.logprobs(rows, adapter)
-    return [
-        TokenRow(r.ids, r.sampled, v.tolist(), r.temperature) for r, v in zip(rows, values, strict=True)
-    ]
+    return [TokenRow(r.ids, r.sampled, v.tolist(), r.temperature) for r, v in zip(rows, values, strict=True)]
 
 
 ARMS = (10, 11)

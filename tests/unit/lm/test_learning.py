@@ -10,7 +10,7 @@ import pytest
 from onward.lm.advantages import RunningBaseline, rloo
 from onward.lm.learner import Learner, LearnerConfig
 from onward.lm.policy import Policy
-from onward.lm.sampler import SampleRequest, Sampler
+from onward.lm.sampler import Sampler, SampleRequest
 from onward.lm.tokens import Call, rows_from_calls
 
 from .conftest import ARMS, OBSERVATION, START
@@ -37,7 +37,9 @@ def play(policy: Policy, seed: int) -> list[list[Call]]:
     return calls
 
 
-def run(folder: Path, method: str, *, shuffled: bool = False, updates: int = 14, seed: int = 0) -> list[float]:
+def run(
+    folder: Path, method: str, *, shuffled: bool = False, updates: int = 14, seed: int = 0
+) -> list[float]:
     """Success (the *first* arm is right) at each update; the second turn's tokens are trained as well."""
     policy = Policy.load(folder)
     policy.new_adapter("x", 4, 8.0)

@@ -1,0 +1,327 @@
+"""The learner: exact gradients, whatever the batching; nothing learnt from bad numbers; exact resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from onward.errors import ConfigError, TrainingError
+from onward.lm import losses
+from onward.lm.learner import Learner, LearnerConfig, StepMetrics
+from onward.lm.policy import Policy
+from onward.lm.tokens import TokenRow
+
+from .conftest import noisy_adapter, random_rows, with_behaviour
+
+ONE_STEP = LearnerConfig(learning_rate=1e-3, epochs=1, minibatch_rows=64, max_grad_norm=1e9)
+
+
+def advantages_for(rows: list[TokenRow], seed: int = 0) -> list[float]:
+    rnd = random.Random(seed)
+    return [rnd.gauss(0, 1) for _ in rows]
+
+
+def gradients(
+    policy: Policy, rows: list[TokenRow], advantages: list[float], config: LearnerConfig, name: str = "x"
+) -> tuple[dict[str, Tensor], StepMetrics]:
+    """The gradient of the first optimiser step, which is not taken."""
+    learner = Learner(policy, name, config)
+    found: dict[str, Tensor] = {}
+
+    def keep() -> None:
+        for key, parameter in learner.adapter.params.items():
+            assert parameter.grad is not None
+            found[key] = parameter.grad.clone()
+
+    learner.optimizer.step = keep  # type: ignore[method-assign, assignment]
+    metrics = next(learner.update(rows, advantages))
+    return found, metrics
+
+
+def assert_equal_gradients(a: dict[str, Tensor], b: dict[str, Tensor], tolerance: float = 2e-5) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        scale = float(b[name].abs().max())
+        assert scale > 0, f"{name} has no gradient: the comparison would be empty"
+        assert float((a[name] - b[name]).abs().max()) <= tolerance * scale + 1e-8, name
+
+
+@pytest.mark.parametrize("layers", [None, [1, 2]])
+@pytest.mark.parametrize("normaliser", ["token", "sequence", "constant"])
+def test_gradients_equal_those_of_transformers_and_peft(
+    policy: Policy, small: Path, tmp_path: Path, layers: list[int] | None, normaliser: losses.Normaliser
+) -> None:
+    """An independent slow reference: row by row, full sequences, plain log_softmax, autograd."""
+    from peft import PeftModel
+
+    noisy_adapter(policy, "x", layers)
+    policy.save_adapter("x", tmp_path)
+    rows = with_behaviour(policy, "x", random_rows(6, temperature=0.8))
+    rows[2].logprobs = [p - 0.5 if s else 0.0 for p, s in zip(rows[2].logprobs, rows[2].sampled, strict=True)]
+    advantages = advantages_for(rows)
+    config = dataclasses.replace(ONE_STEP, normaliser=normaliser, constant_length=50)
+    ours, _ = gradients(policy, rows, advantages, config)
+
+    base = AutoModelForCausalLM.from_pretrained(small)
+    model = PeftModel.from_pretrained(base, tmp_path, is_trainable=True)
+    counts = [r.sampled_count for r in rows]
+    weights = {
+        "token": [1 / sum(counts)] * len(rows),
+        "sequence": [1 / (n * len(rows)) for n in counts],
+        "constant": [1 / (50 * len(rows))] * len(rows),
+    }[normaliser]
+    total = torch.tensor(0.0)
+    for r, advantage, weight in zip(rows, advantages, weights, strict=True):
+        logp = (model(torch.tensor([r.ids])).logits[0] / r.temperature).log_softmax(-1)
+        for position in range(1, len(r)):
+            if r.sampled[position]:
+                ratio = (logp[position - 1, r.ids[position]] - r.logprobs[position]).exp()
+                total = total - weight * torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    total.backward()
+    theirs = {
+        name.replace(".default", ""): p.grad for name, p in model.named_parameters() if p.grad is not None
+    }
+    assert_equal_gradients(ours, theirs, 2e-4)
+
+
+def test_gradients_do_not_depend_on_micro_batches_or_padding(policy: Policy) -> None:
+    """Acceptance (b) and case 10: one part, single rows, and anything between give the same step."""
+    noisy_adapter(policy, "x", [1, 2])
+    rows = with_behaviour(policy, "x", random_rows(9))
+    advantages = advantages_for(rows)
+    whole, _ = gradients(policy, rows, advantages, ONE_STEP)
+    for limit in (1, 25):
+        parts, _ = gradients(
+            policy, rows, advantages, dataclasses.replace(ONE_STEP, micro_batch_tokens=limit)
+        )
+        assert_equal_gradients(parts, whole)
+
+
+def test_the_shared_prefix_and_the_cached_trunk_change_no_gradient(policy: Policy) -> None:
+    noisy_adapter(policy, "x", [2])
+    rows = with_behaviour(policy, "x", random_rows(6, shared=12))
+    advantages = advantages_for(rows)
+    fast, _ = gradients(policy, rows, advantages, ONE_STEP)
+    uncached, _ = gradients(policy, rows, advantages, dataclasses.replace(ONE_STEP, cache_bytes=0))
+    assert_equal_gradients(uncached, fast)
+    # a row that shares nothing and has advantage 0 switches sharing off and adds no gradient of its own
+    stranger = TokenRow([1, 2, 3], [False, False, True], [0.0, 0.0, -1.0])
+    constant = dataclasses.replace(ONE_STEP, normaliser="constant")
+    plain, _ = gradients(policy, [*rows, stranger], [*advantages, 0.0], constant)
+    shared, _ = gradients(policy, rows, advantages, constant)
+    assert_equal_gradients({k: v * 7 / 6 for k, v in plain.items()}, shared)
+
+
+def test_trailing_observations_change_nothing(policy: Policy) -> None:
+    noisy_adapter(policy, "x")
+    rows = with_behaviour(policy, "x", random_rows(4))
+    longer = [
+        TokenRow([*r.ids, 7, 8, 9], [*r.sampled, False, False, False], [*r.logprobs, 0.0, 0.0, 0.0])
+        for r in rows
+    ]
+    a, _ = gradients(policy, rows, [1.0, -1.0, 0.5, 2.0], ONE_STEP)
+    b, _ = gradients(policy, longer, [1.0, -1.0, 0.5, 2.0], ONE_STEP)
+    assert_equal_gradients(b, a)
+
+
+def test_case_13_observation_tokens_are_not_trained(policy: Policy) -> None:
+    """Changing which observation is *predicted* must not matter: only sampled tokens are targets."""
+    noisy_adapter(policy, "x")
+    row = TokenRow([5, 6, 7, 8, 9], [False, True, False, False, True], [0.0, -1.0, 0.0, 0.0, -1.0])
+    trained: list[int] = []
+    from onward.lm import batches
+
+    original = batches.token_logprobs
+
+    def spy(hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        trained.extend(targets.tolist())
+        return original(hidden, head, targets, temperature)
+
+    batches.token_logprobs = spy
+    try:
+        gradients(policy, [row], [1.0], ONE_STEP)
+    finally:
+        batches.token_logprobs = original
+    assert trained == [6, 9]
+
+
+def test_the_first_step_on_policy_has_ratio_one(policy: Policy) -> None:
+    """Acceptance (g): with recorded log-probs of the same policy nothing is clipped and KL is nil."""
+    noisy_adapter(policy, "x")
+    rows = with_behaviour(policy, "x", random_rows(8, temperature=0.7))
+    _, first = gradients(policy, rows, advantages_for(rows), ONE_STEP)
+    assert first.ratio_mean == pytest.approx(1.0, abs=1e-4) and first.ratio_max == pytest.approx(
+        1.0, abs=1e-3
+    )
+    assert first.clip_fraction == 0.0 and 0.0 <= first.kl < 1e-6
+    assert first.ess == pytest.approx(1.0, abs=1e-4)
+
+
+def test_decoupled_weights_multiply_the_clipped_loss(policy: Policy) -> None:
+    """Behaviour twice as likely as the trainer says: weight ½, ratio still 1."""
+    noisy_adapter(policy, "x")
+    rows = with_behaviour(policy, "x", random_rows(4))
+    stale = [
+        TokenRow(
+            r.ids,
+            r.sampled,
+            [p + math.log(2) if s else 0.0 for p, s in zip(r.logprobs, r.sampled, strict=True)],
+        )
+        for r in rows
+    ]
+    config = dataclasses.replace(ONE_STEP, importance_cap=2.0)
+    advantages = [1.0, -1.0, 1.0, -1.0]
+    full, _ = gradients(policy, rows, advantages, config)
+    half, metrics = gradients(policy, stale, advantages, config)
+    assert metrics.ratio_max == pytest.approx(1.0, abs=1e-4)
+    assert_equal_gradients({k: 2 * v for k, v in half.items()}, full, 1e-3)
+
+
+def test_a_kl_penalty_alone_pulls_back_to_the_base(policy: Policy) -> None:
+    noisy_adapter(policy, "x")
+    rows = with_behaviour(policy, "x", random_rows(8))
+    config = LearnerConfig(
+        learning_rate=5e-3, epochs=6, minibatch_rows=8, kl_coef=1.0, kl_reference="base", clip_epsilon=0.9
+    )
+    before = policy.logprobs(rows, "x")
+    base = policy.logprobs(rows)
+    list(Learner(policy, "x", config).update(rows, [0.0] * 8))
+
+    def distance(values: list[Tensor]) -> float:
+        return sum(float((v - b).abs().sum()) for v, b in zip(values, base, strict=True))
+
+    assert distance(policy.logprobs(rows, "x")) < 0.9 * distance(before)
+
+
+def test_case_23_training_moves_the_adapter_and_never_the_base(policy: Policy) -> None:
+    policy.new_adapter("x", 4, 8.0)
+    rows = with_behaviour(policy, "x", random_rows(8))
+    base = [t.clone() for t in policy.weights.tensors()]
+    probe = policy.logprobs(rows[:1], "x")[0]
+    steps = list(Learner(policy, "x", LearnerConfig(minibatch_rows=4)).update(rows, advantages_for(rows)))
+    assert [s.step for s in steps] == [1, 2, 3, 4] and steps[0].total_steps == 4
+    assert all(torch.equal(a, b) for a, b in zip(base, policy.weights.tensors(), strict=True))
+    assert float((policy.logprobs(rows[:1], "x")[0] - probe).abs().max()) > 1e-4
+
+
+def test_an_update_raises_what_was_good_and_lowers_what_was_bad(policy: Policy) -> None:
+    policy.new_adapter("x", 4, 8.0)
+    rows = with_behaviour(policy, "x", random_rows(8))
+    sign = [1.0, -1.0] * 4
+    before = [float(v.sum()) for v in policy.logprobs(rows, "x")]
+    list(Learner(policy, "x", LearnerConfig(learning_rate=2e-3, minibatch_rows=8)).update(rows, sign))
+    after = [float(v.sum()) for v in policy.logprobs(rows, "x")]
+    assert sum(s * (a - b) for s, a, b in zip(sign, after, before, strict=True)) > 0.05
+
+
+def test_advantages_per_token_reach_their_tokens(policy: Policy) -> None:
+    noisy_adapter(policy, "x")
+    rows = with_behaviour(policy, "x", random_rows(3))
+    per_row, _ = gradients(policy, rows, [0.5, -1.0, 2.0], ONE_STEP)
+    tokens = [[a if s else math.nan for s in r.sampled] for r, a in zip(rows, [0.5, -1.0, 2.0], strict=True)]
+    per_token, _ = gradients(policy, rows, tokens, ONE_STEP)  # type: ignore[arg-type]
+    assert_equal_gradients(per_token, per_row)
+
+
+def test_a_step_that_is_not_finite_is_not_taken_and_is_counted(policy: Policy) -> None:
+    noisy_adapter(policy, "x")
+    rows = with_behaviour(policy, "x", random_rows(4))
+    learner = Learner(policy, "x", LearnerConfig(epochs=1, minibatch_rows=4))
+    before = {k: v.clone() for k, v in learner.adapter.params.items()}
+    policy.weights.norm[0] = math.nan
+    (metrics,) = learner.update(rows, [1.0, -1.0, 1.0, -1.0])
+    assert metrics.skipped and learner.skipped_steps == 1
+    assert all(torch.equal(before[k], v) for k, v in learner.adapter.params.items())
+
+
+def test_rows_without_any_signal_take_no_step(policy: Policy) -> None:
+    """Adam's momentum would move the adapter even on a gradient of zero."""
+    noisy_adapter(policy, "x")
+    rows = with_behaviour(policy, "x", random_rows(4))
+    learner = Learner(policy, "x", LearnerConfig(epochs=1, minibatch_rows=4))
+    list(learner.update(rows, [1.0, -1.0, 1.0, -1.0]))
+    before = {k: v.clone() for k, v in learner.adapter.params.items()}
+    (metrics,) = learner.update(rows, [0.0] * 4)
+    assert metrics.skipped and learner.skipped_steps == 0
+    assert all(torch.equal(before[k], v) for k, v in learner.adapter.params.items())
+
+
+@pytest.mark.parametrize("stop_after", [1, 3, 4])
+@pytest.mark.parametrize("kl_coef", [0.0, 0.1])
+def test_a_resumed_update_equals_an_uninterrupted_one(
+    small: Path, tmp_path: Path, stop_after: int, kl_coef: float
+) -> None:
+    """Case 29: weights, optimiser, order of rows and cursor; the second update too."""
+    config = LearnerConfig(learning_rate=1e-2, minibatch_rows=4, kl_coef=kl_coef, importance_cap=2.0, seed=3)
+
+    def fresh() -> Learner:
+        policy = Policy.load(small)
+        noisy_adapter(policy, "x", [1, 2])
+        return Learner(policy, "x", config)
+
+    whole = fresh()
+    rows = with_behaviour(whole.policy, "x", random_rows(7))
+    advantages = advantages_for(rows)
+    expected = [*whole.update(rows, advantages), *whole.update(rows, advantages)]
+
+    part = fresh()
+    steps = part.update(rows, advantages)
+    got = [next(steps) for _ in range(stop_after)]
+    part.save(tmp_path)
+    del part
+    again = fresh()
+    for parameter in again.adapter.params.values():
+        parameter.zero_()
+    again.restore(tmp_path)
+    got += [*again.update(rows, advantages), *again.update(rows, advantages)]
+    assert got == expected
+    for name, parameter in whole.adapter.params.items():
+        assert torch.equal(parameter, again.adapter.params[name])
+
+
+def test_a_restored_update_refuses_other_rows_and_other_adapters(policy: Policy, tmp_path: Path) -> None:
+    noisy_adapter(policy, "x")
+    rows = with_behaviour(policy, "x", random_rows(8))
+    learner = Learner(policy, "x", LearnerConfig(minibatch_rows=4))
+    next(learner.update(rows, [1.0] * 8))
+    learner.save(tmp_path)
+    with pytest.raises(TrainingError, match="same frozen dataset"):
+        next(learner.update(rows, [2.0] * 8))
+    policy.new_adapter("y", 2, 4.0)
+    with pytest.raises(ConfigError, match="another adapter"):
+        Learner(policy, "y", LearnerConfig()).restore(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("row", "advantage", "message"),
+    [
+        (TokenRow([1, 2], [False, True], [0.0, math.nan]), 1.0, "not a finite number"),
+        (TokenRow([1, 2], [False, True], [0.0, -math.inf]), 1.0, "not a finite number"),
+        (TokenRow([1, 2], [False, True], [0.0, -1.0], 0.0), 1.0, "temperature 0.0"),
+        (TokenRow([1] * 3000, [True] * 3000, [-1.0] * 3000), 1.0, "3000 tokens where"),
+        (TokenRow([1, 2], [False, True], [0.0, -1.0]), math.nan, "advantage that is not finite"),
+        (TokenRow([1, 2], [False, False], [0.0, 0.0]), 1.0, "nothing to train"),
+    ],
+)
+def test_case_24_untrainable_data_fails_loudly(
+    policy: Policy, row: TokenRow, advantage: float, message: str
+) -> None:
+    policy.new_adapter("x", 2, 4.0)
+    with pytest.raises(TrainingError, match=message) as caught:
+        next(Learner(policy, "x", LearnerConfig()).update([row], [advantage]))
+    assert caught.value.code == "DATA"
+
+
+@pytest.mark.parametrize(
+    "change", [{"epochs": 0}, {"clip_epsilon": 1.5}, {"normaliser": "mean"}, {"dual_clip": 0.5}]
+)
+def test_a_setting_out_of_range_is_named(change: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(change))):
+        LearnerConfig(**change)  # type: ignore[arg-type]
