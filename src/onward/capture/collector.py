@@ -40,6 +40,8 @@ STREAM = "RL_TRAJECTORIES"
 DURABLE = "collector"
 REDACTED = "Onward-Redacted"
 """Header of a message that the collector published again; its value is the policy version."""
+ACK_WAIT_SECONDS = 15.0
+"""After this long without a sign of life another collector gets what this one held."""
 FUTURE = timedelta(hours=24)
 PAST = timedelta(days=30)
 """Accepted range around now. A late outbox is legitimate; the retention period is the limit."""
@@ -69,7 +71,13 @@ async def run(ctx: Context) -> None:
     ctx.ready[DURABLE] = True
     try:
         await consume(
-            ctx.bus, stream=STREAM, durable=DURABLE, handler=collector.handle, batch=200, clock=ctx.clock
+            ctx.bus,
+            stream=STREAM,
+            durable=DURABLE,
+            handler=collector.handle,
+            batch=200,
+            clock=ctx.clock,
+            ack_wait=ACK_WAIT_SECONDS,
         )
     finally:
         ctx.ready[DURABLE] = False

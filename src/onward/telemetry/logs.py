@@ -35,7 +35,10 @@ def setup(level: str = "info", *, json: bool | None = None) -> None:
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if as_json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(),
+            exception_formatter=structlog.dev.plain_traceback,  # the default one prints local variables
+        )
     )
     structlog.configure(
         processors=[

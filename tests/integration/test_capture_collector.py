@@ -1,0 +1,312 @@
+"""The collector between a real NATS server and the real warehouse, killed at each of its steps."""
+
+import asyncio
+import copy
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from onward.bus import Bus, NatsServer
+from onward.bus.deadletter import dead_letters
+from onward.capture import collector
+from onward.clock import SystemClock, utc_text
+from onward.config import load
+from onward.context import Context
+from onward.contracts import MAX_BYTES, Trajectory, decode, subjects
+from onward.telemetry import Alerts, Metrics
+from onward.warehouse import EmbeddedWarehouse, Objects, queries
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+SECRET = "ghp_" + "aB3dE5fG7hJ9" * 3
+CRASH_POINTS = ("before_store", "stored", "republished", "erased")
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from onward.bus import Bus
+from onward.capture import collector
+from onward.clock import SystemClock
+from onward.config import load
+from onward.context import Context
+from onward.telemetry import Alerts, Metrics, logs
+from onward.warehouse import Objects, connect
+
+async def main():
+    collector.ACK_WAIT_SECONDS = 1.0
+    logs.setup("info")
+    settings = load(environ={}, overrides={"data_dir": sys.argv[1]})
+    clock, metrics = SystemClock(), Metrics()
+    bus = await Bus.connect(sys.argv[2], token=sys.argv[3])
+    objects = Objects.open(str(Path(sys.argv[1]) / "objects"))
+    alerts, warehouse = Alerts(bus, clock, metrics), await connect(settings)
+    await collector.run(Context(settings, clock, bus, warehouse, objects, metrics, alerts))
+
+asyncio.run(main())
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def warehouse(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wh")
+    embedded = EmbeddedWarehouse(folder)
+    yield await embedded.start(), folder
+    await embedded.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def server(tmp_path):
+    server = NatsServer(tmp_path / "nats-data", respawn=False)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def ctx(server, warehouse, tmp_path):
+    await warehouse[0].command("TRUNCATE TABLE trajectories")
+    clock, metrics = SystemClock(), Metrics()
+    bus = await Bus.connect(server.url, token=server.token)
+    await bus.ensure_streams(migrate=True)
+    yield Context(
+        load(environ={}, overrides={"data_dir": str(tmp_path)}),
+        clock,
+        bus,
+        warehouse[0],
+        Objects.open(str(tmp_path / "objects")),
+        metrics,
+        Alerts(bus, clock, metrics),
+    )
+    await bus.close()
+
+
+def document(number: int = 1, text: str = "hello", **changes) -> dict:
+    now = datetime.now(UTC)
+    return {
+        "trajectory_id": f"00000000-0000-4000-8000-{number:012d}",
+        "session_id": f"s{number}",
+        "agent_id": "agent",
+        "start_timestamp": utc_text(now - timedelta(minutes=1)),
+        "end_timestamp": utc_text(now),
+        "turns": [
+            {
+                "turn_id": 1,
+                "timestamp": utc_text(now),
+                "observation": {"type": "user_message", "content": text},
+                "action": {
+                    "type": "response",
+                    "raw_response": "done",
+                    "sampling": {
+                        "generation_id": f"g{number}",
+                        "prompt_ids": [1, 2],
+                        "token_ids": [3],
+                        "logprobs": [-0.5],
+                        "temperature": 1.0,
+                        "top_p": 1.0,
+                        "finish_reason": "stop",
+                        "model_digest": "d",
+                    },
+                },
+                "result": {"success": True},
+            }
+        ],
+        "task_context": {"task_id": "t", "instructions": "Say hello", "domain": "general"},
+        "metadata": {"model": "m"},
+    } | changes
+
+
+async def publish(ctx, body: dict | bytes, msg_id: str | None = None, headers: dict | None = None) -> None:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    name = msg_id or (body["trajectory_id"] if isinstance(body, dict) else f"raw-{hash(data)}")
+    await ctx.bus.publish(subjects.TRAJECTORY, data, msg_id=name, headers=headers)
+
+
+async def collect(ctx) -> None:
+    """Run the collector until nothing waits."""
+    task = asyncio.create_task(collector.run(ctx))
+    try:
+        await idle(ctx)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def idle(ctx, timeout: float = 20.0) -> None:
+    async with asyncio.timeout(timeout):
+        while True:
+            try:
+                info = await ctx.bus.js.consumer_info(collector.STREAM, collector.DURABLE)
+                if not info.num_pending and not info.num_ack_pending:
+                    return
+            except Exception:  # not made yet
+                pass
+            await asyncio.sleep(0.05)
+
+
+async def bodies(ctx) -> list[bytes]:
+    info = await ctx.bus.js.stream_info(collector.STREAM)
+    found = []
+    for sequence in range(1, info.state.last_seq + 1):
+        try:
+            found.append((await ctx.bus.js.get_msg(collector.STREAM, seq=sequence)).data or b"")
+        except Exception:
+            continue  # erased
+    return found
+
+
+def on_disk(folder: Path, needle: bytes) -> list[str]:
+    return [str(f) for f in folder.rglob("*") if f.is_file() and needle in f.read_bytes()]
+
+
+async def rows(ctx) -> list[dict]:
+    return await ctx.warehouse.query("SELECT * FROM trajectories_v ORDER BY trajectory_id")
+
+
+def count(ctx, name: str, **labels) -> float:
+    return ctx.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+async def test_trajectories_are_stored_once_and_enriched(ctx):
+    for number in range(1, 31):
+        body = document(number)
+        await publish(ctx, body)
+        if number % 10 == 0:
+            await publish(ctx, body, msg_id=f"again-{number}")
+    await collect(ctx)
+    stored = await rows(ctx)
+    assert [row["session_id"] for row in stored] == [f"s{number}" for number in range(1, 31)]
+    payload = decode(stored[0]["payload"].encode(), Trajectory)
+    assert payload.task_context.task_type == "general"
+    assert payload.turns[0].action.sampling is not None
+    assert payload.turns[0].action.sampling.token_ids == [3]
+    assert stored[0]["model_digest"] == "d"
+    assert count(ctx, "agent_rl_trajectories_collected_total", agent_type="main", task_domain="general") == 30
+    assert count(ctx, "onward_duplicates_total", stream=collector.STREAM) == 3
+    assert await dead_letters(ctx.bus) == []
+
+
+async def test_a_secret_is_stored_redacted_republished_and_erased(ctx, server, tmp_path):
+    await publish(ctx, document(1, text=f"use {SECRET}"))
+    await publish(ctx, document(2))
+    assert on_disk(tmp_path / "nats-data", SECRET.encode())
+    await collect(ctx)
+    stored = await rows(ctx)
+    assert len(stored) == 2
+    payload = json.loads(stored[0]["payload"])
+    assert payload["turns"][0]["observation"]["content"] == "use <GITHUB_TOKEN:1>"
+    assert payload["turns"][0]["action"]["sampling"]["token_ids"] == []
+    assert payload["turns"][0]["action"]["sampling"]["tokens_void"] is True
+    left = await bodies(ctx)
+    assert len(left) == 2
+    assert sum(b"<GITHUB_TOKEN:1>" in body for body in left) == 1
+    assert count(ctx, "onward_redactions_total", kind="GITHUB_TOKEN") == 1
+    assert count(ctx, "onward_duplicates_total", stream=collector.STREAM) == 0
+    await server.stop()
+    assert on_disk(tmp_path / "nats-data", SECRET.encode()) == []
+    await server.start()
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+async def test_a_crash_at_each_step_leaves_one_row_and_no_raw_bytes(
+    ctx, server, warehouse, tmp_path, monkeypatch, point
+):
+    monkeypatch.setattr(collector, "ACK_WAIT_SECONDS", 1.0)
+    await publish(ctx, document(1, text=f"use {SECRET}"))
+    command = [sys.executable, "-c", CHILD, str(warehouse[1]), server.url, server.token]
+    environment = {**os.environ, "ONWARD_CRASHPOINT": f"collector.{point}"}
+    died = await asyncio.to_thread(
+        subprocess.run, command, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert died.returncode == 137, died.stderr
+    assert SECRET not in died.stdout + died.stderr
+    await collect(ctx)
+    (row,) = await ctx.warehouse.query("SELECT * FROM trajectories_v")
+    assert "<GITHUB_TOKEN:1>" in row["payload"]
+    (body,) = await bodies(ctx)
+    assert b"<GITHUB_TOKEN:1>" in body
+    assert await dead_letters(ctx.bus) == []
+    await server.stop()
+    assert on_disk(tmp_path / "nats-data", SECRET.encode()) == []
+    await server.start()
+
+
+async def test_the_same_id_with_another_body_is_a_conflict(ctx):
+    await publish(ctx, document(1, text="first"))
+    await collect(ctx)
+    await publish(ctx, document(1, text=f"second {SECRET}"), msg_id="other")
+    await publish(ctx, document(2))
+    await collect(ctx)
+    assert [json.loads(r["payload"])["turns"][0]["observation"]["content"] for r in await rows(ctx)] == [
+        "first",
+        "hello",
+    ]
+    (letter,) = await dead_letters(ctx.bus)
+    assert letter.reason == "conflict"
+    assert b"second <GITHUB_TOKEN:1>" in letter.body
+    assert not any(SECRET.encode() in body for body in await bodies(ctx))
+
+
+async def test_poison_goes_to_the_dead_letters_and_the_collector_goes_on(ctx):
+    deep = b'{"a":' * 100 + b"1" + b"}" * 100
+    schema = document(3, text=SECRET)
+    del schema["metadata"]
+    future = document(4, end_timestamp=utc_text(datetime.now(UTC) + timedelta(days=2)))
+    old = document(5, start_timestamp=utc_text(datetime.now(UTC) - timedelta(days=31)))
+    long = document(6, text="x" * (64 * 1024 + 1))
+    many = document(7)
+    many["turns"] = [copy.deepcopy(many["turns"][0]) | {"turn_id": i + 1} for i in range(2001)]
+    for turn in many["turns"]:
+        del turn["action"]["sampling"]
+    nan = json.dumps(document(8)).replace("1.0", "NaN").encode()
+    unreadable = f'{{"password": "hunter2-secret", "token_ids": [1, {SECRET}'.encode()
+    for body in (b"\xff not json", deep, schema, future, old, long, many, nan, unreadable):
+        await publish(ctx, body, msg_id=f"m{len(body)}-{id(body)}", headers={"X-Note": f"key {SECRET}"})
+    await publish(ctx, document(9))
+    await collect(ctx)
+    letters = await dead_letters(ctx.bus)
+    assert [letter.reason for letter in letters] == [
+        "not_json", "too_deep", "schema", "future", "expired", "string_too_long", "too_many_turns",
+        "not_finite", "not_json",
+    ]  # fmt: skip
+    for letter in letters:
+        assert SECRET.encode() not in letter.body
+        assert SECRET not in str(letter.headers)
+        assert b"hunter2-secret" not in letter.body
+    assert letters[0].body == b"\xff not json"
+    assert letters[1].body == deep
+    assert json.loads(letters[2].body)["turns"][0]["observation"]["content"] == "<GITHUB_TOKEN:1>"
+    assert json.loads(letters[2].body)["turns"][0]["action"]["sampling"]["token_ids"] == []
+    assert letters[8].body == b""
+    assert [row["session_id"] for row in await rows(ctx)] == ["s9"]
+    assert not any(SECRET.encode() in body for body in await bodies(ctx))
+    assert count(ctx, "onward_dead_letters_total", stream=collector.STREAM, reason="schema") == 1
+
+
+async def test_a_redactor_that_fails_passes_nothing_on(ctx, monkeypatch):
+    def broken(*_):
+        from onward.errors import RedactionError
+
+        raise RedactionError("The redactor failed.")
+
+    monkeypatch.setattr("onward.capture.collector.redact_trajectory", broken)
+    await publish(ctx, document(1, text=SECRET))
+    await collect(ctx)
+    assert await rows(ctx) == []
+    (letter,) = await dead_letters(ctx.bus)
+    assert (letter.reason, letter.body) == ("redaction", b"")
+
+
+async def test_a_message_near_the_limit_is_collected(ctx):
+    body = document(1)
+    body["turns"] = [copy.deepcopy(body["turns"][0]) | {"turn_id": i + 1} for i in range(16)]
+    for turn in body["turns"]:
+        turn["observation"]["content"] = "word " * 12_000
+    assert 0.9 * MAX_BYTES < len(json.dumps(body)) < MAX_BYTES
+    await publish(ctx, body)
+    await collect(ctx)
+    assert (await queries.stored(ctx.warehouse, [body["trajectory_id"]])).keys() == {body["trajectory_id"]}
