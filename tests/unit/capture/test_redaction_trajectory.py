@@ -151,3 +151,22 @@ def test_decodes_clean():
     words = {1: "hello ", 2: "ghp_", 3: "aB3dE5fG7hJ9"}
     assert decodes_clean([1, 2, 1], lambda ids: "".join(words[i] for i in ids))
     assert not decodes_clean([1, 2, 3, 3, 3], lambda ids: "".join(words[i] for i in ids))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"turns": [{"action": {"sampling": {"generation_id": ["x"], "token_ids": [1]}}}], "note": SECRET},
+        {"turns": {"a": SECRET}},
+        {"turns": [SECRET, None, 3]},
+        [SECRET],
+    ],
+)
+def test_what_is_no_trajectory_is_redacted_or_refused(wrong):
+    try:
+        redacted = redact_trajectory(wrong)
+    except RedactionError as error:
+        assert SECRET not in str(error)
+    else:
+        assert SECRET not in json.dumps(redacted.document)
+        assert "[1]" not in json.dumps(redacted.document)

@@ -58,6 +58,16 @@ def redact_trajectory(document: dict[str, Any]) -> Redacted:
     Task text, metadata and anything outside of the turns void from the first. An id that holds a
     secret becomes ``redacted-…``, the same for the same value within this trajectory. Raises RedactionError.
     """
+    try:
+        return _redact_trajectory(document)
+    except RedactionError:
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+    raise RedactionError(f"The redactor failed ({kind}); the trajectory is held back.")
+
+
+def _redact_trajectory(document: dict[str, Any]) -> Redacted:
     redacted = redact(document, fixed_keys=FIELD_NAMES, fixed_values=_ENUM_VALUES)
     if not redacted.changed:
         return redacted
