@@ -36,6 +36,8 @@ class _Section(BaseModel):
 class NatsSettings(_Section):
     url: str | None = None
     """Server to use, for example ``nats://nats:4222``. Empty: an embedded server is started."""
+    port: int = Field(4222, ge=0, le=65535)
+    """Port of the embedded server; 0 picks a free one at every start."""
     token: SecretStr | None = None
     """Token for ``url``. The embedded server makes its own."""
     sync: Literal["always", "relaxed"] = "always"
@@ -108,8 +110,6 @@ class TrainingSettings(_Section):
     batch_size: int = Field(32, ge=1)
     epochs: int = Field(3, ge=1)
     clip_epsilon: float = Field(0.2, gt=0)
-    lora_rank: int = Field(16, ge=1)
-    lora_alpha: float = Field(32.0, gt=0)
     sample_size: int = Field(10_000, ge=1)
     max_unscored_share: float = Field(0.2, ge=0, le=1)
     """Above this share of unscored trajectories a job fails with code DATA."""
@@ -180,7 +180,7 @@ class ExternalSettings(_Section):
 
 class Settings(_Section):
     data_dir: Path = Path("onward-data")
-    nats: NatsSettings = NatsSettings()
+    nats: NatsSettings = Field(default_factory=lambda: NatsSettings.model_validate({}))
     warehouse: WarehouseSettings = WarehouseSettings()
     objects: ObjectSettings = ObjectSettings()
     http: HttpSettings = Field(default_factory=lambda: HttpSettings.model_validate({}))
@@ -203,8 +203,10 @@ class Settings(_Section):
             shown["AGENTGYM_RL_*"] = "training runs inside Onward; an outside service is not called yet"
         if self.external.tensorzero_base_url or self.external.tensorzero_admin_token:
             shown["TENSORZERO_*"] = "the built-in gateway serves; TensorZero is not driven yet"
-        if self.training.schedule:
+        if "schedule" in self.training.model_fields_set:
             shown["RL_SCHEDULE_CRON"] = "scheduled training is not active yet"
+        if self.objects.trajectories_url:
+            shown["TRAJECTORY_STORAGE_PATH"] = "trajectories are archived in the warehouse only"
         return shown
 
 

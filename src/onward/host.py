@@ -101,7 +101,7 @@ async def _bus(settings: Settings, clock: Clock) -> AsyncIterator[Bus]:
     async with AsyncExitStack() as stack:
         url, token = settings.nats.url, _secret(settings)
         if url is None:
-            server = NatsServer(settings.data_dir, sync=settings.nats.sync)
+            server = NatsServer(settings.data_dir, port=settings.nats.port, sync=settings.nats.sync)
             await server.start()
             stack.push_async_callback(server.stop)
             url, token = server.url, server.token

@@ -10,7 +10,7 @@ from onward.warehouse import queries
 
 
 async def test_recorded_work_is_stored_once_without_its_secret_and_scored(tmp_path: Path) -> None:
-    settings = config.load(environ={}, overrides={"data_dir": tmp_path / "data"})
+    settings = config.load(environ={}, overrides={"data_dir": tmp_path / "data", "nats": {"port": 0}})
     secret = "ghp_" + "a1B2" * 9
     async with host.running(settings, roles=("collector", "rewarder")) as loop:
         token = (settings.run_dir / "nats.token").read_text().strip()

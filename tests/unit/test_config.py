@@ -40,7 +40,12 @@ def test_the_seeds_environment_is_read_under_its_own_names() -> None:
     assert (settings.release.error_ceiling, settings.release.reward_margin) == (0.05, 0.05)
     # The seed's ramp: 25 % after 60 minutes, 50 % after 120, 100 % after 240.
     assert [settings.release.step_seconds(step) / 60 for step in range(3)] == [60, 60, 120]
-    assert set(settings.inactive()) == {"AGENTGYM_RL_*", "TENSORZERO_*", "RL_SCHEDULE_CRON"}
+    assert set(settings.inactive()) == {
+        "AGENTGYM_RL_*",
+        "TENSORZERO_*",
+        "RL_SCHEDULE_CRON",
+        "TRAJECTORY_STORAGE_PATH",
+    }
 
 
 def test_secrets_do_not_show_when_settings_are_printed() -> None:

@@ -75,7 +75,7 @@ class Fleet:
         """One task from first message to recorded outcome."""
         session_id = f"{self.run}-{next(self.number)}"
         episode = desk.Episode(task)
-        messages = [dict(message) for message in episode.messages()]
+        messages = [{"role": m["role"], "content": m["content"]} for m in episode.messages()]
         error: str | None = None
         first: dict[str, Any] = {}
         with self.recorder.task(

@@ -20,6 +20,7 @@ def demo_settings(model: str, folder: Path, seed: int) -> Settings:
         environ={},
         overrides={
             "data_dir": _fresh(folder, f"{Path(model).name}-seed{seed}"),
+            "nats": {"port": 0},
             "http": {"gateway_port": 0, "api_port": 0},
             "model": {"base": model},
             "training": {

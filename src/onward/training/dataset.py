@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -49,30 +50,40 @@ def freeze(
     policy_digest: str,
     signing_key: bytes,
     sample_size: int,
-    max_turns: int | None,
     max_unscored_share: float,
     return_from: str,
+    filters: Mapping[str, Any] | None = None,
+    groups: bool = False,
 ) -> Dataset:
     """Write ``dataset.jsonl`` in ``folder``. Raises TrainingError("DATA") when too little is left.
 
     ``policy_digest`` is the digest of the policy that is trained: rows of any other are excluded.
+    ``filters`` is the request's filter. ``groups``: only attempts that share a group are kept, whole
+    groups are dropped whose best raw total is below ``min_reward`` (applied to members it would remove
+    every failure, and with it the gradient), and groups of one go, because nothing compares with them.
     """
-    lines: list[bytes] = []
-    returns: list[float] = []
-    ids: list[str] = []
+    filters = filters or {}
+    kept: list[dict[str, Any]] = []
     excluded: Counter[str] = Counter()
+    generations: set[str] = set()
     seen = 0
     for item in scored:
         seen += 1
-        line = _line(item, policy_digest, signing_key, max_turns)
+        line = _line(item, policy_digest, signing_key, filters)
+        if not isinstance(line, str) and any(call["generation_id"] in generations for call in line["calls"]):
+            line = "replayed"
         if isinstance(line, str):
             excluded[line] += 1
             continue
-        lines.append(json.dumps(line, separators=(",", ":"), allow_nan=False).encode())
-        returns.append(line["raw_total"] if return_from == "raw_total" else line["outcome"])
-        ids.append(line["trajectory_id"])
-        if len(lines) >= sample_size:
+        generations.update(call["generation_id"] for call in line["calls"])
+        kept.append(line)
+        if len(kept) >= sample_size:
             break
+    if groups:
+        kept = _grouped(kept, filters.get("min_reward"), excluded)
+    return_name = "raw_total" if return_from == "raw_total" else "outcome"
+    lines = [json.dumps(line, separators=(",", ":"), allow_nan=False).encode() for line in kept]
+    returns = [line[return_name] for line in kept]
     if seen and excluded["unscored"] / seen > max_unscored_share:
         raise TrainingError(
             "DATA",
@@ -95,19 +106,57 @@ def freeze(
         samples=len(lines),
         excluded=dict(excluded),
         mean_return=sum(returns) / len(returns),
-        sources=tuple(ids),
+        sources=tuple(line["trajectory_id"] for line in kept),
     )
 
 
+def _grouped(
+    lines: list[dict[str, Any]], min_reward: float | None, excluded: Counter[str]
+) -> list[dict[str, Any]]:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        if line["group_key"] is None:
+            excluded["no_group"] += 1
+        else:
+            groups.setdefault(line["group_key"], []).append(line)
+    kept = []
+    for members in groups.values():
+        if len(members) < 2:
+            excluded["group_of_one"] += 1
+        elif min_reward is not None and max(line["raw_total"] for line in members) < min_reward:
+            excluded["below_min_reward"] += len(members)
+        else:
+            kept.extend(members)
+    return kept
+
+
+def _filtered(trajectory: Mapping[str, Any], filters: Mapping[str, Any]) -> str | None:
+    """The reason why the request's filter leaves this trajectory out, or None."""
+    limit = filters.get("max_trajectory_length")
+    if limit is not None and len(trajectory["turns"]) > limit:
+        return "too_long"
+    domains = filters.get("task_domains")
+    if domains and trajectory["task_context"].get("domain") not in domains:
+        return "other_domain"
+    if trajectory.get("subordinate_profile") in (filters.get("exclude_subordinate_profiles") or ()):
+        return "excluded_profile"
+    span = filters.get("date_range") or {}
+    when = datetime.fromisoformat(trajectory["start_timestamp"].replace("Z", "+00:00"))
+    if (span.get("start") and when < span["start"]) or (span.get("end") and when > span["end"]):
+        return "outside_dates"
+    return None
+
+
 def _line(
-    item: Scored, policy_digest: str, signing_key: bytes, max_turns: int | None
+    item: Scored, policy_digest: str, signing_key: bytes, filters: Mapping[str, Any]
 ) -> dict[str, Any] | str:
     """The dataset line of one trajectory, or the reason why it is excluded."""
     trajectory, reward = item.trajectory, item.reward
+    reason = _filtered(trajectory, filters)
+    if reason is not None:
+        return reason
     if reward is None:
         return "unscored"
-    if max_turns is not None and len(trajectory["turns"]) > max_turns:
-        return "too_long"
     records = [turn["action"].get("sampling") for turn in trajectory["turns"]]
     present = [record for record in records if record]
     if not present:
@@ -122,6 +171,11 @@ def _line(
         return "truncated_support"
     if not all(provenance.verify(record, signing_key) for record in calls):
         return "bad_signature"
+    known: set[str] = set()
+    for record in present:
+        if record.get("continues") is not None and record["continues"] not in known:
+            return "broken_chain"  # it goes on from a call that is not in this trajectory
+        known.add(record["generation_id"])
     outcome = reward["metadata"]["outcome"]
     context = trajectory["task_context"]
     return {
@@ -144,7 +198,7 @@ def _line(
                     "temperature",
                 )
             }
-            for record in calls
+            for record in present
         ],
     }
 

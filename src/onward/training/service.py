@@ -198,9 +198,10 @@ class Trainer:
                 policy_digest=current["digest"],
                 signing_key=provenance.load_key(settings.run_dir),
                 sample_size=asked.training_config.dataset.sample_size,
-                max_turns=_filter(asked, "max_trajectory_length"),
                 max_unscored_share=settings.training.max_unscored_share,
                 return_from=settings.training.return_from,
+                filters=_filters(asked),
+                groups=asked.training_config.algorithm == "rloo",
             )
             if current["object_prefix"]:
                 shutil.rmtree(folder / "adapter", ignore_errors=True)
@@ -246,7 +247,7 @@ class Trainer:
         found = await queries.trajectories_for_training(
             self.ctx.warehouse,
             model_digests=[digest],
-            since=_filter(asked, "date_range", "start"),
+            since=(_filters(asked).get("date_range") or {}).get("start"),
             limit=2 * asked.training_config.dataset.sample_size,
         )
         return [
@@ -407,11 +408,8 @@ async def _events(child: asyncio.subprocess.Process) -> AsyncIterator[dict[str, 
             yield json.loads(line)
 
 
-def _filter(asked: TrainingRequest, *names: str) -> Any:
-    node: Any = asked.training_config.dataset.model_dump().get("filter") or {}
-    for name in names:
-        node = (node or {}).get(name)
-    return node
+def _filters(asked: TrainingRequest) -> dict[str, Any]:
+    return asked.training_config.dataset.model_dump().get("filter") or {}
 
 
 def _node_id(run_dir: Path) -> str:

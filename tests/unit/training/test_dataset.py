@@ -1,6 +1,8 @@
 """Each row that is trained on is admitted by rule; each refusal is counted under its name."""
 
+import itertools
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ from onward.training import dataset
 KEY = b"k" * 32
 
 
+_numbers = itertools.count()
+
+
 def _sampling(digest: str = "d1", **changes: Any) -> dict[str, Any]:
     record = {
-        "generation_id": "g1",
+        "generation_id": f"g{next(_numbers)}",
         "continues": None,
         "prompt_ids": [1, 2],
         "token_ids": [3, 4],
@@ -30,16 +35,18 @@ def _sampling(digest: str = "d1", **changes: Any) -> dict[str, Any]:
     return {**record, "signature": provenance.sign(record, KEY)}
 
 
-def _scored(name: str, *samplings: dict[str, Any] | None, success: bool = True, rewarded: bool = True) -> Any:
+def _scored(name: str, *samplings: dict[str, Any] | None, success: bool = True, rewarded: bool = True, context: Any = None) -> Any:
     turns = [{"action": {"type": "response", **({"sampling": s} if s else {})}} for s in samplings]
     trajectory = {
         "trajectory_id": name,
         "session_id": "s",
         "turns": turns,
-        "task_context": {"task_type": "lookup"},
+        "start_timestamp": "2026-03-01T12:00:00Z",
+        "task_context": {"task_type": "lookup", "domain": "general", **(context or {})},
     }
     outcome = {"success": success, "completion": 1.0 if success else 0.25, "unparsable": False}
-    reward = {"metadata": {"raw_total": 0.7, "outcome": outcome}} if rewarded else None
+    raw_total = 0.7 if success else 0.2
+    reward = {"metadata": {"raw_total": raw_total, "outcome": outcome}} if rewarded else None
     return dataset.Scored(trajectory, reward)
 
 
@@ -48,7 +55,6 @@ def _freeze(tmp_path: Path, scored: list[Any], **changes: Any) -> dataset.Datase
         "policy_digest": "d1",
         "signing_key": KEY,
         "sample_size": 100,
-        "max_turns": None,
         "max_unscored_share": 0.5,
         "return_from": "outcome",
         **changes,
@@ -100,13 +106,59 @@ def test_nothing_to_train_on_says_what_was_excluded(tmp_path: Path) -> None:
 
 
 def test_a_voided_call_leaves_the_others_of_its_trajectory(tmp_path: Path) -> None:
-    void = _sampling(generation_id="g2", tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[])
+    void = _sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[])
     frozen = _freeze(tmp_path, [_scored("a", _sampling(), void), _scored("b", _sampling())])
-    assert [len(line["calls"]) for line in dataset.read(frozen.path)] == [1, 1]
+    calls = dataset.read(frozen.path)[0]["calls"]
+    assert [len(call["token_ids"]) for call in calls] == [2, 0]
 
 
 def test_the_file_is_named_by_its_content(tmp_path: Path) -> None:
-    first = _freeze(tmp_path, [_scored("a", _sampling()), _scored("b", _sampling())])
-    again = _freeze(tmp_path, [_scored("a", _sampling()), _scored("b", _sampling())])
+    scored = [_scored("a", _sampling()), _scored("b", _sampling())]
+    first, again = _freeze(tmp_path, scored), _freeze(tmp_path, scored)
     assert first.sha256 == again.sha256
     assert json.loads(first.path.read_text().splitlines()[0])["calls"][0]["token_ids"] == [3, 4]
+
+
+def test_a_replayed_generation_record_trains_once(tmp_path: Path) -> None:
+    record = _sampling()
+    frozen = _freeze(tmp_path, [_scored("a", record), _scored("b", record), _scored("c", _sampling())])
+    assert frozen.excluded == {"replayed": 1}
+
+
+def test_a_call_that_goes_on_from_elsewhere_is_excluded_not_fatal(tmp_path: Path) -> None:
+    first, orphan = _sampling(), _sampling(continues="g-elsewhere")
+    chained = _sampling(continues=first["generation_id"])
+    frozen = _freeze(
+        tmp_path, [_scored("a", first, chained), _scored("b", orphan), _scored("c", _sampling())]
+    )
+    assert frozen.excluded == {"broken_chain": 1}
+    assert frozen.samples == 2
+
+
+def test_groups_are_kept_or_dropped_whole(tmp_path: Path) -> None:
+    """min_reward looks at the best member: a failure beside a success carries the gradient."""
+    scored = [
+        _scored("a1", _sampling(), context={"group_id": "a"}),
+        _scored("a2", _sampling(), success=False, context={"group_id": "a"}),
+        _scored("b1", _sampling(), success=False, context={"group_id": "b"}),
+        _scored("b2", _sampling(), success=False, context={"group_id": "b"}),
+        _scored("c1", _sampling(), context={"group_id": "c"}),
+        _scored("d", _sampling()),
+    ]
+    frozen = _freeze(tmp_path, scored, groups=True, filters={"min_reward": 0.5})
+    assert [line["trajectory_id"] for line in dataset.read(frozen.path)] == ["a1", "a2"]
+    assert frozen.excluded == {"below_min_reward": 2, "group_of_one": 1, "no_group": 1}
+
+
+def test_the_requests_filter_is_applied_by_name(tmp_path: Path) -> None:
+    scored = [
+        _scored("a", _sampling()),
+        _scored("b", _sampling()),
+        _scored("long", _sampling(), _sampling(), _sampling()),
+        _scored("coding", _sampling(), context={"domain": "coding"}),
+    ]
+    filters = {"max_trajectory_length": 2, "task_domains": ["general"]}
+    assert _freeze(tmp_path, scored, filters=filters).excluded == {"too_long": 1, "other_domain": 1}
+    early = {"date_range": {"end": datetime(2026, 2, 1, tzinfo=UTC)}}
+    with pytest.raises(TrainingError, match="4 outside_dates"):
+        _freeze(tmp_path, scored, filters=early)
