@@ -284,7 +284,7 @@ STRUCTURE = (
             ("amqp://u:" + "a@b-c9" + "@host", "a@b-c9"),
         ),
         negatives=(
-            "postgres://user:password@localhost/db",
+            "postgres://user:" + "password@localhost/db",
             "https://user:${PASS}@host/",
             "https://host:8080/a@b",
             "git@github.com:org/repo.git",

@@ -103,15 +103,16 @@ def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
     start = at
     opening = _OPENING.match(buffer, at, at + 64) if buffer[at : at + 1] in _MAY_OPEN else None
     if opening is not None:
-        slashes, quote = opening.group(1), opening.group(2)
         opened = opening.end()
-        closed = _closing(buffer, opened, opened + _WIDEST_QUOTED, len(slashes), quote)
+        slashes = opening.end(1) - opening.start(1)
+        closed = _closing(buffer, opened, opened + _WIDEST_QUOTED, slashes, buffer[opened - 1 : opened])
         if closed is not None:
             return Assigned(opened, closed, quoted=True)
         start = opened
     elif buffer[at : at + 1] == b"\\":
         return None
-    end = (_LOOSE if loose else _STRICT).match(buffer, start, start + _WIDEST_BARE).end()
+    bare = (_LOOSE if loose else _STRICT).match(buffer, start, start + _WIDEST_BARE)
+    end = bare.end() if bare else start
     while end > start and buffer[end - 1] in b".,;:)}]!?":
         end -= 1
     return Assigned(start, end, quoted=False) if end > start else None
