@@ -33,6 +33,7 @@ async def service(folder: Path, engine: ScriptedEngine) -> AsyncIterator[host.Lo
         environ={},
         overrides={
             "data_dir": folder / "onward-data",
+            "nats": {"port": 0},
             "http": {"gateway_port": 0, "api_port": 0},
             "model": {"base": "tiny"},
         },

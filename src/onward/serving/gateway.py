@@ -241,8 +241,12 @@ class Gateway:
             raise
         if writing is not None:
             recorded = await self._recorded(writing)
-            if recorded is None:
+            if recorded is None:  # what nobody can count must not come from a candidate
                 assignment = None
+                if arm != routes.current:
+                    arm = routes.current
+                    generation, more = await self._generate(chat, session_id, arm, assignment)
+                    seconds += more
             elif recorded.arm != arm.arm:  # another gateway was first: its record counts
                 assignment, arm = recorded, routes.arm(recorded.arm)
                 generation, more = await self._generate(chat, session_id, arm, assignment)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from onward.envs.desk.tasks import Stage, Task
 from onward.envs.desk.tools import ATTRIBUTES, DAYS, EVENTS, ITEMS, PEOPLE, SYSTEM_PROMPT, ToolError, use
@@ -27,6 +27,9 @@ class Message(TypedDict):
 
     role: str
     content: str
+
+
+Status = Literal["completed_successfully", "partial_completion", "failed", "abandoned"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class DeskOutcome:
 
     success: bool
     completion: float
-    status: str
+    status: Status
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class Episode:
         enough = self._stages_reached == needed and (needed > 0 or self._tool_calls == 0)
         success = self.answered and enough
         completion = 1.0 if success else self._stages_reached / (needed + 1)
+        status: Status
         if success:
             status = "completed_successfully"
         elif not self.done or (self.steps >= MAX_STEPS and not self.answered and not self.unparsable):
