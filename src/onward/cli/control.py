@@ -1,4 +1,4 @@
-"""``onward pause|resume|pin|unpin``: what an operator may tell a running loop."""
+"""``onward pause|resume|pin|unpin|release``: what an operator may tell a running loop."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import typer
 from onward import config, host
 from onward.cli import ConfigFile, DataDir, app, run_async
 from onward.errors import ConfigError, NotFoundError
+from onward.release.operator import command
+from onward.release.plan import model_key
 
 Part = Annotated[str, typer.Argument(help="learning: no new job starts; what runs goes on.")]
 
@@ -19,11 +21,9 @@ async def _write(file: Path | None, data_dir: Path | None, key: str, value: dict
     settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
     async with host.attached(settings) as (bus, _):
         if key == "pin" and value.get("model_id"):
-            known = [name.replace("_", ".") for name in await bus.bucket("rl_models").keys()]
             model_id = str(value["model_id"])
-            if model_id not in known and model_id.replace(".", "_") not in {
-                k.replace(".", "_") for k in known
-            }:
+            known = await bus.bucket("rl_models").keys()
+            if model_key(model_id) not in known:
                 raise NotFoundError(
                     f"There is no model {model_id!r}: known are {', '.join(sorted(known)) or 'none'}."
                 )
@@ -32,7 +32,7 @@ async def _write(file: Path | None, data_dir: Path | None, key: str, value: dict
 
 @app.command()
 def pause(part: Part = "learning", file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Stop learning until ``onward resume``: trajectories are still stored and scored."""
+    """Stop learning until 'onward resume': trajectories are still stored and scored."""
     _only_learning(part)
     run_async(_write(file, data_dir, "learning", {"paused": True}))
     typer.echo("Learning is paused. Trajectories are still collected and scored.")
@@ -52,7 +52,7 @@ def pin(
     file: ConfigFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Serve one model and release nothing until ``onward unpin``."""
+    """Serve one model and release nothing until 'onward unpin'."""
     run_async(_write(file, data_dir, "pin", {"model_id": model_id}))
     typer.echo(f"{model_id} is pinned; nothing is released until 'onward unpin'.")
 
@@ -67,3 +67,42 @@ def unpin(file: ConfigFile = None, data_dir: DataDir = None) -> None:
 def _only_learning(part: str) -> None:
     if part != "learning":
         raise ConfigError(f"{part!r} cannot be paused: expected 'learning'.")
+
+
+release_app = typer.Typer(help="Tell the release that is under way what to do.", no_args_is_help=True)
+app.add_typer(release_app, name="release")
+Release = Annotated[str | None, typer.Option("--release", help="Its id. Default: the one under way.")]
+
+
+def _command(what: Any, release: str | None, file: Path | None, data_dir: Path | None) -> None:
+    async def work() -> None:
+        settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
+        async with host.attached(settings) as (bus, _):
+            await command(bus, what, release)
+
+    run_async(work())
+    typer.echo(f"The releaser was told: {what}. 'onward status' shows what came of it.")
+
+
+@release_app.command()
+def abort(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Give all traffic back to the current model and end the release."""
+    _command("abort", release, file, data_dir)
+
+
+@release_app.command()
+def promote(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """End the step now, without waiting for its time and sessions."""
+    _command("promote", release, file, data_dir)
+
+
+@release_app.command()
+def hold(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Stay at the present share until 'onward release resume'. Gates go on watching."""
+    _command("hold", release, file, data_dir)
+
+
+@release_app.command(name="resume")
+def resume_release(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Let a held release go on."""
+    _command("resume", release, file, data_dir)

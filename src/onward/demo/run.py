@@ -216,7 +216,7 @@ class Demonstration:
             while True:
                 release = await self._release_of(job.job_id)
                 assert release is not None
-                if release.closed:
+                if release.closed and (release.settled or release.decision != "rolled_back"):
                     return release
                 plan = release.schedule
                 stage.update(
