@@ -29,26 +29,37 @@ def build_tiny(
     intermediate: int = 384,
     max_positions: int = 2048,
     rope_theta: float = 10000.0,
+    split: str | None = None,
 ) -> Path:
     """Write a randomly initialised Llama-shaped network and its ChatML tokenizer to ``folder``.
 
-    ``vocab`` is an upper bound on the byte-level BPE vocabulary (at least 259 is used). The same corpus,
-    sizes and seed give the same files. Returns ``folder``.
+    ``vocab`` is an upper bound on the byte-level BPE vocabulary (at least 259 is used). ``split`` is a
+    regular expression for the pieces inside which BPE may merge (default: GPT-2's words, single digits);
+    with one that keeps phrases whole, frequent phrases become single tokens. The same corpus, sizes,
+    split and seed give the same files. Returns ``folder``.
     """
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     folder = Path(folder)
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
+    if split is None:
+        pieces = [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    else:
+        pieces = [
+            pre_tokenizers.Split(Regex(split), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(pieces)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab,
         special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     backend.train_from_iterator(corpus, trainer)

@@ -7,10 +7,12 @@ that lets one of them succeed is a defect of the environment.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Sequence
 
 from onward.envs.desk.episode import MAX_STEPS, DeskOutcome, Episode, Message
 from onward.envs.desk.tasks import Task, tasks
+from onward.envs.desk.tools import DAYS, EVENTS
 
 DEMONSTRATION_SEED = 1_000_003
 """Offset of the seeds of demonstrations, so that they are not the tasks that agents work on."""
@@ -41,9 +43,41 @@ def play(task: Task, policy: Callable[[list[Message]], str]) -> tuple[list[Messa
     return messages, episode.outcome()
 
 
-def demonstrations(n: int, seed: int = 0) -> list[list[Message]]:
-    """``n`` solved conversations on training templates, kinds in turn."""
-    return [play(task, scripted(solve(task)))[0] for task in tasks("train", n, DEMONSTRATION_SEED + seed)]
+def demonstrations(n: int, seed: int = 0, careless: float = 0.0, draw: int = 0) -> list[list[Message]]:
+    """``n`` conversations on training templates, kinds in turn; with ``careless`` 0 all are solved.
+
+    ``careless`` is the share in which the assistant errs once, like a new colleague: it guesses
+    instead of asking a tool, answers with a half-way result, or asks a tool that is not needed.
+    A policy warmed on some of these knows the work and still has something to find out by itself.
+    """
+    found = []
+    for task in tasks("train", n, DEMONSTRATION_SEED + seed):
+        rng = random.Random(f"careless/{task.task_id}/{draw}")
+        if rng.random() < careless:
+            found.append(_careless(task, rng))
+        else:
+            found.append(play(task, scripted(solve(task)))[0])
+    return found
+
+
+def _careless(task: Task, rng: random.Random) -> list[Message]:
+    """A conversation that fails by one mistake at a random step."""
+    answers = solve(task)
+    at = rng.randrange(len(answers))
+    if not task.stages:
+        day = rng.choice(DAYS)
+        answers = [call("calendar", day=day), call("response", text=task.office.calendar[day])]
+    else:
+        half_way = task.stages[at - 1].result.split()[-1] if at > 0 else task.answer
+        text = half_way if half_way != task.answer and rng.random() < 0.5 else _guess(task, rng)
+        answers = [*answers[:at], call("response", text=text)]
+    return play(task, scripted(answers))[0]
+
+
+def _guess(task: Task, rng: random.Random) -> str:
+    """A value of the right sort that is not the answer."""
+    sort = [str(n) for n in range(2, 30)] if task.answer.isdigit() else list(EVENTS)
+    return rng.choice([value for value in sort if value != task.answer])
 
 
 def scripted(answers: Sequence[str]) -> Callable[[list[Message]], str]:

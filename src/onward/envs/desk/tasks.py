@@ -185,7 +185,7 @@ def _draw(template: Template, task_id: str, seed: int, attempt: int) -> Task:
 
 def _draw_office(rng: random.Random) -> Office:
     documents = {
-        title: str(rng.randint(2, 9) if title.endswith("price") else rng.randint(10, 49))
+        title: str(rng.randint(2, 9) if title.endswith("price") else rng.randint(10, 29))
         for title in subjects()
     }
     calendar: dict[str, str] = dict(zip(DAYS, rng.sample(EVENTS, len(DAYS)), strict=True))
