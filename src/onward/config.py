@@ -8,6 +8,7 @@ because a misspelt gate that silently passes is worse than none. What is not con
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,8 +66,18 @@ class HttpSettings(_Section):
     """Port of the OpenAI-compatible gateway; 0 picks a free one."""
     api_port: int = Field(8100, ge=0, le=65535)
     """Port of health, metrics and later services; 0 picks a free one."""
+    names: list[str] = Field(default_factory=list)
+    """Further host names under which the services may be called, without port: ``agents.example.org``."""
     keys: dict[str, list[str]] = Field(default_factory=dict)
     """SHA-256 of an API key, in hex → its scopes: ingest, read, train, deploy, admin, chat."""
+
+    @field_validator("names")
+    @classmethod
+    def _host_names(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if re.fullmatch(r"[A-Za-z0-9._-]{1,253}", name) is None:
+                raise ValueError(f"{name!r} is not a host name: give the name alone, without scheme or port")
+        return value
 
 
 class ModelSettings(_Section):
@@ -151,6 +162,9 @@ class ReleaseSettings(_Section):
     """A step that found too few sessions for this long is inconclusive: it holds and alerts."""
     min_delta: float = Field(-0.05, le=0)
     """Validation fails below this paired difference to the current model."""
+    strategy: Literal["canary", "auto"] = "canary"
+    """``canary``: every release goes through all steps. ``auto``: by the measured improvement, from 0.15
+    blue-green, from 0.05 canary, below that canary from 5 %."""
     suite: str = "desk"
     suite_size: int = Field(100, ge=10)
     canary_ramp_hours: float = Field(4.0, gt=0)

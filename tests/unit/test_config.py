@@ -63,6 +63,8 @@ def test_secrets_do_not_show_when_settings_are_printed() -> None:
         ("[reward]\nefficiency = 0.5\n", "sum to 1.3"),
         ("[release]\nsteps = [0.5, 0.1, 0.2, 1.0]\n", "must rise"),
         ("[release\n", "not valid TOML"),
+        ('[release]\nstrategy = "fast"\n', "'canary' or 'auto'"),
+        ('[http]\nnames = ["http://agents.example.org"]\n', "not a host name"),
     ],
 )
 def test_a_wrong_file_gets_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:

@@ -24,7 +24,7 @@ async def run(ctx: Context) -> None:
         keys=load_keys(http.keys, ctx.settings.run_dir),
         ready=lambda: dict(ctx.ready),
         metrics=ctx.metrics,
-        hosts=[http.host, *getattr(http, "names", ())],
+        hosts=[http.host, *http.names],
     )
 
     @app.get("/status", dependencies=[Depends(require("read"))])

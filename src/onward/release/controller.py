@@ -13,7 +13,7 @@ from onward.bus.leases import Lease
 from onward.context import Context
 from onward.errors import BusError, ConflictError, ContractError
 from onward.ids import new_id
-from onward.release import intake, moves, plan, rollback
+from onward.release import gauges, intake, moves, plan, rollback
 from onward.release.effects import Effects
 from onward.release.evidence import ARMS, Evidence, parse
 from onward.release.gates import e_value
@@ -100,6 +100,8 @@ class Releaser:
             return
         self.record, self._revision = found
         self._evidence = Evidence.from_state(self.record.evidence) if self.record.evidence else None
+        if self._evidence is not None:
+            gauges.show_evidence(self.ctx.metrics, self.record, self._evidence)
         self._dirty = True
         self._written_at = self._ticked_at = self._heard_at = self.ctx.clock.monotonic()
 
@@ -217,7 +219,7 @@ class Releaser:
     async def _validated(self, record: ReleaseRecord, found: dict[str, Any]) -> None:
         """Reject, or give the candidate its name, its plan and its first traffic."""
         record = record.model_copy(update={"validation": found})
-        self._show_scores(record)
+        gauges.show_scores(self.ctx.metrics, record)
         choice = plan.choose(found["improvement"], self.ctx.settings.release, strategy=self.strategy)
         if choice.strategy is None or not found["passed"]:
             words = choice.reason if choice.strategy is None else "it failed the refusal or format checks"
@@ -228,13 +230,6 @@ class Releaser:
         await self._move(started)
         self._evidence = Evidence.from_state(started.evidence or {})
         self._heard_at = self.ctx.clock.monotonic()
-
-    def _show_scores(self, record: ReleaseRecord) -> None:
-        by_kind = ((record.validation or {}).get("summary") or {}).get("by_kind") or {}
-        for arm, model in (("candidate", record.candidate), ("current", record.current)):
-            for kind, rates in by_kind.items():
-                gauge = self.ctx.metrics.model_benchmark_score
-                gauge.labels(model_version=model.model_id, task_type=kind).set(rates[arm])
 
     async def _serve(self, record: ReleaseRecord) -> None:
         """Take in evidence, then decide; state, evidence and cursor go into one write."""
@@ -283,14 +278,10 @@ class Releaser:
         return evidence.cursor != start
 
     def _figures(self, record: ReleaseRecord, evidence: Evidence) -> dict[str, Any]:
-        summary = evidence.summary()
-        for arm, model in (("current", record.current), ("candidate", record.candidate)):
-            rate = summary["arms"][arm]["error_rate"]
-            if rate is not None:
-                self.ctx.metrics.model_error_rate.labels(model_version=model.model_id).set(rate)
+        gauges.show_evidence(self.ctx.metrics, record, evidence)
         return {
             "evidence": evidence.state(),
-            "e_values": summary["e_values"],
+            "e_values": evidence.gates.e_values(),
             "sessions": {arm: evidence.matured(arm) for arm in ARMS},
         }
 
@@ -384,7 +375,7 @@ async def run(ctx: Context) -> None:
     from onward.release.suite import EngineSuite
 
     outcomes = StreamOutcomes(ctx.bus)
-    releaser = Releaser(ctx, outcomes, EngineSuite(ctx), strategy="canary")
+    releaser = Releaser(ctx, outcomes, EngineSuite(ctx), strategy=ctx.settings.release.strategy)
     lease = Lease(ctx.bus.bucket("rl_leases"), "releaser", new_id(), LEASE_SECONDS, ctx.clock)
     ctx.ready["releaser"] = True
     renewed = 0.0

@@ -171,7 +171,7 @@ class Gateway:
             keys=load_keys(http.keys, self._ctx.settings.run_dir),
             ready=self._readiness,
             metrics=self._ctx.metrics,
-            hosts=[http.host, *getattr(http, "names", ())],
+            hosts=[http.host, *http.names],
         )
 
         @app.post("/v1/chat/completions")

@@ -86,6 +86,12 @@ class Metrics:
         self.unscored = Counter(
             "onward_unscored", "Trajectories without a valid reward, by cause", ["reason"], registry=r
         )
+        self.release_outcome = Gauge(
+            "onward_release_mean_outcome",
+            "Mean judged outcome of a model's sessions in its latest release, 0 to 1",
+            ["model_version"],
+            registry=r,
+        )
         self.alerts = Counter("onward_alerts", "Alerts raised", ["kind"], registry=r)
         self.collector_seconds = Histogram(
             "onward_collector_seconds",

@@ -235,7 +235,10 @@ def test_errors_keep_their_headers():
 
 class _Context:
     def __init__(self, folder):
-        self.settings = Settings(data_dir=folder, http=HttpSettings.model_validate({"api_port": 0}))
+        self.settings = Settings(
+            data_dir=folder,
+            http=HttpSettings.model_validate({"api_port": 0, "names": ["agents.example.org"]}),
+        )
         self.metrics, self.ready, self.endpoints = Metrics(), {"collector": True}, {}
         self.bus = self.warehouse = self.clock = None
 
@@ -254,6 +257,9 @@ async def test_the_api_role_serves_readiness_and_status_until_cancelled(tmp_path
     key = (tmp_path / "run" / "api.key").read_text()
     async with httpx.AsyncClient(base_url=ctx.endpoints["api_url"]) as client:
         assert (await client.get("/ready")).status_code == 200
+        named = await client.get("/health", headers={"Host": "agents.example.org:8100"})
+        assert named.status_code == 200
+        assert (await client.get("/health", headers={"Host": "example.org"})).status_code == 421
         ctx.ready["collector"] = False
         assert (await client.get("/ready")).json()["reasons"] == {"collector": "not ready"}
         assert (await client.get("/status")).status_code == 401

@@ -11,7 +11,9 @@ from release_world import Policy, World
 from onward.contracts import ModelDeployed, decode
 from onward.errors import ConflictError, EngineError, TamperedError
 from onward.release.controller import command, install_initial
+from onward.release.evidence import Evidence
 from onward.release.plan import State
+from onward.telemetry.metrics import Metrics
 
 SCHEMA = Path(__file__).parents[4] / "shared" / "upstream-schemas" / "model.deployed.v1.schema.json"
 QUICK = {"time_scale": 0.01, "min_sessions": [10, 20, 40, 0]}
@@ -412,6 +414,35 @@ async def test_traffic_and_deployments_are_measured():
     assert 'agent_rl_model_traffic_percentage{model_version="agent-zero-rl-v1"} 10.0' in text
     assert 'agent_rl_model_benchmark_score{model_version="agent-zero-rl-v1",task_type="kind0"}' in text
     assert 'agent_rl_model_deployments_total{status="candidate"} 1.0' in text
+
+
+async def test_gauges_show_what_the_gates_judged_to_the_end_and_after_a_restart():
+    world = await ramping()
+    world.policies["candidate"] = Policy(error=0.5, success=0.2)
+    await world.until(lambda: world.record.settled)
+    assert world.record.decision == "rolled_back"
+    arms = world.releaser._evidence or Evidence.from_state(world.record.evidence or {})
+    figures = arms.summary()["arms"]
+    assert 0.0 < figures["candidate"]["error_rate"] < 1.0
+
+    def shown(name: str, model: str) -> float | None:
+        return world.metrics.registry.get_sample_value(name, {"model_version": model})
+
+    for arm, model in (("current", "agent-zero-rl-v0"), ("candidate", "agent-zero-rl-v1")):
+        assert shown("agent_rl_model_error_rate", model) == figures[arm]["error_rate"]
+        assert shown("onward_release_mean_outcome", model) == figures[arm]["mean_outcome"]
+    assert shown("agent_rl_model_traffic_percentage", "agent-zero-rl-v1") == 0.0
+    assert shown("agent_rl_model_traffic_percentage", "agent-zero-rl-v0") == 100.0
+
+    world = await ramping()
+    await world.run(20, seconds=20.0, sessions=10)
+    before = shown("agent_rl_model_error_rate", "agent-zero-rl-v0")
+    world.metrics = Metrics()
+    world.ctx = world.context()
+    world.start()
+    await world.run(1)
+    assert before is not None and shown("agent_rl_model_error_rate", "agent-zero-rl-v0") == before
+    assert shown("agent_rl_model_traffic_percentage", "agent-zero-rl-v1") is not None
 
 
 def _seconds(text: str) -> float:
