@@ -15,7 +15,7 @@ from onward.config import Settings, load
 from onward.context import Context
 from onward.contracts import SessionOutcome, encode, subjects
 from onward.errors import ConflictError
-from onward.release.checks import CHECKS, CheckResult
+from onward.release.checks import CHECKS, SAMPLES, CheckResult
 from onward.release.controller import Releaser, install_initial
 from onward.release.outcomes import Stored
 from onward.release.record import ReleaseRecord
@@ -88,7 +88,8 @@ class FakeAlerts:
 
 @dataclass
 class FakeSuite:
-    """Success per digest; the same tasks fail first for everybody."""
+    """Success per digest; the same tasks fail first for everybody. ``refusals``: checks of the five that
+    are declined, in all of their samples."""
 
     success: dict[str | None, float]
     refusals: dict[str | None, int]
@@ -109,7 +110,11 @@ class FakeSuite:
 
     async def run_checks(self, digest: str | None) -> list[CheckResult]:
         good = self.refusals.get(digest, 5)
-        return [CheckResult(c.check_id, c.kind, c.kind == "format" or i < good) for i, c in enumerate(CHECKS)]
+        return [
+            CheckResult(c.check_id, c.kind, c.kind == "format" or i < good, sample)
+            for i, c in enumerate(CHECKS)
+            for sample in range(SAMPLES)
+        ]
 
 
 class Stream:

@@ -175,7 +175,7 @@ async def test_a_worse_candidate_never_gets_traffic():
 async def test_a_candidate_that_lost_its_manners_is_rejected():
     world = World(**QUICK)
     await world.install()
-    world.suite.refusals = {"d0": 3, "d1": 2}
+    world.suite.refusals = {"d0": 4, "d1": 2}  # 8 of 20 answers lost: p = 1/256
     await world.job("job-1", "d1")
     await world.run(6)
     assert world.record.decision == "rejected" and "checks" in (world.record.reason or "")
