@@ -32,10 +32,9 @@ def draw(
         logits = logits.div_(torch.where(greedy, 1.0, temperature)[:, None])
     if top_k is not None or top_p is not None:
         _truncate_(logits, top_k, top_p)
-    lse = logits.logsumexp(-1, keepdim=True)
-    cumulative_logits = logits.sub_(lse)  # log-probs from here on
-    tokens = _invert(cumulative_logits.exp(), uniforms)
-    logp = cumulative_logits.gather(1, tokens[:, None]).squeeze(1)
+    probs = logits.softmax(-1)
+    tokens = _invert(probs, uniforms)
+    logp = probs.gather(1, tokens[:, None]).squeeze(1).log_()
     if greedy is not None and bool(greedy.any()):
         tokens = torch.where(greedy, logits.argmax(-1), tokens)
         logp = torch.where(greedy, 0.0, logp)

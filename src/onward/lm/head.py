@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from onward.lm.kernels import product
 
 CHUNK = 512  # positions whose logits exist at once where no gradient is wanted
 
@@ -33,7 +34,7 @@ class _TokenLogprobs(torch.autograd.Function):
         dlogits = ctx.probs.mul_(-scale[:, None])  # d logp / d logits = (onehot - p) / T
         ctx.probs = None
         dlogits[torch.arange(len(targets), device=targets.device), targets] += scale
-        dhidden = dlogits @ head if ctx.needs_input_grad[0] else None
+        dhidden = product(dlogits, head.t()) if ctx.needs_input_grad[0] else None
         dhead = dlogits.t() @ hidden if ctx.needs_input_grad[1] else None
         return dhidden, dhead, None, None
 
@@ -41,14 +42,13 @@ class _TokenLogprobs(torch.autograd.Function):
 def _softmax(
     hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    logits = F.linear(hidden, head).float()
+    logits = product(hidden, head).float()
     if not bool((temperature == 1).all()):
         logits.div_(temperature[:, None])
-    lse = logits.logsumexp(-1)
-    logp = logits.gather(1, targets[:, None]).squeeze(1) - lse
-    probs = (logits - lse[:, None]).exp_()
-    entropy = lse - torch.linalg.vecdot(probs, logits)
-    return probs, logp, entropy
+    logits = logits.log_softmax(-1)
+    logp = logits.gather(1, targets[:, None]).squeeze(1)
+    probs = logits.exp()
+    return probs, logp, -torch.linalg.vecdot(probs, logits)
 
 
 def token_logprobs(

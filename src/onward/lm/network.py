@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onward.errors import ConfigError
+from onward.lm.kernels import linear, linear_add, pack, rms_norm, swiglu
 
 # attend(layer, qkv) -> (tokens, heads * head_dim); qkv is (tokens, heads + 2 kv_heads, head_dim), rotated.
 Attend = Callable[[int, Tensor], Tensor]
@@ -123,6 +124,19 @@ class Layer:
 
 
 @dataclass
+class PackedLayer:
+    """The matrices of one block in the layout of ``kernels.pack``; None where packing gains nothing."""
+
+    qkv: Tensor | None = None
+    out: Tensor | None = None
+    gate_up: Tensor | None = None
+    down: Tensor | None = None
+
+
+_NOTHING = PackedLayer()
+
+
+@dataclass
 class LoraLayer:
     """Fused low-rank updates of one block, ``(A, B)`` each, with the scale inside ``B``.
 
@@ -146,6 +160,20 @@ class Weights:
     layers: list[Layer]
     norm: Tensor
     head: Tensor  # (vocab, hidden); the same tensor as ``embedding`` when tied
+    packed: list[PackedLayer] | None = None  # copies for passes without a graph
+    packed_head: Tensor | None = None
+
+    def pack(self) -> None:
+        """Make the copies that sampling reads faster; costs as much memory as the weights."""
+        if self.packed is None:
+            self.packed = [
+                PackedLayer(pack(w.qkv), pack(w.out), pack(w.gate_up), pack(w.down)) for w in self.layers
+            ]
+            self.packed_head = pack(self.head)
+
+    def unpack(self) -> None:
+        """Forget the copies; whoever changes the weights must call this."""
+        self.packed, self.packed_head = None, None
 
     def tensors(self) -> Iterator[Tensor]:
         """Every distinct tensor, for training all parameters."""
@@ -187,11 +215,6 @@ def rope_table(shape: Shape, length: int, device: torch.device) -> Tensor:
     return torch.polar(torch.ones_like(angle), angle)[:, None, :].to(device)
 
 
-def _linear(x: Tensor, weight: Tensor, segments: Sequence[Segment], layer: int, name: str) -> Tensor:
-    y = F.linear(x, weight)
-    return _add_lora(y, x, segments, layer, name)
-
-
 def _add_lora(y: Tensor, x: Tensor, segments: Sequence[Segment], layer: int, name: str) -> Tensor:
     for start, stop, lora in segments:
         fused = lora[layer]
@@ -223,11 +246,14 @@ def run_layers(
     """
     heads = shape.heads + 2 * shape.kv_heads
     graph = torch.is_grad_enabled()
+    eps = shape.norm_eps
     last = shape.layers if last is None else last
     for i in range(first, last):
         layer = weights.layers[i]
-        h = F.rms_norm(x, (shape.hidden,), layer.attention_norm, shape.norm_eps)
-        qkv = _linear(h, layer.qkv, segments, i, "qkv").view(-1, heads, shape.head_dim)
+        packed = _NOTHING if graph or weights.packed is None else weights.packed[i]
+        h = rms_norm(x, layer.attention_norm, eps)
+        qkv = _add_lora(linear(h, layer.qkv, packed.qkv), h, segments, i, "qkv")
+        qkv = qkv.view(-1, heads, shape.head_dim)
         if graph:
             qkv = _Rotate.apply(qkv, angles, shape.rotated)
         else:
@@ -236,13 +262,12 @@ def run_layers(
         if keep is not None and i == last - 1:
             x, h = x[keep], h[keep]
             segments = [(0, len(x), lora) for _, _, lora in segments]
-        x = _add_lora(torch.addmm(x, h, layer.out.t()), h, segments, i, "out")
-        h = F.rms_norm(x, (shape.hidden,), layer.mlp_norm, shape.norm_eps)
-        gate, up = _linear(h, layer.gate_up, segments, i, "gate_up").chunk(2, dim=-1)
-        h = F.silu(gate) * up
-        x = _add_lora(torch.addmm(x, h, layer.down.t()), h, segments, i, "down")
+        x = _add_lora(linear_add(x, h, layer.out, packed.out), h, segments, i, "out")
+        h = rms_norm(x, layer.mlp_norm, eps)
+        h = swiglu(_add_lora(linear(h, layer.gate_up, packed.gate_up), h, segments, i, "gate_up"))
+        x = _add_lora(linear_add(x, h, layer.down, packed.down), h, segments, i, "down")
     return x
 
 
 def final_norm(shape: Shape, weights: Weights, x: Tensor) -> Tensor:
-    return F.rms_norm(x, (shape.hidden,), weights.norm, shape.norm_eps)
+    return rms_norm(x, weights.norm, shape.norm_eps)

@@ -20,6 +20,7 @@ from torch import Tensor
 from onward.errors import OnwardError
 from onward.lm.cache import PrefixStore, SlotCache, shared
 from onward.lm.draw import draw
+from onward.lm.kernels import product
 from onward.lm.network import Attend, Segment, final_norm, run_layers
 from onward.lm.policy import Policy
 
@@ -126,6 +127,7 @@ class Sampler:
     def step(self) -> list[Sample]:
         """Admit waiting requests, decode one token for every running row, return what finished."""
         done: list[Sample] = []
+        self.policy.weights.pack()
         if self._waiting and len(self._rows) < self.max_batch:
             self._admit(done)
         if self._rows:
@@ -245,7 +247,7 @@ class Sampler:
         x = run_layers(
             policy.shape, policy.weights, x, policy.angles(positions), self._prompt_attend(spans), segments
         )
-        return F.linear(final_norm(policy.shape, policy.weights, x[last]), policy.weights.head)
+        return self._logits(x[last])
 
     def _prompt_attend(self, spans: list[tuple[int, int, int]]) -> Attend:
         s = self.policy.shape
@@ -297,7 +299,11 @@ class Sampler:
             self._decode_attend(positions, longest),
             segments,
         )
-        self._take(rows, F.linear(final_norm(policy.shape, policy.weights, x), policy.weights.head), done)
+        self._take(rows, self._logits(x), done)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        weights = self.policy.weights
+        return product(final_norm(self.policy.shape, weights, x), weights.head, weights.packed_head)
 
     def _decode_attend(self, positions: Tensor, longest: int) -> Attend:
         s, cache, n = self.policy.shape, self._cache, len(positions)

@@ -68,6 +68,8 @@ def fit(
         parameter.requires_grad_(True)
     optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.95), weight_decay=weight_decay)
     step = 0
+    if adapter is None:
+        policy.weights.unpack()
     try:
         for _ in range(epochs):
             order = shuffle.sample(range(len(usable)), len(usable))

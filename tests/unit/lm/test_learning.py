@@ -65,14 +65,15 @@ def run(
 @pytest.mark.parametrize("method", ["reinforce", "rloo"])
 def test_success_rises_over_observation_tokens(two_armed: Path, method: str) -> None:
     history = run(two_armed, method)
+    print(history)
     assert 0.3 < history[0] < 0.7
     assert sum(history[-3:]) / 3 > 0.95, history
 
 
 def test_a_shuffled_reward_teaches_nothing(two_armed: Path) -> None:
     finals = []
-    for seed in range(3):  # a random walk each: only their mean says whether there is a direction
-        history = run(two_armed, "reinforce", shuffled=True, seed=seed)
-        finals.append(sum(history[-3:]) / 3)
+    for seed in range(6):  # each is a short random walk; a direction would show in their mean
+        history = run(two_armed, "reinforce", shuffled=True, updates=6, seed=seed)
+        finals.append(history[-1])
     print(finals)
-    assert 0.25 < sum(finals) / 3 < 0.75, finals
+    assert 0.3 < sum(finals) / len(finals) < 0.7, finals
