@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 # Role → module with ``async def run(ctx)``. Imported when the role runs.
 ROLES: dict[str, str] = {
     "collector": "onward.capture.collector",
+    "archiver": "onward.capture.archive",
     "rewarder": "onward.reward.rewarder",
     "coordinator": "onward.coordinator.coordinator",
     "trainer": "onward.training.service",

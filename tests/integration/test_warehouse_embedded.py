@@ -195,7 +195,7 @@ async def test_summaries_worked_out_by_hand(w):
 async def test_an_empty_warehouse_answers_every_question(w):
     counts = await queries.counts(w)
     assert counts == {
-        "trajectories": 0, "rewarded": 0, "unscored": 0, "outcomes": 0, "deployments": 0,
+        "trajectories": 0, "rewarded": 0, "unscored": 0, "outcomes": 0, "deployments": 0, "status_events": 0,
         "newest": None, "latest_seq": 0,
     }  # fmt: skip
     assert await queries.latest_seq(w) == 0

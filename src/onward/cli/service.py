@@ -31,7 +31,8 @@ def up(
 @app.command(name="run")
 def run_role(
     role: Annotated[
-        str, typer.Argument(help="collector, rewarder, coordinator, trainer, releaser, gateway, api.")
+        str,
+        typer.Argument(help="collector, archiver, rewarder, coordinator, trainer, releaser, gateway, api."),
     ],
     file: ConfigFile = None,
     data_dir: DataDir = None,

@@ -47,7 +47,8 @@ def _show(found: dict[str, Any], endpoints: dict[str, Any], console: Console) ->
     counts = found["counts"]
     console.print(
         f"{counts['trajectories']} trajectories stored, {counts['rewarded']} rewarded, "
-        f"{counts['unscored']} unscored.",
+        f"{counts['unscored']} unscored; {counts['outcomes']} session outcomes, "
+        f"{counts['deployments']} deployments, {counts['status_events']} training status events.",
         highlight=False,
     )
     serving = found["serving"]

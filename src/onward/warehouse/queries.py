@@ -211,14 +211,15 @@ async def sessions_per_arm(w: Warehouse, release_id: str) -> dict[str, int]:
 
 
 async def counts(w: Warehouse) -> Row:
-    """Everything at a glance: trajectories, rewarded, unscored, outcomes, deployments, newest
-    (ISO text, or None), latest_seq."""
+    """Everything at a glance: trajectories, rewarded, unscored, outcomes, deployments, status_events,
+    newest (ISO text, or None), latest_seq."""
     rows = await w.query(
         "SELECT (SELECT count() FROM trajectories_v) AS trajectories, "
         "(SELECT uniqExact(trajectory_id) FROM reward_history_v) AS rewarded, "
         "(SELECT count() FROM unscored_v) AS unscored, "
         "(SELECT count() FROM outcomes_v) AS outcomes, "
         "(SELECT count() FROM deployments_v) AS deployments, "
+        "(SELECT count() FROM status_v) AS status_events, "
         "(SELECT max(end_ts) FROM trajectories_v) AS newest, "
         "(SELECT max(stream_seq) FROM trajectories_v) AS latest_seq"
     )

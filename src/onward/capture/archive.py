@@ -1,0 +1,184 @@
+"""The archiver role: training status, deployments and session outcomes go from their streams into tables.
+
+Streams forget (RL_TRAINING after 90 days); the tables are what reports and questions read later. Know
+before changing: nothing is decided from these tables, so a message that cannot be read is put aside and
+the rest goes on. A row is named by what its event says, so a redelivered message stays one row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from onward.bus import Ack, DeadLetter, Disposition, Message, consume
+from onward.capture.redaction import redact
+from onward.context import Context
+from onward.contracts import (
+    ModelDeployed,
+    SessionOutcome,
+    TrainingStatus,
+    canonical_json,
+    decode,
+    sha256_hex,
+    subjects,
+    to_document,
+)
+from onward.errors import ContractError, RedactionError
+from onward.telemetry.crashpoints import crashpoint
+
+ROLE = "archiver"
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = datetime(2200, 1, 1, tzinfo=UTC)
+"""What a time column holds. One row outside of it would make the warehouse refuse its whole batch."""
+UINT32 = 2**32 - 1
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """From ``subject`` of ``stream`` into ``table``; ``row`` takes the raw body and raises ContractError."""
+
+    stream: str
+    subject: str
+    table: str
+    row: Callable[[bytes], Row]
+
+    @property
+    def durable(self) -> str:
+        return f"{ROLE}-{self.table}"
+
+
+async def run(ctx: Context) -> None:
+    """Copy until cancelled; the batches in hand are finished first."""
+    ctx.ready[ROLE] = True
+    try:
+        async with asyncio.TaskGroup() as group:
+            for copy in COPIES:
+                group.create_task(
+                    consume(
+                        ctx.bus,
+                        stream=copy.stream,
+                        durable=copy.durable,
+                        subject=copy.subject,
+                        handler=Archiver(ctx, copy).handle,
+                        clock=ctx.clock,
+                    ),
+                    name=copy.durable,
+                )
+    finally:
+        ctx.ready[ROLE] = False
+
+
+class Archiver:
+    """Stores the batches of one stream."""
+
+    def __init__(self, ctx: Context, copy: Copy) -> None:
+        self._ctx = ctx
+        self._copy = copy
+
+    async def handle(self, messages: list[Message]) -> list[Disposition]:
+        """Raises WarehouseError when the warehouse is away: the batch is then repeated."""
+        rows: list[Row] = []
+        done: list[Disposition] = []
+        for message in messages:
+            try:
+                rows.append({**self._copy.row(message.data), "stream_seq": message.sequence})
+                done.append(Ack())
+            except (ContractError, RedactionError) as error:
+                reason = error.reason if isinstance(error, ContractError) else "redaction"
+                self._ctx.metrics.dead_letters.labels(self._copy.stream, reason).inc()
+                done.append(DeadLetter(reason, str(error), body=_clean(message.data)))
+        crashpoint("archive.before_store")
+        await self._ctx.warehouse.insert(self._copy.table, rows, token=_token(rows))
+        crashpoint("archive.stored")
+        return done
+
+
+def status_row(data: bytes) -> Row:
+    """The row of table ``status``."""
+    event = decode(data, TrainingStatus)
+    progress = event.progress
+    return {
+        "training_job_id": event.training_job_id,
+        "ts": _time(event.timestamp),
+        "status": event.status,
+        "current_epoch": min((progress and progress.current_epoch) or 0, UINT32),
+        "current_step": min((progress and progress.current_step) or 0, UINT32),
+        "percent": float((progress and progress.percent_complete) or 0.0),
+        "payload": _payload(to_document(event)),
+    }
+
+
+def deployment_row(data: bytes) -> Row:
+    """The row of table ``deployments``. ``traffic`` is a percentage; an event without one that takes
+    effect at once means all of it."""
+    event = decode(data, ModelDeployed)
+    config, metadata = event.deployment_config, event.metadata
+    traffic = config.traffic_percentage
+    if traffic is None:
+        traffic = 100.0 if config.rollout_strategy == "immediate" else 0.0
+    return {
+        "deployment_id": event.deployment_id,
+        "model_id": event.model_info.model_id,
+        "ts": _time(event.timestamp),
+        "event": (metadata and metadata.event) or "",
+        "release_id": (metadata and metadata.release_id) or "",
+        "traffic": float(traffic),
+        "payload": _payload(to_document(event)),
+    }
+
+
+def outcome_row(data: bytes) -> Row:
+    """The row of table ``outcomes``; empty text where the event names no release or model."""
+    event = decode(data, SessionOutcome)
+    return {
+        "outcome_id": event.outcome_id,
+        "session_id": event.session_id,
+        "release_id": event.release_id or "",
+        "arm": event.arm,
+        "weight": float(event.weight),
+        "assigned_at": _time(event.assigned_at),
+        "ts": _time(event.timestamp),
+        "kind": event.kind,
+        "value": float(event.value),
+        "model_id": event.model_id or "",
+    }
+
+
+COPIES = (
+    Copy("RL_TRAINING", subjects.TRAINING_STATUS, "status", status_row),
+    Copy("RL_DEPLOY", subjects.MODEL_DEPLOYED, "deployments", deployment_row),
+    Copy("RL_OUTCOMES", subjects.OUTCOME, "outcomes", outcome_row),
+)
+
+
+def _payload(document: dict[str, Any]) -> str:
+    """Error messages and notes are anybody's text: what is kept is redacted."""
+    return canonical_json(redact(document).document).decode()
+
+
+def _time(value: datetime) -> datetime:
+    if not EARLIEST <= value < LATEST:
+        raise ContractError("timestamp", f"The event is dated {value.year}: expected 1970 to 2199.")
+    return value
+
+
+def _clean(data: bytes) -> bytes:
+    """The body of a dead letter: redacted text, or nothing where that fails."""
+    try:
+        return str(redact(data.decode("utf-8", "replace")).document).encode()
+    except RedactionError:
+        return b""
+
+
+def _token(rows: list[Row]) -> str:
+    """Names the content, so that an exact repeat of a batch costs nothing."""
+    return sha256_hex(canonical_json([{**row, **_texts(row)} for row in rows]))
+
+
+def _texts(row: Row) -> dict[str, str]:
+    return {name: value.isoformat() for name, value in row.items() if isinstance(value, datetime)}
