@@ -49,6 +49,10 @@ class Chat:
         mark = self._mark(messages)
         return self._encode(self._text(messages, mark, prompt=True), mark)
 
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text (no message around it); a control string in it is ordinary characters."""
+        return list(self._plain.encode(text, add_special_tokens=False).ids)
+
     def text(self, token_ids: Sequence[int]) -> str:
         """The text of sampled tokens, without control tokens."""
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))

@@ -14,7 +14,6 @@ from onward.envs import desk
 from onward.envs.desk import tools
 
 VOCABULARY = 1024
-_LARGEST_NUMBER = 81
 _WEIGHT = 50  # repetitions that make sure a text of the closed vocabulary becomes one token
 
 
@@ -27,9 +26,9 @@ def build(folder: Path, seed: int = 0) -> Path:
 
 def corpus() -> list[str]:
     """Training conversations and the closed vocabulary; no text of the held-out splits."""
-    texts = [message["content"] for talk in desk.demonstrations(1200) for message in talk[1:]]
+    texts = [message["content"] for talk in desk.demonstrations(1200, careless=0.1) for message in talk[1:]]
     roles = ["system\n", "user\n", "assistant\n"] * 1200
-    numbers = [str(number) for number in range(_LARGEST_NUMBER + 1)]
+    numbers = [str(number) for number in {*tools.SMALL, *tools.NUMBERS}]
     return texts + roles + [*numbers, *_values()] * _WEIGHT + [tools.SYSTEM_PROMPT] * 5000
 
 
@@ -39,7 +38,9 @@ def split_pattern() -> str:
     scaffolding = r'\{"tool_name": "[a-z_]+", "tool_args": \{"|", "|": "|"\}\}'
     phrase = rf" ?(?!{value})[A-Za-z_](?:(?!{value})[A-Za-z_ ])*"
     system = re.escape(tools.SYSTEM_PROMPT)
-    return "|".join([system, scaffolding, value, "[0-9]+", "[-+*/]", r"[a-z]+\n", phrase, r"\s", r"[^\sA-Za-z0-9_]"])
+    return "|".join(
+        [system, scaffolding, value, "[0-9]+", "[-+*/]", r"[a-z]+\n", phrase, r"\s", r"[^\sA-Za-z0-9_]"]
+    )
 
 
 def _values() -> list[str]:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 
 from onward.envs.desk.episode import MAX_STEPS, DeskOutcome, Episode, Message
 from onward.envs.desk.tasks import Task, tasks
-from onward.envs.desk.tools import DAYS, EVENTS
+from onward.envs.desk.tools import DAYS, NUMBERS
 
 DEMONSTRATION_SEED = 1_000_003
 """Offset of the seeds of demonstrations, so that they are not the tasks that agents work on."""
+GIVES_UP = "unknown"
 
 
 def call(tool_name: str, **tool_args: str) -> str:
@@ -46,9 +47,10 @@ def play(task: Task, policy: Callable[[list[Message]], str]) -> tuple[list[Messa
 def demonstrations(n: int, seed: int = 0, careless: float = 0.0, draw: int = 0) -> list[list[Message]]:
     """``n`` conversations on training templates, kinds in turn; with ``careless`` 0 all are solved.
 
-    ``careless`` is the share in which the assistant errs once, like a new colleague: it guesses
+    ``careless`` is the share in which the assistant errs once, like a new colleague: it gives up
     instead of asking a tool, answers with a half-way result, or asks a tool that is not needed.
-    A policy warmed on some of these knows the work and still has something to find out by itself.
+    ``draw`` selects which conversations err and how. A policy warmed on some of these knows the work
+    and still has something to find out by itself.
     """
     found = []
     for task in tasks("train", n, DEMONSTRATION_SEED + seed):
@@ -69,15 +71,9 @@ def _careless(task: Task, rng: random.Random) -> list[Message]:
         answers = [call("calendar", day=day), call("response", text=task.office.calendar[day])]
     else:
         half_way = task.stages[at - 1].result.split()[-1] if at > 0 else task.answer
-        text = half_way if half_way != task.answer and rng.random() < 0.5 else _guess(task, rng)
+        text = half_way if half_way != task.answer and rng.random() < 0.5 else GIVES_UP
         answers = [*answers[:at], call("response", text=text)]
     return play(task, scripted(answers))[0]
-
-
-def _guess(task: Task, rng: random.Random) -> str:
-    """A value of the right sort that is not the answer."""
-    sort = [str(n) for n in range(2, 30)] if task.answer.isdigit() else list(EVENTS)
-    return rng.choice([value for value in sort if value != task.answer])
 
 
 def scripted(answers: Sequence[str]) -> Callable[[list[Message]], str]:
@@ -108,7 +104,7 @@ def constant_policies() -> dict[str, list[str]]:
             call("notes_save", name="travel", text="budget"),
             respond["budget"],
         ],
-        "lists every value": [call("response", text=" ".join(str(value) for value in range(2, 82)))],
+        "lists every value": [call("response", text=" ".join(str(value) for value in NUMBERS))],
         "says nothing": [""],
     }
 

@@ -14,7 +14,18 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from onward.envs.desk.tools import ATTRIBUTES, DAYS, EVENTS, ITEMS, NOTES, PEOPLE, Office, subjects
+from onward.envs.desk.tools import (
+    ATTRIBUTES,
+    DAYS,
+    EVENTS,
+    ITEMS,
+    NOTES,
+    NUMBERS,
+    PEOPLE,
+    SMALL,
+    Office,
+    subjects,
+)
 from onward.errors import NotFoundError
 
 KINDS = ("calculate", "lookup", "direct", "total", "agenda")
@@ -185,8 +196,7 @@ def _draw(template: Template, task_id: str, seed: int, attempt: int) -> Task:
 
 def _draw_office(rng: random.Random) -> Office:
     documents = {
-        title: str(rng.randint(2, 9) if title.endswith("price") else rng.randint(10, 29))
-        for title in subjects()
+        title: str(rng.choice(SMALL if title.endswith("price") else NUMBERS)) for title in subjects()
     }
     calendar: dict[str, str] = dict(zip(DAYS, rng.sample(EVENTS, len(DAYS)), strict=True))
     notes = {note: rng.choice(DAYS) for note in NOTES}
@@ -197,7 +207,7 @@ _Drawn = tuple[dict[str, str], tuple[Stage, ...], str]
 
 
 def _draw_calculate(rng: random.Random, office: Office, template: Template) -> _Drawn:
-    a, b = rng.randint(2, 9), rng.randint(2, 9)
+    a, b = rng.choice(SMALL), rng.choice(SMALL)
     word, sign, value = rng.choice((("plus", "+", a + b), ("times", "*", a * b)))
     stage = Stage("calculator", (("expression", f"{a}{sign}{b}"),), str(value))
     return {"a": str(a), "op": word, "b": str(b)}, (stage,), str(value)
@@ -217,7 +227,7 @@ def _draw_direct(rng: random.Random, office: Office, template: Template) -> _Dra
 
 
 def _draw_total(rng: random.Random, office: Office, template: Template) -> _Drawn:
-    item, n = rng.choice(ITEMS), rng.randint(2, 9)
+    item, n = rng.choice(ITEMS), rng.choice(SMALL)
     price = office.documents[f"{item} price"]
     value = str(n * int(price))
     stages = (

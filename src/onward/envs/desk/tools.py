@@ -12,12 +12,16 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-PEOPLE = ("Adam", "Clara", "Emil", "Greta", "Ivan", "Mara", "Oscar", "Tina")
+PEOPLE = ("Adam", "Clara", "Emil", "Greta", "Ivan", "Mara")
 ATTRIBUTES = ("badge", "phone", "room")
-ITEMS = ("chair", "clock", "desk", "fan", "lamp", "mug", "pen", "shelf")
+ITEMS = ("chair", "clock", "desk", "lamp", "mug", "shelf")
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday")
-EVENTS = ("audit", "budget", "dentist", "dinner", "lunch", "review", "training", "workshop")
-NOTES = ("garden", "hiring", "kitchen", "party", "project", "sales", "studio", "travel")
+EVENTS = ("audit", "budget", "dentist", "lunch", "review", "training", "workshop")
+NOTES = ("garden", "hiring", "party", "project", "sales", "travel")
+SMALL = (2, 3, 4, 5, 6)
+"""Operands and prices: few, so that every number of the desk is met often."""
+NUMBERS = tuple(sorted({a + b for a in SMALL for b in SMALL} | {a * b for a in SMALL for b in SMALL}))
+"""Sums and products of two operands; also what rooms, phones and badges are numbered with."""
 
 SYSTEM_PROMPT = (
     "You are an office assistant. Each turn, answer with one JSON object only: "

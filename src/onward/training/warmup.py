@@ -1,0 +1,275 @@
+"""Cycle 0, the warm start: ``python -m onward.training.warmup --model NAME --out DIR --seed N --json``.
+
+Supervised fine-tuning on at most 200 demonstrations of training templates, stopped as soon as success
+sampled at temperature 1 is inside the recipe's window. The result is v0: for ``tiny`` all weights are
+trained (``base/``) and the adapter is zero, for any other model the weights stay and the adapter is
+what was learned. Everything after v0 is reinforcement learning alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onward.children import die_with_parent
+from onward.envs import desk
+from onward.errors import ConfigError, OnwardError, TrainingError
+from onward.training import checkpoints
+from onward.training.recipes import Recipe, WarmUp, for_model
+
+if TYPE_CHECKING:
+    from onward.lm.chat import Chat
+    from onward.lm.policy import Policy
+    from onward.lm.tokens import TokenRow
+
+TINY = "tiny"
+ADAPTER = "v0"
+ATTEMPTS_PER_GROUP = 8
+_CHECK_SEED = 2_000_003  # seeds of check tasks: neither demonstrations nor what agents work on
+_MAX_PASSES = 100
+
+Emit = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class WarmUpResult:
+    """v0: where it is and how it does at temperature 1. ``mixed_share`` is over groups of eight."""
+
+    base_folder: Path
+    adapter_folder: Path
+    adapter_digest: str
+    steps: int
+    success: float
+    by_kind: dict[str, float]
+    mixed_share: float
+    seconds: float
+
+
+def warm_up(
+    model: str,
+    out: Path,
+    *,
+    base: Path | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    recipe: Recipe | None = None,
+    emit: Emit = lambda event, **facts: None,
+) -> WarmUpResult:
+    """Make v0 of ``model`` in ``out/adapter``. Same seed and thread count: same result.
+
+    ``base`` is the folder of the base model; for ``tiny`` it is where the base is written (default
+    ``out/base``). ``emit(event, **facts)`` receives stage, progress and check events. Raises ConfigError
+    without a base, TrainingError (CONVERGENCE) when success never comes near the window.
+    """
+    import torch
+
+    from onward.lm.policy import Policy
+
+    recipe = recipe or for_model(model)
+    torch.set_num_threads(threads or os.cpu_count() or 1)
+    started = time.monotonic()
+    emit("stage", name="base")
+    if model == TINY:
+        from onward.training import desk_base
+
+        folder = base or out / "base"
+        policy = Policy.load(desk_base.build(folder, seed))
+        trained = None
+    else:
+        if base is None:
+            raise ConfigError(f"The warm start of {model!r} needs the folder of its base model: give --base.")
+        folder = base
+        policy = Policy.load(base)
+        _new_adapter(policy, recipe, seed)
+        trained = ADAPTER
+    steps = _fit(policy, trained, recipe, seed, emit)
+    if model == TINY:
+        policy.save(folder)
+        policy = Policy.load(folder)
+        _new_adapter(policy, recipe, seed)
+    emit("stage", name="measure")
+    figures = _measure(policy, recipe, seed)
+    digest = _save(policy, out / "adapter", model, seed, {"steps": steps, **figures})
+    return WarmUpResult(
+        base_folder=folder,
+        adapter_folder=out / "adapter",
+        adapter_digest=digest,
+        steps=steps,
+        seconds=time.monotonic() - started,
+        **figures,
+    )
+
+
+def _new_adapter(policy: Policy, recipe: Recipe, seed: int) -> None:
+    layers = policy.shape.layers
+    chosen = range(int(recipe.first_lora_layer * layers), layers)
+    policy.new_adapter(ADAPTER, recipe.lora_rank, recipe.lora_alpha, chosen, seed)
+
+
+def _fit(policy: Policy, adapter: str | None, recipe: Recipe, seed: int, emit: Emit) -> int:
+    """Train until a check falls inside the window; the number of steps whose weights were kept."""
+    from onward.lm import sft
+    from onward.lm.chat import Chat
+
+    plan = recipe.warm_up
+    emit("stage", name="demonstrations")
+    rows = list(_demonstration_rows(Chat(policy.tokenizer), plan, seed))
+    emit("stage", name="train", rows=len(rows))
+    parameters = list(
+        policy.weights.tensors() if adapter is None else policy.adapter(adapter).params.values()
+    )
+    nearest: tuple[float, int, list[Any]] | None = None
+    for step in sft.fit(
+        policy,
+        adapter,
+        rows,
+        learning_rate=plan.learning_rate,
+        batch_rows=plan.batch_rows,
+        warmup_steps=plan.warmup_steps,
+        seed=seed,
+    ):
+        emit("progress", step=step.step, total_steps=plan.max_steps, loss=step.loss)
+        if step.step >= plan.first_check and (step.step - plan.first_check) % plan.check_every == 0:
+            rate = _check(policy, adapter, recipe, seed, step.step, emit)
+            distance = max(plan.window[0] - rate, rate - plan.window[1], 0.0)
+            if nearest is None or distance <= nearest[0]:
+                nearest = (distance, step.step, [p.detach().clone() for p in parameters])
+            if distance == 0 or rate > plan.window[1] + 0.15:
+                break
+        if step.step >= plan.max_steps:
+            break
+    if nearest is None or nearest[0] > 0.15:
+        raise TrainingError(
+            "CONVERGENCE",
+            f"The warm start did not reach {plan.window[0]:.0%} to {plan.window[1]:.0%} sampled success in "
+            f"{plan.max_steps} steps: try another seed, or raise max_steps in the recipe.",
+        )
+    _restore(parameters, nearest[2])
+    return nearest[1]
+
+
+def _restore(parameters: list[Any], kept: list[Any]) -> None:
+    import torch
+
+    with torch.no_grad():
+        for parameter, value in zip(parameters, kept, strict=True):
+            parameter.requires_grad_(False)
+            parameter.copy_(value)
+
+
+def _demonstration_rows(chat: Chat, plan: WarmUp, seed: int) -> Iterator[TokenRow]:
+    """Every pass over the demonstrations draws its mistakes anew, so that none can be learned by heart."""
+    passes = min(_MAX_PASSES, -(-plan.max_steps * plan.batch_rows // plan.demonstrations))
+    for number in range(passes):
+        for talk in desk.demonstrations(plan.demonstrations, seed, plan.careless, number):
+            yield demonstration_row(chat, talk)
+
+
+def demonstration_row(chat: Chat, messages: list[desk.Message]) -> TokenRow:
+    """The conversation as the engine would have seen it, the assistant's turns marked as sampled."""
+    from onward.lm.tokens import TokenRow
+
+    talk = [dict(message) for message in messages]
+    ids = chat.render(talk[:2])
+    sampled = [False] * len(ids)
+    for at in range(2, len(talk), 2):
+        answer = [*chat.encode(talk[at]["content"]), chat.end_of_turn]
+        ids, sampled = ids + answer, sampled + [True] * len(answer)
+        if at + 1 < len(talk):
+            context = chat.extend(ids, talk[:at], talk[: at + 2], True)
+            if context is None:
+                raise OnwardError(
+                    "The chat template of this model rewrites earlier turns: use a model whose template "
+                    "only appends, such as ChatML."
+                )
+            ids, sampled = ids + context, sampled + [False] * len(context)
+    return TokenRow(ids, sampled, [0.0] * len(ids))
+
+
+def _check(policy: Policy, adapter: str | None, recipe: Recipe, seed: int, step: int, emit: Emit) -> float:
+    from onward.training import desk_attempts
+
+    panel = desk.tasks("train", recipe.warm_up.check_attempts, _CHECK_SEED + 1000 * seed + step)
+    found = desk_attempts.attempt(policy, adapter, panel, max_tokens=recipe.max_tokens, seed=seed)
+    rate = desk_attempts.success(found)
+    emit("check", step=step, success=rate, by_kind=desk_attempts.by_kind(found))
+    return rate
+
+
+def _measure(policy: Policy, recipe: Recipe, seed: int) -> dict[str, Any]:
+    from onward.training import desk_attempts
+
+    panel = desk.tasks("train", recipe.warm_up.groups, _CHECK_SEED + 1000 * seed + 999)
+    groups = [task for task in panel for _ in range(ATTEMPTS_PER_GROUP)]
+    found = desk_attempts.attempt(policy, ADAPTER, groups, max_tokens=recipe.max_tokens, seed=seed)
+    return {
+        "success": desk_attempts.success(found),
+        "by_kind": desk_attempts.by_kind(found),
+        "mixed_share": desk_attempts.mixed_share(found),
+    }
+
+
+def _save(policy: Policy, folder: Path, model: str, seed: int, metrics: dict[str, Any]) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    policy.save_adapter(ADAPTER, folder)
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", Path(model).name)[:64]
+    manifest = checkpoints.write_manifest(
+        folder, job_id=f"warm-up-{name}-{seed}", epoch=0, base_digest=policy.base_digest, metrics=metrics
+    )
+    return manifest.adapter_digest
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line of the child; prints JSON lines with ``--json``, plain sentences without."""
+    parser = argparse.ArgumentParser(prog="python -m onward.training.warmup")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--base", type=Path, help="folder of the base model (tiny: where to write it)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    die_with_parent()
+
+    def emit(event: str, **facts: Any) -> None:
+        line = {"event": event, **facts}
+        text = json.dumps(line, allow_nan=False) if args.json else _sentence(line)
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    try:
+        result = warm_up(
+            args.model, args.out, base=args.base, seed=args.seed, threads=args.threads, emit=emit
+        )
+    except OnwardError as error:
+        emit("failed", code=getattr(error, "code", "DATA"), message=str(error))
+        return 1
+    emit(
+        "done",
+        base_folder=str(result.base_folder),
+        adapter_folder=str(result.adapter_folder),
+        adapter_digest=result.adapter_digest,
+        steps=result.steps,
+        success=result.success,
+        by_kind=result.by_kind,
+        mixed_share=result.mixed_share,
+        seconds=result.seconds,
+    )
+    return 0
+
+
+def _sentence(line: dict[str, Any]) -> str:
+    facts = ", ".join(f"{key} {value}" for key, value in line.items() if key != "event")
+    return f"{line['event']}: {facts}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
