@@ -119,21 +119,20 @@ class Batches:
     def _pack(self, part: Sequence[int]) -> Packed:
         return Packed([self.prepared.rows[i] for i in part], self.prefix, self.policy.device)
 
-    def forward(self, part: Sequence[int], adapter: str | None) -> tuple[Packed, Tensor, Tensor]:
-        """The packed rows, and log-prob and entropy of each of their trained tokens, in row order."""
-        policy, packed = self.policy, self._pack(part)
+    def hidden(self, part: Sequence[int], adapter: str | None) -> tuple[Packed, Tensor]:
+        """The packed rows, and the last hidden state before each of their trained tokens, in row order."""
+        packed = self._pack(part)
         x, first = None, 0
         if self._rests is not None and self._shared is not None:
             x, first = torch.cat([self._shared, *(self._rests[i] for i in part)]), self.first
-        hidden = policy.hidden(packed, adapter, x, first)
-        logp, entropy = token_logprobs(hidden, policy.weights.head, packed.targets, packed.temperature)
-        return packed, logp, entropy
+        return packed, self.policy.hidden(packed, adapter, x, first)
 
     @torch.no_grad()
     def logprobs(self, adapter: str | None) -> list[Tensor]:
         """Log-probs of each row's trained tokens under ``adapter`` as it is now."""
         result: dict[int, Tensor] = {}
         for part in self.split(range(len(self.prepared.rows))):
-            packed, logp, _ = self.forward(part, adapter)
+            packed, hidden = self.hidden(part, adapter)
+            logp, _ = token_logprobs(hidden, self.policy.weights.head, packed.targets, packed.temperature)
             result.update(zip(part, logp.cpu().split(packed.counts), strict=True))
         return [result[i] for i in range(len(self.prepared.rows))]

@@ -1,71 +1,80 @@
-"""Log-probs of chosen tokens from hidden states, without keeping two copies of the logits.
+"""Log-probs of chosen tokens from hidden states, and the gradient back through the output head.
 
-The one thing to know: the backward pass overwrites the saved probabilities, so a result can be
-differentiated once. Float32 throughout; the temperature of each position divides its logits.
+The one thing to know: logits exist for ``CHUNK`` positions at a time only, so that they stay in the
+processor's cache and memory does not grow with the vocabulary. The backward pass therefore happens
+inside, chunk by chunk, once the caller has said what d loss / d log-prob is. Float32 throughout; the
+temperature of each position divides its logits.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from onward.lm.kernels import product
 
-CHUNK = 512  # positions whose logits exist at once where no gradient is wanted
-
-
-class _TokenLogprobs(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        probs, logp, entropy = _softmax(hidden, head, targets, temperature)
-        ctx.save_for_backward(hidden, head, targets, temperature)
-        ctx.probs = probs
-        ctx.mark_non_differentiable(entropy)
-        return logp, entropy
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:  # type: ignore[override]
-        hidden, head, targets, temperature = ctx.saved_tensors
-        scale = grad / temperature
-        dlogits = ctx.probs.mul_(-scale[:, None])  # d logp / d logits = (onehot - p) / T
-        ctx.probs = None
-        dlogits[torch.arange(len(targets), device=targets.device), targets] += scale
-        dhidden = product(dlogits, head.t()) if ctx.needs_input_grad[0] else None
-        dhead = dlogits.t() @ hidden if ctx.needs_input_grad[1] else None
-        return dhidden, dhead, None, None
-
-
-def _softmax(
-    hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    logits = product(hidden, head).float()
-    if not bool((temperature == 1).all()):
-        logits.div_(temperature[:, None])
-    logits = logits.log_softmax(-1)
-    logp = logits.gather(1, targets[:, None]).squeeze(1)
-    probs = logits.exp()
-    return probs, logp, -torch.linalg.vecdot(probs, logits)
+CHUNK = 64
 
 
 def token_logprobs(
     hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """``(logp, entropy)`` in nats, both (positions,): log softmax(hidden·headᵀ / T)[target] and its entropy.
+    """``(logp, entropy)`` in nats, both (positions,), without a graph.
 
-    ``logp`` is differentiable with respect to ``hidden`` and ``head``; ``entropy`` is a measurement.
+    logp = log softmax(hidden·headᵀ / T)[target]; entropy is that of the same distribution.
     """
-    if torch.is_grad_enabled() and (hidden.requires_grad or head.requires_grad):
-        return _TokenLogprobs.apply(hidden, head, targets, temperature)  # type: ignore[return-value]
-    parts = [
-        _softmax(h, head, t, temp)[1:]
-        for h, t, temp in zip(
-            hidden.split(CHUNK), targets.split(CHUNK), temperature.split(CHUNK), strict=True
-        )
-    ]
-    if not parts:
-        return hidden.new_zeros(0), hidden.new_zeros(0)
-    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+    logp, entropy = hidden.new_empty(len(hidden)), hidden.new_empty(len(hidden))
+    with torch.no_grad():
+        for part in _chunks(len(hidden)):
+            _softmax(hidden[part], head, targets[part], temperature[part], logp[part], entropy[part])
+    return logp, entropy
+
+
+def backward_logprobs(
+    hidden: Tensor,
+    head: Tensor,
+    targets: Tensor,
+    temperature: Tensor,
+    slope: Callable[[Tensor, slice], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """As ``token_logprobs``, and backpropagates a loss through ``head`` and ``hidden`` to the parameters.
+
+    ``slope(logp, part)`` returns d loss / d logp for the positions ``part``; the loss must be a sum over
+    positions, which every loss of ``losses`` is.
+    """
+    logp, entropy = hidden.new_empty(len(hidden)), hidden.new_empty(len(hidden))
+    states = hidden.detach()
+    gradient = torch.empty_like(states)
+    with torch.no_grad():
+        for part in _chunks(len(hidden)):
+            probs = _softmax(states[part], head, targets[part], temperature[part], logp[part], entropy[part])
+            scale = slope(logp[part], part) / temperature[part]
+            dlogits = probs.mul_(-scale[:, None])  # d logp / d logits = (onehot - p) / T
+            dlogits[torch.arange(len(scale), device=scale.device), targets[part]] += scale
+            gradient[part] = product(dlogits, head.t())
+            if head.requires_grad:
+                if head.grad is None:
+                    head.grad = torch.zeros_like(head)
+                head.grad.addmm_(dlogits.t(), states[part])
+    hidden.backward(gradient)
+    return logp, entropy
+
+
+def _chunks(count: int) -> Iterator[slice]:
+    return (slice(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK))
+
+
+def _softmax(
+    hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor, logp: Tensor, entropy: Tensor
+) -> Tensor:
+    """Probabilities (positions, vocab); fills ``logp`` and ``entropy``."""
+    logits = product(hidden, head).float()
+    if not bool((temperature == 1).all()):
+        logits.div_(temperature[:, None])
+    logits = logits.log_softmax(-1)
+    probs = logits.exp()
+    logp.copy_(logits.gather(1, targets[:, None]).squeeze(1))
+    entropy.copy_(logits.mul_(probs).sum(-1).neg_())
+    return probs

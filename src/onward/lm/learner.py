@@ -20,6 +20,7 @@ from torch import Tensor
 from onward.errors import ConfigError, TrainingError
 from onward.lm import losses
 from onward.lm.batches import Batches, Prepared
+from onward.lm.head import backward_logprobs
 from onward.lm.losses import KlEstimator, Normaliser
 from onward.lm.policy import Policy
 from onward.lm.tokens import TokenRow
@@ -49,7 +50,7 @@ class LearnerConfig:
     normaliser: Normaliser = "token"
     constant_length: int = 1024
     max_grad_norm: float = 1.0
-    micro_batch_tokens: int = 4096
+    micro_batch_tokens: int = 2048
     """Tokens with a graph at once; changes memory and speed, never the result."""
     cache_bytes: int = 1 << 30
     """Room for the output of the frozen layers below the adapter; beyond it they are computed again."""
@@ -187,11 +188,8 @@ class Learner:
             parameter.requires_grad_(True)
         seen = _Seen()
         try:
-            with torch.enable_grad():
-                for part in batches.split(learning):
-                    loss = self._loss(batches, part, weight, seen)
-                    loss.backward()
-                    seen.loss += float(loss.detach())
+            for part in batches.split(learning):
+                self._backward(batches, part, weight, seen)
         finally:
             for parameter in self.parameters:
                 parameter.requires_grad_(False)
@@ -207,30 +205,47 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         return seen.metrics(self._cursor + 1, total, norm, skipped, config)
 
-    def _loss(self, batches: Batches, part: Sequence[int], weight: dict[int, float], seen: _Seen) -> Tensor:
+    def _backward(self, batches: Batches, part: Sequence[int], weight: dict[int, float], seen: _Seen) -> None:
+        """Add the gradient of the rows ``part``; ``weight`` is that of each row's tokens in the step."""
         config, prepared = self.config, batches.prepared
-        packed, logp, entropy = batches.forward(part, self.name)
-        device = logp.device
-        advantages = torch.cat([prepared.advantages[i] for i in part]).to(device)
-        weights = torch.tensor([weight[i] for i in part], device=device)[packed.row_of]
+        with torch.enable_grad():
+            packed, hidden = batches.hidden(part, self.name)
+
+        def gathered(values: list[Tensor]) -> Tensor:
+            return torch.cat([values[i] for i in part]).to(hidden.device)
+
+        advantages = gathered(prepared.advantages)
+        weights = torch.tensor([weight[i] for i in part], device=hidden.device)[packed.row_of]
         old = packed.behaviour
         if config.importance_cap is not None and self._start is not None:
-            old = torch.cat([self._start[i] for i in part]).to(device)
+            old = gathered(self._start)
             weights = weights * losses.importance_weights(old, packed.behaviour, config.importance_cap)
-        loss = losses.clipped_loss(
-            logp,
-            old,
-            advantages,
-            clip_epsilon=config.clip_epsilon,
-            clip_epsilon_high=config.clip_epsilon_high,
-            dual_clip=config.dual_clip,
+        reference = None if self._reference is None else gathered(self._reference)
+
+        def slope(logp: Tensor, at: slice) -> Tensor:
+            with torch.enable_grad():
+                leaf = logp.detach().requires_grad_()
+                loss = losses.clipped_loss(
+                    leaf,
+                    old[at],
+                    advantages[at],
+                    clip_epsilon=config.clip_epsilon,
+                    clip_epsilon_high=config.clip_epsilon_high,
+                    dual_clip=config.dual_clip,
+                )
+                if reference is not None:
+                    correction = losses.log_ratio(leaf, packed.behaviour[at]).exp().detach()
+                    penalty = losses.kl_loss(leaf, reference[at], config.kl_estimator)
+                    loss = loss + config.kl_coef * correction * penalty
+                total = (loss * weights[at]).sum()
+                (gradient,) = torch.autograd.grad(total, leaf)
+            seen.loss += float(total.detach())
+            return gradient
+
+        logp, entropy = backward_logprobs(
+            hidden, self.policy.weights.head, packed.targets, packed.temperature, slope
         )
-        if self._reference is not None:
-            reference = torch.cat([self._reference[i] for i in part]).to(device)
-            correction = losses.log_ratio(logp, packed.behaviour).exp().detach()
-            loss = loss + config.kl_coef * correction * losses.kl_loss(logp, reference, config.kl_estimator)
-        seen.add(logp.detach(), old, packed.behaviour, advantages, entropy)
-        return (loss * weights).sum()
+        seen.add(logp, old, packed.behaviour, advantages, entropy)
 
     def save(self, folder: Path) -> None:
         """Write parameters, optimiser and cursor, so that ``restore`` continues between two steps."""

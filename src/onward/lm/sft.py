@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from onward.errors import TrainingError
-from onward.lm.head import token_logprobs
+from onward.lm.head import backward_logprobs
 from onward.lm.packing import Packed, common_prefix
 from onward.lm.policy import Policy, split_by_tokens
 from onward.lm.tokens import TokenRow
@@ -45,7 +44,7 @@ def fit(
     warmup_steps: int = 0,
     weight_decay: float = 0.0,
     max_grad_norm: float = 1.0,
-    micro_batch_tokens: int = 4096,
+    micro_batch_tokens: int = 2048,
     seed: int = 0,
 ) -> Iterator[SftMetrics]:
     """Train on ``rows`` in random order; ``should_stop(step)`` is asked after each step (1, 2, …).
@@ -102,12 +101,15 @@ def _accumulate(
     for run in split_by_tokens(range(len(rows)), [len(row) for row in rows], limit):
         part = [rows[i] for i in run]
         packed = Packed(part, common_prefix(part), policy.device)
-        ones = torch.ones_like(packed.temperature)
         with torch.enable_grad():
-            logp: Tensor = token_logprobs(
-                policy.hidden(packed, adapter), policy.weights.head, packed.targets, ones
-            )[0]
-            part_loss = -logp.sum() / tokens
-            part_loss.backward()
-        loss += float(part_loss.detach())
+            hidden = policy.hidden(packed, adapter)
+        ones = torch.ones_like(packed.temperature)
+        logp, _ = backward_logprobs(
+            hidden,
+            policy.weights.head,
+            packed.targets,
+            ones,
+            lambda part, _: torch.full_like(part, -1 / tokens),
+        )
+        loss -= float(logp.sum()) / tokens
     return loss, tokens

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from onward.errors import ConfigError, TrainingError
+from onward.lm import learner as learner_module
 from onward.lm import losses
 from onward.lm.learner import Learner, LearnerConfig, StepMetrics
 from onward.lm.policy import Policy
@@ -131,24 +133,19 @@ def test_trailing_observations_change_nothing(policy: Policy) -> None:
     assert_equal_gradients(b, a)
 
 
-def test_case_13_observation_tokens_are_not_trained(policy: Policy) -> None:
+def test_case_13_observation_tokens_are_not_trained(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Changing which observation is *predicted* must not matter: only sampled tokens are targets."""
     noisy_adapter(policy, "x")
     row = TokenRow([5, 6, 7, 8, 9], [False, True, False, False, True], [0.0, -1.0, 0.0, 0.0, -1.0])
     trained: list[int] = []
-    from onward.lm import batches
+    original = learner_module.backward_logprobs
 
-    original = batches.token_logprobs
-
-    def spy(hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    def spy(hidden: Tensor, head: Tensor, targets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
         trained.extend(targets.tolist())
-        return original(hidden, head, targets, temperature)
+        return original(hidden, head, targets, *rest)
 
-    batches.token_logprobs = spy
-    try:
-        gradients(policy, [row], [1.0], ONE_STEP)
-    finally:
-        batches.token_logprobs = original
+    monkeypatch.setattr(learner_module, "backward_logprobs", spy)
+    gradients(policy, [row], [1.0], ONE_STEP)
     assert trained == [6, 9]
 
 

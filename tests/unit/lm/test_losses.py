@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from onward.lm import losses
-from onward.lm.head import token_logprobs
+from onward.lm.head import backward_logprobs, token_logprobs
 
 
 def t(*values: float) -> Tensor:
@@ -153,20 +153,20 @@ def test_gradients_equal_finite_differences(kind: str) -> None:
 
 
 def test_case_21_log_probs_are_of_the_tempered_distribution_with_the_right_shift_and_gradient() -> None:
-    """``token_logprobs`` against plain log_softmax and autograd, two temperatures in one batch."""
+    """``head`` against plain log_softmax and autograd, two temperatures, more positions than a chunk."""
     torch.manual_seed(3)
-    hidden = torch.randn(4, 6, requires_grad=True)
+    n = 150
+    states = torch.randn(n, 6, requires_grad=True)
     head = torch.randn(9, 6, requires_grad=True)
-    targets, temperature = torch.tensor([0, 8, 3, 3]), t(1.0, 0.6, 0.6, 2.0)
-    logp, entropy = token_logprobs(hidden, head, targets, temperature)
-    logits = hidden @ head.t() / temperature[:, None]
+    targets, temperature = torch.randint(0, 9, (n,)), torch.rand(n) + 0.5
+    weight = torch.randn(n)
+    logits = states @ head.t() / temperature[:, None]
     plain = logits.log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
+    theirs = torch.autograd.grad((plain * weight).sum(), [states, head])
+    hidden = states * 1.0  # a graph, as the network below would make it
+    logp, entropy = backward_logprobs(hidden, head, targets, temperature, lambda _, part: weight[part])
     assert torch.allclose(logp, plain, atol=1e-5)
     assert torch.allclose(entropy, losses.entropy(logits), atol=1e-5)
-    weight = t(1.0, -2.0, 0.5, 3.0)
-    ours = torch.autograd.grad((logp * weight).sum(), [hidden, head])
-    theirs = torch.autograd.grad((plain * weight).sum(), [hidden, head])
-    for a, b in zip(ours, theirs, strict=True):
-        assert torch.allclose(a, b, atol=1e-5)
-    with torch.no_grad():
-        assert torch.allclose(token_logprobs(hidden, head, targets, temperature)[0], plain, atol=1e-5)
+    for parameter, expected in zip((states, head), theirs, strict=True):
+        assert parameter.grad is not None and torch.allclose(parameter.grad, expected, atol=1e-5)
+    assert torch.allclose(token_logprobs(hidden, head, targets, temperature)[0], plain, atol=1e-5)
