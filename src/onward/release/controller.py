@@ -11,7 +11,7 @@ from typing import Any
 
 from onward.bus.leases import Lease
 from onward.context import Context
-from onward.errors import BusError, ConflictError, ContractError
+from onward.errors import BusError, ConflictError, ContractError, EngineError
 from onward.ids import new_id
 from onward.release import gauges, intake, moves, plan, rollback
 from onward.release.effects import Effects
@@ -57,7 +57,9 @@ class Releaser:
         self.effects = Effects(ctx, self.releases)
         self.jobs = intake.Jobs(bus.bucket("rl_jobs"), self.releases)
         self.operator = Operator(ctx, self.releases)
+        self.suite = suite
         self.trial = Trial(suite, ctx.settings.release)
+        self._installed = False
         self.record: ReleaseRecord | None = None
         self._revision = 0
         self._evidence: Evidence | None = None
@@ -80,6 +82,8 @@ class Releaser:
         if self.record is None:
             await self._load(await self.releases.unsettled())
         pinned, is_pinned = await self.operator.pin()
+        if self.record is None:
+            await self._first_model()
         if self.record is None and not is_pinned:
             await self._next_job()
         record = self.record
@@ -131,6 +135,21 @@ class Releaser:
 
     async def current(self) -> Model:
         return await self.releases.current() or intake.base_model(self.ctx.settings)
+
+    async def _first_model(self) -> None:
+        """Where nothing was ever installed, the base model is, so that its work can be learned from."""
+        if self._installed:
+            return
+        if await self.releases.current() is None:
+            try:
+                digest = await self.suite.base_digest()
+            except EngineError:
+                return  # no engine yet; the next tick asks again
+            try:
+                await install_initial(self.ctx, None, "", base_digest=digest)
+            except ConflictError:
+                log.info("another first model was installed meanwhile")
+        self._installed = True
 
     async def _next_job(self) -> None:
         job = await self.jobs.next()

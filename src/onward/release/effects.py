@@ -29,7 +29,7 @@ def models_of(record: ReleaseRecord) -> list[Model]:
         return [candidate.model_copy(update={"state": "candidate"})]
     if record.state is State.PROMOTED:
         entries = [candidate.model_copy(update={"state": "current"})]
-        if record.current.adapter_digest is not None:
+        if record.current.registered:
             entries.append(record.current.model_copy(update={"state": "previous"}))
         return entries
     if record.started_at is not None and record.state in (State.ROLLED_BACK, State.ABORTED):

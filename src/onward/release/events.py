@@ -90,6 +90,8 @@ def restored(
 def installed(record: ReleaseRecord, settings: Settings, endpoint: str, now: datetime) -> dict[str, Any]:
     """The first model, put in place at once: there is nothing to compare it with."""
     document = _deployment(record, "installed", record.candidate, settings, endpoint, now)
+    # Every installation has the same id for its first release, so the moment makes this one unique.
+    document["deployment_id"] = derived_id("deployment", record.release_id, "installed", record.created_at)
     document["deployment_config"] |= {"rollout_strategy": "immediate", "traffic_percentage": 100}
     document["metadata"]["not_run"] = ["benchmark", "refusal", "format", "comparison"]
     return document
@@ -122,6 +124,7 @@ def _deployment(
             "release_id": record.release_id,
             "engine": ENGINE,
             "model_version": model.model_id,
+            "model_digest": model.model_digest,
         },
     }
 
@@ -132,7 +135,7 @@ def _validation_notes(record: ReleaseRecord) -> dict[str, Any]:
 
 
 def checkpoint_path(settings: Settings, model: Model) -> str:
-    """Where a model's files lie, as a URL; the base model has none of its own."""
+    """Where a model's files lie, as a URL. The base model alone has no checkpoint: its name stands there."""
     if model.adapter_digest is None:
         return f"base:{settings.model.base}"
     root = settings.objects.models_url or (settings.data_dir / "objects").resolve().as_uri()

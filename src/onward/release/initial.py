@@ -1,6 +1,13 @@
-"""The first model: put in place at once, because there is nothing to compare it with."""
+"""The first model: put in place at once, because there is nothing to compare it with.
+
+At its first start the releaser installs the base model itself; a warm start may take its place as long
+as no release has been decided on it. Know before changing: one fixed key decides who was first and another
+one who took its place, so that two processes that install at the same time cannot both win.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from onward.clock import utc_text
 from onward.context import Context
@@ -9,11 +16,16 @@ from onward.ids import derived_id
 from onward.release import events, intake, plan
 from onward.release.effects import Effects
 from onward.release.plan import State
-from onward.release.record import Model, ReleaseRecord, Releases, release_id
+from onward.release.record import Model, ReleaseRecord, Releases
 from onward.release.routes import endpoint_of
 from onward.telemetry import logs
 
 log = logs.get("releaser")
+
+FIRST = derived_id("release", "the first model")
+INSTEAD = derived_id("release", "the first model", "instead of the base")
+SETTLE_SECONDS = 60.0
+"""How long a warm start waits for a base model that is just being put in place."""
 
 
 async def install_initial(
@@ -21,54 +33,116 @@ async def install_initial(
     adapter_digest: str | None,
     object_prefix: str,
     *,
+    base_digest: str | None = None,
     training_job_id: str | None = None,
     training_samples: int | None = None,
     final_reward: float | None = None,
 ) -> str:
     """Make the checkpoint at ``object_prefix`` the current model; return its id (number 0).
 
-    Repeatable with the same digest. Raises ConflictError when another model serves already.
+    ``adapter_digest`` None is the base model alone, under its own name; give the ``base_digest`` that
+    its engine reports. Repeatable with the same digest. Raises ConflictError when another model serves
+    already, unless that is the base model and nothing was released since.
     """
     releases = Releases(ctx.bus.bucket("rl_releases"), ctx.bus.bucket("rl_models"), ctx.clock)
     serving = await releases.current()
-    if serving is not None:
-        if serving.adapter_digest == adapter_digest:
-            return serving.model_id
-        raise ConflictError(
-            f"{serving.model_id} serves already: another model comes in by a release, not as the first one."
+    if serving is not None and serving.adapter_digest == adapter_digest:
+        return serving.model_id
+    if adapter_digest is None:
+        candidate = intake.base_model(ctx.settings).model_copy(update={"base_digest": base_digest})
+    else:
+        candidate = Model(
+            model_id=plan.first_model_id(ctx.settings.model.id_pattern),
+            adapter_digest=adapter_digest,
+            object_prefix=object_prefix,
+            training_job_id=training_job_id or derived_id("initial", adapter_digest),
+            info={"training_samples": training_samples or None, "final_reward": final_reward},
         )
-    job_id = training_job_id or derived_id("initial", adapter_digest or "base")
-    candidate = Model(
-        model_id=plan.first_model_id(ctx.settings.model.id_pattern),
-        adapter_digest=adapter_digest,
-        object_prefix=object_prefix,
-        training_job_id=job_id,
-        info={"training_samples": training_samples or None, "final_reward": final_reward},
-    )
+    place, current = FIRST, intake.base_model(ctx.settings)
+    found = await releases.get(FIRST)
+    if adapter_digest is not None and found is not None and found[0].candidate.adapter_digest is None:
+        place, current = INSTEAD, await _untouched_base(ctx, releases)
+    try:
+        await _carry_out(ctx, releases, _record(ctx, place, candidate, current))
+    except _TakenError as taken:
+        if place == FIRST and adapter_digest is not None and taken.adapter_digest is None:
+            return await install_initial(
+                ctx,
+                adapter_digest,
+                object_prefix,
+                training_job_id=training_job_id,
+                training_samples=training_samples,
+                final_reward=final_reward,
+            )  # the base model was faster by a moment: take its place
+        raise
+    return candidate.model_id
+
+
+class _TakenError(ConflictError):
+    """The place of the first model is another's."""
+
+    def __init__(self, other: Model) -> None:
+        super().__init__(
+            f"{other.model_id} serves already: another model comes in by a release, not as the first one."
+        )
+        self.adapter_digest = other.adapter_digest
+
+
+async def _carry_out(ctx: Context, releases: Releases, record: ReleaseRecord) -> None:
+    """Create the record, or take up the same one after a crash, and do what it says."""
+    found = await releases.get(record.release_id)
+    try:
+        found = found or (record, await releases.create(record))
+    except ConflictError:
+        found = await releases.get(record.release_id)
+    if found is None or found[0].candidate.adapter_digest != record.candidate.adapter_digest:
+        raise _TakenError(found[0].candidate if found else record.candidate)
+    try:
+        done = await Effects(ctx, releases).carry_out(found[0], None)
+        await releases.write(done, found[1])
+    except ConflictError:
+        log.info("the releaser carries out the first model already")
+
+
+async def _untouched_base(ctx: Context, releases: Releases) -> Model:
+    """The installed base model, once it is in place; ConflictError when something was released since.
+
+    A record that is not settled is carried out again by a restart, so nothing may take its place earlier.
+    """
+    until = ctx.clock.monotonic() + SETTLE_SECONDS
+    while True:
+        found = await releases.get(FIRST)
+        assert found is not None
+        base = found[0].candidate
+        others = [r for r in await releases.all() if r.release_id not in (FIRST, INSTEAD)]
+        if others:
+            raise _TakenError(await releases.current() or base)
+        if found[0].settled:
+            return base
+        if ctx.clock.monotonic() > until:
+            raise ConflictError(
+                f"{base.model_id} was installed and no gateway serves it yet: start one, then try again."
+            )
+        await ctx.clock.sleep(0.1)
+
+
+def _record(ctx: Context, place: str, candidate: Model, current: Model) -> ReleaseRecord:
     now = utc_text(ctx.clock.now())
+    why: dict[str, Any] = {"at": now, "state": "promoted", "step": 0, "why": "the first model"}
     record = ReleaseRecord(
-        release_id=release_id(job_id, 0),
-        job_id=job_id,
+        release_id=place,
+        job_id=candidate.training_job_id,
         epoch=0,
         state=State.PROMOTED,
         created_at=now,
         updated_at=now,
         candidate=candidate,
-        current=intake.base_model(ctx.settings),
+        current=current,
         started_at=now,
         closed_at=now,
         decision="promoted",
         reason="the first model",
-        history=[{"at": now, "state": "promoted", "step": 0, "why": "the first model"}],
+        history=[why],
     )
     document = events.installed(record, ctx.settings, endpoint_of(ctx), ctx.clock.now())
-    record = record.model_copy(update={"outbox": [events.announced(document)]})
-    try:
-        found = await releases.get(record.release_id)
-        if found is None:
-            found = (record, await releases.create(record))
-        done = await Effects(ctx, releases).carry_out(found[0], None)
-        await releases.write(done, found[1])
-    except ConflictError:
-        log.info("the releaser carries out the first model already")
-    return candidate.model_id
+    return record.model_copy(update={"outbox": [events.announced(document)]})

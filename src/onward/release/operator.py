@@ -44,7 +44,7 @@ class Operator:
         if not isinstance(model_id, str) or not model_id:
             return None, False
         base = intake.base_model(self._ctx.settings)
-        model = base if model_id == base.model_id else await self._find(model_id)
+        model = await self._find(model_id) or (base if model_id == base.model_id else None)
         if model is None and self._told != revision:
             self._told = revision
             await self._ctx.alerts.raise_(

@@ -33,12 +33,24 @@ class Model(BaseModel):
     adapter_digest: str | None
     object_prefix: str
     training_job_id: str
+    base_digest: str | None = None
+    """Digest of the base model, where it serves alone and an engine has said so."""
     parent: str | None = None
     state: ModelState = "candidate"
     info: dict[str, Any] = Field(default_factory=dict)
     """What ``model.deployed`` tells about it: base_model, training_samples, final_reward, training_date."""
     validation: dict[str, Any] = Field(default_factory=dict)
     """``validation_results`` of its own release, needed again when it is restored."""
+
+    @property
+    def model_digest(self) -> str | None:
+        """What generation records of this policy name; None for a base model that no engine has shown."""
+        return self.adapter_digest or self.base_digest
+
+    @property
+    def registered(self) -> bool:
+        """Whether it was released or installed, and so has an entry; the bare fallback has none."""
+        return self.model_digest is not None
 
 
 class ReleaseRecord(BaseModel):

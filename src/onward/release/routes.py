@@ -37,6 +37,7 @@ def arm(name: str, model: Model, weight: float) -> dict[str, Any]:
         "arm": name,
         "model_id": model.model_id,
         "adapter_digest": model.adapter_digest,
+        "model_digest": model.model_digest,
         "weight": round(weight, 9),
     }
 

@@ -127,6 +127,10 @@ class EngineSuite:
         self._engine = LocalEngine(wire.socket_path(ctx.settings.run_dir))
         self._max_tokens = recipes.for_model(ctx.settings.model.base).max_tokens
 
+    async def base_digest(self) -> str:
+        """What the engine says of itself. Raises EngineError."""
+        return (await self._engine.health())["base_digest"]
+
     async def prepare(self, digest: str | None, object_prefix: str) -> None:
         """Fetch, verify and load. Raises TamperedError, EngineError, ObjectError."""
         if digest is None:

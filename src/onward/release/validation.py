@@ -230,6 +230,10 @@ def skipped() -> dict[str, Any]:
 class Suite(Protocol):
     """What a releaser needs to compare two policies, named by adapter digest (None: the base model)."""
 
+    async def base_digest(self) -> str:
+        """Digest of the base model that the engine serves. Raises EngineError."""
+        ...
+
     async def prepare(self, digest: str | None, object_prefix: str) -> None:
         """Make the policy available. Raises TamperedError, EngineError."""
         ...

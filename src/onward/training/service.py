@@ -193,9 +193,9 @@ class Trainer:
             settings = self.ctx.settings
             made = await asyncio.to_thread(
                 dataset.freeze,
-                await self._scored(asked, current["digest"]),
+                await self._scored(asked, current["model_digest"]),
                 folder,
-                policy_digest=current["digest"],
+                policy_digest=current["model_digest"],
                 signing_key=provenance.load_key(settings.run_dir),
                 sample_size=asked.training_config.dataset.sample_size,
                 max_unscored_share=settings.training.max_unscored_share,
@@ -207,7 +207,7 @@ class Trainer:
                 shutil.rmtree(folder / "adapter", ignore_errors=True)
                 await checkpoints.fetch(self.ctx.objects, current["object_prefix"], folder / "adapter")
             frozen = {
-                "start_digest": current["digest"],
+                "start_digest": current["adapter_digest"],
                 "dataset_sha256": made.sha256,
                 "samples": made.samples,
                 "excluded": dict(made.excluded),
@@ -230,7 +230,11 @@ class Trainer:
         return frozen
 
     async def _current_policy(self) -> dict[str, Any]:
-        """Digest and checkpoint of the policy that serves now."""
+        """Digests and checkpoint of the policy that serves now.
+
+        ``model_digest`` names it in generation records; ``adapter_digest`` is None and ``object_prefix``
+        empty for the base model alone, which is trained into a new adapter.
+        """
         entry = await self.ctx.bus.bucket("rl_releases").get("desired")
         if entry is None:
             raise TrainingError(
@@ -240,7 +244,19 @@ class Trainer:
         arm = next((arm for arm in arms if arm["arm"] == "current"), arms[0])
         model = await self.ctx.bus.bucket("rl_models").get(arm["model_id"].replace(".", "_"))
         prefix = json.loads(model.value)["object_prefix"] if model else None
-        return {"digest": arm["adapter_digest"], "object_prefix": prefix, "model_id": arm["model_id"]}
+        digest = arm["adapter_digest"] or arm.get("model_digest")
+        if digest is None:
+            raise TrainingError(
+                "DATA",
+                f"No engine has said which base model {arm['model_id']!r} is, so its work cannot be told "
+                f"from another's: start the gateway and ask again.",
+            )
+        return {
+            "model_digest": digest,
+            "adapter_digest": arm["adapter_digest"],
+            "object_prefix": prefix,
+            "model_id": arm["model_id"],
+        }
 
     async def _scored(self, asked: TrainingRequest, digest: str) -> list[dataset.Scored]:
         """Newest first, so that ``sample_size`` keeps what the policy did last."""

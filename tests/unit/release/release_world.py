@@ -14,7 +14,7 @@ from onward.clock import ManualClock, utc_text
 from onward.config import Settings, load
 from onward.context import Context
 from onward.contracts import SessionOutcome, encode, subjects
-from onward.errors import ConflictError
+from onward.errors import ConflictError, EngineError
 from onward.release.checks import CHECKS, SAMPLES, CheckResult
 from onward.release.controller import Releaser, install_initial
 from onward.release.outcomes import Stored
@@ -95,6 +95,13 @@ class FakeSuite:
     refusals: dict[str | None, int]
     error: Exception | None = None
     runs: int = 0
+    base: str | None = None
+    """Digest that the engine gives of its base model; None: the engine is away."""
+
+    async def base_digest(self) -> str:
+        if self.base is None:
+            raise EngineError("The engine is away.")
+        return self.base
 
     async def finish(self) -> None:
         """Nothing is held."""

@@ -1,5 +1,6 @@
 """Whole releases in a world of fakes: the ramp, the way back, the seed's scenarios, operators, gateways."""
 
+import asyncio
 import json
 from datetime import datetime
 from pathlib import Path
@@ -62,6 +63,117 @@ async def test_the_first_model_is_installed_at_once():
     with pytest.raises(ConflictError, match="serves already"):
         await install_initial(world.ctx, "d9", "x")
     check_events(world)
+
+
+async def test_without_a_warm_start_the_base_model_becomes_the_first_model():
+    world = World(**QUICK)
+    await world.run(2)
+    assert world.deployed == []  # no engine yet
+    world.suite.base = "b" * 64
+    await world.run(3)
+    (arm,) = world.desired["arms"]
+    assert arm == {
+        "arm": "current", "model_id": "smollm2", "weight": 1.0,
+        "adapter_digest": None, "model_digest": "b" * 64,
+    }  # fmt: skip
+    assert world.model_states == {"smollm2": "current"}
+    (event,) = world.deployed
+    assert event["metadata"]["event"] == "installed" and event["metadata"]["model_digest"] == "b" * 64
+    assert event["model_info"]["checkpoint_path"] == "base:smollm2"
+    assert not any(event["validation_results"].values())
+    assert world.records[0].settled
+    check_events(world)
+    # What is trained from it has no start adapter, is compared with it, and goes back to it.
+    world.suite.success = {None: 0.5, "d1": 0.6}
+    await world.job("job-1", "d1", start=None)
+    await world.until(lambda: len(world.records) > 1 and world.record.serving, sessions=0, seconds=1)
+    assert [arm["model_digest"] for arm in world.desired["arms"]] == ["b" * 64, "d1"]
+    world.policies["candidate"] = Policy(error=1.0)
+    await world.until(lambda: world.record.settled, seconds=1)
+    assert world.record.decision == "rolled_back" and world.shares == {"smollm2": 1.0}
+    assert world.desired["arms"] == [arm]
+    assert await world.releaser.current() == world.records[0].candidate.model_copy(
+        update={"state": "current"}
+    )
+    world.policies["candidate"] = Policy()
+    await world.job("job-2", "d2", start=None)
+    world.suite.success["d2"] = 0.6
+    await world.until(lambda: world.record.job_id == "job-2" and world.record.settled)
+    assert world.record.decision == "promoted"
+    assert world.model_states == {
+        "smollm2": "previous", "agent-zero-rl-v1": "rolled_back", "agent-zero-rl-v2": "current",
+    }  # fmt: skip
+    with pytest.raises(ConflictError, match="v2 serves already"):
+        await world.install("d0")
+    check_events(world)
+
+
+async def test_a_warm_start_takes_the_place_of_a_base_model_that_did_nothing_yet():
+    world = World(**QUICK)
+    world.suite.base = "b" * 64
+    await world.run(3)
+    assert world.records[0].settled
+    await world.install("d0")
+    await world.run(2)
+    assert world.shares == {"agent-zero-rl-v0": 1.0}
+    assert world.model_states == {"smollm2": "previous", "agent-zero-rl-v0": "current"}
+    assert all(record.settled for record in world.records)
+    assert await install_initial(world.ctx, "d0", "x") == "agent-zero-rl-v0"
+    with pytest.raises(ConflictError, match="v0 serves already"):
+        await install_initial(world.ctx, "d9", "x")
+    check_events(world)
+    # A restart changes nothing, and nothing is installed a second time.
+    before = world.desired
+    world.start()
+    await world.run(4)
+    assert world.desired == before and len(world.deployed) == 2
+
+
+async def test_a_warm_start_waits_until_the_base_model_is_in_place():
+    """Until it is settled a releaser may carry it out once more, over the head of its successor."""
+    world = World(**QUICK)
+    world.suite.base = "b" * 64
+    await world.releaser.tick()
+    assert not world.records[0].settled
+    waiting = asyncio.create_task(install_initial(world.ctx, "d0", "checkpoints/warm/0"))
+    await asyncio.sleep(0)
+    assert not waiting.done() and world.shares == {"smollm2": 1.0}
+    await world.run(3)
+    assert await waiting == "agent-zero-rl-v0"
+    await world.run(3)
+    assert world.shares == {"agent-zero-rl-v0": 1.0} and all(record.settled for record in world.records)
+
+
+async def test_two_first_models_at_the_same_moment_and_one_wins():
+    """The base model is about to be installed when a warm start comes in between."""
+    world = World(**QUICK)
+
+    async def base_digest() -> str:
+        await install_initial(world.ctx, "d0", "checkpoints/warm/0")
+        return "b" * 64
+
+    world.suite.base_digest = base_digest  # type: ignore[method-assign]
+    await world.run(4)
+    assert world.model_states == {"agent-zero-rl-v0": "current"}
+    assert world.shares == {"agent-zero-rl-v0": 1.0} and len(world.deployed) == 1
+
+
+async def test_a_warm_start_that_comes_a_moment_after_the_base_model_takes_its_place():
+    world = World(**QUICK)
+    bucket = world.bus.bucket("rl_releases")
+    create = bucket.create
+
+    async def too_late(key: str, value: bytes) -> int:
+        bucket.create = create  # type: ignore[method-assign]
+        world.suite.base = "b" * 64
+        await world.run(4)
+        return await create(key, value)
+
+    bucket.create = too_late  # type: ignore[method-assign]
+    assert await install_initial(world.ctx, "d0", "checkpoints/warm/0") == "agent-zero-rl-v0"
+    await world.run(3)
+    assert world.model_states == {"smollm2": "previous", "agent-zero-rl-v0": "current"}
+    assert world.shares == {"agent-zero-rl-v0": 1.0} and len(world.deployed) == 2
 
 
 async def test_a_four_hour_canary_on_the_seeds_schedule():
