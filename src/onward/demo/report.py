@@ -14,6 +14,15 @@ from onward.demo.result import Cycle, Result
 def show(result: Result, console: Console) -> None:
     """Print the four tables: time by stage, cycle by cycle, success per kind, the evidence."""
     console.print(_stages(result))
+    kinds = ", ".join(
+        f"{name.removeprefix('kind/')} {rate:.2f}"
+        for name, rate in result.warm_up.items()
+        if name.startswith("kind/")
+    )
+    console.print(
+        f"v0 on training templates at temperature 1: success {result.warm_up['sampled_success']:.2f} ({kinds}); "
+        f"{result.warm_up['mixed_groups']:.0%} of groups of 8 have a mixed outcome."
+    )
     console.print(_cycles(result))
     console.print(_kinds(result))
     console.print(_evidence(result))

@@ -103,7 +103,7 @@ class Demonstration:
                 kind: KindResult(base=base.by_kind[kind], final=final.by_kind[kind], tries=final.tries[kind])
                 for kind in base.by_kind
             },
-            warm_up=warmed.figures,
+            warm_up={**warmed.figures, **{f"kind/{kind}": rate for kind, rate in warmed.by_kind.items()}},
             wall_seconds=time.monotonic() - started,
             stages=self.stages.seconds,
             cycles=self.cycles,

@@ -8,12 +8,15 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from onward.children import child_environment
 from onward.config import Settings
-from onward.demo.display import Stages
+from onward.demo.display import Stage, Stages
 from onward.errors import OnwardError
+from onward.serving import base_models
 from onward.training import checkpoints
+from onward.training.recipes import for_model
 from onward.warehouse import Objects
 
 
@@ -27,6 +30,8 @@ class Warmed:
     raw_success: float | None
     """Sampled success before the warm start; None where the base model can still be tested."""
     figures: dict[str, float] = field(default_factory=dict)
+    by_kind: dict[str, float] = field(default_factory=dict)
+    """Sampled success on training templates per kind of task."""
 
     async def store(self, objects: Objects) -> str:
         """Upload and commit; returns the object prefix. Repeatable."""
@@ -37,5 +42,66 @@ class Warmed:
 
 
 async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> Warmed:
-    """Make v0. Raises OnwardError with the child's own sentence when it fails."""
-    raise NotImplementedError
+    """Make v0 in the data folder. Raises OnwardError with the child's own sentence when it fails."""
+    out = settings.data_dir / "warm-up"
+    models = settings.data_dir / "models"
+    base = models / model if model == base_models.TINY else base_models.resolve(model, models)
+    recipe = for_model(model)
+    threads = settings.model.threads or os.cpu_count() or 1
+    log = settings.data_dir / "logs" / "warm-up.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    title = f"Cycle 0: warming {model} by {recipe.warm_up.demonstrations} demonstrations"
+    with (
+        stages.stage("warm start", title, total=recipe.warm_up.max_steps) as stage,
+        open(log, "ab") as errors,
+    ):
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "onward.training.warmup", "--json",
+            "--model", model, "--out", str(out), "--base", str(base),
+            "--seed", str(seed), "--threads", str(threads),
+            stdout=asyncio.subprocess.PIPE, stderr=errors, limit=1 << 20,
+            env=child_environment(OMP_NUM_THREADS=str(threads)),
+        )  # fmt: skip
+        try:
+            done = await _follow(child, stage)
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+    if done is None:
+        raise OnwardError(f"The warm start ended without a result: see {log}.")
+    manifest = checkpoints.verify(Path(done["adapter_folder"]))
+    return Warmed(
+        folder=Path(done["adapter_folder"]),
+        adapter_digest=manifest.adapter_digest,
+        job_id=manifest.job_id,
+        raw_success=done.get("raw_success"),
+        figures={
+            "demonstrations": recipe.warm_up.demonstrations,
+            "steps": done["steps"],
+            "sampled_success": done["success"],
+            "mixed_groups": done["mixed_share"],
+            "seconds": done["seconds"],
+        },
+        by_kind=done["by_kind"],
+    )
+
+
+async def _follow(child: asyncio.subprocess.Process, stage: Stage) -> dict[str, Any] | None:
+    assert child.stdout is not None
+    success = "not tried yet"
+    done: dict[str, Any] | None = None
+    async for line in child.stdout:
+        event = json.loads(line)
+        match event["event"]:
+            case "progress":
+                note = f"loss {event['loss']:.2f}, sampled success {success}"
+                stage.update(event["step"], total=event["total_steps"], note=note)
+            case "check":
+                success = f"{event['success']:.2f}"
+            case "failed":
+                raise OnwardError(event["message"])
+            case "done":
+                done = event
+    await child.wait()
+    return done

@@ -51,6 +51,8 @@ class WarmUpResult:
     by_kind: dict[str, float]
     mixed_share: float
     seconds: float
+    raw_success: float | None
+    """Success of the untrained base on the test tasks; None where the base is kept and can still be tried."""
 
 
 def warm_up(
@@ -76,12 +78,14 @@ def warm_up(
     recipe = recipe or for_model(model)
     torch.set_num_threads(threads or os.cpu_count() or 1)
     started = time.monotonic()
+    raw_success = None
     emit("stage", name="base")
     if model == TINY:
         from onward.training import desk_base
 
         folder = base or out / "base"
         policy = Policy.load(desk_base.build(folder, seed))
+        raw_success = _raw(policy, recipe, seed)
         trained = None
     else:
         if base is None:
@@ -104,6 +108,7 @@ def warm_up(
         adapter_digest=digest,
         steps=steps,
         seconds=time.monotonic() - started,
+        raw_success=raw_success,
         **figures,
     )
 
@@ -204,6 +209,14 @@ def _check(policy: Policy, adapter: str | None, recipe: Recipe, seed: int, step:
     return rate
 
 
+def _raw(policy: Policy, recipe: Recipe, seed: int) -> float:
+    from onward.training import desk_attempts
+
+    panel = desk.tasks("test", 100)
+    found = desk_attempts.attempt(policy, None, panel, max_tokens=recipe.max_tokens, seed=seed)
+    return desk_attempts.success(found)
+
+
 def _measure(policy: Policy, recipe: Recipe, seed: int) -> dict[str, Any]:
     from onward.training import desk_attempts
 
@@ -262,6 +275,7 @@ def main(argv: list[str] | None = None) -> int:
         by_kind=result.by_kind,
         mixed_share=result.mixed_share,
         seconds=result.seconds,
+        raw_success=result.raw_success,
     )
     return 0
 
