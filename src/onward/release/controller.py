@@ -11,13 +11,13 @@ from typing import Any
 
 from onward.bus.leases import Lease
 from onward.context import Context
-from onward.errors import BusError, ConflictError, ContractError, EngineError
+from onward.errors import BusError, ConflictError, ContractError
 from onward.ids import new_id
 from onward.release import gauges, intake, moves, plan, rollback
 from onward.release.effects import Effects
 from onward.release.evidence import ARMS, Evidence, parse
 from onward.release.gates import e_value
-from onward.release.initial import install_initial
+from onward.release.initial import install_base, install_initial
 from onward.release.operator import COMMANDS, Operator, command
 from onward.release.outcomes import Outcomes, StreamOutcomes
 from onward.release.plan import State
@@ -83,7 +83,7 @@ class Releaser:
             await self._load(await self.releases.unsettled())
         pinned, is_pinned = await self.operator.pin()
         if self.record is None:
-            await self._first_model()
+            self._installed = self._installed or await install_base(self.ctx, self.releases, self.suite)
         if self.record is None and not is_pinned:
             await self._next_job()
         record = self.record
@@ -135,21 +135,6 @@ class Releaser:
 
     async def current(self) -> Model:
         return await self.releases.current() or intake.base_model(self.ctx.settings)
-
-    async def _first_model(self) -> None:
-        """Where nothing was ever installed, the base model is, so that its work can be learned from."""
-        if self._installed:
-            return
-        if await self.releases.current() is None:
-            try:
-                digest = await self.suite.base_digest()
-            except EngineError:
-                return  # no engine yet; the next tick asks again
-            try:
-                await install_initial(self.ctx, None, "", base_digest=digest)
-            except ConflictError:
-                log.info("another first model was installed meanwhile")
-        self._installed = True
 
     async def _next_job(self) -> None:
         job = await self.jobs.next()

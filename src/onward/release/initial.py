@@ -11,13 +11,14 @@ from typing import Any
 
 from onward.clock import utc_text
 from onward.context import Context
-from onward.errors import ConflictError
+from onward.errors import ConflictError, EngineError
 from onward.ids import derived_id
 from onward.release import events, intake, plan
 from onward.release.effects import Effects
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.release.routes import endpoint_of
+from onward.release.validation import Suite
 from onward.telemetry import logs
 
 log = logs.get("releaser")
@@ -26,6 +27,22 @@ FIRST = derived_id("release", "the first model")
 INSTEAD = derived_id("release", "the first model", "instead of the base")
 SETTLE_SECONDS = 60.0
 """How long a warm start waits for a base model that is just being put in place."""
+
+
+async def install_base(ctx: Context, releases: Releases, suite: Suite) -> bool:
+    """Where nothing was ever installed, install the base model, so that its work can be learned from.
+
+    Whether a first model is in place now; False while no engine says which base model it serves.
+    """
+    if await releases.current() is not None:
+        return True
+    try:
+        await install_initial(ctx, None, "", base_digest=await suite.base_digest())
+    except EngineError:
+        return False
+    except ConflictError:
+        log.info("another first model was installed meanwhile")
+    return True
 
 
 async def install_initial(
