@@ -26,7 +26,7 @@ class Score:
 
 
 class TestPanel:
-    """Answers are sampled at temperature 1, as they are served; tasks and seeds are equal for every policy."""
+    """Answers are sampled at temperature 1, as served; tasks and seeds are equal for every policy."""
 
     __test__ = False  # not a pytest class
     decoding = f"sampled at temperature 1, as served, on {PANELS} x {TASKS} test tasks"

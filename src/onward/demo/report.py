@@ -20,7 +20,8 @@ def show(result: Result, console: Console) -> None:
         if name.startswith("kind/")
     )
     console.print(
-        f"v0 on training templates at temperature 1: success {result.warm_up['sampled_success']:.2f} ({kinds}); "
+        f"v0 on training templates at temperature 1: success {result.warm_up['sampled_success']:.2f} "
+        f"({kinds}); "
         f"{result.warm_up['mixed_groups']:.0%} of groups of 8 have a mixed outcome."
     )
     console.print(_cycles(result))
