@@ -87,3 +87,9 @@ async def test_a_service_without_a_warm_start_asks_for_a_job_and_trains_it(tmp_p
         event = decode(message.data or b"", ModelDeployed)
         assert event.metadata is not None and event.metadata.event == "installed"
         assert event.model_info.checkpoint_path == "base:tiny"
+
+        states: set[str] = set()
+        while not states >= {"queued", "running", "completed"}:
+            states = {row["status"] for row in await queries.job_status(ctx.warehouse, job.job_id)}
+            await asyncio.sleep(0.1)
+        assert (await queries.counts(ctx.warehouse))["deployments"] >= 1

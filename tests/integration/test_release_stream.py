@@ -171,3 +171,38 @@ async def test_the_role_runs_a_release_by_itself(bus: Bus, tmp_path: Path, monke
         role.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await role
+
+
+async def test_a_warm_start_takes_the_place_of_the_base_model(
+    bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """However the two meet: the releaser installs the base model while a warm start comes in."""
+    clock = SystemClock()
+    ctx = context(bus, clock, tmp_path)
+    monkeypatch.setattr("onward.release.suite.EngineSuite", lambda ctx: FakeSuite({}, {}, base="b" * 64))
+    monkeypatch.setattr(controller, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(controller, "IDLE_SECONDS", 0.05)
+    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+
+    async def follow() -> None:
+        while True:
+            await gateway_follows(bus, clock)
+            await asyncio.sleep(0.02)
+
+    tasks = [asyncio.create_task(controller.run(ctx)), asyncio.create_task(follow())]
+    try:
+        async with asyncio.timeout(30):
+            while await releases.current() is None:  # the base model is being put in place now
+                await asyncio.sleep(0.001)
+            assert await install_initial(ctx, "d0", "checkpoints/warm/0") == "agent-zero-rl-v0"
+            while not all(record.settled for record in await releases.all()):
+                await asyncio.sleep(0.02)
+        desired = await gateway_follows(bus, clock)
+        assert desired is not None and [arm["model_id"] for arm in desired["arms"]] == ["agent-zero-rl-v0"]
+        current = await releases.current()
+        assert current is not None and current.model_id == "agent-zero-rl-v0"
+        assert len(await releases.all()) == 2
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
