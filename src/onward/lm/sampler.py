@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from onward.errors import OnwardError
+from onward.lm.attention import decode_attend, prompt_attend
 from onward.lm.cache import PrefixStore, SlotCache, shared
 from onward.lm.draw import draw
 from onward.lm.kernels import product
-from onward.lm.network import Attend, Segment, final_norm, run_layers
+from onward.lm.network import Segment, final_norm, run_layers
 from onward.lm.policy import Policy
 
 MIN_SHARED = 8  # a common prefix shorter than this is not worth a pass of its own
@@ -90,6 +90,7 @@ class Sampler:
         self._store = PrefixStore(prefix_cache_bytes)
         self._waiting: deque[_Row] = deque()
         self._rows: list[_Row] = []  # in slot order
+        self._groups: list[tuple[int, int, int]] = []  # runs of rows of one adapter, see decode_attend
         self._fresh = np.random.SeedSequence()
 
     @property
@@ -245,38 +246,14 @@ class Sampler:
             row.known = upto
         x = policy.weights.embedding[torch.from_numpy(ids).to(device)]
         x = run_layers(
-            policy.shape, policy.weights, x, policy.angles(positions), self._prompt_attend(spans), segments
+            policy.shape,
+            policy.weights,
+            x,
+            policy.angles(positions),
+            prompt_attend(policy.shape, self._cache, spans),
+            segments,
         )
         return self._logits(x[last])
-
-    def _prompt_attend(self, spans: list[tuple[int, int, int]]) -> Attend:
-        s = self.policy.shape
-        h, kv, g, d = s.heads, s.kv_heads, s.group, s.head_dim
-        masks = []
-        for _, start, stop in spans:
-            n = stop - start
-            blocked = torch.ones(n, stop, dtype=torch.bool).tril(start).logical_not()
-            mask = torch.zeros(n, stop).masked_fill(blocked, float("-inf"))
-            masks.append(mask.repeat(g, 1).to(self.policy.device))
-
-        def attend(layer: int, qkv: Tensor) -> Tensor:
-            keys, values = self._cache.data[layer]
-            out = qkv.new_empty(len(qkv), h * d)
-            at = 0
-            for (slot, start, stop), mask in zip(spans, masks, strict=True):
-                n = stop - start
-                part = qkv[at : at + n]
-                keys[slot, :, start:stop] = part[:, h : h + kv].transpose(0, 1)
-                values[slot, :, start:stop] = part[:, h + kv :].transpose(0, 1)
-                q = part[:, :h].unflatten(1, (kv, g)).permute(1, 2, 0, 3).reshape(1, kv, g * n, d)
-                o = F.scaled_dot_product_attention(
-                    q, keys[None, slot, :, :stop], values[None, slot, :, :stop], attn_mask=mask
-                )
-                out[at : at + n].view(n, kv, g, d).copy_(o.view(kv, g, n, d).permute(2, 0, 1, 3))
-                at += n
-            return out
-
-        return attend
 
     # --- decoding --------------------------------------------------------------------------------
 
@@ -296,7 +273,7 @@ class Sampler:
             policy.weights,
             policy.weights.embedding[ids],
             policy.angles(positions),
-            self._decode_attend(positions, longest),
+            decode_attend(policy.shape, self._cache, positions, longest, self._groups),
             segments,
         )
         self._take(rows, self._logits(x), done)
@@ -305,26 +282,14 @@ class Sampler:
         weights = self.policy.weights
         return product(final_norm(self.policy.shape, weights, x), weights.head, weights.packed_head)
 
-    def _decode_attend(self, positions: Tensor, longest: int) -> Attend:
-        s, cache, n = self.policy.shape, self._cache, len(positions)
-        h, kv, g, d = s.heads, s.kv_heads, s.group, s.head_dim
-        device = positions.device
-        later = torch.arange(longest, device=device) > positions[:, None]
-        mask = torch.zeros(n, 1, longest, device=device).masked_fill_(later[:, None], float("-inf"))
-        mask = mask.repeat_interleave(kv, dim=0)
-        slots = torch.arange(n * kv, device=device)
-        where = slots * cache.length + positions.repeat_interleave(kv)
-        scale = d**-0.5
-
-        def attend(layer: int, qkv: Tensor) -> Tensor:
-            cache.key_rows[layer].index_copy_(0, where, qkv[:, h : h + kv].reshape(n * kv, d))
-            cache.value_rows[layer].index_copy_(0, where, qkv[:, h + kv :].reshape(n * kv, d))
-            q = qkv[:, :h].reshape(n * kv, g, d)
-            keys = cache.keys[layer][: n * kv, :longest].transpose(1, 2)
-            scores = torch.baddbmm(mask, q, keys, alpha=scale).softmax(-1)
-            return torch.bmm(scores, cache.values[layer][: n * kv, :longest]).view(n, h * d)
-
-        return attend
+    def _shared_groups(self) -> list[tuple[int, int, int]]:
+        """(first slot, end slot, common prompt prefix) for each run of rows of one adapter."""
+        groups: list[tuple[int, int, int]] = []
+        for rows in _by_weights(self._rows):
+            first = rows[0]
+            common = min(shared(first.prompt, row.prompt) for row in rows)
+            groups.append((first.slot, first.slot + len(rows), common))
+        return groups
 
     def _take(self, rows: list[_Row], logits: Tensor, done: list[Sample]) -> None:
         """Draw one token for each row and retire the rows that are complete."""
@@ -379,6 +344,7 @@ class Sampler:
         for row, data in moved:
             self._cache.write(row.slot, data)
         self._rows = [placed[slot] for slot in range(start)]
+        self._groups = self._shared_groups()
 
 
 def _by_weights(rows: list[_Row]) -> list[list[_Row]]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from onward.errors import NotFoundError, OnwardError
+from onward.lm import attention
 from onward.lm.draw import draw
 from onward.lm.learner import Learner, LearnerConfig
 from onward.lm.policy import Policy
@@ -48,7 +49,12 @@ def row_of(request: SampleRequest, sample: Sample) -> TokenRow:
 
 
 @pytest.mark.parametrize("batch", [1, 4, 16])
-def test_log_probs_equal_the_learners_under_mixed_adapters(policy: Policy, batch: int) -> None:
+@pytest.mark.parametrize("least_saved", [0, attention.MIN_SAVED])
+def test_log_probs_equal_the_learners_under_mixed_adapters(
+    policy: Policy, batch: int, least_saved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With every row reading its own keys, and with the common prefix read once per adapter."""
+    monkeypatch.setattr(attention, "MIN_SAVED", least_saved)
     noisy_adapter(policy, "a", [1, 2], seed=1)
     noisy_adapter(policy, "b", None, seed=2)
     work = requests(12, (None, "a", "b"))
