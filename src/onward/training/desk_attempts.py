@@ -10,6 +10,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from onward.envs.desk import DeskOutcome, Episode, Task
 from onward.lm.chat import Chat
@@ -31,7 +32,7 @@ class Attempt:
 @dataclass
 class _Running:
     episode: Episode
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
     row: TokenRow
     context: list[int] = field(default_factory=list)
     calls: int = 0
@@ -105,7 +106,7 @@ def mixed_share(attempts: Sequence[Attempt]) -> float:
 
 def _start(chat: Chat, task: Task, temperature: float) -> _Running:
     episode = Episode(task)
-    messages = [dict(message) for message in episode.messages()]
+    messages: list[dict[str, Any]] = [dict(message) for message in episode.messages()]
     return _Running(episode, messages, TokenRow([], [], [], temperature), chat.render(messages))
 
 

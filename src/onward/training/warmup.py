@@ -182,7 +182,7 @@ def demonstration_row(chat: Chat, messages: list[desk.Message]) -> TokenRow:
     """The conversation as the engine would have seen it, the assistant's turns marked as sampled."""
     from onward.lm.tokens import TokenRow
 
-    talk = [dict(message) for message in messages]
+    talk: list[dict[str, Any]] = [dict(message) for message in messages]
     ids = chat.render(talk[:2])
     sampled = [False] * len(ids)
     for at in range(2, len(talk), 2):

@@ -42,11 +42,11 @@ def test_completion_counts_the_stages_of_a_two_tool_task(kind: str) -> None:
     first, second, _ = solve(task)
     wrong = call("response", text="pardon")
     assert run(task, wrong).completion == 0
-    assert run(task, first, wrong).completion == pytest.approx(1 / 3)
+    assert run(task, first, wrong).completion == pytest.approx(1 / 6)
     assert run(task, second, wrong).completion == 0
     outcome = run(task, first, second, wrong)
     assert (outcome.success, outcome.status) == (False, "partial_completion")
-    assert outcome.completion == pytest.approx(2 / 3)
+    assert outcome.completion == pytest.approx(1 / 3)
 
 
 def test_a_needless_call_costs_a_step_and_not_the_success() -> None:

@@ -45,7 +45,10 @@ class Step:
 
 @dataclass(frozen=True)
 class DeskOutcome:
-    """``success`` is binary; ``completion`` is the share of the task's steps that were reached."""
+    """``success`` is binary; ``completion`` is 1 with success, else half the share of steps reached.
+
+    Half, because completion is what is learned from: a nearly finished task must stay far from done.
+    """
 
     success: bool
     completion: float
@@ -106,11 +109,11 @@ class Episode:
         return Step(None if self.done else f"Result: {result}", self.done, tool_name, tool_args, error_text)
 
     def outcome(self) -> DeskOutcome:
-        """The verdict so far; final once ``done``. Completion: steps reached / steps needed."""
+        """The verdict so far; final once ``done``."""
         needed = len(self.task.stages)
         enough = self._stages_reached == needed and (needed > 0 or self._tool_calls == 0)
         success = self.answered and enough
-        completion = 1.0 if success else self._stages_reached / (needed + 1)
+        completion = 1.0 if success else 0.5 * self._stages_reached / (needed + 1)
         status: Status
         if success:
             status = "completed_successfully"
