@@ -47,8 +47,6 @@ WORDS: dict[str, str] = {
     "training.batch_size": "Token rows per optimiser step. Only when set; else the recipe.",
     "training.epochs": "Passes over the dataset. Only when set; else the recipe.",
     "training.clip_epsilon": "Clip range of the ratio. Only when set; else the recipe.",
-    "training.lora_rank": "Not read yet: the recipe decides.",
-    "training.lora_alpha": "Not read yet: the recipe decides.",
     "training.sample_size": "Trajectories of a job at most, newest first.",
     "training.max_attempts": "Times that a job is started when its worker dies.",
     "training.lease_seconds": "A running job whose record stands still for so long is taken over.",
