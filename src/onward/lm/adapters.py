@@ -58,12 +58,13 @@ class Adapter:
             "k_proj": shape.rope_order(shape.kv_heads).to(device),
         }
         generator = torch.Generator().manual_seed(seed)
-        for layer in self.layers:
-            for name, (rows, columns) in shape.sizes().items():
-                a = torch.empty(rank, columns)
-                torch.nn.init.kaiming_uniform_(a, a=math.sqrt(5), generator=generator)
-                self.params[_key(layer, name, "A")] = a.to(device)
-                self.params[_key(layer, name, "B")] = torch.zeros(rows, rank, device=device)
+        with torch.inference_mode(False):  # parameters must count their writes, wherever they are made
+            for layer in self.layers:
+                for name, (rows, columns) in shape.sizes().items():
+                    a = torch.empty(rank, columns)
+                    torch.nn.init.kaiming_uniform_(a, a=math.sqrt(5), generator=generator)
+                    self.params[_key(layer, name, "A")] = a.to(device)
+                    self.params[_key(layer, name, "B")] = torch.zeros(rows, rank, device=device)
 
     @property
     def first_layer(self) -> int:

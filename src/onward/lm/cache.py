@@ -16,6 +16,8 @@ from torch import Tensor
 
 from onward.lm.network import Shape
 
+BLOCK = 8  # tokens
+
 
 class SlotCache:
     """Static cache ``(layers, 2, slots, kv_heads, length, head_dim)``; ``length`` grows by doubling."""
@@ -71,42 +73,46 @@ class Prefix:
 
 
 class PrefixStore:
-    """Least recently used prefixes within ``limit`` bytes."""
+    """Least recently used prefixes within ``limit`` bytes, found by blocks of ``BLOCK`` tokens.
+
+    Each entry is listed under every whole block of its beginning, so a search costs one look-up per
+    block of the prompt, however many prefixes are stored.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
         self._entries: OrderedDict[int, Prefix] = OrderedDict()
+        self._blocks: dict[tuple[int, int], int] = {}  # (weights, hash of the first k blocks) -> entry
         self._next = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def find(self, ids: np.ndarray, weights: object) -> tuple[Prefix | None, int]:
-        """The entry that shares most tokens with ``ids``, and how many."""
-        best, length, found = None, 0, -1
-        for number, entry in self._entries.items():
-            if entry.weights is weights:
-                n = shared(entry.ids, ids)
-                if n > length:
-                    best, length, found = entry, n, number
-        if best is not None:
-            self._entries.move_to_end(found)
-        return best, length
+        """An entry that begins as ``ids`` does, and for how many tokens (less than a block is not found)."""
+        for key in reversed(_block_keys(ids, weights)):
+            number = self._blocks.get(key)
+            if number is not None:
+                entry = self._entries[number]
+                length = shared(entry.ids, ids)
+                if length and entry.weights is weights:
+                    self._entries.move_to_end(number)
+                    return entry, length
+        return None, 0
 
     def add(self, ids: np.ndarray, weights: object, data: Tensor) -> None:
-        """Keep a prefix; entries that it extends are dropped, and old ones when the limit is reached."""
-        for number, entry in list(self._entries.items()):
-            if entry.weights is weights:
-                n = shared(entry.ids, ids)
-                if n == len(ids):
-                    self._entries.move_to_end(number)
-                    return
-                if n == len(entry.ids):
-                    self._drop(number)
+        """Keep a prefix; the entry that it extends is dropped, and old ones when the limit is reached."""
+        known, length = self.find(ids, weights)
+        if known is not None and length == len(ids):
+            return
         new = Prefix(ids, weights, data)
         if new.size > self.limit:
             return
+        if known is not None and length == len(known.ids):
+            self._drop(next(reversed(self._entries)))  # ``find`` made it the most recent one
+        for key in _block_keys(ids, weights):
+            self._blocks[key] = self._next
         self._entries[self._next] = new
         self._next += 1
         self.used += new.size
@@ -120,7 +126,17 @@ class PrefixStore:
                 self._drop(number)
 
     def _drop(self, number: int) -> None:
-        self.used -= self._entries.pop(number).size
+        entry = self._entries.pop(number)
+        self.used -= entry.size
+        for key in _block_keys(entry.ids, entry.weights):
+            if self._blocks.get(key) == number:
+                del self._blocks[key]
+
+
+def _block_keys(ids: np.ndarray, weights: object) -> list[tuple[int, int]]:
+    data, width = ids.tobytes(), BLOCK * ids.itemsize
+    ends = range(width, len(data) + 1, width)
+    return [(id(weights), hash(data[:end])) for end in ends]
 
 
 def shared(a: np.ndarray, b: np.ndarray) -> int:

@@ -198,7 +198,8 @@ class _Rotate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        grad = grad.clone(memory_format=torch.contiguous_format)
+        # In place: the rotated tensor has one reader (``attend``), so nobody else holds this gradient.
+        grad = grad.contiguous()
         _rotate_(grad, ctx.saved_tensors[0].conj(), ctx.count)
         return grad, None, None
 

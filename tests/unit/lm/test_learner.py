@@ -149,6 +149,19 @@ def test_case_13_observation_tokens_are_not_trained(policy: Policy, monkeypatch:
     assert trained == [6, 9]
 
 
+def test_case_12_a_token_that_looks_like_padding_or_end_of_turn_is_trained(policy: Policy) -> None:
+    """Masks come from what was sampled, never from ids: here the answer is [pad, end of turn, pad]."""
+    noisy_adapter(policy, "x")
+    pad, end = policy.tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
+    assert pad == policy.tokenizer.pad_token_id and end == policy.tokenizer.eos_token_id
+    odd = TokenRow([5, 6, pad, end, pad], [False, False, True, True, True], [0.0] * 5)
+    (row,) = with_behaviour(policy, "x", [odd])
+    found, metrics = gradients(policy, [row], [1.0], ONE_STEP)
+    assert metrics.loss == pytest.approx(-1.0, abs=1e-4)  # three tokens, each −1/3
+    alone, _ = gradients(policy, [row, random_rows(1)[0]], [1.0, 0.0], ONE_STEP)
+    assert set(found) == set(alone)
+
+
 def test_the_first_step_on_policy_has_ratio_one(policy: Policy) -> None:
     """Acceptance (g): with recorded log-probs of the same policy nothing is clipped and KL is nil."""
     noisy_adapter(policy, "x")

@@ -77,7 +77,7 @@ def test_an_adapter_made_by_peft_is_read(policy: Policy, small: Path, tmp_path: 
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             torch.nn.init.normal_(parameter, 0, 0.3)
-    model.save_pretrained(tmp_path)
+    model.save_pretrained(str(tmp_path))
     policy.add_adapter("theirs", tmp_path)
     rows = random_rows(4)
     model.eval()
