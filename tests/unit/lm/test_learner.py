@@ -152,7 +152,7 @@ def test_case_13_observation_tokens_are_not_trained(policy: Policy, monkeypatch:
 def test_case_12_a_token_that_looks_like_padding_or_end_of_turn_is_trained(policy: Policy) -> None:
     """Masks come from what was sampled, never from ids: here the answer is [pad, end of turn, pad]."""
     noisy_adapter(policy, "x")
-    pad, end = policy.tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
+    pad, end = policy.tokenizer.encode("<|endoftext|><|im_end|>", add_special_tokens=False)
     assert pad == policy.tokenizer.pad_token_id and end == policy.tokenizer.eos_token_id
     odd = TokenRow([5, 6, pad, end, pad], [False, False, True, True, True], [0.0] * 5)
     (row,) = with_behaviour(policy, "x", [odd])
