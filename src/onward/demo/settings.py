@@ -22,7 +22,7 @@ def demo_settings(model: str, folder: Path, seed: int) -> Settings:
             "data_dir": _fresh(folder, f"{Path(model).name}-seed{seed}"),
             "nats": {"port": 0},
             "http": {"gateway_port": 0, "api_port": 0},
-            "model": {"base": model},
+            "model": {"base": model, "threads": recipe.threads},
             "training": {
                 "algorithm": "reinforce",
                 "threshold": THRESHOLD,

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> 
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "onward.training.warmup", "--json",
             "--model", model, "--out", str(out), "--base", str(base),
-            "--seed", str(seed), "--threads", str(threads),
+            "--seed", str(seed), "--threads", str(threads), "--plan", json.dumps(asdict(recipe.warm_up)),
             stdout=asyncio.subprocess.PIPE, stderr=errors, limit=1 << 20,
             env=child_environment(OMP_NUM_THREADS=str(threads)),
         )  # fmt: skip

@@ -52,11 +52,13 @@ class Recipe:
     first_lora_layer: float = 0.0
     max_tokens: int = 48
     session_seconds: float = 2.0
+    threads: int = 0
+    """CPU threads that pay for a model of this size; 0 means all cores."""
     warm_up: WarmUp = field(default_factory=WarmUp)
 
 
 RECIPES: dict[str, Recipe] = {
-    "tiny": Recipe(learning_rate=3e-3, batch_size=32, max_tokens=24),
+    "tiny": Recipe(learning_rate=3e-3, batch_size=32, max_tokens=24, threads=1),
     "smollm2": Recipe(
         learning_rate=5e-4,
         first_lora_layer=0.5,

@@ -15,7 +15,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -248,6 +248,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--base", type=Path, help="folder of the base model (tiny: where to write it)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--plan", help="the warm start's numbers as JSON, in place of the model's recipe")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
     die_with_parent()
@@ -258,9 +259,18 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
+    recipe = for_model(args.model)
+    if args.plan:
+        recipe = replace(recipe, warm_up=WarmUp(**json.loads(args.plan)))
     try:
         result = warm_up(
-            args.model, args.out, base=args.base, seed=args.seed, threads=args.threads, emit=emit
+            args.model,
+            args.out,
+            base=args.base,
+            seed=args.seed,
+            threads=args.threads,
+            recipe=recipe,
+            emit=emit,
         )
     except OnwardError as error:
         emit("failed", code=getattr(error, "code", "DATA"), message=str(error))
