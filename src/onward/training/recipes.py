@@ -61,6 +61,7 @@ RECIPES: dict[str, Recipe] = {
     "tiny": Recipe(learning_rate=3e-3, batch_size=32, max_tokens=24, threads=1),
     "smollm2": Recipe(
         learning_rate=5e-4,
+        batch_size=32,
         first_lora_layer=0.5,
         session_seconds=30.0,
         warm_up=WarmUp(
@@ -68,8 +69,8 @@ RECIPES: dict[str, Recipe] = {
             learning_rate=1e-3,
             batch_rows=16,
             warmup_steps=2,
-            first_check=4,
-            check_every=1,
+            first_check=6,
+            check_every=2,
             max_steps=16,
             check_attempts=50,
             groups=10,
