@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -25,7 +26,7 @@ from onward.bus.server import NatsServer
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
-from onward.errors import ConfigError
+from onward.errors import ConfigError, MissingExtraError
 from onward.serving import base_models
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
@@ -71,6 +72,8 @@ async def parts(
     With ``join`` nothing is started: what is not configured must run on this data folder already.
     """
     clock = clock or SystemClock()
+    if NEED_MODEL.intersection(roles):
+        require_extra("lm", "torch", "The engine")
     base_model = (
         base_models.resolve(settings.model.base, settings.data_dir / "models")
         if NEED_MODEL.intersection(roles)
@@ -95,6 +98,12 @@ async def parts(
             alerts=Alerts(bus, clock, metrics),
             base_model=base_model,
         )
+
+
+def require_extra(extra: str, module: str, needed_for: str) -> None:
+    """Raise MissingExtraError where ``module`` cannot be imported; it is not imported here."""
+    if importlib.util.find_spec(module) is None:
+        raise MissingExtraError(extra, needed_for)
 
 
 @asynccontextmanager

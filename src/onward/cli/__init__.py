@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from onward import __version__
 from onward.errors import MissingExtraError, OnwardError
 
 app = typer.Typer(
@@ -43,6 +44,21 @@ _EXTRA_OF_MODULE = {
     "gguf": "lm",
     "matplotlib": "demo",
 }
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"onward {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Holds the options of ``onward`` itself; its help is the text given to ``app``."""
 
 
 def run_async(work: Coroutine[Any, Any, Any]) -> Any:

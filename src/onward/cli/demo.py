@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -39,7 +40,7 @@ def demo(
     from onward.demo.run import Options, demonstrate
 
     logs.setup(log_level)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 118)
     console.print(f"Model: {model} ({COSTS.get(model, 'your own folder')}).", highlight=False)
     if model == "tiny":
         console.print(f"With --model smollm2: {COSTS['smollm2']}.", highlight=False)

@@ -30,6 +30,7 @@ from onward.demo.settings import demo_settings
 from onward.demo.warm import Warmed, warm_up
 from onward.errors import OnwardError
 from onward.release.record import ReleaseRecord, Releases
+from onward.serving import base_models
 from onward.training import recipes
 from onward.training.jobs import JobRecord, JobTable
 from onward.warehouse import queries
@@ -289,6 +290,10 @@ def _cycle_of(number: int, job: JobRecord, release: ReleaseRecord, sabotaged: bo
 
 async def demonstrate(options: Options, console: Console) -> Result:
     """Run it, print the tables, write ``curves.png`` and the JSON."""
+    host.require_extra("lm", "torch", "The demonstration")
+    host.require_extra("demo", "matplotlib", "The demonstration")
+    if options.model != base_models.TINY:
+        base_models.resolve(options.model, options.folder)
     demonstration = Demonstration(options, console)
     result = await demonstration.run()
     report.show(result, console)

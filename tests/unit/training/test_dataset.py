@@ -35,7 +35,13 @@ def _sampling(digest: str = "d1", **changes: Any) -> dict[str, Any]:
     return {**record, "signature": provenance.sign(record, KEY)}
 
 
-def _scored(name: str, *samplings: dict[str, Any] | None, success: bool = True, rewarded: bool = True, context: Any = None) -> Any:
+def _scored(
+    name: str,
+    *samplings: dict[str, Any] | None,
+    success: bool = True,
+    rewarded: bool = True,
+    context: Any = None,
+) -> Any:
     turns = [{"action": {"type": "response", **({"sampling": s} if s else {})}} for s in samplings]
     trajectory = {
         "trajectory_id": name,

@@ -1,0 +1,81 @@
+"""Bad input at the command line: one sentence on stderr, exit code 2, no traceback, nothing made."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from onward import __version__, host
+from onward.errors import MissingExtraError
+
+
+def onward(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "onward.cli", *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def assert_one_sentence(done: subprocess.CompletedProcess[str], words: str) -> None:
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_version(tmp_path: Path) -> None:
+    assert onward(tmp_path, "--version").stdout == f"onward {__version__}\n"
+
+
+def test_an_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
+    done = onward(tmp_path, "demo", "--model", "nope")
+    assert_one_sentence(done, "There is no model 'nope': give tiny, smollm2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_key_in_the_settings_names_it(tmp_path: Path) -> None:
+    (tmp_path / "onward.toml").write_text("[training]\ntreshold = 3\n")
+    assert_one_sentence(onward(tmp_path, "up"), "Unknown setting 'training.treshold'")
+
+
+def test_an_unknown_algorithm_names_the_known_ones(tmp_path: Path) -> None:
+    done = onward(tmp_path, "up", RL_ALGORITHM="sarsa")
+    assert_one_sentence(done, "'ppo', 'dpo', 'rloo', 'grpo' or 'reinforce'")
+
+
+def test_a_busy_port_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (tmp_path / "onward.toml").write_text(f"[nats]\nport = {port}\n")
+        (tmp_path / "base").mkdir()
+        _looks_like_a_model(tmp_path / "base")
+        done = onward(tmp_path, "up", RL_BASE_MODEL=str(tmp_path / "base"))
+    assert_one_sentence(done, f"127.0.0.1:{port}")
+
+
+def test_nothing_running_says_what_to_do(tmp_path: Path) -> None:
+    assert_one_sentence(onward(tmp_path, "status"), "start it with 'onward up'")
+
+
+def test_an_unknown_role_names_the_known_ones(tmp_path: Path) -> None:
+    assert_one_sentence(onward(tmp_path, "run", "colector"), "expected one of collector")
+
+
+def test_a_missing_extra_is_named_with_its_command() -> None:
+    with pytest.raises(MissingExtraError, match=r"run pip install 'onward\[lm\]'"):
+        host.require_extra("lm", "a_module_that_nobody_has", "The engine")
+
+
+def _looks_like_a_model(folder: Path) -> None:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
+        (folder / name).write_text("{}")
