@@ -15,7 +15,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ TINY = "tiny"
 ADAPTER = "v0"
 ATTEMPTS_PER_GROUP = 8
 _CHECK_SEED = 2_000_003  # seeds of check tasks: neither demonstrations nor what agents work on
-_MAX_PASSES = 100
+_FAR = 0.15  # this far beyond the window, going on cannot help
 
 Emit = Callable[..., None]
 
@@ -94,13 +94,12 @@ def warm_up(
         policy = Policy.load(base)
         _new_adapter(policy, recipe, seed)
         trained = ADAPTER
-    steps = _fit(policy, trained, recipe, seed, emit)
+    steps, figures = _fit(policy, trained, recipe, seed, emit)
     if model == TINY:
         policy.save(folder)
         policy = Policy.load(folder)
         _new_adapter(policy, recipe, seed)
-    emit("stage", name="measure")
-    figures = _measure(policy, recipe, seed)
+    emit("stage", name="save")
     digest = _save(policy, out / "adapter", model, seed, {"steps": steps, **figures})
     return WarmUpResult(
         base_folder=folder,
@@ -119,8 +118,10 @@ def _new_adapter(policy: Policy, recipe: Recipe, seed: int) -> None:
     policy.new_adapter(ADAPTER, recipe.lora_rank, recipe.lora_alpha, chosen, seed)
 
 
-def _fit(policy: Policy, adapter: str | None, recipe: Recipe, seed: int, emit: Emit) -> int:
-    """Train until a check falls inside the window; the number of steps whose weights were kept."""
+def _fit(
+    policy: Policy, adapter: str | None, recipe: Recipe, seed: int, emit: Emit
+) -> tuple[int, dict[str, Any]]:
+    """Train until a check falls inside the window; the steps whose weights were kept, and that check."""
     from onward.lm import sft
     from onward.lm.chat import Chat
 
@@ -131,8 +132,8 @@ def _fit(policy: Policy, adapter: str | None, recipe: Recipe, seed: int, emit: E
     parameters = list(
         policy.weights.tensors() if adapter is None else policy.adapter(adapter).params.values()
     )
-    nearest: tuple[float, int, list[Any]] | None = None
-    for step in sft.fit(
+    best = _Kept(distance=float("inf"))
+    for done in sft.fit(
         policy,
         adapter,
         rows,
@@ -141,24 +142,37 @@ def _fit(policy: Policy, adapter: str | None, recipe: Recipe, seed: int, emit: E
         warmup_steps=plan.warmup_steps,
         seed=seed,
     ):
-        emit("progress", step=step.step, total_steps=plan.max_steps, loss=step.loss)
-        if step.step >= plan.first_check and (step.step - plan.first_check) % plan.check_every == 0:
-            rate = _check(policy, adapter, recipe, seed, step.step, emit)
-            distance = max(plan.window[0] - rate, rate - plan.window[1], 0.0)
-            if nearest is None or distance <= nearest[0]:
-                nearest = (distance, step.step, [p.detach().clone() for p in parameters])
-            if distance == 0 or rate > plan.window[1] + 0.15:
+        emit("progress", step=done.step, total_steps=plan.max_steps, loss=done.loss)
+        if done.step >= plan.first_check and (done.step - plan.first_check) % plan.check_every == 0:
+            figures = _check(policy, adapter, recipe, seed)
+            emit("check", step=done.step, **figures)
+            above, below = figures["success"] - plan.window[1], plan.window[0] - figures["success"]
+            distance = max(above, below, 0.0)
+            if distance <= best.distance:
+                values = [p.detach().clone() for p in parameters]
+                best = _Kept(distance, done.step, figures, values)
+            if distance == 0 or above > _FAR:
                 break
-        if step.step >= plan.max_steps:
+        if done.step >= plan.max_steps:
             break
-    if nearest is None or nearest[0] > 0.15:
+    if best.distance > _FAR:
         raise TrainingError(
             "CONVERGENCE",
             f"The warm start did not reach {plan.window[0]:.0%} to {plan.window[1]:.0%} sampled success in "
             f"{plan.max_steps} steps: try another seed, or raise max_steps in the recipe.",
         )
-    _restore(parameters, nearest[2])
-    return nearest[1]
+    _restore(parameters, best.values)
+    return best.step, best.figures
+
+
+@dataclass
+class _Kept:
+    """The weights that came nearest to the window so far."""
+
+    distance: float
+    step: int = 0
+    figures: dict[str, Any] = field(default_factory=dict)
+    values: list[Any] = field(default_factory=list)
 
 
 def _restore(parameters: list[Any], kept: list[Any]) -> None:
@@ -172,7 +186,7 @@ def _restore(parameters: list[Any], kept: list[Any]) -> None:
 
 def _demonstration_rows(chat: Chat, plan: WarmUp, seed: int) -> Iterator[TokenRow]:
     """Every pass over the demonstrations draws its mistakes anew, so that none can be learned by heart."""
-    passes = min(_MAX_PASSES, -(-plan.max_steps * plan.batch_rows // plan.demonstrations))
+    passes = -(-plan.max_steps * plan.batch_rows // plan.demonstrations)
     for number in range(passes):
         for talk in desk.demonstrations(plan.demonstrations, seed, plan.careless, number):
             yield demonstration_row(chat, talk)
@@ -199,14 +213,18 @@ def demonstration_row(chat: Chat, messages: list[desk.Message]) -> TokenRow:
     return TokenRow(ids, sampled, [0.0] * len(ids))
 
 
-def _check(policy: Policy, adapter: str | None, recipe: Recipe, seed: int, step: int, emit: Emit) -> float:
+def _check(policy: Policy, adapter: str | None, recipe: Recipe, seed: int) -> dict[str, Any]:
+    """Groups of eight attempts at temperature 1 at training tasks that are nobody else's."""
     from onward.training import desk_attempts
 
-    panel = desk.tasks("train", recipe.warm_up.check_attempts, _CHECK_SEED + 1000 * seed + step)
-    found = desk_attempts.attempt(policy, adapter, panel, max_tokens=recipe.max_tokens, seed=seed)
-    rate = desk_attempts.success(found)
-    emit("check", step=step, success=rate, by_kind=desk_attempts.by_kind(found))
-    return rate
+    panel = desk.tasks("train", recipe.warm_up.groups, _CHECK_SEED + seed)
+    groups = [task for task in panel for _ in range(ATTEMPTS_PER_GROUP)]
+    found = desk_attempts.attempt(policy, adapter, groups, max_tokens=recipe.max_tokens, seed=seed)
+    return {
+        "success": desk_attempts.success(found),
+        "by_kind": desk_attempts.by_kind(found),
+        "mixed_share": desk_attempts.mixed_share(found),
+    }
 
 
 def _raw(policy: Policy, recipe: Recipe, seed: int) -> float:
@@ -215,19 +233,6 @@ def _raw(policy: Policy, recipe: Recipe, seed: int) -> float:
     panel = desk.tasks("test", 100)
     found = desk_attempts.attempt(policy, None, panel, max_tokens=recipe.max_tokens, seed=seed)
     return desk_attempts.success(found)
-
-
-def _measure(policy: Policy, recipe: Recipe, seed: int) -> dict[str, Any]:
-    from onward.training import desk_attempts
-
-    panel = desk.tasks("train", recipe.warm_up.groups, _CHECK_SEED + 1000 * seed + 999)
-    groups = [task for task in panel for _ in range(ATTEMPTS_PER_GROUP)]
-    found = desk_attempts.attempt(policy, ADAPTER, groups, max_tokens=recipe.max_tokens, seed=seed)
-    return {
-        "success": desk_attempts.success(found),
-        "by_kind": desk_attempts.by_kind(found),
-        "mixed_share": desk_attempts.mixed_share(found),
-    }
 
 
 def _save(policy: Policy, folder: Path, model: str, seed: int, metrics: dict[str, Any]) -> str:
