@@ -7,14 +7,13 @@ lets a restarted trainer take back its own unfinished job at once: the run befor
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import importlib
 import importlib.util
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
 from onward.errors import ConfigError, MissingExtraError
+from onward.locks import locked
 from onward.serving import base_models
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
@@ -243,15 +243,8 @@ def _write_endpoints(settings: Settings, endpoints: dict[str, Any]) -> None:
     temporary.rename(path)
 
 
-@contextmanager
-def _locked(run_dir: Path) -> Iterator[None]:
-    """One loop per data folder. The kernel frees the lock however the process ends."""
-    run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(run_dir / "lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"{run_dir.parent} is in use by another Onward: stop it, or choose another --dir."
-            ) from None
-        yield
+def _locked(run_dir: Path) -> AbstractContextManager[None]:
+    """One loop per data folder."""
+    return locked(
+        run_dir / "lock", f"{run_dir.parent} is in use by another Onward: stop it, or choose another --dir."
+    )

@@ -280,10 +280,7 @@ class Evidence:
         if event.assigned_at < intake.floor:
             self._ignore("too_late")
             return
-        newest = intake.frontier[event.candidate]
-        intake.frontier[event.candidate] = (
-            event.assigned_at if newest is None else max(newest, event.assigned_at)
-        )
+        intake.reached(event.candidate, event.assigned_at)
         key = _short(event.session_id)
         if intake.judged(key, event.assigned_at):
             if not (gate == "error" and event.kind == "reward"):

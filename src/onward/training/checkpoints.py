@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import struct
 from pathlib import Path
@@ -158,7 +159,7 @@ def commit_key(job_id: str) -> str:
 
 async def fetch(objects: Objects, prefix: str, folder: Path) -> Manifest:
     """Download the checkpoint at ``prefix`` into ``folder`` (absent before) and verify it."""
-    partial = folder.with_name(folder.name + ".partial")
+    partial = partial_of(folder)
     partial.mkdir(parents=True, exist_ok=True)
     for key in await objects.list(prefix + "/"):
         await objects.get_file(key, partial / key.rsplit("/", 1)[1])
@@ -166,6 +167,11 @@ async def fetch(objects: Objects, prefix: str, folder: Path) -> Manifest:
     if not folder.exists():
         partial.rename(folder)
     return manifest
+
+
+def partial_of(folder: Path) -> Path:
+    """Where ``fetch`` gathers the files of ``folder`` before they are verified."""
+    return folder.with_name(folder.name + ".partial")
 
 
 def _sha256_file(path: Path) -> str:
@@ -199,17 +205,19 @@ def _check_safetensors(path: Path) -> None:
             raise TamperedError(
                 f"{path.name} is not safetensors (its header is not JSON): refused."
             ) from None
+    if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
+        raise TamperedError(f"{path.name} is not safetensors (its header is no table): refused.")
     header.pop("__metadata__", None)
     if len(header) > MAX_TENSORS:
         raise TamperedError(f"{path.name} lists {len(header)} tensors: at most {MAX_TENSORS} are accepted.")
     spans = []
     for name, entry in header.items():
-        width = _DTYPE_BYTES.get(entry.get("dtype"))
-        begin, end = entry.get("data_offsets", (0, -1))
-        count = 1
-        for extent in entry.get("shape", [-1]):
-            count *= extent
-        if width is None or count < 0 or end - begin != count * width:
+        width = _DTYPE_BYTES.get(str(entry.get("dtype")))
+        offsets, shape = _whole_numbers(entry.get("data_offsets")), _whole_numbers(entry.get("shape"))
+        if width is None or shape is None or offsets is None or len(offsets) != 2:
+            raise TamperedError(f"Tensor {name!r} in {path.name} is not described as it must be: refused.")
+        begin, end = offsets
+        if end - begin != math.prod(shape) * width:
             raise TamperedError(f"Tensor {name!r} in {path.name} lies about its size: refused.")
         spans.append((begin, end))
     position = 0
@@ -219,6 +227,12 @@ def _check_safetensors(path: Path) -> None:
         position = end
     if position != size - 8 - length:
         raise TamperedError(f"{path.name} is longer or shorter than its header says: refused.")
+
+
+def _whole_numbers(value: Any) -> list[int] | None:
+    """``value`` if it is a list of at most 16 integers ≥ 0, else None."""
+    good = isinstance(value, list) and len(value) <= 16
+    return value if good and all(type(number) is int and 0 <= number < 1 << 48 for number in value) else None
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

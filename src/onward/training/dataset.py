@@ -169,6 +169,8 @@ def _line(
         return "tokens_void"
     if any(record.get("top_p", 1.0) != 1.0 or record.get("top_k") is not None for record in calls):
         return "truncated_support"
+    if any(not record.get("temperature") for record in calls):
+        return "greedy"  # drawn at temperature 0: no distribution, so no gradient
     if not all(provenance.verify(record, signing_key) for record in calls):
         return "bad_signature"
     known: set[str] = set()

@@ -7,6 +7,7 @@ writes is recognised by its epoch.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from pydantic import BaseModel, Field
 from onward.bus import Bucket
 from onward.clock import Clock, utc_text
 from onward.contracts import TrainingRequest, encode, to_document
-from onward.errors import ConflictError, ContractError, IllegalTransitionError
+from onward.errors import ConflictError, ContractError, IllegalTransitionError, TrainingError
 from onward.ids import check_id
 from onward.training.checkpoints import Commit
 
@@ -35,6 +36,10 @@ class JobError(BaseModel):
     code: Literal["OOM", "CONVERGENCE", "DATA", "INFRA", "TIMEOUT", "UNKNOWN"]
     message: str
 
+    @classmethod
+    def of(cls, error: TrainingError) -> JobError:
+        return cls.model_validate({"code": error.code, "message": str(error)})
+
 
 class JobRecord(BaseModel):
     job_id: str
@@ -42,6 +47,8 @@ class JobRecord(BaseModel):
     request: dict[str, Any]
     request_sha256: str
     attempt: int = 0
+    handed_back: int = 0
+    """Attempts that ended by a clean stop of the trainer: they do not count as failed ones."""
     owner: str | None = None
     start_digest: str | None = None
     dataset_sha256: str | None = None
@@ -152,13 +159,45 @@ class JobTable:
             record, revision, "running", owner=owner, attempt=record.attempt + 1, error=None
         )
 
-    async def renew(self, record: JobRecord, revision: int, **changes: Any) -> tuple[JobRecord, int]:
-        """Prove that the owner lives. ConflictError means that the lease is lost."""
-        return await self._write(record, revision, heartbeat=record.heartbeat + 1, **changes)
+    async def renew(
+        self, record: JobRecord, revision: int, *, deadline: float | None = None, **changes: Any
+    ) -> tuple[JobRecord, int]:
+        """Prove that the owner lives, within ``deadline`` seconds. ConflictError: the lease is lost."""
+        return await self._write(
+            record, revision, deadline=deadline, heartbeat=record.heartbeat + 1, **changes
+        )
 
-    async def _write(self, record: JobRecord, revision: int, **changes: Any) -> tuple[JobRecord, int]:
+    async def _write(
+        self, record: JobRecord, revision: int, *, deadline: float | None = None, **changes: Any
+    ) -> tuple[JobRecord, int]:
         changed = record.model_copy(update={**changes, "updated_at": utc_text(self._clock.now())})
-        return changed, await self._bucket.update(key(record.job_id), _dump(changed), revision)
+        patience = {} if deadline is None else {"deadline": deadline}
+        return changed, await self._bucket.update(key(record.job_id), _dump(changed), revision, **patience)
+
+
+class Held:
+    """The record of the job in hand with its newest revision; renewals are serialised by ``lock``."""
+
+    def __init__(
+        self, table: JobTable, record: JobRecord, revision: int, clock: Clock, term: float, started: float
+    ) -> None:
+        """``started``: before the claim was sent, so that this ends before anybody else may begin."""
+        self.record = record
+        self.revision = revision
+        self.lock = asyncio.Lock()
+        self._table = table
+        self._clock = clock
+        self._term = term
+        self._until = started + term
+
+    async def renew(self, **changes: Any) -> None:
+        """Raises ConflictError when it is another's, BusError when NATS was away until it ran out."""
+        async with self.lock:
+            started = self._clock.monotonic()
+            self.record, self.revision = await self._table.renew(
+                self.record, self.revision, deadline=max(0.0, self._until - started), **changes
+            )
+            self._until = started + self._term
 
 
 def _dump(record: JobRecord) -> bytes:

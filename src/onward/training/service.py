@@ -11,32 +11,33 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from onward.bus import Ack, DeadLetter, Message, consume
-from onward.capture import provenance
 from onward.children import child_environment
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingRequest, TrainingStatus, decode, encode, subjects
-from onward.errors import ConflictError, ContractError, TrainingError
+from onward.errors import BusError, ConflictError, ContractError, OnwardError, TrainingError
 from onward.ids import new_id
+from onward.locks import locked
 from onward.telemetry.crashpoints import crashpoint
-from onward.training import checkpoints, dataset, recipes, request
-from onward.training.jobs import JobError, JobRecord, JobTable
-from onward.warehouse import queries
+from onward.training import checkpoints, frozen, recipes, request
+from onward.training.jobs import Held, JobError, JobRecord, JobTable
 
 log = structlog.get_logger(__name__)
 
 IDLE_SECONDS = 0.5
 PROGRESS_SECONDS = 2.0
+AGAIN_SECONDS = 5.0
+"""Between two attempts when a store was away."""
 TERMINAL = ("completed", "failed", "cancelled")
 
 
@@ -68,13 +69,20 @@ class Trainer:
         return dispositions
 
     async def work(self) -> None:
-        """Claim and run queued jobs until cancelled."""
+        """Claim and run queued jobs until cancelled; while NATS is away, wait for it."""
+        while True:
+            try:
+                await self._work()
+            except BusError as error:
+                log.warning("the trainer waits for NATS", reason=str(error))
+                await self.ctx.clock.sleep(IDLE_SECONDS)
+
+    async def _work(self) -> None:
         for record, revision in await self.table.all():
-            if record.state in TERMINAL:
-                continue
             await self._reap(record, revision, grace=0.0 if self._is_mine(record) else None)
         while True:
             claimed = None
+            started = self.ctx.clock.monotonic()
             if not await self._paused():
                 for record, revision in await self.table.queued():
                     with contextlib.suppress(ConflictError):
@@ -85,57 +93,63 @@ class Trainer:
                     await self._reap(record, revision, grace=None)
                 await self.ctx.clock.sleep(IDLE_SECONDS)
                 continue
-            await self._run(*claimed)
+            await self._run(Held(self.table, *claimed, self.ctx.clock, self._term, started))
+
+    @property
+    def _term(self) -> float:
+        return self.ctx.settings.training.lease_seconds
 
     async def _paused(self) -> bool:
         entry = await self.ctx.bus.bucket("rl_control").get("learning")
         return bool(entry and json.loads(entry.value).get("paused"))
 
     def _is_mine(self, record: JobRecord) -> bool:
-        """Owned by an earlier run on this data folder, which the folder's lock says is dead."""
-        return (record.owner or "").split(":")[0] == self.node and record.owner != self.owner
+        """Owned by a run on this data folder that is over: its lock says so, or it was this very one."""
+        return (record.owner or "").split(":")[0] == self.node
 
     async def _reap(self, record: JobRecord, revision: int, grace: float | None) -> None:
-        """Requeue a running job whose owner is gone: its revision stood still for a whole lease."""
-        if record.state != "running" or record.owner == self.owner:
+        """Requeue a running job whose owner is gone: its revision stood still for a whole lease.
+
+        Only called with no job in hand, so what this run still owns is one that it had to let go.
+        """
+        if record.state != "running":
             return
         now = self.ctx.clock.monotonic()
         known, since = self._seen.get(record.job_id, (-1, now))
         if known != revision:
             self._seen[record.job_id] = (revision, now)
             since = now
-        limit = self.ctx.settings.training.lease_seconds if grace is None else grace
-        if now - since < limit:
+        if now - since < (self._term if grace is None else grace):
             return
         with contextlib.suppress(ConflictError):
-            if record.attempt >= self.ctx.settings.training.max_attempts:
-                error = JobError(
-                    code="INFRA", message=f"The worker died {record.attempt} times; the job was given up."
-                )
-                await self._finish(record, revision, "failed", error=error)
-            else:
-                await self.table.move(record, revision, "queued", owner=None)
-                log.warning("job requeued, its worker died", job_id=record.job_id, attempt=record.attempt)
+            await self._again(
+                record, revision, JobError(code="INFRA", message="The worker died and the job was given up.")
+            )
 
-    async def _run(self, record: JobRecord, revision: int) -> None:
+    async def _again(self, record: JobRecord, revision: int, why: JobError) -> None:
+        """Back to the queue for the next attempt; failed once there were as many as allowed."""
+        attempts = record.attempt - record.handed_back
+        if attempts >= self.ctx.settings.training.max_attempts:
+            message = f"{why.message} This was attempt {attempts} of {attempts}."
+            await self._fail(record, revision, JobError(code=why.code, message=message))
+            return
+        await self.table.move(record, revision, "queued", owner=None)
+        log.warning("job queued again", job_id=record.job_id, attempt=record.attempt, reason=why.message)
+
+    async def _run(self, lease: Held) -> None:
         """One attempt, from freezing the data to the commit."""
-        lease = _Held(self.table, record, revision)
         renewing = asyncio.create_task(self._renew(lease))
         work = asyncio.create_task(self._attempt(lease))
         try:
-            await self.announce(record)
             await asyncio.wait({renewing, work}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():  # the lease is lost: another worker owns the job now
-                log.warning("job lease lost", job_id=record.job_id)
+            if not work.done():  # the lease is lost: another worker owns the job now, or soon may
+                log.warning("job lease lost", job_id=lease.record.job_id)
                 return
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
-            try:
-                commit, done = work.result()
-            except TrainingError as error:
-                await self._fail(lease, error)
-                return
-            await self._complete(lease, commit, done)
+            async with lease.lock:  # never in the middle of a renewal: its revision would be unknown
+                renewing.cancel()
+            await self._conclude(lease, work)
+        except ConflictError:
+            log.warning("job lease lost", job_id=lease.record.job_id)
         except asyncio.CancelledError:
             await self._hand_back(lease, renewing, work)
             raise
@@ -144,33 +158,51 @@ class Trainer:
                 task.cancel()
             await asyncio.gather(renewing, work, return_exceptions=True)
 
-    async def _hand_back(self, lease: _Held, *tasks: asyncio.Task[Any]) -> None:
+    async def _conclude(self, lease: Held, work: asyncio.Task[tuple[checkpoints.Commit, Any]]) -> None:
+        """Write down how an attempt ended. Raises ConflictError when the job is another's by now."""
+        try:
+            commit, done = work.result()
+        except _ChildDiedError as error:
+            await self._again(lease.record, lease.revision, JobError.of(error))
+        except TrainingError as error:
+            await self._fail(lease.record, lease.revision, JobError.of(error))
+        except ConflictError:
+            raise
+        except OnwardError as error:  # a store is away or holds something wrong: perhaps not next time
+            await self._again(lease.record, lease.revision, JobError(code="INFRA", message=str(error)))
+            await self.ctx.clock.sleep(AGAIN_SECONDS)
+        else:
+            await self._complete(lease, commit, done)
+
+    async def _hand_back(self, lease: Held, *tasks: asyncio.Task[Any]) -> None:
         """A clean stop returns the job to the queue, so that a restart need not wait for the lease."""
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(Exception):
             if lease.record.state == "running":
-                await self.table.move(lease.record, lease.revision, "queued", owner=None)
+                back = lease.record.handed_back + 1
+                await self.table.move(lease.record, lease.revision, "queued", owner=None, handed_back=back)
 
-    async def _renew(self, lease: _Held) -> None:
-        """Returns when the lease is lost."""
+    async def _renew(self, lease: Held) -> None:
+        """Returns when the lease is lost, or ran out because NATS was away: the work must end then."""
         while True:
-            await self.ctx.clock.sleep(self.ctx.settings.training.lease_seconds / 3)
+            await self.ctx.clock.sleep(self._term / 3)
             try:
                 await lease.renew()
-            except ConflictError:
+            except (ConflictError, BusError):
                 return
 
-    async def _attempt(self, lease: _Held) -> tuple[checkpoints.Commit, dict[str, Any]]:
+    async def _attempt(self, lease: Held) -> tuple[checkpoints.Commit, dict[str, Any]]:
         record = lease.record
+        await self.announce(record)
         asked = TrainingRequest.model_validate(record.request)
         request.check(asked, self.ctx.settings)
         folder = self.ctx.settings.data_dir / "jobs" / record.job_id
         folder.mkdir(parents=True, exist_ok=True)
-        frozen = await self._prepare(lease, asked, folder)
+        made = await self._prepare(lease, asked, folder)
         crashpoint("training.frozen")
-        done = await self._compute(lease, folder, frozen)
+        done = await self._compute(lease, folder, made)
         checkpoint = folder / "checkpoint"
         manifest = checkpoints.verify(checkpoint)
         crashpoint("training.before_upload")
@@ -183,98 +215,26 @@ class Trainer:
         crashpoint("training.after_commit")
         return commit, done
 
-    async def _prepare(self, lease: _Held, asked: TrainingRequest, folder: Path) -> dict[str, Any]:
-        """Freeze data and start policy into ``folder``, or return what an earlier attempt froze."""
-        marker = folder / "frozen.json"
-        if marker.exists():
-            frozen: dict[str, Any] = json.loads(marker.read_bytes())
-        else:
-            current = await self._current_policy()
-            settings = self.ctx.settings
-            made = await asyncio.to_thread(
-                dataset.freeze,
-                await self._scored(asked, current["model_digest"]),
-                folder,
-                policy_digest=current["model_digest"],
-                signing_key=provenance.load_key(settings.run_dir),
-                sample_size=asked.training_config.dataset.sample_size,
-                max_unscored_share=settings.training.max_unscored_share,
-                return_from=settings.training.return_from,
-                filters=_filters(asked),
-                groups=asked.training_config.algorithm == "rloo",
-            )
-            if current["object_prefix"]:
-                shutil.rmtree(folder / "adapter", ignore_errors=True)
-                await checkpoints.fetch(self.ctx.objects, current["object_prefix"], folder / "adapter")
-            frozen = {
-                "start_digest": current["adapter_digest"],
-                "dataset_sha256": made.sha256,
-                "samples": made.samples,
-                "excluded": dict(made.excluded),
-            }
-            marker.write_text(json.dumps(frozen))
+    async def _prepare(self, lease: Held, asked: TrainingRequest, folder: Path) -> dict[str, Any]:
+        """Freeze data and start policy into ``folder``, and say in ``spec.json`` what to compute."""
+        made = await frozen.freeze(self.ctx, asked, folder)
         spec = request.resolve(
             asked,
             self.ctx.settings,
             recipes.for_model(asked.training_config.base_model),
             model_folder=str(self.ctx.base_model),
-            start_digest=frozen["start_digest"],
+            start_digest=made["start_digest"],
             epoch=lease.record.attempt,
         )
         (folder / "spec.json").write_text(spec.model_dump_json(indent=1))
         await lease.renew(
-            start_digest=frozen["start_digest"],
-            dataset_sha256=frozen["dataset_sha256"],
-            samples=frozen["samples"],
+            start_digest=made["start_digest"],
+            dataset_sha256=made["dataset_sha256"],
+            samples=made["samples"],
         )
-        return frozen
+        return made
 
-    async def _current_policy(self) -> dict[str, Any]:
-        """Digests and checkpoint of the policy that serves now.
-
-        ``model_digest`` names it in generation records; ``adapter_digest`` is None and ``object_prefix``
-        empty for the base model alone, which is trained into a new adapter.
-        """
-        entry = await self.ctx.bus.bucket("rl_releases").get("desired")
-        if entry is None:
-            raise TrainingError(
-                "DATA", "No policy serves yet, so there is nothing to train: release one first."
-            )
-        arms = json.loads(entry.value)["arms"]
-        arm = next((arm for arm in arms if arm["arm"] == "current"), arms[0])
-        model = await self.ctx.bus.bucket("rl_models").get(arm["model_id"].replace(".", "_"))
-        prefix = json.loads(model.value)["object_prefix"] if model else None
-        digest = arm["adapter_digest"] or arm.get("model_digest")
-        if digest is None:
-            raise TrainingError(
-                "DATA",
-                f"No engine has said which base model {arm['model_id']!r} is, so its work cannot be told "
-                f"from another's: start the gateway and ask again.",
-            )
-        return {
-            "model_digest": digest,
-            "adapter_digest": arm["adapter_digest"],
-            "object_prefix": prefix,
-            "model_id": arm["model_id"],
-        }
-
-    async def _scored(self, asked: TrainingRequest, digest: str) -> list[dataset.Scored]:
-        """Newest first, so that ``sample_size`` keeps what the policy did last."""
-        found = await queries.trajectories_for_training(
-            self.ctx.warehouse,
-            model_digests=[digest],
-            since=(_filters(asked).get("date_range") or {}).get("start"),
-            limit=2 * asked.training_config.dataset.sample_size,
-        )
-        return [
-            dataset.Scored(
-                trajectory=json.loads(row["payload"]),
-                reward=json.loads(row["reward_payload"]) if row["reward_payload"] else None,
-            )
-            for row in found
-        ]
-
-    async def _compute(self, lease: _Held, folder: Path, frozen: dict[str, Any]) -> dict[str, Any]:
+    async def _compute(self, lease: Held, folder: Path, made: dict[str, Any]) -> dict[str, Any]:
         """Run the child to its end and return its ``done`` event."""
         threads = self.ctx.settings.model.threads or os.cpu_count() or 1
         logs = self.ctx.settings.data_dir / "logs"
@@ -304,14 +264,14 @@ class Trainer:
                     os.killpg(child.pid, signal.SIGKILL)
                 await child.wait()
         if result is None:
-            raise TrainingError(
+            raise _ChildDiedError(
                 "OOM" if code == -signal.SIGKILL else "UNKNOWN",
                 f"The training process ended with code {code} and no result: "
                 f"see logs/job-{lease.record.job_id}.log.",
             )
-        return {**result, "samples": frozen["samples"], "excluded": frozen["excluded"]}
+        return {**result, "samples": made["samples"], "excluded": made["excluded"]}
 
-    async def _progress(self, lease: _Held, event: dict[str, Any]) -> None:
+    async def _progress(self, lease: Held, event: dict[str, Any]) -> None:
         total, step = event["total_steps"], event["step"]
         epochs = event["total_epochs"]
         progress = {
@@ -322,13 +282,13 @@ class Trainer:
             "percent_complete": 100.0 * step / total,
             "eta_seconds": event["elapsed"] / max(1, step) * (total - step),
         }
-        with contextlib.suppress(ConflictError):  # the renewer will notice a lost lease
+        with contextlib.suppress(ConflictError, BusError):  # the renewer will notice a lost lease
             await lease.renew(progress={**progress, "metrics": event["metrics"]})
         await self._publish(
             lease.record, f"step-{step}", progress=progress, metrics={"current": event["metrics"]}
         )
 
-    async def _complete(self, lease: _Held, commit: checkpoints.Commit, done: dict[str, Any]) -> None:
+    async def _complete(self, lease: Held, commit: checkpoints.Commit, done: dict[str, Any]) -> None:
         record = await self._finish(
             lease.record, lease.revision, "completed", commit=commit, progress={"metrics": done["metrics"]}
         )
@@ -337,13 +297,10 @@ class Trainer:
         self.ctx.metrics.training_samples.set(done["samples"])
         log.info("job completed", job_id=record.job_id, seconds=round(seconds, 1), samples=done["samples"])
 
-    async def _fail(self, lease: _Held, error: TrainingError) -> None:
-        code: Any = error.code
-        await self._finish(
-            lease.record, lease.revision, "failed", error=JobError(code=code, message=str(error))
-        )
+    async def _fail(self, record: JobRecord, revision: int, error: JobError) -> None:
+        await self._finish(record, revision, "failed", error=error)
         await self.ctx.alerts.raise_(
-            "training_failed", str(error), severity="warning", job_id=lease.record.job_id
+            "training_failed", error.message, severity="warning", job_id=record.job_id
         )
 
     async def _finish(self, record: JobRecord, revision: int, state: Any, **changes: Any) -> JobRecord:
@@ -384,26 +341,19 @@ class Trainer:
                 await self.announce(record)
 
 
-class _Held:
-    """The record of the job in hand with its newest revision; renewals are serialised."""
-
-    def __init__(self, table: JobTable, record: JobRecord, revision: int) -> None:
-        self.record = record
-        self.revision = revision
-        self._table = table
-        self._lock = asyncio.Lock()
-
-    async def renew(self, **changes: Any) -> None:
-        async with self._lock:
-            self.record, self.revision = await self._table.renew(self.record, self.revision, **changes)
+class _ChildDiedError(TrainingError):
+    """The job child ended without a result: the next attempt goes on from its last state."""
 
 
 async def run(ctx: Context) -> None:
-    """Take requests and run jobs until cancelled."""
-    trainer = Trainer(ctx)
-    await trainer.reannounce()
-    ctx.ready["trainer"] = True
-    async with asyncio.TaskGroup() as group:
+    """Take requests and run jobs until cancelled. Raises ConfigError beside another trainer on the folder."""
+    busy = "Another trainer runs on this data folder: stop it, or give this one a folder of its own (--dir)."
+    async with AsyncExitStack() as stack:
+        stack.enter_context(locked(ctx.settings.run_dir / "trainer.lock", busy))
+        trainer = Trainer(ctx)
+        await trainer.reannounce()
+        ctx.ready["trainer"] = True
+        group = await stack.enter_async_context(asyncio.TaskGroup())
         group.create_task(
             consume(
                 ctx.bus,
@@ -422,10 +372,6 @@ async def _events(child: asyncio.subprocess.Process) -> AsyncIterator[dict[str, 
     async for line in child.stdout:
         with contextlib.suppress(ValueError):
             yield json.loads(line)
-
-
-def _filters(asked: TrainingRequest) -> dict[str, Any]:
-    return asked.training_config.dataset.model_dump().get("filter") or {}
 
 
 def _node_id(run_dir: Path) -> str:

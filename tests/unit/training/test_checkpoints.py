@@ -77,10 +77,15 @@ def test_a_pickle_under_a_harmless_name_is_refused_by_content(folder: Path) -> N
             "overlap",
         ),
         ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, "longer or shorter"),
+        ({"a": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}}, "not described"),
+        ({"a": {"dtype": "F32", "shape": ["1"], "data_offsets": [0, 4]}}, "not described"),
+        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": 4}}, "not described"),
+        ({"a": [1]}, "no table"),
+        ([1], "no table"),
     ],
 )
 def test_a_lying_header_is_refused_before_any_library_reads_it(
-    folder: Path, header: dict[str, object], sentence: str
+    folder: Path, header: object, sentence: str
 ) -> None:
     text = json.dumps(header).encode()
     (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 4)

@@ -168,3 +168,16 @@ def test_the_requests_filter_is_applied_by_name(tmp_path: Path) -> None:
     early = {"date_range": {"end": datetime(2026, 2, 1, tzinfo=UTC)}}
     with pytest.raises(TrainingError, match="4 outside_dates"):
         _freeze(tmp_path, scored, filters=early)
+
+
+def test_greedy_answers_are_left_out_and_do_not_fail_the_job(tmp_path: Path) -> None:
+    frozen = _freeze(
+        tmp_path,
+        [
+            _scored("a", _sampling()),
+            _scored("b", _sampling(), success=False),
+            _scored("greedy", _sampling(temperature=0.0)),
+        ],
+    )
+    assert frozen.sources == ("a", "b")
+    assert frozen.excluded == {"greedy": 1}

@@ -1,0 +1,25 @@
+"""Locks on a data folder: one process at a time does what only one may do there.
+
+The kernel frees a lock however its holder ends, so a lock that can be had says that the run before is dead.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from onward.errors import ConfigError
+
+
+@contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Hold the lock file ``path``. Raises ConfigError with the sentence ``busy`` when another holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(path, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(busy) from None
+        yield

@@ -1,0 +1,133 @@
+"""What a job starts from, put into its folder once: the dataset, the adapter that serves, the marker.
+
+Know before changing: ``frozen.json`` is written last and whole. Where it stands, an earlier attempt froze
+everything, and later ones must train on exactly that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from onward.capture import provenance
+from onward.context import Context
+from onward.contracts import TrainingRequest
+from onward.errors import TamperedError, TrainingError
+from onward.training import checkpoints, dataset
+from onward.warehouse import queries
+
+MARKER = "frozen.json"
+
+
+async def freeze(ctx: Context, asked: TrainingRequest, folder: Path) -> dict[str, Any]:
+    """``{start_digest, dataset_sha256, samples, excluded}``: as an earlier attempt left it, or made now.
+
+    Raises TrainingError("DATA") when there is nothing to train on, TamperedError when the stored adapter
+    is not the one that serves.
+    """
+    marker = folder / MARKER
+    if marker.exists():
+        return json.loads(marker.read_bytes())
+    current = await _current_policy(ctx)
+    settings = ctx.settings
+    made = await asyncio.to_thread(
+        dataset.freeze,
+        await _scored(ctx, asked, current["model_digest"]),
+        folder,
+        policy_digest=current["model_digest"],
+        signing_key=provenance.load_key(settings.run_dir),
+        sample_size=asked.training_config.dataset.sample_size,
+        max_unscored_share=settings.training.max_unscored_share,
+        return_from=settings.training.return_from,
+        filters=_filters(asked),
+        groups=asked.training_config.algorithm == "rloo",
+    )
+    if current["adapter_digest"] is not None:
+        await _fetch_start(ctx, current, folder / "adapter")
+    frozen = {
+        "start_digest": current["adapter_digest"],
+        "dataset_sha256": made.sha256,
+        "samples": made.samples,
+        "excluded": dict(made.excluded),
+    }
+    _write_whole(marker, json.dumps(frozen).encode())
+    return frozen
+
+
+async def _fetch_start(ctx: Context, current: dict[str, Any], folder: Path) -> None:
+    """The adapter that serves, from nothing: what a dead attempt left half-way is thrown away."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(checkpoints.partial_of(folder), ignore_errors=True)
+    manifest = await checkpoints.fetch(ctx.objects, current["object_prefix"], folder)
+    if manifest.adapter_digest != current["adapter_digest"]:
+        raise TamperedError(
+            f"The checkpoint of {current['model_id']} is {manifest.adapter_digest[:12]} where "
+            f"{current['adapter_digest'][:12]} serves: it must not be trained from."
+        )
+
+
+async def _current_policy(ctx: Context) -> dict[str, Any]:
+    """Digests and checkpoint of the policy that serves now.
+
+    ``model_digest`` names it in generation records; ``adapter_digest`` is None and ``object_prefix``
+    empty for the base model alone, which is trained into a new adapter.
+    """
+    entry = await ctx.bus.bucket("rl_releases").get("desired")
+    if entry is None:
+        raise TrainingError("DATA", "No policy serves yet, so there is nothing to train: release one first.")
+    arms = json.loads(entry.value)["arms"]
+    arm = next((arm for arm in arms if arm["arm"] == "current"), arms[0])
+    model = await ctx.bus.bucket("rl_models").get(arm["model_id"].replace(".", "_"))
+    prefix = json.loads(model.value)["object_prefix"] if model else None
+    digest = arm["adapter_digest"] or arm.get("model_digest")
+    if digest is None:
+        raise TrainingError(
+            "DATA",
+            f"No engine has said which base model {arm['model_id']!r} is, so its work cannot be told "
+            f"from another's: start the gateway and ask again.",
+        )
+    if arm["adapter_digest"] is not None and not prefix:
+        raise TrainingError(
+            "DATA", f"{arm['model_id']!r} serves but has no checkpoint on record: it cannot be trained from."
+        )
+    return {
+        "model_digest": digest,
+        "adapter_digest": arm["adapter_digest"],
+        "object_prefix": prefix,
+        "model_id": arm["model_id"],
+    }
+
+
+async def _scored(ctx: Context, asked: TrainingRequest, digest: str) -> list[dataset.Scored]:
+    """Newest first, so that ``sample_size`` keeps what the policy did last."""
+    found = await queries.trajectories_for_training(
+        ctx.warehouse,
+        model_digests=[digest],
+        since=(_filters(asked).get("date_range") or {}).get("start"),
+        limit=2 * asked.training_config.dataset.sample_size,
+    )
+    return [
+        dataset.Scored(
+            trajectory=json.loads(row["payload"]),
+            reward=json.loads(row["reward_payload"]) if row["reward_payload"] else None,
+        )
+        for row in found
+    ]
+
+
+def _filters(asked: TrainingRequest) -> dict[str, Any]:
+    return asked.training_config.dataset.model_dump().get("filter") or {}
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """All of ``data`` or nothing, whatever dies when."""
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.rename(path)

@@ -1,0 +1,197 @@
+"""A job always ends up somewhere: done, failed with a reason, or in the queue again; and never runs twice."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onward import config
+from onward.bus import Entry
+from onward.clock import ManualClock
+from onward.contracts import TrainingRequest
+from onward.errors import BusError, ConfigError, ConflictError, ObjectError, TamperedError, TrainingError
+from onward.telemetry.metrics import Metrics
+from onward.training import checkpoints, frozen, service
+from onward.training.jobs import JobRecord
+from onward.warehouse import Objects
+
+
+class Bucket:
+    """Compare-and-set in memory; while ``away`` every call fails as it does after its deadline."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, tuple[bytes, int]] = {}
+        self.away = False
+
+    def _check(self) -> None:
+        if self.away:
+            raise BusError("NATS is away.")
+
+    async def get(self, key: str) -> Entry | None:
+        self._check()
+        return Entry(key, *self.data[key]) if key in self.data else None
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        self._check()
+        return sorted(key for key in self.data if key.startswith(prefix))
+
+    async def create(self, key: str, value: bytes) -> int:
+        self.data[key] = (value, 1)
+        return 1
+
+    async def update(self, key: str, value: bytes, revision: int, *, deadline: float = 30.0) -> int:
+        self._check()
+        if self.data[key][1] != revision:
+            raise ConflictError("It changed.")
+        self.data[key] = (value, revision + 1)
+        return revision + 1
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.clock = ManualClock()
+        self.buckets: dict[str, Bucket] = {}
+        self.alerts: list[str] = []
+        self.settings = config.load(environ={}, overrides={"data_dir": folder})
+        self.ctx: Any = SimpleNamespace(
+            settings=self.settings,
+            clock=self.clock,
+            bus=SimpleNamespace(bucket=self.bucket, publish=self._publish),
+            metrics=Metrics(),
+            alerts=SimpleNamespace(raise_=self._alert),
+        )
+
+    def bucket(self, name: str) -> Bucket:
+        return self.buckets.setdefault(name, Bucket())
+
+    async def _publish(self, subject: str, data: bytes, *, msg_id: str) -> None:
+        """Published."""
+
+    async def _alert(self, kind: str, message: str, **facts: Any) -> None:
+        self.alerts.append(kind)
+
+    @property
+    def job(self) -> JobRecord:
+        return JobRecord.model_validate_json(self.bucket("rl_jobs").data["job.job-1"][0])
+
+    @asynccontextmanager
+    async def trainer(self, attempt: Callable[..., Any]) -> AsyncIterator[asyncio.Task[None]]:
+        trainer = service.Trainer(self.ctx)
+        trainer._attempt = attempt  # type: ignore[method-assign]
+        task = asyncio.create_task(trainer.work())
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    asked = TrainingRequest.model_validate(
+        {
+            "training_job_id": "job-1",
+            "timestamp": "2026-01-01T00:00:00Z",
+            "requester": "tests",
+            "trigger_reason": "threshold_reached",
+            "training_config": {
+                "algorithm": "reinforce",
+                "base_model": "tiny",
+                "dataset": {"source": "clickhouse", "sample_size": 10},
+                "hyperparameters": {"learning_rate": 1e-3, "batch_size": 8, "epochs": 1},
+            },
+        }
+    )
+    await service.Trainer(made.ctx).table.intake(asked)
+    return made
+
+
+async def _for_ever(lease: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+async def test_a_job_whose_lease_ran_out_while_nats_was_away_is_run_again_by_the_same_trainer(
+    world: World,
+) -> None:
+    async with world.trainer(_for_ever) as task:
+        await world.clock.advance(1.0)
+        assert (world.job.state, world.job.attempt) == ("running", 1)
+        world.bucket("rl_jobs").away = True
+        await world.clock.advance(60.0)
+        world.bucket("rl_jobs").away = False
+        await world.clock.advance(5.0)
+        assert not task.done()
+        assert (world.job.state, world.job.attempt) == ("running", 2)
+
+
+async def test_a_child_that_dies_is_started_again_until_the_attempts_are_used_up(world: World) -> None:
+    async def dies(lease: Any) -> Any:
+        raise service._ChildDiedError("OOM", "The training process ended with code -9 and no result.")
+
+    async with world.trainer(dies):
+        await world.clock.advance(30.0)
+    assert (world.job.state, world.job.attempt) == ("failed", 3)
+    assert world.job.error is not None and world.job.error.code == "OOM"
+    assert world.alerts == ["training_failed"]
+
+
+async def test_a_store_that_is_away_for_a_moment_fails_no_job_and_no_role(world: World) -> None:
+    async def away(lease: Any) -> Any:
+        if lease.record.attempt == 1:
+            raise ObjectError("The object store is away.")
+        await asyncio.Event().wait()
+
+    async with world.trainer(away) as task:
+        await world.clock.advance(10.0)
+        assert not task.done()
+        assert (world.job.state, world.job.attempt, world.alerts) == ("running", 2, [])
+
+
+async def test_a_request_that_cannot_be_met_fails_at_once(world: World) -> None:
+    async def refused(lease: Any) -> Any:
+        raise TrainingError("DATA", "Nothing to train on.")
+
+    async with world.trainer(refused):
+        await world.clock.advance(10.0)
+    assert (world.job.state, world.job.attempt) == ("failed", 1)
+
+
+async def test_clean_stops_do_not_use_up_the_attempts(world: World) -> None:
+    for _ in range(5):
+        async with world.trainer(_for_ever):
+            await world.clock.advance(1.0)
+        assert world.job.state == "queued"
+    async with world.trainer(_for_ever):
+        await world.clock.advance(1.0)
+    assert (world.job.state, world.job.attempt, world.job.handed_back) == ("queued", 6, 6)
+
+
+async def test_a_second_trainer_on_the_same_folder_is_refused_before_it_takes_the_first_ones_job(
+    world: World,
+) -> None:
+    held = service.locked(world.settings.run_dir / "trainer.lock", "busy")
+    with held, pytest.raises(ConfigError, match="Another trainer"):
+        await service.run(world.ctx)
+    assert world.job.state == "queued"
+
+
+async def test_a_stored_adapter_that_is_not_the_one_that_serves_is_not_trained_from(tmp_path: Path) -> None:
+    made = tmp_path / "checkpoint"
+    made.mkdir()
+    (made / "adapter_config.json").write_text("{}")
+    (made / "adapter_model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    manifest = checkpoints.write_manifest(made, job_id="j", epoch=1, base_digest="base")
+    objects = Objects.open(tmp_path / "objects")
+    prefix = await checkpoints.upload(objects, made, job_id="j", epoch=1)
+    ctx: Any = SimpleNamespace(objects=objects)
+    current = {"model_id": "m", "object_prefix": prefix, "adapter_digest": manifest.adapter_digest}
+    await frozen._fetch_start(ctx, current, tmp_path / "start")
+    assert json.loads((tmp_path / "start" / "manifest.json").read_text())["job_id"] == "j"
+    with pytest.raises(TamperedError, match="must not be trained from"):
+        await frozen._fetch_start(ctx, {**current, "adapter_digest": "f" * 64}, tmp_path / "start")
