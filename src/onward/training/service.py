@@ -131,7 +131,8 @@ class Trainer:
         attempts = record.attempt - record.handed_back
         if attempts >= self.ctx.settings.training.max_attempts:
             message = f"{why.message} This was attempt {attempts} of {attempts}."
-            await self._fail(record, revision, JobError(code=why.code, message=message))
+            error = JobError(code=why.code, message=message)
+            await self._finish(record, revision, "failed", error=error)
             return
         await self.table.move(record, revision, "queued", owner=None)
         log.warning("job queued again", job_id=record.job_id, attempt=record.attempt, reason=why.message)
@@ -165,7 +166,7 @@ class Trainer:
         except _ChildDiedError as error:
             await self._again(lease.record, lease.revision, JobError.of(error))
         except TrainingError as error:
-            await self._fail(lease.record, lease.revision, JobError.of(error))
+            await self._finish(lease.record, lease.revision, "failed", error=JobError.of(error))
         except ConflictError:
             raise
         except OnwardError as error:  # a store is away or holds something wrong: perhaps not next time
@@ -296,12 +297,6 @@ class Trainer:
         self.ctx.metrics.training_duration.observe(seconds)
         self.ctx.metrics.training_samples.set(done["samples"])
         log.info("job completed", job_id=record.job_id, seconds=round(seconds, 1), samples=done["samples"])
-
-    async def _fail(self, record: JobRecord, revision: int, error: JobError) -> None:
-        await self._finish(record, revision, "failed", error=error)
-        await self.ctx.alerts.raise_(
-            "training_failed", error.message, severity="warning", job_id=record.job_id
-        )
 
     async def _finish(self, record: JobRecord, revision: int, state: Any, **changes: Any) -> JobRecord:
         record, _ = await self.table.move(record, revision, state, **changes)
