@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from onward.context import Context
 from onward.envs import desk
+from onward.errors import EngineError
 from onward.release.checks import CheckResult, Complete, run_checks
 from onward.serving.engines import Engine, wire
 from onward.serving.engines.local import LocalEngine
@@ -125,6 +126,7 @@ class EngineSuite:
         self._ctx = ctx
         self._folders = ctx.settings.data_dir / "models" / "candidates"
         self._engine = LocalEngine(wire.socket_path(ctx.settings.run_dir))
+        self._loaded: set[str] = set()
         self._max_tokens = recipes.for_model(ctx.settings.model.base).max_tokens
 
     async def base_digest(self) -> str:
@@ -140,6 +142,7 @@ class EngineSuite:
             await checkpoints.fetch(self._ctx.objects, object_prefix, folder)
         await asyncio.to_thread(verify_adapter, folder, digest)
         await self._engine.load_adapter(digest, folder)
+        self._loaded.add(digest)
 
     async def run_suite(self, digest: str | None) -> list[TaskResult]:
         size = self._ctx.settings.release.suite_size
@@ -152,5 +155,8 @@ class EngineSuite:
         return await run_checks(complete)
 
     async def finish(self) -> None:
-        """Let go of what ``prepare`` loaded."""
+        """Let go of what ``prepare`` loaded; an engine that is away holds nothing."""
+        while self._loaded:
+            with suppress(EngineError):
+                await self._engine.unload_adapter(self._loaded.pop())
         await self._engine.close()

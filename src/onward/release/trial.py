@@ -52,13 +52,16 @@ class Trial:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self, record: ReleaseRecord) -> dict[str, Any]:
-        for model in (record.current, record.candidate):
-            await self._suite.prepare(model.adapter_digest, model.object_prefix)
-        return await validation.validate(
-            record.candidate.adapter_digest,
-            record.current.adapter_digest,
-            self._suite.run_suite,
-            self._suite.run_checks,
-            suite=self._settings.suite,
-            min_delta=self._settings.min_delta,
-        )
+        try:
+            for model in (record.current, record.candidate):
+                await self._suite.prepare(model.adapter_digest, model.object_prefix)
+            return await validation.validate(
+                record.candidate.adapter_digest,
+                record.current.adapter_digest,
+                self._suite.run_suite,
+                self._suite.run_checks,
+                suite=self._settings.suite,
+                min_delta=self._settings.min_delta,
+            )
+        finally:
+            await self._suite.finish()

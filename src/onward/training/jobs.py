@@ -56,6 +56,8 @@ class JobRecord(BaseModel):
     commit: Commit | None = None
     error: JobError | None = None
     skip_validation: bool = False
+    announced: bool = False
+    """Whether the event of its last state is surely on the stream."""
     heartbeat: int = 0
     """Counts renewals: a lease is alive while the revision of this record moves."""
     created_at: str
@@ -153,6 +155,10 @@ class JobTable:
         if state not in TRANSITIONS[record.state]:
             raise IllegalTransitionError(f"Job {record.job_id} is {record.state} and cannot become {state}.")
         return await self._write(record, revision, state=state, **changes)
+
+    async def mark_announced(self, record: JobRecord, revision: int) -> None:
+        """Note that the world knows how the job ended."""
+        await self._write(record, revision, announced=True)
 
     async def claim(self, record: JobRecord, revision: int, owner: str) -> tuple[JobRecord, int]:
         return await self.move(

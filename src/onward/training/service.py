@@ -299,11 +299,15 @@ class Trainer:
         log.info("job completed", job_id=record.job_id, seconds=round(seconds, 1), samples=done["samples"])
 
     async def _finish(self, record: JobRecord, revision: int, state: Any, **changes: Any) -> JobRecord:
-        record, _ = await self.table.move(record, revision, state, **changes)
+        record, revision = await self.table.move(record, revision, state, **changes)
         crashpoint("training.finished")
         self.ctx.metrics.training_jobs.labels(status=state).inc()
-        await self.announce(record)
+        await self._announce_end(record, revision)
         return record
+
+    async def _announce_end(self, record: JobRecord, revision: int) -> None:
+        await self.announce(record)
+        await self.table.mark_announced(record, revision)
 
     async def announce(self, record: JobRecord) -> None:
         """Publish the record's state. The same state of the same attempt has the same message id."""
@@ -330,9 +334,13 @@ class Trainer:
         )
 
     async def reannounce(self) -> None:
-        """After a crash between a state change and its event: the server drops what it already has."""
-        for record, _ in await self.table.all():
-            if record.state in TERMINAL or record.attempt == 0:
+        """After a crash between a state change and its event. What was announced stays silent: a repeat
+        after the dedupe window would be news to everybody."""
+        for record, revision in await self.table.all():
+            if record.state in TERMINAL:
+                if not record.announced:
+                    await self._announce_end(record, revision)
+            elif record.attempt == 0:
                 await self.announce(record)
 
 

@@ -4,7 +4,7 @@ outcome stream, a gateway that follows desired state, a clock that moves only by
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,8 @@ class FakeSuite:
     refusals: dict[str | None, int]
     error: Exception | None = None
     runs: int = 0
+    held: set[str | None] = field(default_factory=set)
+    """Digests that were prepared and not let go again."""
     base: str | None = None
     """Digest that the engine gives of its base model; None: the engine is away."""
 
@@ -104,9 +106,10 @@ class FakeSuite:
         return self.base
 
     async def finish(self) -> None:
-        """Nothing is held."""
+        self.held.clear()
 
     async def prepare(self, digest: str | None, object_prefix: str) -> None:
+        self.held.add(digest)
         if self.error is not None:
             raise self.error
 

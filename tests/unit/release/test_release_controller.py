@@ -316,6 +316,17 @@ async def test_a_candidate_of_an_older_start_is_rejected():
     assert (world.record.reason or "").startswith("stale_start")
 
 
+@pytest.mark.parametrize("error", [None, TamperedError("It does not match its manifest.")])
+async def test_what_a_validation_loaded_into_the_engine_is_let_go_again(error):
+    world = World(**QUICK)
+    await world.install()
+    world.suite.error = error
+    await world.job("job-1", "d1")
+    await world.run(5)
+    assert world.record.job_id == "job-1" and str(world.record.state) == ("rejected" if error else "ramping")
+    assert world.suite.held == set()
+
+
 async def test_tampered_files_and_a_dead_engine_reject_with_their_reason():
     world = World(**QUICK)
     await world.install()

@@ -220,6 +220,18 @@ async def test_a_store_that_is_away_for_a_moment_fails_no_job_and_no_role(world:
         assert (world.job.state, world.job.attempt, world.alerts) == ("running", 2, [])
 
 
+async def test_how_a_job_ended_is_announced_once_however_often_the_service_starts(world: World) -> None:
+    async def refused(lease: Any) -> Any:
+        raise TrainingError("DATA", "Nothing to train on.")
+
+    async with world.trainer(refused):
+        await world.clock.advance(10.0)
+    assert [status["status"] for status in world.published.values()][-1] == "failed"
+    world.published.clear()  # as after the dedupe window
+    await service.Trainer(world.ctx).reannounce()
+    assert world.published == {}
+
+
 async def test_a_request_that_cannot_be_met_fails_at_once(world: World) -> None:
     async def refused(lease: Any) -> Any:
         raise TrainingError("DATA", "Nothing to train on.")
