@@ -28,8 +28,9 @@ FEEDBACK_FACTOR = 7.5
 """Feedback matures after this many reward windows: 15 minutes at the default of 2."""
 MIN_UNITS = 5
 """Judged candidate sessions below which no crossing counts: a guard against hidden correlation."""
-MAX_SEEN = 20_000
-"""Remembered session ids per gate; beyond it the oldest minutes are closed to late arrivals."""
+MAX_SEEN = 12_000
+"""Remembered session ids per gate; beyond it the oldest minutes are closed to late arrivals. Both limits
+keep the release record below 1 MiB, which is as much as a NATS server takes unless told otherwise."""
 MAX_PENDING = 4_000
 _MINUTE = 60_000
 
@@ -205,7 +206,7 @@ _SHORT = 8
 
 
 def _short(session_id: str) -> str:
-    """48 bits of a session id: among 20,000 remembered ids a false repeat has odds of 1 in 10⁶."""
+    """48 bits of a session id: among 12,000 remembered ids a false repeat has odds of 1 in 4·10⁶."""
     digest = hashlib.blake2b(session_id.encode(), digest_size=6).digest()
     return base64.urlsafe_b64encode(digest).decode()
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.config import ReleaseSettings
-from onward.contracts import SessionOutcome, encode
+from onward.contracts import SessionOutcome, canonical_json, encode
 from onward.errors import ContractError
-from onward.release.evidence import MAX_SEEN, Event, Evidence, Rules, parse
+from onward.release.evidence import MAX_PENDING, MAX_SEEN, Event, Evidence, Rules, parse
 
 SETTINGS = ReleaseSettings.model_validate({})
 MINUTE = 60_000
@@ -186,6 +186,16 @@ def test_memory_is_bounded_and_late_sessions_are_refused_on_both_arms():
     assert found.arms["candidate"]["judged"] + found.arms["current"]["judged"] == judged
     assert found.ignored["too_late"] == 1
     assert len(json.dumps(found.state())) < 900_000
+
+
+def test_the_fullest_state_fits_into_a_message_of_a_server_with_default_settings():
+    found = evidence()
+    for intake in found.intakes.values():
+        for i in range(MAX_SEEN):
+            intake.mark(f"{i:08d}", 1_700_000_000_000 + i * 100)
+        for i in range(MAX_PENDING):
+            intake.add(f"p{i:07d}", [1_700_000_000_000 + i, 1, 0.123456789, 1.0, "feedback"])
+    assert len(canonical_json(found.state())) < (1 << 20) - 65_536
 
 
 def test_parse_clamps_clocks_that_run_ahead_and_refuses_weight_zero():
