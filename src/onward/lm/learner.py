@@ -8,6 +8,7 @@ takes exactly the steps that an uninterrupted one takes.
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -261,7 +262,10 @@ class Learner:
             "reference": self._reference,
         }
         part = folder / (STATE_FILE + ".part")
-        torch.save(state, part)
+        with open(part, "wb") as out:
+            torch.save(state, out)
+            out.flush()
+            os.fsync(out.fileno())
         part.replace(folder / STATE_FILE)
 
     def restore(self, folder: Path) -> None:

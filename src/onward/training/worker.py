@@ -7,20 +7,25 @@ the same folder goes on from ``state/``.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
+import pickle
 import resource
+import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onward.children import die_with_parent
 from onward.errors import OnwardError, TrainingError
 from onward.training import checkpoints, dataset
 from onward.training.request import JobSpec
+
+if TYPE_CHECKING:
+    from onward.lm.learner import Learner
+    from onward.lm.policy import Policy
 
 ADAPTER = "policy"
 SAVE_EVERY_SECONDS = 20.0
@@ -51,59 +56,100 @@ def main(folder: Path) -> int:
 def _train(folder: Path) -> None:
     import torch
 
-    from onward.lm.learner import STATE_FILE, Learner, LearnerConfig
-    from onward.lm.policy import Policy
+    from onward.lm.learner import Learner, LearnerConfig
 
     spec = JobSpec.model_validate_json((folder / "spec.json").read_bytes())
     torch.set_num_threads(spec.threads or os.cpu_count() or 1)
     torch.manual_seed(spec.seed)
     started = time.monotonic()
     emit("stage", name="load")
-    policy = Policy.load(Path(spec.model_folder))
-    baseline: dict[str, Any] | None = None
-    if (folder / "adapter").is_dir():
-        baseline = checkpoints.verify(folder / "adapter").metrics.get("baseline")
-        policy.add_adapter(ADAPTER, folder / "adapter")
-    else:
-        layers = policy.shape.layers
-        first = int(spec.first_lora_layer * layers)
-        policy.new_adapter(ADAPTER, spec.lora_rank, spec.lora_alpha, range(first, layers), spec.seed)
+    policy, baseline = _load(folder, spec)
     rows, advantages, summary = prepare(dataset.read(folder / dataset.FILE), spec, baseline)
+    if spec.kl_coef == 0 and not any(advantages):
+        raise TrainingError(
+            "DATA", "All returns are equal, so there is nothing to learn: collect more trajectories."
+        )
     emit("stage", name="train", rows=len(rows), trajectories=summary["trajectories"])
-    learner = Learner(
-        policy,
-        ADAPTER,
-        LearnerConfig(
-            learning_rate=spec.learning_rate,
-            epochs=spec.epochs,
-            minibatch_rows=spec.batch_rows,
-            clip_epsilon=spec.clip_epsilon,
-            normaliser=spec.normaliser,
-            kl_coef=spec.kl_coef,
-            seed=spec.seed,
-        ),
+    config = LearnerConfig(
+        learning_rate=spec.learning_rate,
+        epochs=spec.epochs,
+        minibatch_rows=spec.batch_rows,
+        clip_epsilon=spec.clip_epsilon,
+        normaliser=spec.normaliser,
+        kl_coef=spec.kl_coef,
+        seed=spec.seed,
     )
-    state = folder / "state"
+    learner = _resumed(Learner(policy, ADAPTER, config), folder / "state")
+    metrics = {**_steps(learner, rows, advantages, spec, folder / "state", started), **summary}
+    if learner.skipped_steps and metrics.get("steps", 0) <= learner.skipped_steps:
+        raise TrainingError("CONVERGENCE", "No step was finite, so none was taken: lower the learning rate.")
+    metrics["skipped_steps"] = learner.skipped_steps
+    out = folder / "checkpoint"
+    out.mkdir(exist_ok=True)
+    policy.save_adapter(ADAPTER, out)
+    manifest = checkpoints.write_manifest(
+        out,
+        job_id=spec.job_id,
+        epoch=spec.epoch,
+        base_digest=policy.base_digest,
+        start_digest=spec.start_digest,
+        metrics=metrics,
+    )
+    emit(
+        "done",
+        adapter_digest=manifest.adapter_digest,
+        seconds=time.monotonic() - started,
+        peak_memory_gb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20),
+        metrics=manifest.metrics,
+    )
+
+
+def _load(folder: Path, spec: JobSpec) -> tuple[Policy, dict[str, Any] | None]:
+    """The policy with the start adapter (or a fresh one), and the baseline that the adapter came with."""
+    from onward.lm.policy import Policy
+
+    policy = Policy.load(Path(spec.model_folder))
+    if (folder / "adapter").is_dir():
+        manifest = checkpoints.verify(folder / "adapter")
+        policy.add_adapter(ADAPTER, folder / "adapter")
+        return policy, manifest.metrics.get("baseline")
+    layers = policy.shape.layers
+    first = int(spec.first_lora_layer * layers)
+    policy.new_adapter(ADAPTER, spec.lora_rank, spec.lora_alpha, range(first, layers), spec.seed)
+    return policy, None
+
+
+def _resumed(learner: Learner, state: Path) -> Learner:
+    """Go on from ``state`` where an earlier attempt left one that can be read; else start over."""
+    from onward.lm.learner import STATE_FILE
+
     if (state / STATE_FILE).is_file():
-        with contextlib.suppress(OnwardError):
+        try:
             learner.restore(state)
+        except (OnwardError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+            shutil.rmtree(state)
+            emit("stage", name="state not readable, starting over", cause=type(error).__name__)
+        else:
             emit("stage", name="resumed")
+    return learner
+
+
+def _steps(
+    learner: Learner, rows: list[Any], advantages: list[float], spec: JobSpec, state: Path, started: float
+) -> dict[str, Any]:
+    """Every optimiser step, reported and now and then saved; the metrics of the last one."""
     metrics: dict[str, Any] = {}
     saved = time.monotonic()
-    skipped = total = 0
     for step in learner.update(rows, advantages):
-        skipped += int(step.skipped)
-        total = step.total_steps
         metrics = {
             "loss": _finite(step.loss),
-            "reward_mean": summary["return_mean"],
-            "reward_std": summary["return_std"],
             "policy_entropy": _finite(step.entropy),
             "kl_divergence": max(0.0, _finite(step.kl)),
             "learning_rate": spec.learning_rate,
             "clip_fraction": _finite(step.clip_fraction),
             "ratio_max": _finite(step.ratio_max),
             "grad_norm": _finite(step.grad_norm),
+            "steps": step.total_steps,
         }
         emit(
             "progress",
@@ -116,26 +162,7 @@ def _train(folder: Path) -> None:
         if time.monotonic() - saved > SAVE_EVERY_SECONDS:
             learner.save(state)
             saved = time.monotonic()
-    if skipped and skipped >= total:
-        raise TrainingError("CONVERGENCE", "No step was finite, so none was taken: lower the learning rate.")
-    out = folder / "checkpoint"
-    out.mkdir(exist_ok=True)
-    policy.save_adapter(ADAPTER, out)
-    manifest = checkpoints.write_manifest(
-        out,
-        job_id=spec.job_id,
-        epoch=spec.epoch,
-        base_digest=policy.base_digest,
-        start_digest=spec.start_digest,
-        metrics={**metrics, **summary, "skipped_steps": skipped},
-    )
-    emit(
-        "done",
-        adapter_digest=manifest.adapter_digest,
-        seconds=time.monotonic() - started,
-        peak_memory_gb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20),
-        metrics=manifest.metrics,
-    )
+    return metrics
 
 
 def prepare(
@@ -164,7 +191,7 @@ def prepare(
     else:
         values = running.advantages(returns, [line["task_type"] for line in lines])
     if spec.standardise:
-        values = _standardised(values)
+        values = standardised(values)
     rows: list[Any] = []
     per_row: list[float] = []
     for line, value in zip(lines, values, strict=True):
@@ -176,8 +203,8 @@ def prepare(
         rows,
         per_row,
         {
-            "return_mean": mean,
-            "return_std": math.sqrt(sum((value - mean) ** 2 for value in returns) / len(returns)),
+            "reward_mean": mean,
+            "reward_std": math.sqrt(sum((value - mean) ** 2 for value in returns) / len(returns)),
             "trajectories": len(lines),
             "outcome_mean": _mean([line["outcome"] for line in lines]),
             "raw_total_mean": _mean([line["raw_total"] for line in lines]),
@@ -188,7 +215,7 @@ def prepare(
     )
 
 
-def _standardised(values: list[float]) -> list[float]:
+def standardised(values: list[float]) -> list[float]:
     """Scaled to mean square 1 over the whole job, so that the learning rate does not depend on luck."""
     scale = math.sqrt(sum(value * value for value in values) / len(values))
     return [value / (scale + 1e-6) for value in values]

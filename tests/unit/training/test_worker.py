@@ -1,0 +1,87 @@
+"""The job child on a real tiny network: it trains, goes on after a kill, and says why it cannot."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.lm.tiny import build_tiny
+from onward.training import checkpoints, dataset, worker
+from onward.training.request import JobSpec
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    build_tiny(tmp_path / "base", ["one two three"] * 20, layers=1, hidden=32, heads=2, kv_heads=2)
+    folder = tmp_path / "job"
+    folder.mkdir()
+    spec = JobSpec(
+        job_id="job-1", epoch=1, algorithm="reinforce", base_model="tiny", model_folder=str(tmp_path / "base"),
+        start_digest=None, learning_rate=1e-3, epochs=2, batch_rows=2, clip_epsilon=0.2, lora_rank=2,
+        lora_alpha=4.0, first_lora_layer=0.0, normaliser="token", return_from="outcome", standardise=True,
+        kl_coef=0.0, seed=0, threads=1,
+    )  # fmt: skip
+    (folder / "spec.json").write_text(spec.model_dump_json())
+    return folder
+
+
+def _lines(folder: Path, outcomes: list[float]) -> None:
+    lines = [
+        {
+            "trajectory_id": f"t{number}", "session_id": "s", "task_type": "a", "group_key": None,
+            "outcome": outcome, "success": outcome == 1.0, "raw_total": outcome,
+            "calls": [
+                {
+                    "generation_id": f"g{number}", "continues": None, "prompt_ids": [5, 6, 7],
+                    "token_ids": [8 + number, 9], "logprobs": [-6.0, -6.0], "temperature": 1.0,
+                }
+            ],
+        }
+        for number, outcome in enumerate(outcomes)
+    ]  # fmt: skip
+    (folder / dataset.FILE).write_text("\n".join(json.dumps(line) for line in lines) + "\n")
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(worker, "emit", lambda event, **facts: said.append({"event": event, **facts}))
+    monkeypatch.setattr(worker, "die_with_parent", lambda: None)
+    return said
+
+
+def test_it_trains_and_writes_a_checkpoint_that_verifies(job: Path, events: list[dict[str, Any]]) -> None:
+    _lines(job, [1.0, 0.0, 1.0, 0.0])
+    assert worker.main(job) == 0
+    manifest = checkpoints.verify(job / "checkpoint")
+    assert manifest.adapter_digest == events[-1]["adapter_digest"]
+    assert [e["step"] for e in events if e["event"] == "progress"] == [1, 2, 3, 4]
+    assert all(e["metrics"]["kl_divergence"] >= 0 for e in events if e["event"] == "progress")
+    assert manifest.metrics["reward_mean"] == 0.5
+    # Four rewards of one type, each seen once, then decayed by 0.9: what the next job starts from.
+    assert manifest.metrics["baseline"]["sums"]["a"] == pytest.approx(0.9 * 2.0)
+    assert manifest.metrics["baseline"]["weights"]["a"] == pytest.approx(0.9 * 4)
+
+
+def test_equal_returns_are_named_as_the_reason(job: Path, events: list[dict[str, Any]]) -> None:
+    _lines(job, [0.5, 0.5, 0.5])
+    assert worker.main(job) == 1
+    assert (events[-1]["event"], events[-1]["code"]) == ("failed", "DATA")
+    assert "All returns are equal" in events[-1]["message"]
+
+
+def test_rloo_without_groups_is_refused_with_the_remedy(job: Path, events: list[dict[str, Any]]) -> None:
+    spec = json.loads((job / "spec.json").read_text())
+    (job / "spec.json").write_text(json.dumps({**spec, "algorithm": "rloo"}))
+    _lines(job, [1.0, 0.0])
+    assert worker.main(job) == 1
+    assert "ask for 'reinforce'" in events[-1]["message"]
+
+
+def test_a_half_written_state_is_thrown_away_not_fatal(job: Path, events: list[dict[str, Any]]) -> None:
+    _lines(job, [1.0, 0.0])
+    (job / "state").mkdir()
+    (job / "state" / "learner.pt").write_bytes(b"PK\x03\x04 cut off")
+    assert worker.main(job) == 0
+    assert any("starting over" in event.get("name", "") for event in events)
