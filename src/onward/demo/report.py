@@ -135,18 +135,19 @@ def draw(result: Result, path: Path) -> None:
     left.plot(numbers, [cycle.mean_outcome for cycle in result.cycles], "o-", label="mean outcome in traffic")
     left.plot(numbers, [cycle.mean_raw_total for cycle in result.cycles], "s--", label="mean raw total")
     tested = [cycle for cycle in result.cycles if cycle.validation_success is not None]
-    left.plot(
-        [cycle.number for cycle in tested],
-        [cycle.validation_success for cycle in tested],
-        "^:",
-        label="validation success of the candidate",
-    )
+    if tested:
+        left.plot(
+            [0, *(cycle.number for cycle in tested)],
+            [tested[0].validation_current, *(cycle.validation_success for cycle in tested)],
+            "^:",
+            label="validation success (v0, then each candidate)",
+        )
     for cycle in result.cycles:
         if cycle.decision == "rolled_back":
             left.axvline(cycle.number, color="tab:red", alpha=0.35)
             left.annotate("rolled back", (cycle.number, 0.03), rotation=90, color="tab:red", ha="right")
     left.set_xlabel("cycle")
-    left.set_xticks(numbers)
+    left.set_xticks([0, *numbers])
     left.set_ylim(0, 1)
     left.grid(alpha=0.3)
     left.legend(loc="lower right", fontsize=8)
