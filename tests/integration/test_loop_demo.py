@@ -45,13 +45,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     folder = tmp_path_factory.mktemp("demo")
     tiny = recipes.RECIPES["tiny"]
     short = dataclasses.replace(
-        tiny.warm_up,
-        first_check=100,
-        check_every=1,
-        max_steps=100,
-        window=(0.0, 1.0),
-        check_attempts=10,
-        groups=2,
+        tiny.warm_up, first_check=100, check_every=1, max_steps=100, window=(0.0, 1.0), groups=2
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(settings, "THRESHOLD", 96)
