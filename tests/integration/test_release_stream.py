@@ -87,6 +87,7 @@ async def gateway_follows(bus: Bus, clock) -> dict | None:
     served = [arm["adapter_digest"] for arm in desired["arms"]]
     report = {
         "revision": desired["revision"],
+        "arms": desired["arms"],
         "served": served,
         "updated_at": utc_text(clock.now()),
         "error": None,

@@ -59,13 +59,18 @@ class Releaser:
         self.operator = Operator(ctx, self.releases)
         self.suite = suite
         self.trial = Trial(suite, ctx.settings.release)
-        self._installed = False
+        self._installed = self._claimed = False
         self.record: ReleaseRecord | None = None
         self._revision = 0
         self._evidence: Evidence | None = None
         self._dirty = True
         self._written_at = self._ticked_at = self._heard_at = ctx.clock.monotonic()
         self._pinned: str | None = None
+
+    def lead(self, epoch: int) -> None:
+        """The lease is held from ``epoch`` on: what an older holder still writes will be refused."""
+        self.effects.desired.epoch = epoch
+        self._claimed = False
 
     async def tick(self) -> None:
         """One look at everything. Raises BusError when the bus is away; then nothing was decided."""
@@ -79,6 +84,9 @@ class Releaser:
         await self._forget()
 
     async def _tick(self) -> None:
+        if not self._claimed:
+            await self.effects.desired.claim()
+            self._claimed = True
         if self.record is None:
             await self._load(await self.releases.unsettled())
         pinned, is_pinned = await self.operator.pin()
@@ -388,8 +396,10 @@ async def run(ctx: Context) -> None:
             try:
                 if not lease.held:
                     await releaser.close()
-                    await lease.acquire()
+                    epoch = await lease.acquire()
                     renewed = ctx.clock.monotonic()
+                    if epoch is not None:
+                        releaser.lead(epoch)
                 elif ctx.clock.monotonic() - renewed > LEASE_SECONDS / 4:
                     await lease.renew()
                     renewed = ctx.clock.monotonic()

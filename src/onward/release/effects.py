@@ -52,10 +52,12 @@ class Effects:
     async def carry_out(self, record: ReleaseRecord, pinned: Model | None) -> ReleaseRecord:
         """Models, then routes (a gateway looks the model up), then what the outbox owes.
 
-        Returns the record as it should be written next: routes noted, outbox empty.
+        Returns the record as it should be written next: routes noted, outbox empty. Raises ConflictError
+        when a newer releaser was here.
         """
+        await self.desired.claim()
         for model in models_of(record):
-            await self._releases.put_model(model)
+            await self._releases.put_model(model, self.desired.claim)
         if record.state is State.PROMOTED:
             await self._retire(record)
         wanted = alone(pinned, None) if pinned is not None else routes_for(record)
@@ -80,8 +82,7 @@ class Effects:
         """Who serves the routes of ``record``; alerts about gateways that died, once each."""
         assert record.desired_revision is not None
         arms = self._wanted["arms"] if self._wanted else ()
-        digests = {arm["adapter_digest"] for arm in arms if arm["adapter_digest"] is not None}
-        found = await self._gateways.check(record.desired_revision, digests)
+        found = await self._gateways.check(record.desired_revision, arms)
         for name in sorted(found.dead - self._told_dead):
             await self._ctx.alerts.raise_(
                 "gateway_dead",
@@ -122,7 +123,8 @@ class Effects:
         for key in await self._releases.model_keys():
             model = await self._releases.model(key)
             if model and model.model_id not in keep and model.state in ("previous", "current"):
-                await self._releases.put_model(model.model_copy(update={"state": "retired"}))
+                retired = model.model_copy(update={"state": "retired"})
+                await self._releases.put_model(retired, self.desired.claim)
 
     async def _send(self, item: dict[str, Any]) -> None:
         if item["type"] == "event":

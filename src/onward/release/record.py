@@ -7,6 +7,7 @@ write, so a crash in between sends them again under the same id and never loses 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -212,14 +213,22 @@ class Releases:
                     return model
         return None
 
-    async def put_model(self, model: Model) -> None:
-        """Write an entry unless it is there already, word for word."""
+    async def put_model(self, model: Model, fence: Callable[[], Awaitable[None]]) -> None:
+        """Write an entry unless it is there already, word for word.
+
+        ``fence`` raises ConflictError when another releaser took over. It is asked after the entry was
+        read, and the entry is compared and set, so that what the other one wrote stays.
+        """
         key, body = model_key(model.model_id), _dump(model)
         entry = await self._models.get(key)
         if entry is not None and entry.value == body:
             return
+        await fence()
         crashpoint("release.model.before")
-        await self._models.put(key, body)
+        if entry is None:
+            await self._models.create(key, body)
+        else:
+            await self._models.update(key, body, entry.revision)
         crashpoint("release.model.after")
 
 

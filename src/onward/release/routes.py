@@ -8,6 +8,7 @@ the current model by itself (it fails closed).
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -16,6 +17,7 @@ from onward.bus import Bucket
 from onward.clock import Clock
 from onward.context import Context
 from onward.contracts import canonical_json
+from onward.errors import ConflictError
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord
 from onward.telemetry.crashpoints import crashpoint
@@ -74,33 +76,69 @@ def _previous(model: Model | None) -> dict[str, Any] | None:
 
 
 class Desired:
-    """The one writer of ``desired``. ``revision`` in it rises with every change and never repeats."""
+    """The writer of ``desired``. ``revision`` in it names the routes: it rises with each change of them.
+
+    ``epoch`` in it is the lease epoch of the releaser that wrote last. A releaser that lost its lease and
+    does not know it yet is refused from the moment at which the next one wrote.
+    """
 
     def __init__(self, releases: Bucket) -> None:
         self._bucket = releases
+        self.epoch = 0
+        """Of the lease that this writer holds; 0 without one (a first model that is installed by hand)."""
 
     async def read(self) -> dict[str, Any] | None:
         entry = await self._bucket.get(DESIRED)
         return None if entry is None else json.loads(entry.value)
 
+    async def claim(self) -> None:
+        """Put this epoch on the routes as they are. Raises ConflictError when a newer releaser was here."""
+        entry = await self._bucket.get(DESIRED)
+        if entry is None:
+            return
+        now = json.loads(entry.value)
+        if self._fenced(now) < self.epoch:
+            await self._bucket.update(DESIRED, canonical_json({**now, "epoch": self.epoch}), entry.revision)
+
     async def set(self, wanted: dict[str, Any]) -> int:
-        """Make ``wanted`` the desired state; returns its revision. Nothing is written when it is already."""
+        """Make ``wanted`` the desired state; returns its revision. Nothing is written when it is already.
+
+        Raises ConflictError when a releaser with a higher epoch wrote before.
+        """
         entry = await self._bucket.get(DESIRED)
         if entry is None:
             crashpoint("release.desired.before")
-            await self._bucket.create(DESIRED, canonical_json({**wanted, "revision": 1}))
+            await self._bucket.create(DESIRED, canonical_json({**wanted, "revision": 1, "epoch": self.epoch}))
             crashpoint("release.desired.after")
             return 1
         now = json.loads(entry.value)
+        epoch = self._fenced(now)
         revision = int(now.pop("revision"))
+        now.pop("epoch", None)
         if now == wanted:
-            return revision
+            if epoch == self.epoch:
+                return revision
+        else:
+            revision += 1
+        body = canonical_json({**wanted, "revision": revision, "epoch": self.epoch})
         crashpoint("release.desired.before")
-        await self._bucket.update(
-            DESIRED, canonical_json({**wanted, "revision": revision + 1}), entry.revision
-        )
+        await self._bucket.update(DESIRED, body, entry.revision)
         crashpoint("release.desired.after")
-        return revision + 1
+        return revision
+
+    def _fenced(self, now: dict[str, Any]) -> int:
+        """The epoch of ``now``, unless it is a newer one."""
+        epoch = int(now.get("epoch", 0))
+        if epoch > self.epoch:
+            raise ConflictError(
+                f"A releaser with epoch {epoch} writes the routes: this one has {self.epoch} and must stop."
+            )
+        return epoch
+
+
+def _shares(arms: Iterable[dict[str, Any]]) -> dict[str, tuple[str, str | None, float]]:
+    """Arm → (model id, adapter digest, weight): what makes two routes the same for a session."""
+    return {arm["arm"]: (arm["model_id"], arm["adapter_digest"], float(arm["weight"])) for arm in arms}
 
 
 @dataclass(frozen=True)
@@ -127,9 +165,12 @@ class Gateways:
         self._clock = clock
         self._moved: dict[str, tuple[int, float]] = {}
 
-    async def check(self, wanted_revision: int, digests: set[str]) -> Followed:
-        """Compare every gateway with ``wanted_revision`` and the adapters it must have loaded."""
+    async def check(self, wanted_revision: int, arms: Iterable[dict[str, Any]]) -> Followed:
+        """Compare every gateway with ``wanted_revision``, with its ``arms`` (model, adapter and share of
+        each), and with the adapters that it must have loaded for them."""
         found = Followed()
+        wanted = _shares(arms)
+        digests = {digest for _, digest, _ in wanted.values() if digest is not None}
         now = self._clock.monotonic()
         for key in await self._bucket.keys():
             entry = await self._bucket.get(key)
@@ -142,8 +183,10 @@ class Gateways:
                 self._moved[key] = (entry.revision, now - self._age(report))
             elif seen[0] != entry.revision:
                 self._moved[key] = (entry.revision, now)
-            if int(report.get("revision", -1)) >= wanted_revision and digests <= set(
-                report.get("served", ())
+            if (
+                int(report.get("revision", -1)) >= wanted_revision
+                and _shares(report.get("arms", ())) == wanted
+                and digests <= set(report.get("served", ()))
             ):
                 found.done.add(key)
             elif now - self._moved[key][1] > LEASE_SECONDS:
