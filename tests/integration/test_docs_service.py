@@ -94,11 +94,11 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         run = loop.ctx.settings.run_dir
         names = {
             "KEY": (run / "api.key").read_text().strip(),
-            "NATS_URL": loop.endpoints["nats_url"],
             "NATS_TOKEN": (run / "nats.token").read_text().strip(),
         }
         for block in blocks(ROOT / "README.md", languages=("python",)):
             text = block.text.replace("http://127.0.0.1:3000", loop.ctx.endpoints["gateway_url"])
+            text = text.replace("nats://127.0.0.1:4222", loop.endpoints["nats_url"])
             await asyncio.to_thread(exec, compile(text, "README.md", "exec"), names)
         names["recorder"].close()
         await rewarded(loop, 3)
@@ -108,7 +108,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert [(row["agent_id"], row["success"], row["completion"]) for row in rows] == [
             ("my-agent", 1, 1.0),  # OpenAI client
             ("my-agent", 0, 0.5),  # plain HTTP
-            ("my-agent", 1, 1.0),  # README
+            ("agent", 1, 1.0),  # README
         ]
         payloads = await loop.ctx.warehouse.query("SELECT payload FROM trajectories_v")
         assert all('"signature"' in row["payload"] for row in payloads)
