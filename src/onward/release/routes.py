@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from onward.bus import Bucket
@@ -158,7 +157,11 @@ class Followed:
 
 
 class Gateways:
-    """Reads ``rl_gateways``; tells the living from the dead by whether their record still moves."""
+    """Reads ``rl_gateways``; tells the living from the dead by whether their record still moves.
+
+    Only this process's monotonic clock decides: a gateway whose own clock is wrong, or whose record is
+    seen for the first time, is alive until its record stood still for a whole lease.
+    """
 
     def __init__(self, bucket: Bucket, clock: Clock) -> None:
         self._bucket = bucket
@@ -177,11 +180,7 @@ class Gateways:
             if entry is None:
                 continue
             report = json.loads(entry.value)
-            seen = self._moved.get(key)
-            if seen is None:
-                # First sight: an entry left by a gateway that ended long ago is dead at once.
-                self._moved[key] = (entry.revision, now - self._age(report))
-            elif seen[0] != entry.revision:
+            if self._moved.get(key, (-1, 0.0))[0] != entry.revision:
                 self._moved[key] = (entry.revision, now)
             if (
                 int(report.get("revision", -1)) >= wanted_revision
@@ -196,12 +195,3 @@ class Gateways:
                 if report.get("error"):
                     found.refused[key] = str(report["error"])
         return found
-
-    def _age(self, report: dict[str, Any]) -> float:
-        """Seconds since the gateway wrote, by its own word; at most what makes it dead for sure."""
-        limit = 10 * LEASE_SECONDS
-        try:
-            written = datetime.fromisoformat(str(report.get("updated_at")).replace("Z", "+00:00"))
-            return max(0.0, min((self._clock.now() - written).total_seconds(), limit))
-        except (ValueError, TypeError):
-            return limit

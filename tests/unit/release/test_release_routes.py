@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -131,3 +132,28 @@ async def test_a_gateway_follows_when_its_arms_are_the_wanted_ones():
     assert not (await gateways.check(7, only)).verified
     await report(shared, revision=8, arms=only, served=["d0"])
     assert (await gateways.check(7, only)).verified
+
+
+@pytest.mark.parametrize("behind", [-3600.0, 0.0, 16.0, 3600.0])
+async def test_a_gateway_is_dead_when_its_record_stands_still_whatever_its_clock_says(behind: float):
+    shared, clock = bucket("rl_gateways"), ManualClock()
+    only = alone(CURRENT, None)["arms"]
+    await report(shared, "gw-good", revision=8, arms=only, served=["d0"])
+
+    async def write() -> None:
+        """Still on the candidate's routes, with its own idea of the time."""
+        await report(shared, updated_at=utc_text(clock.now() - timedelta(seconds=behind)))
+
+    await write()
+    gateways = Gateways(shared, clock)  # as after a restart: nobody was seen before
+    for _ in range(4):
+        found = await gateways.check(8, only)
+        assert found.late == {"gw-1"} and not found.verified
+        await clock.advance(10.0)
+        await write()
+    found = await gateways.check(8, only)
+    await clock.advance(LEASE_SECONDS)
+    assert (await gateways.check(8, only)).late == {"gw-1"}
+    await clock.advance(0.1)
+    found = await gateways.check(8, only)
+    assert found.dead == {"gw-1"} and found.verified
