@@ -127,7 +127,8 @@ class _Intake:
         self._texts: dict[int, str] = {}
         self.floor = 0
         self.frontier: list[int | None] = [None, None]
-        """Per arm, the newest assignment that has reported: no unit beyond the slower arm is judged."""
+        """Per arm, the newest assignment that has reported: no unit beyond the slower arm is judged.
+        For feedback every kind of outcome counts as a report, for the other gates their own."""
 
     def reached(self, candidate: bool, assigned_at: int) -> None:
         newest = self.frontier[candidate]
@@ -254,6 +255,8 @@ class Evidence:
             self._ignore("other_model")
             return
         self.watermark = max(self.watermark, event.at)
+        # Few sessions give feedback: that an arm's outcomes come in shows that its feedback would too.
+        self.intakes["feedback"].reached(event.candidate, event.assigned_at)
         if event.kind in ("error", "lost"):
             self._note("error", event, float(event.kind == "lost" or event.value >= 0.5))
         elif event.kind == "reward":

@@ -249,7 +249,7 @@ def test_replay_equals_incremental(history, cut):
 
 
 def traffic(rng, sessions, per_minute=60.0, w=0.1, p=0.02, mu=0.7, duplicates=0.0, delay=20.0,
-            stable_late=0.0, correlated=False, kind="error"):  # fmt: skip
+            stable_late=0.0, correlated=False, kind="error", rewards=False):  # fmt: skip
     """Equal arms. Events in order of arrival: (arrival, session, kind, value, candidate, assigned)."""
     arrivals = []
     for i in range(sessions):
@@ -265,6 +265,8 @@ def traffic(rng, sessions, per_minute=60.0, w=0.1, p=0.02, mu=0.7, duplicates=0.
             items.append(("reward", float(rng.random() < mu)))
         else:
             items.append(("feedback", float(failed)))
+            if rewards:
+                arrivals.append((assigned + delay, f"s{i}", "reward", 0.7, candidate, assigned))
         for name, value in items:
             arrivals.append((at, f"s{i}", name, value, candidate, assigned))
             while duplicates and rng.random() < duplicates:
@@ -307,6 +309,37 @@ def test_feedback_of_one_arm_that_comes_late_does_not_fire(late_minutes):
         20, sessions=3600, kind="feedback", p=0.05, delay=5.0, stable_late=60.0 * late_minutes
     )
     assert rate <= 0.05
+
+
+def test_feedback_of_one_arm_that_comes_late_does_not_fire_while_rewards_flow():
+    """Late by less than the window of feedback (15 min): both arms' feedback is in when it is judged."""
+    options = {"kind": "feedback", "p": 0.05, "delay": 5.0, "stable_late": 600.0, "rewards": True}
+    assert false_alarms(10, sessions=2400, **options) <= 0.05
+
+
+def disliked(current: tuple[str, ...], feedback=200) -> Evidence:
+    """``feedback`` candidate sessions of which every one complains; what current reports is ``current``."""
+    found, stream, items = evidence(), Stream(), []
+    for i in range(feedback + 40):
+        assigned = 10.0 * i
+        for kind in ("reward", "feedback") if i < feedback else ("reward",):
+            items.append((assigned + 30, f"c{i}", kind, True, assigned))
+        items += [(assigned + 30, f"s{i}-{j}", kind, False, assigned) for kind in current for j in range(9)]
+    for at, session, kind, candidate, assigned in sorted(items):
+        value = 0.7 if kind == "reward" else 1.0 if candidate else 0.0
+        found.apply(stream.event(session, kind, value, candidate=candidate, assigned=assigned, at=at))
+    return found
+
+
+def test_negative_feedback_of_the_candidate_alone_fires_while_both_arms_report():
+    found = disliked(("reward",))
+    assert found.crossing is not None and found.crossing["leading"] == "feedback"
+    assert found.arms["current"]["feedback"] == 0 and found.arms["candidate"]["negative"] >= 2
+    # An arm that reports nothing at all says nothing about the other one's feedback.
+    silent = disliked(())
+    assert silent.crossing is None and silent.arms["candidate"]["feedback"] == 0
+    before = evidence().gates.log_e()
+    assert silent.gates.log_e() == before
 
 
 def test_redelivered_failures_do_not_fire():
