@@ -16,9 +16,12 @@ log = logs.get("releaser")
 TRIES = 3
 """An engine that is away gets this many chances; anything else fails at once."""
 
+SENTENCE = 200
+
 
 class Trial:
-    """Starts on the first ``poll``; ``stop`` forgets it."""
+    """Starts on the first ``poll``; ``stop`` forgets it. Whatever goes wrong in it is the candidate's
+    result and never ends the releaser."""
 
     def __init__(self, suite: Suite, settings: ReleaseSettings) -> None:
         self._suite = suite
@@ -42,7 +45,10 @@ class Trial:
             log.warning("validation failed to run", error=str(error), tries=self._tries)
             return ("engine_failed", str(error)) if self._tries >= TRIES else None
         except OnwardError as error:
-            return "not_validated", str(error)
+            return "not_validated", f"{type(error).__name__}: {error}"
+        except Exception as error:  # a defect, in the suite or in what the candidate made of it
+            log.error("validation stopped on a defect", release_id=record.release_id, exc_info=error)
+            return "not_validated", f"{type(error).__name__}: {_sentence(error)}"
 
     async def stop(self) -> None:
         task, self._task = self._task, None
@@ -65,3 +71,9 @@ class Trial:
             )
         finally:
             await self._suite.finish()
+
+
+def _sentence(error: Exception) -> str:
+    """The first line of what ``error`` says, short enough for an alert."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:SENTENCE] if lines else "no words"

@@ -340,6 +340,28 @@ async def test_tampered_files_and_a_dead_engine_reject_with_their_reason():
     assert (world.record.reason or "").startswith("engine_failed")
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RuntimeError("shapes differ\nmore"), "not_validated: RuntimeError: shapes differ"),
+        (AssertionError(), "not_validated: AssertionError: no words"),
+        (TamperedError("It was changed."), "not_validated: TamperedError: It was changed."),
+    ],
+)
+async def test_any_error_of_a_validation_rejects_and_the_releaser_goes_on(error: Exception, words: str):
+    world = World(**QUICK)
+    await world.install()
+    world.suite.error = error
+    await world.job("job-1", "d1")
+    await world.run(5)
+    assert world.record.decision == "rejected" and world.record.reason == words
+    assert world.record.settled and world.alerts.kinds.count("release_rejected") == 1
+    world.suite.error = None
+    world.suite.success = {"d0": 0.5, "d2": 0.6}
+    await world.job("job-2", "d2")
+    await world.until(lambda: world.record.job_id == "job-2" and world.record.serving, sessions=0, seconds=1)
+
+
 async def test_one_release_at_a_time_in_the_order_of_completion():
     world = await ramping()
     await world.job("job-a", "d2")
