@@ -51,6 +51,7 @@ def propose(
         adapter_digest=str(commit["adapter_digest"]),
         object_prefix=str(commit["object_prefix"]),
         training_job_id=job_id,
+        manifest_sha256=commit.get("manifest_sha256"),
         parent=current.model_id,
         info={
             "base_model": config.get("base_model") or settings.model.base,

@@ -34,6 +34,8 @@ class Model(BaseModel):
     adapter_digest: str | None
     object_prefix: str
     training_job_id: str
+    manifest_sha256: str | None = None
+    """Of the checkpoint's manifest, as committed; None where no job made it."""
     base_digest: str | None = None
     """Digest of the base model, where it serves alone and an engine has said so."""
     parent: str | None = None

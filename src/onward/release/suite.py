@@ -133,13 +133,15 @@ class EngineSuite:
         """What the engine says of itself. Raises EngineError."""
         return (await self._engine.health())["base_digest"]
 
-    async def prepare(self, digest: str | None, object_prefix: str) -> None:
+    async def prepare(
+        self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
+    ) -> None:
         """Fetch, verify and load. Raises TamperedError, EngineError, ObjectError."""
         if digest is None:
             return
         folder: Path = self._folders / digest
         if not folder.exists():
-            await checkpoints.fetch(self._ctx.objects, object_prefix, folder)
+            await checkpoints.fetch(self._ctx.objects, object_prefix, folder, manifest_sha256=manifest_sha256)
         await asyncio.to_thread(verify_adapter, folder, digest)
         await self._engine.load_adapter(digest, folder)
         self._loaded.add(digest)

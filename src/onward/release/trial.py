@@ -60,7 +60,7 @@ class Trial:
     async def _run(self, record: ReleaseRecord) -> dict[str, Any]:
         try:
             for model in (record.current, record.candidate):
-                await self._suite.prepare(model.adapter_digest, model.object_prefix)
+                await self._suite.prepare(model.adapter_digest, model.object_prefix, model.manifest_sha256)
             return await validation.validate(
                 record.candidate.adapter_digest,
                 record.current.adapter_digest,

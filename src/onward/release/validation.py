@@ -234,7 +234,9 @@ class Suite(Protocol):
         """Digest of the base model that the engine serves. Raises EngineError."""
         ...
 
-    async def prepare(self, digest: str | None, object_prefix: str) -> None:
+    async def prepare(
+        self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
+    ) -> None:
         """Make the policy available. Raises TamperedError, EngineError."""
         ...
 

@@ -70,8 +70,8 @@ class AdapterRegistry:
                 return folder
             except TamperedError:
                 await asyncio.to_thread(self._set_aside, folder)
-        prefix = await self._prefix(model_id, digest)
-        return await self._download(prefix, digest, folder)
+        prefix, manifest_sha256 = await self._stored(model_id, digest)
+        return await self._download(prefix, manifest_sha256, digest, folder)
 
     async def cached(self, digest: str) -> Path:
         """Like ``fetch`` without the object store: for a start while everything else is away."""
@@ -81,7 +81,8 @@ class AdapterRegistry:
         await asyncio.to_thread(verify_adapter, folder, digest)
         return folder
 
-    async def _prefix(self, model_id: str, digest: str) -> str:
+    async def _stored(self, model_id: str, digest: str) -> tuple[str, str | None]:
+        """Where the object store has it, and the hash of the manifest that was committed, if it was."""
         entry = await self._bus.bucket("rl_models").get(model_key(model_id))
         if entry is None:
             raise NotFoundError(f"Model {model_id!r} is not registered in rl_models: release it first.")
@@ -96,12 +97,12 @@ class AdapterRegistry:
             raise TamperedError(
                 f"Model {model_id} is registered under a path that leaves the store: refused."
             )
-        return prefix
+        return prefix, record.get("manifest_sha256")
 
-    async def _download(self, prefix: str, digest: str, folder: Path) -> Path:
+    async def _download(self, prefix: str, manifest_sha256: str | None, digest: str, folder: Path) -> Path:
         partial = folder.with_name(f".{digest[:16]}-{uuid.uuid4().hex[:8]}")
         try:
-            await checkpoints.fetch(self._objects, prefix, partial)
+            await checkpoints.fetch(self._objects, prefix, partial, manifest_sha256=manifest_sha256)
             await asyncio.to_thread(verify_adapter, partial, digest)
             if not folder.exists():
                 partial.rename(folder)

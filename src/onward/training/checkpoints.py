@@ -47,6 +47,7 @@ class Commit(BaseModel):
     job_id: str
     epoch: int
     manifest_sha256: str
+    """Of the manifest's bytes; ``fetch`` refuses another one under the same prefix."""
     object_prefix: str
     adapter_digest: str
 
@@ -157,12 +158,23 @@ def commit_key(job_id: str) -> str:
     return f"jobs/{check_id(job_id, 'job id')}/COMMIT"
 
 
-async def fetch(objects: Objects, prefix: str, folder: Path) -> Manifest:
-    """Download the checkpoint at ``prefix`` into ``folder`` (absent before) and verify it."""
+async def fetch(
+    objects: Objects, prefix: str, folder: Path, *, manifest_sha256: str | None = None
+) -> Manifest:
+    """Download the checkpoint at ``prefix`` into ``folder`` (absent before) and verify it.
+
+    ``manifest_sha256`` is what its commit says of the manifest; None for one that was never committed.
+    Raises TamperedError.
+    """
     partial = partial_of(folder)
     partial.mkdir(parents=True, exist_ok=True)
     for key in await objects.list(prefix + "/"):
         await objects.get_file(key, partial / key.rsplit("/", 1)[1])
+    path = partial / MANIFEST
+    if manifest_sha256 is not None and path.exists() and _sha256_file(path) != manifest_sha256:
+        raise TamperedError(
+            f"The manifest of {prefix} is not the one that was committed: it must not be loaded."
+        )
     manifest = verify(partial)
     if not folder.exists():
         partial.rename(folder)

@@ -62,7 +62,9 @@ async def _fetch_start(ctx: Context, current: dict[str, Any], folder: Path) -> N
     """The adapter that serves, from nothing: what a dead attempt left half-way is thrown away."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(checkpoints.partial_of(folder), ignore_errors=True)
-    manifest = await checkpoints.fetch(ctx.objects, current["object_prefix"], folder)
+    manifest = await checkpoints.fetch(
+        ctx.objects, current["object_prefix"], folder, manifest_sha256=current["manifest_sha256"]
+    )
     if manifest.adapter_digest != current["adapter_digest"]:
         raise TamperedError(
             f"The checkpoint of {current['model_id']} is {manifest.adapter_digest[:12]} where "
@@ -73,8 +75,9 @@ async def _fetch_start(ctx: Context, current: dict[str, Any], folder: Path) -> N
 async def _current_policy(ctx: Context) -> dict[str, Any]:
     """Digests and checkpoint of the policy that serves now.
 
-    ``model_digest`` names it in generation records; ``adapter_digest`` is None and ``object_prefix``
-    empty for the base model alone, which is trained into a new adapter.
+    ``model_digest`` names it in generation records; ``manifest_sha256`` is its commit's, if it has one.
+    ``adapter_digest`` is None and ``object_prefix`` empty for the base model alone, which is trained into
+    a new adapter.
     """
     entry = await ctx.bus.bucket("rl_releases").get("desired")
     if entry is None:
@@ -82,7 +85,8 @@ async def _current_policy(ctx: Context) -> dict[str, Any]:
     arms = json.loads(entry.value)["arms"]
     arm = next((arm for arm in arms if arm["arm"] == "current"), arms[0])
     model = await ctx.bus.bucket("rl_models").get(arm["model_id"].replace(".", "_"))
-    prefix = json.loads(model.value)["object_prefix"] if model else None
+    stored = json.loads(model.value) if model else {}
+    prefix = stored.get("object_prefix")
     digest = arm["adapter_digest"] or arm.get("model_digest")
     if digest is None:
         raise TrainingError(
@@ -98,6 +102,7 @@ async def _current_policy(ctx: Context) -> dict[str, Any]:
         "model_digest": digest,
         "adapter_digest": arm["adapter_digest"],
         "object_prefix": prefix,
+        "manifest_sha256": stored.get("manifest_sha256"),
         "model_id": arm["model_id"],
     }
 

@@ -97,6 +97,8 @@ class FakeSuite:
     runs: int = 0
     held: set[str | None] = field(default_factory=set)
     """Digests that were prepared and not let go again."""
+    committed: dict[str | None, str | None] = field(default_factory=dict)
+    """Digest → hash of the manifest that was asked for."""
     base: str | None = None
     """Digest that the engine gives of its base model; None: the engine is away."""
 
@@ -108,8 +110,11 @@ class FakeSuite:
     async def finish(self) -> None:
         self.held.clear()
 
-    async def prepare(self, digest: str | None, object_prefix: str) -> None:
+    async def prepare(
+        self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
+    ) -> None:
         self.held.add(digest)
+        self.committed[digest] = manifest_sha256
         if self.error is not None:
             raise self.error
 

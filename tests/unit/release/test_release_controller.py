@@ -362,6 +362,12 @@ async def test_any_error_of_a_validation_rejects_and_the_releaser_goes_on(error:
     await world.until(lambda: world.record.job_id == "job-2" and world.record.serving, sessions=0, seconds=1)
 
 
+async def test_what_the_commit_says_of_the_manifest_goes_wherever_the_checkpoint_is_fetched():
+    world = await ramping()
+    assert world.suite.committed == {"d0": None, "d1": "m"}
+    assert world.json("rl_models", "agent-zero-rl-v1")["manifest_sha256"] == "m"
+
+
 async def test_one_release_at_a_time_in_the_order_of_completion():
     world = await ramping()
     await world.job("job-a", "d2")

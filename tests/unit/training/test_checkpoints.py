@@ -104,5 +104,22 @@ async def test_the_first_commit_wins_and_a_late_attempt_learns_it(folder: Path, 
     second = await checkpoints.commit(objects, b"other", late, "checkpoints/job-1/2")
     assert first.epoch == 1
     assert second == first
-    fetched = await checkpoints.fetch(objects, first.object_prefix, tmp_path / "fetched")
+    fetched = await checkpoints.fetch(
+        objects, first.object_prefix, tmp_path / "fetched", manifest_sha256=first.manifest_sha256
+    )
     assert fetched == manifest
+
+
+async def test_a_manifest_that_is_not_the_committed_one_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Another manifest over the same files is consistent in itself: only the commit tells."""
+    objects = Objects.open(tmp_path / "objects")
+    manifest = checkpoints.verify(folder)
+    body = (folder / "manifest.json").read_bytes()
+    prefix = await checkpoints.upload(objects, folder, job_id="job-1", epoch=1)
+    commit = await checkpoints.commit(objects, body, manifest, prefix)
+    changed = manifest.model_copy(update={"base_digest": "another base"})
+    await objects.put(f"{prefix}/manifest.json", changed.model_dump_json().encode())
+    assert (await checkpoints.fetch(objects, prefix, tmp_path / "unasked")) == changed
+    with pytest.raises(TamperedError, match="not the one that was committed"):
+        await checkpoints.fetch(objects, prefix, tmp_path / "asked", manifest_sha256=commit.manifest_sha256)
+    assert not (tmp_path / "asked").exists()

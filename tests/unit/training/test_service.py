@@ -1,6 +1,7 @@
 """A job always ends up somewhere: done, failed with a reason, or in the queue again; and never runs twice."""
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -269,8 +270,14 @@ async def test_a_stored_adapter_that_is_not_the_one_that_serves_is_not_trained_f
     objects = Objects.open(tmp_path / "objects")
     prefix = await checkpoints.upload(objects, made, job_id="j", epoch=1)
     ctx: Any = SimpleNamespace(objects=objects)
-    current = {"model_id": "m", "object_prefix": prefix, "adapter_digest": manifest.adapter_digest}
+    sha = hashlib.sha256((made / "manifest.json").read_bytes()).hexdigest()
+    current = {
+        "model_id": "m", "object_prefix": prefix, "adapter_digest": manifest.adapter_digest,
+        "manifest_sha256": sha,
+    }  # fmt: skip
     await frozen._fetch_start(ctx, current, tmp_path / "start")
     assert json.loads((tmp_path / "start" / "manifest.json").read_text())["job_id"] == "j"
     with pytest.raises(TamperedError, match="must not be trained from"):
         await frozen._fetch_start(ctx, {**current, "adapter_digest": "f" * 64}, tmp_path / "start")
+    with pytest.raises(TamperedError, match="not the one that was committed"):
+        await frozen._fetch_start(ctx, {**current, "manifest_sha256": "f" * 64}, tmp_path / "start")
