@@ -39,4 +39,9 @@ def derived_id(*parts: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, "\x1f".join(parts)))
 
 
+def model_key(model_id: str) -> str:
+    """Key of a model in bucket ``rl_models``: the id with dots replaced, since a dot parts a key."""
+    return model_id.replace(".", "_")
+
+
 _NAMESPACE = uuid.UUID("6f6e7761-7264-4000-8000-000000000001")

@@ -16,7 +16,7 @@ from onward.clock import Clock, SystemClock, utc_text
 from onward.config import Settings
 from onward.context import Context
 from onward.contracts import Reward, SessionOutcome, decode, subjects, to_document, validate
-from onward.ids import derived_id, new_id
+from onward.ids import derived_id, model_key, new_id
 from onward.serving.engines.scripted import ScriptedEngine
 from onward.serving.gateway import Gateway
 from onward.telemetry.alerts import Alerts
@@ -87,7 +87,7 @@ class World:
         manifest = make_adapter(folder, value)
         prefix = await checkpoints.upload(self.ctx.objects, folder, job_id=manifest.job_id, epoch=1)
         record = {"model_id": model_id, "adapter_digest": manifest.adapter_digest, "object_prefix": prefix}
-        await self.bus.bucket("rl_models").put(model_id.replace(".", "_"), json.dumps(record).encode())
+        await self.bus.bucket("rl_models").put(model_key(model_id), json.dumps(record).encode())
         return manifest.adapter_digest
 
     async def desire(

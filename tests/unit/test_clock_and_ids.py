@@ -4,7 +4,7 @@ import pytest
 
 from onward.clock import ManualClock, utc_text
 from onward.errors import ContractError
-from onward.ids import check_id, derived_id
+from onward.ids import check_id, derived_id, model_key
 
 
 async def test_four_hours_pass_in_order_and_at_once() -> None:
@@ -37,3 +37,7 @@ def test_the_seeds_manual_job_id_is_an_id() -> None:
 def test_derived_ids_repeat_and_do_not_run_together() -> None:
     assert derived_id("a", "b") == derived_id("a", "b")
     assert derived_id("ab", "c") != derived_id("a", "bc")
+
+
+def test_a_model_key_has_no_dots() -> None:
+    assert model_key("agent-zero-rl-v2.10") == "agent-zero-rl-v2_10"

@@ -11,8 +11,8 @@ import typer
 from onward import config, host
 from onward.cli import ConfigFile, DataDir, app, run_async
 from onward.errors import ConfigError, NotFoundError
+from onward.ids import model_key
 from onward.release.operator import command
-from onward.release.plan import model_key
 
 Part = Annotated[str, typer.Argument(help="learning: no new job starts; what runs goes on.")]
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from onward.clock import utc_text
 from onward.config import ReleaseSettings
 from onward.errors import ConfigError, IllegalTransitionError
+from onward.ids import model_key
 
 
 class State(StrEnum):
@@ -175,11 +176,6 @@ def step_verdict(
     if total >= plan.deadline_seconds:
         return "deadline", shown
     return "stay", shown
-
-
-def model_key(model_id: str) -> str:
-    """Key of a model in bucket ``rl_models``."""
-    return model_id.replace(".", "_")
 
 
 def next_model_id(pattern: str, keys: Iterable[str]) -> str:

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from onward.bus import Bucket
 from onward.clock import Clock, utc_text
 from onward.contracts import canonical_json
-from onward.ids import derived_id
-from onward.release.plan import SERVING, TERMINAL, Plan, State, model_key, move
+from onward.ids import derived_id, model_key
+from onward.release.plan import SERVING, TERMINAL, Plan, State, move
 from onward.telemetry.crashpoints import crashpoint
 
 PREFIX = "release."

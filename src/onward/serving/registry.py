@@ -15,6 +15,7 @@ from pathlib import Path
 
 from onward.bus import Bus
 from onward.errors import NotFoundError, TamperedError
+from onward.ids import model_key
 from onward.training import checkpoints
 from onward.training.checkpoints import Manifest
 from onward.warehouse import Objects
@@ -45,11 +46,6 @@ def verify_adapter(folder: Path, digest: str) -> Manifest:
             f"The configuration of {folder.name} asks for code to be run: it must not be loaded."
         )
     return manifest
-
-
-def model_key(model_id: str) -> str:
-    """Key of a model in bucket ``rl_models``: the id with dots replaced."""
-    return model_id.replace(".", "_")
 
 
 class AdapterRegistry:

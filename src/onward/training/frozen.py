@@ -17,6 +17,7 @@ from onward.capture import provenance
 from onward.context import Context
 from onward.contracts import TrainingRequest
 from onward.errors import TamperedError, TrainingError
+from onward.ids import model_key
 from onward.training import checkpoints, dataset
 from onward.warehouse import queries
 
@@ -84,7 +85,7 @@ async def _current_policy(ctx: Context) -> dict[str, Any]:
         raise TrainingError("DATA", "No policy serves yet, so there is nothing to train: release one first.")
     arms = json.loads(entry.value)["arms"]
     arm = next((arm for arm in arms if arm["arm"] == "current"), arms[0])
-    model = await ctx.bus.bucket("rl_models").get(arm["model_id"].replace(".", "_"))
+    model = await ctx.bus.bucket("rl_models").get(model_key(arm["model_id"]))
     stored = json.loads(model.value) if model else {}
     prefix = stored.get("object_prefix")
     digest = arm["adapter_digest"] or arm.get("model_digest")
