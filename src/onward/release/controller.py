@@ -11,15 +11,15 @@ from typing import Any
 
 from onward.bus.leases import Lease
 from onward.context import Context
-from onward.errors import BusError, ConflictError, ContractError
+from onward.errors import BusError, ConflictError
 from onward.ids import new_id
 from onward.release import gauges, intake, moves, plan, rollback
 from onward.release.effects import Effects
-from onward.release.evidence import ARMS, Evidence, parse
+from onward.release.evidence import ARMS, Evidence
 from onward.release.gates import e_value
 from onward.release.initial import install_base, install_initial
 from onward.release.operator import COMMANDS, Operator, command
-from onward.release.outcomes import Outcomes, StreamOutcomes
+from onward.release.outcomes import Outcomes, StreamOutcomes, take_in
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.release.routes import alone, endpoint_of
@@ -33,8 +33,6 @@ POLL_SECONDS = 0.5
 IDLE_SECONDS = 1.0
 PERSIST_SECONDS = 5.0
 """Seconds of a step that a crash may cost at most: the step then only lasts longer."""
-BATCH = 500
-BATCHES_PER_TICK = 10
 RATIO_LIMIT = 1000.0
 """E-value of the sample-ratio guard from which the split counts as broken."""
 LEASE_SECONDS = 10.0
@@ -247,8 +245,10 @@ class Releaser:
         """Take in evidence, then decide; state, evidence and cursor go into one write."""
         evidence = self._evidence
         assert evidence is not None
-        heard = await self._take_in(evidence)
+        heard, of_us = await take_in(self.outcomes, evidence)
         now = self.ctx.clock.monotonic()
+        if of_us:
+            self._heard_at = now
         passed = now - self._ticked_at
         verified = (
             record.verified_revision is not None and record.verified_revision == record.desired_revision
@@ -270,24 +270,6 @@ class Releaser:
         await self._decide(record, evidence, now, verified)
         if self.record is record and (heard or now - self._written_at >= PERSIST_SECONDS):
             await self._write(record)
-
-    async def _take_in(self, evidence: Evidence) -> bool:
-        """Apply what is new on the stream; whether the evidence changed."""
-        start = evidence.cursor
-        for _ in range(BATCHES_PER_TICK):
-            batch = await self.outcomes.read(evidence.cursor, BATCH)
-            for stored in batch:
-                try:
-                    event = parse(stored.sequence, stored.data, stored.stored_at)
-                except ContractError:
-                    evidence.skip(stored.sequence, "unreadable")
-                    continue
-                evidence.apply(event)
-                if event.release_id == evidence.release_id:
-                    self._heard_at = self.ctx.clock.monotonic()
-            if len(batch) < BATCH or evidence.crossing is not None:
-                break
-        return evidence.cursor != start
 
     def _figures(self, record: ReleaseRecord, evidence: Evidence) -> dict[str, Any]:
         gauges.show_evidence(self.ctx.metrics, record, evidence)

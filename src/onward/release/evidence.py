@@ -127,8 +127,7 @@ class _Intake:
         self._texts: dict[int, str] = {}
         self.floor = 0
         self.frontier: list[int | None] = [None, None]
-        """Per arm, the newest assignment that has reported: no unit beyond the slower arm is judged.
-        For feedback every kind of outcome counts as a report, for the other gates their own."""
+        """Per arm, the newest assignment that has reported (of feedback: anything at all)."""
 
     def reached(self, candidate: bool, assigned_at: int) -> None:
         newest = self.frontier[candidate]

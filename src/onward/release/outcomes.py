@@ -16,9 +16,13 @@ from nats.js import api
 from onward.bus import Bus
 from onward.bus.pull import PullBroken, Puller
 from onward.contracts import subjects
-from onward.errors import BusError
+from onward.errors import BusError, ContractError
+from onward.release.evidence import Evidence, parse
 
 STREAM = "RL_OUTCOMES"
+BATCH = 500
+BATCHES = 10
+"""At most so many batches are taken in at once, so that a long backlog does not keep the releaser."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,24 @@ class Outcomes(Protocol):
     async def read(self, after: int, limit: int) -> list[Stored]:
         """Up to ``limit`` messages with a sequence above ``after``, in order; empty when there are none."""
         ...
+
+
+async def take_in(outcomes: Outcomes, evidence: Evidence) -> tuple[bool, bool]:
+    """Apply what is new on the stream; (whether the evidence changed, whether its release was heard of)."""
+    start, heard = evidence.cursor, False
+    for _ in range(BATCHES):
+        batch = await outcomes.read(evidence.cursor, BATCH)
+        for stored in batch:
+            try:
+                event = parse(stored.sequence, stored.data, stored.stored_at)
+            except ContractError:
+                evidence.skip(stored.sequence, "unreadable")
+                continue
+            evidence.apply(event)
+            heard = heard or event.release_id == evidence.release_id
+        if len(batch) < BATCH or evidence.crossing is not None:
+            break
+    return evidence.cursor != start, heard
 
 
 class StreamOutcomes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import secrets
 from collections.abc import AsyncIterator
@@ -24,7 +23,6 @@ from onward.clock import utc_text
 from onward.context import Context
 from onward.errors import BusError, EngineError
 from onward.httpbase import (
-    Caller,
     HttpError,
     Server,
     authorize,
@@ -44,6 +42,7 @@ from onward.serving.metrics import gateway_metrics
 from onward.serving.outcomes import Outcomes
 from onward.serving.registry import AdapterRegistry
 from onward.serving.router import Arm, Assignment, Routes
+from onward.serving.session_ids import session_of
 from onward.telemetry import logs
 
 _log = logs.get("gateway")
@@ -372,20 +371,6 @@ class Gateway:
         for arm in routes.arms:
             share = routes.weight if arm.arm == "candidate" else 1.0 - routes.weight
             self._metrics.model_traffic.labels(model_version=arm.model_id).set(100.0 * share)
-
-
-def session_of(request: Request, chat: openai.ChatRequest, caller: Caller) -> str:
-    """Header ``Onward-Session``, else ``user``, else a hash of API key and first user message."""
-    header = request.headers.get("onward-session")
-    if header:
-        return check_id(header, "The header Onward-Session")
-    if chat.user is not None:
-        return chat.user if is_id(chat.user) else "u-" + _short_hash(chat.user)
-    return "h-" + _short_hash(f"{caller.key_hash}\x1f{chat.first_user_message}")
-
-
-def _short_hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 async def run(ctx: Context) -> None:
