@@ -12,6 +12,7 @@ from onward import config, host
 from onward.cli import ConfigFile, DataDir, app, run_async
 from onward.errors import ConfigError, NotFoundError
 from onward.ids import model_key
+from onward.ids import model_key
 from onward.release.operator import command
 
 Part = Annotated[str, typer.Argument(help="learning: no new job starts; what runs goes on.")]
@@ -92,7 +93,7 @@ def abort(release: Release = None, file: ConfigFile = None, data_dir: DataDir = 
 
 @release_app.command()
 def promote(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """End the step now, without waiting for its time and sessions."""
+    """Give the candidate nearly all traffic now, without waiting for the steps; the bake goes on."""
     _command("promote", release, file, data_dir)
 
 

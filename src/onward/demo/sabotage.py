@@ -16,7 +16,7 @@ import numpy as np
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingRequest
-from onward.ids import new_id
+from onward.ids import model_key, new_id
 from onward.training import checkpoints
 from onward.training.jobs import JobRecord, JobTable
 
@@ -42,7 +42,7 @@ def ruin(folder: Path, seed: int = 0) -> None:
 
 async def plant(ctx: Context, table: JobTable, current: dict[str, Any], folder: Path) -> JobRecord:
     """Commit a ruined copy of the ``current`` arm as a completed job; return its record."""
-    model = await ctx.bus.bucket("rl_models").get(current["model_id"].replace(".", "_"))
+    model = await ctx.bus.bucket("rl_models").get(model_key(current["model_id"]))
     assert model is not None
     shutil.rmtree(folder, ignore_errors=True)
 
