@@ -12,7 +12,6 @@ from onward import config, host
 from onward.cli import ConfigFile, DataDir, app, run_async
 from onward.errors import ConfigError, NotFoundError
 from onward.ids import model_key
-from onward.ids import model_key
 from onward.release.operator import command
 
 Part = Annotated[str, typer.Argument(help="learning: no new job starts; what runs goes on.")]
