@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from onward import Recorder, config, host, warehouse
@@ -161,6 +162,20 @@ async def test_kill_9_of_everything_during_training_costs_nothing(tmp_path: Path
         verdict = await audit.audit([tmp_path / "outbox.db"], tmp_path / "onward-data", 30)
         assert (verdict.accepted, verdict.lost, verdict.duplicates) == (tasks, [], [])
         await _release_follows(settings, job_id)
+
+
+async def test_ctrl_c_stops_cleanly_and_leaves_no_child(tmp_path: Path) -> None:
+    from onward.lm.tiny import build_tiny
+
+    build_tiny(tmp_path / "onward-data" / "models" / "tiny", ["Say 1 2 3"] * 20)
+    (tmp_path / "onward.toml").write_text(SETTINGS)
+    with onward_up(tmp_path) as (process, _):
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) >= 3, "nats-server, the warehouse and the engine"
+        process.send_signal(signal.SIGINT)
+        assert await asyncio.to_thread(process.wait, 60) == 0
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert alive == []
 
 
 async def _release_follows(settings: config.Settings, job_id: str) -> None:
