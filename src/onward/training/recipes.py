@@ -16,8 +16,8 @@ class WarmUp:
 
     Flawless demonstrations make a policy that is soon beyond the window, or inside it only because it
     cannot yet do the work; neither leaves reinforcement learning much to find. A ``careless`` share of
-    the demonstrations, with mistakes drawn anew in every pass, gives a policy that can do the work and
-    does not always choose to.
+    the demonstrations, each with one mistake, gives a policy that can do the work and does not always
+    choose to.
     """
 
     demonstrations: int = 200

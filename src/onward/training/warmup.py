@@ -185,11 +185,13 @@ def _restore(parameters: list[Any], kept: list[Any]) -> None:
 
 
 def _demonstration_rows(chat: Chat, plan: WarmUp, seed: int) -> Iterator[TokenRow]:
-    """Every pass over the demonstrations draws its mistakes anew, so that none can be learned by heart."""
-    passes = -(-plan.max_steps * plan.batch_rows // plan.demonstrations)
-    for number in range(passes):
-        for talk in desk.demonstrations(plan.demonstrations, seed, plan.careless, number):
-            yield demonstration_row(chat, talk)
+    """The same demonstrations in every pass: their number is the number of distinct conversations."""
+    rows = [
+        demonstration_row(chat, talk)
+        for talk in desk.demonstrations(plan.demonstrations, seed, plan.careless)
+    ]
+    for _ in range(-(-plan.max_steps * plan.batch_rows // plan.demonstrations)):
+        yield from rows
 
 
 def demonstration_row(chat: Chat, messages: list[desk.Message]) -> TokenRow:

@@ -44,17 +44,16 @@ def play(task: Task, policy: Callable[[list[Message]], str]) -> tuple[list[Messa
     return messages, episode.outcome()
 
 
-def demonstrations(n: int, seed: int = 0, careless: float = 0.0, draw: int = 0) -> list[list[Message]]:
+def demonstrations(n: int, seed: int = 0, careless: float = 0.0) -> list[list[Message]]:
     """``n`` conversations on training templates, kinds in turn; with ``careless`` 0 all are solved.
 
     ``careless`` is the share in which the assistant errs once, like a new colleague: it gives up
     instead of asking a tool, answers with a half-way result, or asks a tool that is not needed.
-    ``draw`` selects which conversations err and how. A policy warmed on some of these knows the work
-    and still has something to find out by itself.
+    A policy warmed on some of these knows the work and still has something to find out by itself.
     """
     found = []
     for task in tasks("train", n, DEMONSTRATION_SEED + seed):
-        rng = random.Random(f"careless/{task.task_id}/{draw}")
+        rng = random.Random(f"careless/{task.task_id}/0")
         if rng.random() < careless:
             found.append(_careless(task, rng))
         else:
