@@ -99,7 +99,7 @@ async def show(bus: Bus, sequence: int) -> DeadLetterRecord:
     try:
         return _record(await bus.js.get_msg(STREAM, seq=max(1, sequence)))
     except nats.js.errors.NotFoundError:
-        raise NotFoundError(f"There is no dead letter {sequence}: see onward dlq list.") from None
+        raise NotFoundError(f"There is no dead letter {sequence}: see 'onward dlq list'.") from None
     except nats.errors.Error as error:
         raise BusError(f"The dead letter could not be read ({type(error).__name__}).") from None
 

@@ -15,6 +15,7 @@ from onward.ids import model_key
 from onward.release.operator import command
 
 Part = Annotated[str, typer.Argument(help="learning: no new job starts; what runs goes on.")]
+PartAgain = Annotated[str, typer.Argument(help="learning: new jobs may start again.")]
 
 
 async def _write(file: Path | None, data_dir: Path | None, key: str, value: dict[str, Any]) -> None:
@@ -39,7 +40,7 @@ def pause(part: Part = "learning", file: ConfigFile = None, data_dir: DataDir = 
 
 
 @app.command()
-def resume(part: Part = "learning", file: ConfigFile = None, data_dir: DataDir = None) -> None:
+def resume(part: PartAgain = "learning", file: ConfigFile = None, data_dir: DataDir = None) -> None:
     """Let learning go on."""
     _only_learning(part)
     run_async(_write(file, data_dir, "learning", {"paused": False}))
