@@ -243,7 +243,7 @@ class NatsServer:
                     return
                 except OSError:
                     if attempt == 19:
-                        raise PortBusyError(self.host, port, "nats-server") from None
+                        raise PortBusyError(self.host, port, "The embedded NATS (nats.port)") from None
             await self._clock.sleep(0.05)
 
     async def _wait_ready(self, ports_dir: Path, offset: int) -> None:
@@ -275,7 +275,7 @@ class NatsServer:
                 file.seek(offset)
                 text = file.read()[-4000:].decode("utf-8", "replace")
         if "address already in use" in text:
-            raise PortBusyError(self.host, self.port, "nats-server")
+            raise PortBusyError(self.host, self.port, "The embedded NATS (nats.port)")
         raise BusError(f"nats-server ended at its start with code {code}: read {self._log_path}.")
 
     async def _verify_durability(self) -> None:
