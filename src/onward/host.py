@@ -48,6 +48,8 @@ ROLES: dict[str, str] = {
 }
 NEED_MODEL = frozenset({"trainer", "gateway"})
 ENDPOINTS = "endpoints.json"
+END_TRIES = 30
+"""Seconds that roles get to finish what they hold."""
 
 
 @dataclass(frozen=True)
@@ -159,9 +161,7 @@ async def running(
                 yield Loop(ctx, endpoints, tasks)
             finally:
                 watcher.cancel()
-                for task in tasks.values():
-                    task.cancel()
-                results = await asyncio.gather(*tasks.values(), return_exceptions=True)
+                results = await _end(list(tasks.values()))
                 if not join:
                     (settings.run_dir / ENDPOINTS).unlink(missing_ok=True)
                 failures = [error for error in results if isinstance(error, Exception)]
@@ -176,18 +176,46 @@ async def up(
     join: bool = False,
     announce: Callable[[str], object] = print,
 ) -> None:
-    """Run until SIGINT or SIGTERM."""
+    """Run until SIGINT or SIGTERM, also while still starting. Asked twice, it leaves at once."""
+    main = asyncio.current_task()
     stop = asyncio.Event()
+    is_up = False
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(130)
+        stop.set()
+        if not is_up and main is not None:
+            main.cancel()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with running(settings, roles=roles, join=join) as turning:
-        for name, address in turning.endpoints.items():
-            if name.endswith("_url"):
-                announce(f"{name.removesuffix('_url')}: {address}")
-        announce("Onward is up. Ctrl-C stops it.")
-        await stop.wait()
-        announce("Stopping: finishing what is in hand.")
+        loop.add_signal_handler(number, on_signal)
+    try:
+        async with running(settings, roles=roles, join=join) as turning:
+            is_up = True
+            for name, address in turning.endpoints.items():
+                if name.endswith("_url"):
+                    announce(f"{name.removesuffix('_url')}: {address}")
+            announce("Onward is up. Ctrl-C stops it.")
+            await stop.wait()
+            announce("Stopping: finishing what is in hand.")
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+        announce("Stopped before it was up.")
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> list[BaseException | None]:
+    """Cancel until every task has ended: a library that swallows one cancellation gets another."""
+    for _ in range(END_TRIES):
+        for task in tasks:
+            task.cancel()
+        _, alive = await asyncio.wait(tasks, timeout=1.0)
+        if not alive:
+            break
+        log.warning("roles are still ending", roles=sorted(task.get_name() for task in alive))
+    return [None if not task.done() or task.cancelled() else task.exception() for task in tasks]
 
 
 async def _run_role(name: str, ctx: Context) -> None:

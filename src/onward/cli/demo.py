@@ -30,7 +30,7 @@ def demo(
     folder: Annotated[Path, typer.Option("--dir", help="Where data and pictures go.")] = Path("demo-output"),
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of tasks, model and sampling.")] = 0,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "error",
+    log_level: Annotated[str, typer.Option(help="debug, info, warning, error or critical.")] = "critical",
 ) -> None:
     """Watch an agent get better: the whole loop on this machine, with real parts and no service needed.
 

@@ -66,15 +66,19 @@ def _cycles(result: Result) -> Table:
     for cycle in result.cycles:
         table.add_row(
             f"{cycle.number}{' (sabotage)' if cycle.sabotaged else ''}",
-            str(cycle.trajectories),
-            f"{cycle.mean_outcome:.2f}",
-            f"{cycle.mean_raw_total:.2f}",
+            str(cycle.trajectories or "-"),
+            _rate(cycle.mean_outcome),
+            _rate(cycle.mean_raw_total),
             _validation(cycle),
             cycle.candidate,
             f"{cycle.decision}: {cycle.reason}",
             style="red" if cycle.decision == "rolled_back" else None,
         )
     return table
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _validation(cycle: Cycle) -> str:
@@ -132,8 +136,10 @@ def draw(result: Result, path: Path) -> None:
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
     numbers = [cycle.number for cycle in result.cycles]
-    left.plot(numbers, [cycle.mean_outcome for cycle in result.cycles], "o-", label="mean outcome in traffic")
-    left.plot(numbers, [cycle.mean_raw_total for cycle in result.cycles], "s--", label="mean raw total")
+    learned = [cycle for cycle in result.cycles if cycle.mean_outcome is not None]
+    places = [cycle.number for cycle in learned]
+    left.plot(places, [cycle.mean_outcome for cycle in learned], "o-", label="mean outcome in traffic")
+    left.plot(places, [cycle.mean_raw_total for cycle in learned], "s--", label="mean raw total")
     tested = [cycle for cycle in result.cycles if cycle.validation_success is not None]
     if tested:
         left.plot(
@@ -145,8 +151,11 @@ def draw(result: Result, path: Path) -> None:
     for cycle in result.cycles:
         if cycle.decision == "rolled_back":
             left.axvline(cycle.number, color="tab:red", alpha=0.35)
-            left.annotate("rolled back", (cycle.number, 0.03), rotation=90, color="tab:red", ha="right")
+            left.annotate(
+                "rolled back", (cycle.number, 0.97), rotation=90, color="tab:red", ha="right", va="top"
+            )
     left.set_xlabel("cycle")
+    left.set_ylabel("rate, 0 to 1")
     left.set_xticks([0, *numbers])
     left.set_ylim(0, 1)
     left.grid(alpha=0.3)

@@ -15,8 +15,9 @@ class Cycle(BaseModel):
     number: int
     trajectories: int
     """Rewarded trajectories that the job was trained on."""
-    mean_outcome: float
-    mean_raw_total: float
+    mean_outcome: float | None
+    """Over what the job learned from; None for a planted candidate, which learned from nothing."""
+    mean_raw_total: float | None
     validation_success: float | None = None
     """Success of the candidate on the validation tasks; None where validation was skipped."""
     validation_current: float | None = None

@@ -203,9 +203,12 @@ class Demonstration:
 
     async def _follow(self, number: int, job: JobRecord, *, sabotaged: bool = False) -> None:
         """Watch the release of ``job``'s checkpoint to its end and note what happened."""
-        with self.stages.stage("validate", f"Cycle {number}: validating the candidate") as stage:
+        title = "taking up the candidate" if sabotaged else "validating the candidate"
+        with self.stages.stage("validate", f"Cycle {number}: {title}") as stage:
             while (release := await self._release_of(job.job_id)) is None or release.state in BEFORE_TRAFFIC:
-                stage.update(note="paired with the current model on the validation tasks")
+                stage.update(
+                    note="" if sabotaged else "paired with the current model on the validation tasks"
+                )
                 await asyncio.sleep(POLL_SECONDS)
         if not release.closed:
             await self.agents.flow()
@@ -272,9 +275,9 @@ def _cycle_of(number: int, job: JobRecord, release: ReleaseRecord, sabotaged: bo
     decision = release.decision or "inconclusive"
     return Cycle(
         number=number,
-        trajectories=job.samples or 0,
-        mean_outcome=learned.get("outcome_mean", 0.0),
-        mean_raw_total=learned.get("raw_total_mean", 0.0),
+        trajectories=0 if sabotaged else job.samples or 0,
+        mean_outcome=learned.get("outcome_mean"),
+        mean_raw_total=learned.get("raw_total_mean"),
         validation_success=validation.get("candidate"),
         validation_current=validation.get("current"),
         candidate=release.candidate.model_id,

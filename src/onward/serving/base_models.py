@@ -103,7 +103,8 @@ def resolve(name_or_path: str, models_dir: Path) -> Path:
         folder = models_dir / TINY
         if not _looks_like_model(folder):
             raise NotFoundError(
-                f"The model 'tiny' is not in {models_dir}: it is made by the warm-up that `onward demo` runs."
+                f"The model 'tiny' is not in {models_dir}: `onward demo` makes one in its own folder; "
+                f"give that folder with --dir."
             )
         return folder
     if name_or_path in KNOWN:
