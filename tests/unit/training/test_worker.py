@@ -18,7 +18,8 @@ def job(tmp_path: Path) -> Path:
     folder.mkdir()
     spec = JobSpec(
         job_id="job-1", epoch=1, algorithm="reinforce", base_model="tiny",
-        model_folder=str(tmp_path / "base"), start_digest=None, learning_rate=1e-3, epochs=2, batch_rows=2, clip_epsilon=0.2, lora_rank=2,
+        model_folder=str(tmp_path / "base"), start_digest=None, learning_rate=1e-3, epochs=2,
+        batch_rows=2, clip_epsilon=0.2, lora_rank=2,
         lora_alpha=4.0, first_lora_layer=0.0, normaliser="token", return_from="outcome", standardise=True,
         kl_coef=0.0, seed=0, threads=1,
     )  # fmt: skip
