@@ -149,6 +149,22 @@ async def test_a_cancellation_that_the_client_swallows_is_not_lost(bus, monkeypa
     assert task.cancelled()
 
 
+async def test_a_cancellation_swallowed_by_a_failing_read_is_not_lost(bus, monkeypatch):
+    """The connection breaks in the moment of the stop: the reader must not read on for ever."""
+    original = module.Puller.pull
+
+    async def swallow_and_break(self, count, *, linger=0.0):
+        try:
+            return await original(self, count, linger=linger)
+        except asyncio.CancelledError:
+            raise module.PullBroken("cut", gone=False, received=[]) from None
+
+    monkeypatch.setattr(module.Puller, "pull", swallow_and_break)
+    reader = Reader(bus)
+    await asyncio.sleep(0.2)
+    await asyncio.wait_for(reader.stop(), 5)
+
+
 async def test_clean_up_after_a_cancellation_can_still_publish(bus):
     done: list[int] = []
 

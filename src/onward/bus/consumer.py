@@ -139,6 +139,7 @@ class _Consumption:
         restart_at = start_sequence
         try:
             while True:
+                honour_cancellation(asked)
                 try:
                     if self._puller is None:
                         await self._bind(restart_at)
@@ -161,7 +162,6 @@ class _Consumption:
                 pause = 0.1
                 if messages:
                     await self._finish(messages)
-                honour_cancellation(asked)
         finally:
             await self._drop_puller()
 
