@@ -36,18 +36,20 @@ class TestPanel:
         self._registry = AdapterRegistry(ctx.bus, ctx.objects, ctx.settings.data_dir / "models")
         self._max_tokens = recipe.max_tokens
 
-    async def run(self, model_id: str | None, adapter_digest: str | None, stage: Stage) -> Score:
+    async def run(
+        self, model_id: str | None, adapter_digest: str | None, stage: Stage, panels: int = PANELS
+    ) -> Score:
         """Success of a released model; of the base model alone where both are None."""
         results: list[suite.TaskResult] = []
         async with suite.engine_of(self._ctx) as engine:
             if model_id is not None and adapter_digest is not None:
                 folder = await self._registry.fetch(model_id, adapter_digest)
                 await engine.load_adapter(adapter_digest, folder)
-            for panel in range(PANELS):
+            for panel in range(panels):
                 results += await suite.run_desk(
                     engine, adapter_digest, split="test", size=TASKS, seed=panel, max_tokens=self._max_tokens
                 )
-                stage.update(panel + 1, total=PANELS)
+                stage.update(panel + 1, total=panels)
         return score(results)
 
     @staticmethod

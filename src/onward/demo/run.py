@@ -76,7 +76,7 @@ class Demonstration:
                 raw = warmed.raw_success
                 if raw is None:
                     with self.stages.stage("test", "Testing the raw model on the test tasks") as stage:
-                        raw = (await panel.run(None, None, stage)).success
+                        raw = (await panel.run(None, None, stage, panels=1)).success
                 with self.stages.stage("test", "Testing the warm-started model (v0)") as stage:
                     first = await self._current()
                     base = await panel.run(first["model_id"], first["adapter_digest"], stage)

@@ -59,7 +59,7 @@ class Recipe:
 RECIPES: dict[str, Recipe] = {
     "tiny": Recipe(learning_rate=3e-3, batch_size=32, max_tokens=24, threads=1),
     "smollm2": Recipe(
-        learning_rate=7e-4,
+        learning_rate=3e-4,
         batch_size=32,
         first_lora_layer=0.5,
         max_tokens=40,
