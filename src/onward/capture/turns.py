@@ -20,7 +20,6 @@ from onward.errors import ContractError
 MAX_TURNS = 2000
 MAX_STRING = 64 * 1024
 """Bytes of one text, in UTF-8. Inbound limits: the collector refuses more."""
-_ACTION_TYPES = ("tool_call", "subordinate_call", "response", "memory_update")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
-from onward import __version__
+from onward import __version__, config
+from onward.config import Settings
 from onward.errors import MissingExtraError, OnwardError
 
 app = typer.Typer(
@@ -59,6 +60,11 @@ def _root(
     ] = False,
 ) -> None:
     """Holds the options of ``onward`` itself; its help is the text given to ``app``."""
+
+
+def load_settings(file: Path | None, data_dir: Path | None) -> Settings:
+    """The settings of a command: file and environment, with ``--dir`` above both."""
+    return config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
 
 
 def run_async(work: Coroutine[Any, Any, Any]) -> Any:

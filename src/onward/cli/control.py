@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from onward import config, host
-from onward.cli import ConfigFile, DataDir, app, run_async
+from onward import host
+from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.errors import ConfigError, NotFoundError
 from onward.ids import model_key
 from onward.release.operator import command
@@ -19,7 +19,7 @@ PartAgain = Annotated[str, typer.Argument(help="learning: new jobs may start aga
 
 
 async def _write(file: Path | None, data_dir: Path | None, key: str, value: dict[str, Any]) -> None:
-    settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
+    settings = load_settings(file, data_dir)
     async with host.attached(settings) as (bus, _):
         if key == "pin" and value.get("model_id"):
             model_id = str(value["model_id"])
@@ -77,7 +77,7 @@ Release = Annotated[str | None, typer.Option("--release", help="Its id. Default:
 
 def _command(what: Any, release: str | None, file: Path | None, data_dir: Path | None) -> None:
     async def work() -> None:
-        settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
+        settings = load_settings(file, data_dir)
         async with host.attached(settings) as (bus, _):
             await command(bus, what, release)
 

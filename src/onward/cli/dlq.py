@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from onward import config, host
+from onward import host
 from onward.bus import deadletter
-from onward.cli import ConfigFile, DataDir, app, run_async
+from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 
 dlq_app = typer.Typer(help="Dead letters: look, and send again what has become good.", no_args_is_help=True)
 app.add_typer(dlq_app, name="dlq")
@@ -27,7 +27,7 @@ def list_letters(
     """Show dead letters with their reasons, oldest first."""
 
     async def work() -> None:
-        settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
+        settings = load_settings(file, data_dir)
         async with host.attached(settings) as (bus, _):
             table = Table()
             for name in ("number", "stream", "reason", "detail", "bytes"):
@@ -46,7 +46,7 @@ def show(sequence: Sequence, file: ConfigFile = None, data_dir: DataDir = None) 
     """Print one dead letter: reason, headers, body."""
 
     async def work() -> None:
-        settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
+        settings = load_settings(file, data_dir)
         async with host.attached(settings) as (bus, _):
             letter = await deadletter.show(bus, sequence)
             typer.echo(f"stream: {letter.stream}\nreason: {letter.reason}\ndetail: {letter.detail}")
@@ -60,7 +60,7 @@ def replay(sequence: Sequence, file: ConfigFile = None, data_dir: DataDir = None
     """Publish a dead letter again to where it came from, and take it off the list."""
 
     async def work() -> None:
-        settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
+        settings = load_settings(file, data_dir)
         async with host.attached(settings) as (bus, _):
             await deadletter.replay(bus, sequence)
             typer.echo(f"Dead letter {sequence} was published again.")

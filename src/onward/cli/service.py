@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from onward import config, host
-from onward.cli import ConfigFile, DataDir, app, run_async
+from onward import host
+from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.errors import ConfigError
 from onward.telemetry import logs
 
@@ -24,7 +24,7 @@ def up(
     the recorder. Ctrl-C stops cleanly; a restart goes on where it stopped.
     """
     logs.setup(log_level)
-    settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
+    settings = load_settings(file, data_dir)
     run_async(host.up(settings, announce=typer.echo))
 
 
@@ -45,5 +45,5 @@ def run_role(
     if role not in host.ROLES:
         raise ConfigError(f"Unknown role {role!r}: expected one of {', '.join(host.ROLES)}.")
     logs.setup(log_level)
-    settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
+    settings = load_settings(file, data_dir)
     run_async(host.up(settings, roles=(role,), join=True, announce=typer.echo))

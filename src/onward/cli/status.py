@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from onward import config, host, warehouse
+from onward import host, warehouse
 from onward.api import status as facts
-from onward.cli import ConfigFile, DataDir, app, run_async
+from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.clock import SystemClock
 
 
@@ -24,7 +24,7 @@ def status(
     """Show streams and lag, counts, the current model, jobs, releases, and settings not active yet."""
 
     async def work() -> None:
-        settings = config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
+        settings = load_settings(file, data_dir)
         async with host.attached(settings) as (bus, endpoints):
             view = await warehouse.connect(settings)
             try:

@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from onward import config, host
+from onward import host
 from onward.bus import Bus, streams
-from onward.cli import ConfigFile, DataDir, app, run_async
+from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.clock import SystemClock
 from onward.config import Settings
 
@@ -57,10 +57,10 @@ def _text(value: Any) -> str:
 @streams_app.command()
 def plan(file: ConfigFile = None, data_dir: DataDir = None) -> None:
     """Show how the server's streams differ from what Onward declares. Changes nothing."""
-    run_async(_with_bus(config.load(file, overrides={"data_dir": data_dir} if data_dir else {}), False))
+    run_async(_with_bus(load_settings(file, data_dir), False))
 
 
 @streams_app.command()
 def apply(file: ConfigFile = None, data_dir: DataDir = None) -> None:
     """Migrate the streams without losing a message."""
-    run_async(_with_bus(config.load(file, overrides={"data_dir": data_dir} if data_dir else {}), True))
+    run_async(_with_bus(load_settings(file, data_dir), True))

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,6 @@ class Tally:
 
     tasks: int = 0
     successes: int = 0
-    arms: Counter[str] = field(default_factory=Counter)
-    unrecorded: int = 0
 
     @property
     def success_rate(self) -> float:
@@ -123,5 +120,3 @@ class AgentsProcess:
             case "task":
                 self.tally.tasks += 1
                 self.tally.successes += bool(event["success"])
-                self.tally.arms[event["arm"] or "none"] += 1
-                self.tally.unrecorded += not event["recorded"]

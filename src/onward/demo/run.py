@@ -68,7 +68,7 @@ class Demonstration:
             async with AsyncExitStack() as stack:
                 with self.stages.stage("start", "Starting NATS, ClickHouse, the engine and the gateway"):
                     loop = await stack.enter_async_context(host.running(self.settings))
-                    self.loop, self.ctx = loop, loop.ctx
+                    self.ctx = loop.ctx
                     self.table = JobTable(self.ctx.bus.bucket("rl_jobs"), self.ctx.clock)
                     await self._install(warmed)
                     agents = self.agents = await stack.enter_async_context(self._agents())
