@@ -78,7 +78,8 @@ async def test_every_message_is_valid_here_and_upstream_and_only_a_rollback_says
     ours = {subject: generate.schema_of(model) for subject, model in generate.MODELS.items()}
     upstream = _upstream()
     seen: dict[str, int] = {}
-    rollbacks = 0
+    reasons: list[str] = []
+    restored = None
     async with _bus(demo.folder) as bus:
         for subject, data in [message async for message in _messages(bus)]:
             seen[subject] = seen.get(subject, 0) + 1
@@ -87,13 +88,14 @@ async def test_every_message_is_valid_here_and_upstream_and_only_a_rollback_says
             if subject in upstream:
                 _check(upstream[subject], document)
             if subject == subjects.MODEL_DEPLOYED and document["metadata"]["event"] == "rollback":
-                rollbacks += 1
-                assert document["model_info"]["model_id"] == demo.result.current_model
+                reasons.append(document["metadata"]["reason"])
                 assert document["deployment_config"]["traffic_percentage"] == 100
-                assert document["metadata"]["reason"] == demo.result.cycles[-1].reason
+                restored = document["model_info"]["model_id"]
             else:
                 assert b"rollback" not in data.lower()
-    assert rollbacks == 1
+    # The trained candidate of so short a warm start may deserve it too; the planted one comes last.
+    assert reasons == [cycle.reason for cycle in demo.result.cycles if cycle.decision == "rolled_back"]
+    assert restored == demo.result.current_model
     assert set(seen) >= {
         subjects.TRAJECTORY,
         subjects.REWARD,

@@ -205,13 +205,20 @@ async def test_an_adapter_stays_while_any_client_holds_it(engine, tiny):
 
 
 async def test_a_cancelled_call_leaves_the_batch(engine):
-    call = asyncio.create_task(engine.generate(_ask("x"), session_id="a", adapter=None, max_tokens=400))
-    await asyncio.sleep(0.05)
-    assert (await engine.health())["running"] == 1
+    asked = {"messages": _ask("x"), "session_id": "a", "adapter": None, "max_tokens": 400}
+    for seed in range(50):  # an answer that is long for certain
+        if (await engine.generate(**asked, seed=seed)).sampling["finish_reason"] == "length":
+            break
+    before = (await engine.health())["generations"]
+    call = asyncio.create_task(engine.generate(**asked, seed=seed))
+    async with asyncio.timeout(5):
+        while (await engine.health())["running"] == 0:
+            await asyncio.sleep(0.002)
     call.cancel()
     async with asyncio.timeout(5):
         while (await engine.health())["running"]:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.002)
+    assert (await engine.health())["generations"] == before
 
 
 async def test_throughput_of_32_callers(engine):
