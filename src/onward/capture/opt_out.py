@@ -1,0 +1,84 @@
+"""Opting out: whose work is never kept, decided by patterns and before anything is stored.
+
+Know before changing: agents import this through the recorder, so it is pure and of the standard library.
+Patterns come from the operator, the ids that they are held against from anybody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from onward.errors import ConfigError
+
+VARIABLE = "RL_CAPTURE_OPT_OUT"
+FIELDS = ("session", "agent", "user")
+"""What a pattern may be held against; ``user`` is ``metadata.user_hash``."""
+MIN_KEY_BYTES = 16
+
+
+@dataclass(frozen=True)
+class OptOut:
+    """Shell patterns (``*``, ``?``, ``[ab]``; capitals matter), each for one field or for all three."""
+
+    patterns: tuple[tuple[str, str], ...] = ()
+    """Field (empty for all three) and pattern."""
+
+    @classmethod
+    def parse(cls, text: str) -> OptOut:
+        """``demo-*, agent:tester, user:3f2a*``: patterns with commas between them, empty ones skipped.
+
+        A prefix ``session:``, ``agent:`` or ``user:`` holds a pattern against that field alone. Raises
+        ConfigError for a prefix without a pattern, which would read as a wish and match nothing.
+        """
+        found: list[tuple[str, str]] = []
+        for part in (piece.strip() for piece in text.split(",")):
+            field, colon, rest = part.partition(":")
+            if not (colon and field in FIELDS):
+                field, rest = "", part
+            elif not rest.strip():
+                raise ConfigError(
+                    f"{VARIABLE} names {field!r} without a pattern: give for example '{field}:name-*'."
+                )
+            if rest.strip():
+                found.append((field, rest.strip()))
+        return cls(tuple(found))
+
+    def matches(self, session_id: str | None, agent_id: str | None, user_hash: str | None) -> bool:
+        """Whether a trajectory with these ids must not be kept. None never matches, not even ``*``."""
+        values = {"session": session_id, "agent": agent_id, "user": user_hash}
+        for field, pattern in self.patterns:
+            for value in (values[field],) if field else values.values():
+                if value is not None and fnmatchcase(value, pattern):
+                    return True
+        return False
+
+    def matches_document(self, document: Mapping[str, Any]) -> bool:
+        """The same for a trajectory's document; a field that is not text counts as absent."""
+        metadata = document.get("metadata")
+        user = metadata.get("user_hash") if isinstance(metadata, Mapping) else None
+        return self.matches(_text(document.get("session_id")), _text(document.get("agent_id")), _text(user))
+
+    def __bool__(self) -> bool:
+        return bool(self.patterns)
+
+
+def user_hash(user_id: str, key: str | bytes) -> str:
+    """32 hex digits that stand for a user: the first half of HMAC-SHA-256 (RFC 2104) under ``key``.
+
+    The same user under the same key always gets the same hash, so that a pattern can name it; without
+    the key nobody can try out identifiers against it, as could be done with a plain hash. Raises ConfigError
+    for a key under 16 bytes.
+    """
+    secret = key.encode() if isinstance(key, str) else key
+    if len(secret) < MIN_KEY_BYTES:
+        raise ConfigError(f"A key for user hashes has {MIN_KEY_BYTES} bytes or more: give a longer one.")
+    return hmac.new(secret, user_id.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:32]
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
