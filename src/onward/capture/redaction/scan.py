@@ -13,9 +13,9 @@ from typing import Any
 import re2
 
 from onward.capture.redaction import values
-from onward.capture.redaction.checks import CHECKS, Check, Span
 from onward.capture.redaction.names import NameClass, secret_class
-from onward.capture.redaction.rules import RULES, Rule
+from onward.capture.redaction.rule import Check, Rule, Span
+from onward.capture.redaction.rules import CHECKS, RULES
 
 _NAME = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-.")
 _NAME_REACH = 64
