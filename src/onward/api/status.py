@@ -15,6 +15,7 @@ from onward.bus import Bus
 from onward.bus.streams import STREAMS
 from onward.clock import Clock
 from onward.config import Settings
+from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.release.record import Releases
 from onward.training.jobs import JobTable
 from onward.warehouse import Warehouse, queries
@@ -32,6 +33,10 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
     return {
         "streams": [await _stream(bus, name) for name in STREAMS],
         "counts": await queries.counts(warehouse),
+        "next_job": {
+            "rewarded": await rewarded_since_snapshot(bus, warehouse),
+            "threshold": settings.training.threshold,
+        },
         "serving": await _json(bus, "rl_releases", "desired"),
         "gateways": [await _json(bus, "rl_gateways", key) for key in await bus.bucket("rl_gateways").keys()],
         "jobs": [
@@ -74,9 +79,9 @@ async def _stream(bus: Bus, name: str) -> dict[str, Any]:
         "messages": info.state.messages,
         "bytes": info.state.bytes,
         "lag": {
-            consumer.config.durable_name or consumer.name: (consumer.num_pending or 0)
-            + (consumer.num_ack_pending or 0)
+            consumer.config.durable_name: (consumer.num_pending or 0) + (consumer.num_ack_pending or 0)
             for consumer in consumers
+            if consumer.config.durable_name  # a gateway's or a release's own view of a stream is no work
         },
     }
 

@@ -10,6 +10,7 @@ import typer
 
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.clock import SystemClock
 from onward.errors import ConfigError, NotFoundError
 from onward.ids import model_key
 from onward.release.operator import command
@@ -79,7 +80,7 @@ def _command(what: Any, release: str | None, file: Path | None, data_dir: Path |
     async def work() -> None:
         settings = load_settings(file, data_dir)
         async with host.attached(settings) as (bus, _):
-            await command(bus, what, release)
+            await command(bus, what, release, clock=SystemClock())
 
     run_async(work())
     typer.echo(f"The releaser was told: {what}. 'onward status' shows what came of it.")

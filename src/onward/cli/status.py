@@ -47,8 +47,13 @@ def _show(found: dict[str, Any], endpoints: dict[str, Any], console: Console) ->
     counts = found["counts"]
     console.print(
         f"{counts['trajectories']} trajectories stored, {counts['rewarded']} rewarded, "
-        f"{counts['unscored']} unscored; {counts['outcomes']} session outcomes, "
+        f"{counts['unscored']} unscored; {counts['outcomes']} session outcomes in releases, "
         f"{counts['deployments']} deployments, {counts['status_events']} training status events.",
+        highlight=False,
+    )
+    job = found["next_job"]
+    console.print(
+        f"Next training job: {job['rewarded']} of {job['threshold']} rewarded trajectories of this policy.",
         highlight=False,
     )
     serving = found["serving"]
@@ -57,10 +62,11 @@ def _show(found: dict[str, Any], endpoints: dict[str, Any], console: Console) ->
     else:
         arms = ", ".join(f"{arm['model_id']} ({arm['arm']}) {arm['weight']:.0%}" for arm in serving["arms"])
         console.print(f"Serving: {arms}.", highlight=False)
-    console.print(
-        _table("Jobs", ("job_id", "state", "attempt", "samples", "percent", "error"), found["jobs"]),
-        _table("Releases", ("model_id", "state", "sessions", "e_values", "reason"), found["releases"]),
-    )
+    for title, columns, rows in (
+        ("Jobs", ("job_id", "state", "attempt", "samples", "percent", "error"), found["jobs"]),
+        ("Releases", ("model_id", "state", "sessions", "e_values", "reason"), found["releases"]),
+    ):
+        console.print(_table(title, columns, rows) if rows else f"{title}: none yet.")
     if found["learning_paused"]:
         console.print("Learning is paused ('onward resume').", style="yellow")
     if found["pinned"]:

@@ -12,7 +12,7 @@ import contextlib
 import json
 from typing import Any
 
-from onward.bus import Ack, Bucket, Disposition, Message, consume
+from onward.bus import Ack, Bucket, Bus, Disposition, Message, consume
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingStatus, decode, encode, subjects
@@ -20,7 +20,7 @@ from onward.coordinator import request
 from onward.coordinator.triggers import Situation, Train, Wait, decide
 from onward.errors import BusError, ConflictError, ContractError, WarehouseError
 from onward.telemetry import logs
-from onward.warehouse import queries
+from onward.warehouse import Warehouse, queries
 
 log = logs.get("coordinator")
 
@@ -41,6 +41,37 @@ async def run(ctx: Context) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(coordinator.watch_jobs())
         group.create_task(coordinator.decide_for_ever())
+
+
+async def rewarded_since_snapshot(bus: Bus, warehouse: Warehouse) -> int:
+    """Rewarded trajectories of the current policy since the last job was asked for: what the threshold
+    is compared with. For whoever shows how far off the next job is."""
+    digest, has_policy, _ = await _policy(bus.bucket("rl_releases"))
+    if not has_policy:
+        return 0
+    entry = await bus.bucket("rl_coordinator").get(STATE)
+    since, _ = await _snapshot({} if entry is None else json.loads(entry.value), warehouse)
+    return await queries.rewarded_count(warehouse, digest or "", since)
+
+
+async def _policy(releases: Bucket) -> tuple[str | None, bool, str | None]:
+    """(digest of the current policy, whether any serves, release id). The digest is None for a bare
+    base model, unless its arm says ``model_digest``."""
+    entry = await releases.get("desired")
+    desired = {} if entry is None else json.loads(entry.value)
+    arms = desired.get("arms") or []
+    if not arms:
+        return None, False, None
+    heaviest = max(arms, key=lambda arm: arm.get("weight", 0.0))
+    current = next((arm for arm in arms if arm.get("arm") == "current"), heaviest)
+    digest = current.get("adapter_digest") or current.get("model_digest")
+    return digest, True, desired.get("release_id")
+
+
+async def _snapshot(record: dict[str, Any], warehouse: Warehouse) -> tuple[int, int]:
+    """Stream sequences (of the last snapshot, of the newest stored trajectory)."""
+    since, until = int(record.get("snapshot", 0)), await queries.latest_seq(warehouse)
+    return (since if since <= until else 0), until  # a stream that was made again counts from 1
 
 
 class Coordinator:
@@ -70,11 +101,8 @@ class Coordinator:
         record, revision = await self._read()
         if record.get("phase") == "planned":  # we died between the record and the publish
             record, revision = await self._publish(record, revision)
-        digest, has_policy, release = await self._policy()
-        since = int(record.get("snapshot", 0))
-        until = await queries.latest_seq(self.ctx.warehouse)
-        if until < since:  # the stream was made again and counts from 1
-            since = 0
+        digest, has_policy, release = await _policy(self._releases)
+        since, until = await _snapshot(record, self.ctx.warehouse)
         rewarded = 0
         if has_policy:
             rewarded = await queries.rewarded_count(self.ctx.warehouse, digest or "", since)
@@ -143,21 +171,6 @@ class Coordinator:
         if revision == 0:
             return await self._record.create(STATE, value)
         return await self._record.update(STATE, value, revision)
-
-    async def _policy(self) -> tuple[str | None, bool, str | None]:
-        """(digest of the current policy, whether any serves, release id). The digest is None for a bare
-        base model, unless its arm says ``model_digest``."""
-        entry = await self._releases.get("desired")
-        if entry is None:
-            return None, False, None
-        desired = json.loads(entry.value)
-        arms = desired.get("arms") or []
-        if not arms:
-            return None, False, None
-        heaviest = max(arms, key=lambda arm: arm.get("weight", 0.0))
-        current = next((arm for arm in arms if arm.get("arm") == "current"), heaviest)
-        digest = current.get("adapter_digest") or current.get("model_digest")
-        return digest, True, desired.get("release_id")
 
     async def _paused(self) -> bool:
         entry = await self._control.get("learning")

@@ -18,7 +18,7 @@ from onward.release.effects import Effects
 from onward.release.evidence import ARMS, Evidence
 from onward.release.gates import e_value
 from onward.release.initial import install_base, install_initial
-from onward.release.operator import COMMANDS, Operator, command
+from onward.release.operator import Operator
 from onward.release.outcomes import Outcomes, StreamOutcomes, take_in
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases
@@ -40,7 +40,7 @@ OPERATOR = "an operator asked for it"
 REFUSED_SECONDS = 20.0
 """A candidate that no gateway could load for this long is given up."""
 
-__all__ = ["COMMANDS", "Releaser", "command", "install_initial", "run"]
+__all__ = ["Releaser", "install_initial", "run"]
 
 
 class Releaser:

@@ -10,8 +10,9 @@ import json
 from typing import Any
 
 from onward.bus import Bucket, Bus
+from onward.clock import Clock
 from onward.context import Context
-from onward.errors import ContractError
+from onward.errors import ContractError, NotFoundError
 from onward.release import intake
 from onward.release.record import Model, ReleaseRecord, Releases
 
@@ -20,10 +21,20 @@ PIN_KEY = "pin"
 COMMANDS = ("abort", "promote", "hold", "resume")
 
 
-async def command(bus: Bus, name: str, release: str | None = None) -> None:
-    """Ask the releaser for one of COMMANDS; ``release`` limits it to that release. Raises ContractError."""
+async def command(bus: Bus, name: str, release: str | None = None, *, clock: Clock) -> None:
+    """Ask the releaser for one of COMMANDS; ``release`` limits it to that release.
+
+    Raises ContractError for another word, NotFoundError when no such release is under way.
+    """
     if name not in COMMANDS:
         raise ContractError("command", f"{name!r} is no release command: expected {', '.join(COMMANDS)}.")
+    records = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()
+    under_way = [record.release_id for record in records if not record.closed]
+    if not under_way or release not in (None, *under_way):
+        raise NotFoundError(
+            f"No release {release + ' ' if release else ''}is under way, so there is nothing to {name}: "
+            f"'onward status' lists them."
+        )
     body = json.dumps({"command": name, "release_id": release}).encode()
     await bus.bucket("rl_control").put(CONTROL_KEY, body)
 

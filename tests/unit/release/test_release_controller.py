@@ -10,9 +10,10 @@ import pytest
 from release_world import Policy, World
 
 from onward.contracts import ModelDeployed, decode
-from onward.errors import ConflictError, EngineError, TamperedError
-from onward.release.controller import command, install_initial
+from onward.errors import ConflictError, EngineError, NotFoundError, TamperedError
+from onward.release.controller import install_initial
 from onward.release.evidence import Evidence
+from onward.release.operator import command
 from onward.release.plan import State
 from onward.telemetry.metrics import Metrics
 
@@ -462,11 +463,20 @@ async def test_abort_after_promote_is_too_late():
 
 async def test_an_operator_may_hold_and_resume():
     world = await ramping()
-    await command(world.bus, "hold")  # type: ignore[arg-type]
+    await command(world.bus, "hold", clock=world.clock)  # type: ignore[arg-type]
     await world.run(60, seconds=20, sessions=10)
     assert world.record.state is State.HELD and world.record.step == 0
-    await command(world.bus, "resume")  # type: ignore[arg-type]
+    await command(world.bus, "resume", clock=world.clock)  # type: ignore[arg-type]
     await world.until(lambda: world.record.step == 1)
+
+
+async def test_a_command_without_a_release_under_way_is_refused():
+    world = await ramping()
+    with pytest.raises(NotFoundError, match="No release r-other is under way"):
+        await command(world.bus, "hold", "r-other", clock=world.clock)  # type: ignore[arg-type]
+    await world.until(lambda: world.record.closed)
+    with pytest.raises(NotFoundError, match="nothing to hold"):
+        await command(world.bus, "hold", clock=world.clock)  # type: ignore[arg-type]
 
 
 async def test_a_pin_stops_the_release_and_serves_its_model():
