@@ -26,6 +26,7 @@ from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
 from onward.errors import ConfigError, MissingExtraError
+from onward.httpserver import check_exposure, check_free
 from onward.locks import locked
 from onward.serving import base_models
 from onward.telemetry.alerts import Alerts
@@ -74,6 +75,11 @@ async def parts(
     With ``join`` nothing is started: what is not configured must run on this data folder already.
     """
     clock = clock or SystemClock()
+    for role in ("gateway", "api"):  # before anything slow is started
+        if role in roles:
+            check_exposure(settings.http.host, settings.http.keys)
+            port = getattr(settings.http, f"{role}_port")
+            await check_free(settings.http.host, port, f"The {role} (http.{role}_port)")
     if NEED_MODEL.intersection(roles):
         require_extra("lm", "torch", "The engine")
     base_model = (

@@ -112,6 +112,13 @@ class Server:
         self._server = self._task = None
 
 
+async def check_free(host: str, port: int, what: str) -> None:
+    """Say now what a later ``Server`` would stumble over. Raises PortBusyError, ConfigError."""
+    probe = Server(FastAPI(), host, port, what=what)
+    probe.reserve()
+    await probe.stop()
+
+
 def check_exposure(host: str, keys: Mapping[str, Iterable[str]]) -> None:
     """Refuse to listen beyond this machine without a configured key. Raises ConfigError."""
     if host == "localhost" or keys:

@@ -63,6 +63,20 @@ def test_a_busy_port_is_named(tmp_path: Path) -> None:
     assert_one_sentence(done, f"127.0.0.1:{port}")
 
 
+def test_an_address_that_cannot_be_served_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (tmp_path / "onward.toml").write_text(f"[http]\ngateway_port = {port}\n")
+        assert_one_sentence(
+            onward(tmp_path, "up"), f"The gateway (http.gateway_port) cannot listen on 127.0.0.1:{port}"
+        )
+    (tmp_path / "onward.toml").write_text('[http]\nhost = "0.0.0.0"\n')
+    assert_one_sentence(onward(tmp_path, "up"), "http.keys")
+    assert not (tmp_path / "nats").exists()
+
+
 def test_nothing_running_says_what_to_do(tmp_path: Path) -> None:
     assert_one_sentence(onward(tmp_path, "status"), "start it with 'onward up'")
 
