@@ -60,6 +60,13 @@ class ObjectSettings(_Section):
     """Where datasets and archives go. Empty: a local folder."""
 
 
+class CaptureSettings(_Section):
+    opt_out: str = ""
+    """Patterns with commas between them, on session, agent or ``metadata.user_hash``: never stored."""
+    quarantine_key: SecretStr | None = None
+    """32 bytes in base64 that encrypt held bodies. Empty: ``run/quarantine.key``, made at first use."""
+
+
 class HttpSettings(_Section):
     host: str = "127.0.0.1"
     gateway_port: int = Field(3000, ge=0, le=65535)
@@ -197,6 +204,7 @@ class Settings(_Section):
     nats: NatsSettings = Field(default_factory=lambda: NatsSettings.model_validate({}))
     warehouse: WarehouseSettings = WarehouseSettings()
     objects: ObjectSettings = ObjectSettings()
+    capture: CaptureSettings = CaptureSettings()
     http: HttpSettings = Field(default_factory=lambda: HttpSettings.model_validate({}))
     model: ModelSettings = Field(default_factory=lambda: ModelSettings.model_validate({}))
     reward: RewardSettings = Field(default_factory=lambda: RewardSettings.model_validate({}))
@@ -235,6 +243,7 @@ SEED_VARIABLES: dict[str, tuple[str, ...]] = {
     "TENSORZERO_ADMIN_TOKEN": ("external", "tensorzero_admin_token"),
     "MODEL_STORAGE_PATH": ("objects", "models_url"),
     "TRAJECTORY_STORAGE_PATH": ("objects", "trajectories_url"),
+    "RL_CAPTURE_OPT_OUT": ("capture", "opt_out"),
     "RL_ALGORITHM": ("training", "algorithm"),
     "RL_BASE_MODEL": ("model", "base"),
     "RL_TRAINING_THRESHOLD": ("training", "threshold"),
