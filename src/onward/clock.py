@@ -6,12 +6,14 @@ four-hour canary runs in milliseconds.
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import itertools
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Clock(Protocol):
@@ -34,6 +36,8 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
+        import asyncio  # agents import this module; loading asyncio takes longer than all the rest of it
+
         await asyncio.sleep(seconds)
 
 
@@ -53,6 +57,8 @@ class ManualClock:
         return self._elapsed
 
     async def sleep(self, seconds: float) -> None:
+        import asyncio
+
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._elapsed + max(0.0, seconds), next(self._order), future))
         await future
@@ -71,6 +77,8 @@ class ManualClock:
 
 
 async def _let_tasks_run(rounds: int = 20) -> None:
+    import asyncio
+
     for _ in range(rounds):
         await asyncio.sleep(0)
 

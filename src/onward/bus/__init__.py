@@ -1,16 +1,24 @@
 """Everything that crosses NATS: connection, embedded server, streams, buckets, consumers, outbox, leases.
 
 Nothing accepted is lost: a producer writes to its outbox first, the server fsyncs before it answers, and
-a consumer acknowledges after its durable work.
+a consumer acknowledges after its durable work. Agents embed the outbox, so each name is loaded when it is
+asked for.
 """
 
-from onward.bus.buckets import BUCKETS, Bucket, Entry
-from onward.bus.connection import Bus, PublishRejectedError
-from onward.bus.consumer import Ack, DeadLetter, Disposition, Message, Retry, consume
-from onward.bus.leases import Lease
-from onward.bus.outbox import Outbox, Receipt
-from onward.bus.server import NatsServer
-from onward.bus.streams import STREAMS, Difference
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onward.lazy import attributes
+
+if TYPE_CHECKING:
+    from onward.bus.buckets import BUCKETS, Bucket, Entry
+    from onward.bus.connection import Bus, PublishRejectedError
+    from onward.bus.consumer import Ack, DeadLetter, Disposition, Message, Retry, consume
+    from onward.bus.leases import Lease
+    from onward.bus.outbox import Outbox, Receipt
+    from onward.bus.server import NatsServer
+    from onward.bus.streams import STREAMS, Difference
 
 __all__ = [
     "BUCKETS",
@@ -31,3 +39,25 @@ __all__ = [
     "Retry",
     "consume",
 ]
+__getattr__ = attributes(
+    __name__,
+    {
+        "Ack": "onward.bus.consumer",
+        "BUCKETS": "onward.bus.buckets",
+        "Bucket": "onward.bus.buckets",
+        "Bus": "onward.bus.connection",
+        "DeadLetter": "onward.bus.consumer",
+        "Difference": "onward.bus.streams",
+        "Disposition": "onward.bus.consumer",
+        "Entry": "onward.bus.buckets",
+        "Lease": "onward.bus.leases",
+        "Message": "onward.bus.consumer",
+        "NatsServer": "onward.bus.server",
+        "Outbox": "onward.bus.outbox",
+        "PublishRejectedError": "onward.bus.connection",
+        "Receipt": "onward.bus.outbox",
+        "Retry": "onward.bus.consumer",
+        "STREAMS": "onward.bus.streams",
+        "consume": "onward.bus.consumer",
+    },
+)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 from datetime import datetime
+from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
@@ -237,6 +238,8 @@ _known_names: set[str] = set()
 def _field_names() -> set[str]:
     """Every declared field name: the only text of a path that is shown; other keys come from the input."""
     if not _known_names:
+        for module in ("deployment", "feedback", "outcome", "reward", "training", "trajectory"):
+            import_module(f"onward.contracts.{module}")
         pending = [Part]
         while pending:
             part = pending.pop()

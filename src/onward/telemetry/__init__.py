@@ -1,6 +1,19 @@
-"""How Onward is watched: metrics, logs and alerts. Nothing here decides anything."""
+"""How Onward is watched: metrics, logs and alerts. Nothing here decides anything.
 
-from onward.telemetry.alerts import Alerts
-from onward.telemetry.metrics import Metrics
+What agents embed logs through ``logs`` alone, so the rest is loaded when it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onward.lazy import attributes
+
+if TYPE_CHECKING:
+    from onward.telemetry.alerts import Alerts
+    from onward.telemetry.metrics import Metrics
 
 __all__ = ["Alerts", "Metrics"]
+__getattr__ = attributes(
+    __name__, {"Alerts": "onward.telemetry.alerts", "Metrics": "onward.telemetry.metrics"}
+)

@@ -1,7 +1,8 @@
 """Structured logs on standard error: one event name, then facts. JSON unless a person is watching.
 
 Libraries log through ``logging`` and come out in the same form. Never log a payload: trajectories
-may hold what redaction has not seen yet.
+may hold what redaction has not seen yet. Without ``setup``, as in an agent that embeds the recorder, a line
+goes to the ``logging`` of that program, as ``onward.<name>``, and structlog is not even loaded.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from __future__ import annotations
 import logging
 import sys
 from typing import Any
-
-import structlog
 
 from onward.errors import ConfigError
 
@@ -22,6 +21,8 @@ def setup(level: str = "info", *, json: bool | None = None) -> None:
 
     Raises ConfigError for an unknown level.
     """
+    import structlog
+
     if level.lower() not in LEVELS:
         raise ConfigError(f"Log level {level!r} is unknown: expected one of {', '.join(LEVELS)}.")
     number = getattr(logging, level.upper())
@@ -64,6 +65,43 @@ def setup(level: str = "info", *, json: bool | None = None) -> None:
         logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
 
 
-def get(name: str) -> Any:
+class Logger:
+    """``debug``, ``info``, ``warning``, ``error``, ``critical`` and ``exception``: an event and its facts."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._structured: Any = None
+        self._plain = logging.getLogger(f"onward.{name}")
+
+    def debug(self, event: str, **facts: Any) -> None:
+        self._write("debug", event, facts)
+
+    def info(self, event: str, **facts: Any) -> None:
+        self._write("info", event, facts)
+
+    def warning(self, event: str, **facts: Any) -> None:
+        self._write("warning", event, facts)
+
+    def error(self, event: str, **facts: Any) -> None:
+        self._write("error", event, facts)
+
+    def critical(self, event: str, **facts: Any) -> None:
+        self._write("critical", event, facts)
+
+    def exception(self, event: str, **facts: Any) -> None:
+        self._write("exception", event, facts)
+
+    def _write(self, level: str, event: str, facts: dict[str, Any]) -> None:
+        structlog = sys.modules.get("structlog")
+        if structlog is not None and structlog.is_configured():
+            if self._structured is None:
+                self._structured = structlog.stdlib.get_logger(self._name)
+            getattr(self._structured, level)(event, **facts)
+            return
+        text = " ".join([event, *(f"{key}={value}" for key, value in facts.items())])
+        getattr(self._plain, level)("%s", text)
+
+
+def get(name: str) -> Logger:
     """A logger: ``get("collector").info("stored", rows=12)``. Usable before ``setup``."""
-    return structlog.stdlib.get_logger(name)
+    return Logger(name)

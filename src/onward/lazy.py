@@ -1,0 +1,25 @@
+"""Packages whose names are loaded when they are asked for: agents embed Onward and pay for what they use.
+
+A package lists each public name with the module that defines it; type checkers see ordinary imports under
+``TYPE_CHECKING``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def attributes(package: str, where: Mapping[str, str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of ``package``: ``where`` maps a public name to its full module name."""
+
+    def load(name: str) -> Any:
+        if name not in where:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(where[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load
