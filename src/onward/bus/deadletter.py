@@ -66,13 +66,17 @@ async def bury(bus: Bus, stream: str, message: Message, reason: str, detail: str
     headers[SOURCE_SEQUENCE] = str(message.sequence)
     headers[SOURCE_SUBJECT] = message.subject
     headers[SOURCE_ID] = _one_line(message.headers.get("Nats-Msg-Id", ""), 200)
-    limit = bus.nc.max_payload - 64 * 1024
-    if len(body) > limit:
+    if not fits(bus, body):
         headers[OMITTED] = str(len(body))
         body = b""
     msg_id = derived_id("dead letter", stream, str(message.sequence), message.timestamp.isoformat())
     await bus.publish(f"{subjects.DLQ}.{stream}", body, msg_id=msg_id, headers=headers, deadline=BURY_SECONDS)
     log.warning("dead letter", stream=stream, sequence=message.sequence, reason=reason)
+
+
+def fits(bus: Bus, body: bytes) -> bool:
+    """Whether a dead letter keeps ``body``; a larger one is left in its stream."""
+    return len(body) <= bus.nc.max_payload - 64 * 1024
 
 
 async def dead_letters(

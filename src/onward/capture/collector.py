@@ -1,68 +1,46 @@
 """The collector role: every trajectory on the stream becomes one row without secrets.
 
 Know before changing: what carries a secret is first stored redacted, then published again redacted, and only
-then erased from the stream; a crash between any two steps repeats them, and each is idempotent. Raw
-bodies never reach a log, a metric or a dead letter.
+then erased from the stream; what cannot be redacted is sealed in the quarantine and then erased. A crash
+between any two steps repeats them, and each is idempotent. Raw bodies never reach a log, a metric or a
+dead letter.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
 from typing import Any
 
 import nats.errors
 import nats.js.errors
 
 from onward.bus import Ack, Bus, Disposition, Message, consume
-from onward.bus.deadletter import bury
-from onward.capture import enrich, turns
-from onward.capture.redaction import POLICY_VERSION, redact, redact_trajectory
+from onward.bus.consumer import AWAY, POISON_AFTER
+from onward.bus.deadletter import bury, fits
+from onward.capture import enrich
+from onward.capture.judge import REDACTED, Fate, Item, conflict, hold, judge
+from onward.capture.opt_out import OptOut
+from onward.capture.quarantine import Keys, Quarantine
+from onward.capture.redaction import POLICY_VERSION
 from onward.context import Context
-from onward.contracts import (
-    Trajectory,
-    canonical_json,
-    decode,
-    decode_document,
-    sha256_hex,
-    subjects,
-    to_document,
-    validate,
-)
-from onward.errors import BusError, ContractError, RedactionError
+from onward.contracts import canonical_json, sha256_hex, subjects
+from onward.errors import BusError, ConflictError
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
 from onward.warehouse import queries
 
 STREAM = "RL_TRAJECTORIES"
 DURABLE = "collector"
-REDACTED = "Onward-Redacted"
-"""Header of a message that the collector published again; its value is the policy version."""
 ACK_WAIT_SECONDS = 15.0
 """After this long without a sign of life another collector gets what this one held."""
-FUTURE = timedelta(hours=24)
-PAST = timedelta(days=30)
-"""Accepted range around now. A late outbox is legitimate; the retention period is the limit."""
+COUNTS_BUCKET = "rl_capture"
+OPTED_OUT = "opted_out"
+"""Key of ``{"count", "recent"}``: dropped so far, and the newest sequences, so that none counts twice."""
+_RECENT = 1000
 
 _log = logs.get("collector")
-
-
-@dataclass(frozen=True)
-class Item:
-    """One message, judged. Without ``document`` it is a dead letter with ``reason`` and ``body``."""
-
-    message: Message
-    document: dict[str, Any] | None = None
-    """Redacted, not yet enriched."""
-    identity: str = ""
-    secret: bool = False
-    """The raw message holds something that was redacted, so it must be erased."""
-    counts: dict[str, int] = field(default_factory=dict)
-    reason: str = ""
-    detail: str = ""
-    body: bytes = b""
 
 
 async def run(ctx: Context) -> None:
@@ -86,15 +64,25 @@ async def run(ctx: Context) -> None:
 class Collector:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
+        self._opt_out = OptOut.parse(ctx.settings.capture.opt_out)
+        self._quarantine = Quarantine(ctx.objects, Keys.of(ctx.settings), ctx.clock)
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
-        """Store a batch. Raises BusError or WarehouseError when one is away: the batch is then repeated."""
+        """Store a batch. Raises BusError, WarehouseError or ObjectError when one is away: the batch is then
+        repeated."""
         now = self._ctx.clock.now()
-        items = await asyncio.to_thread(lambda: [judge(message, now) for message in messages])
-        items, new = await self._sort(items)
-        await self._store(new)
-        for item in items:
-            await self._settle(item)
+        items = await asyncio.to_thread(lambda: [judge(message, now, self._opt_out) for message in messages])
+        try:
+            items, new = await self._sort(items)
+            await self._store(new)
+        except AWAY:
+            raise
+        except Exception as error:
+            if len(messages) > 1 or messages[0].num_delivered < POISON_AFTER:
+                raise
+            # The bus would bury it without its body and leave the raw message on the stream.
+            items = [hold(messages[0], "handler_error", error, items[0].document)]
+        await self._settle(items)
         return [Ack() for _ in messages]
 
     async def _sort(self, items: list[Item]) -> tuple[list[Item], list[Item]]:
@@ -110,7 +98,7 @@ class Collector:
                     known[trajectory_id] = item.identity
                     new.append(item)
                 elif not enrich.same(known[trajectory_id], item.identity):
-                    item = _conflict(item)
+                    item = conflict(item)
                 elif REDACTED not in item.message.headers:
                     self._ctx.metrics.duplicates.labels(STREAM).inc()
             sorted_items.append(item)
@@ -146,96 +134,72 @@ class Collector:
             for kind, count in item.counts.items():
                 metrics.redactions.labels(kind).inc(count)
 
-    async def _settle(self, item: Item) -> None:
-        """What remains after the row: bury a dead letter; publish again and erase what held a secret."""
-        if item.document is None:
-            await bury(
-                self._ctx.bus, STREAM, _clean_headers(item.message), item.reason, item.detail, item.body
+    async def _settle(self, items: list[Item]) -> None:
+        """What remains after the rows: hold, bury or publish again; then erase what must not stay raw."""
+        await self._count_opted_out([item for item in items if item.fate is Fate.DROP])
+        for item in items:
+            await self._settle_one(item)
+        held = [item for item in items if item.fate is Fate.HOLD]
+        if held:
+            await self._ctx.alerts.raise_(
+                "quarantine",
+                f"{len(held)} messages could not be redacted and are held encrypted: "
+                "see 'onward quarantine list'.",
+                reasons=sorted({item.reason for item in held}),
             )
-            self._ctx.metrics.dead_letters.labels(STREAM, item.reason).inc()
-            crashpoint("collector.buried")
+
+    async def _settle_one(self, item: Item) -> None:
+        if item.fate is Fate.HOLD:
+            await self._hold(item)
+        elif item.fate is Fate.BURY:
+            await self._bury(item)
         elif item.secret:
             await republish(self._ctx.bus, item)
             crashpoint("collector.republished")
-        if item.secret:
+        if item.raw_must_go:
             await erase(self._ctx.bus, item.message.sequence)
             crashpoint("collector.erased")
 
+    async def _hold(self, item: Item) -> None:
+        crashpoint("collector.before_hold")
+        held = await self._quarantine.hold(STREAM, item.message, item.reason, item.detail, item.trajectory_id)
+        crashpoint("collector.held")
+        self._ctx.metrics.held.labels(item.reason).inc()
+        _log.warning("held in quarantine", held=held.held_id, reason=item.reason, error=item.detail)
 
-def judge(message: Message, now: datetime) -> Item:
-    """Decode, check and redact one message. Never raises for what a publisher sends."""
-    try:
-        trajectory = decode(message.data, Trajectory)
-        document = to_document(trajectory)
-    except ContractError as error:
-        return _unreadable(message, error)
-    try:
-        redacted = redact_trajectory(document)
-        clean = to_document(validate(redacted.document, Trajectory)) if redacted.changed else document
-    except (RedactionError, ContractError) as error:
-        return Item(message, reason="redaction", detail=str(error))
-    try:
-        _check_limits(trajectory, clean, now)
-    except ContractError as error:
-        return Item(
-            message,
-            secret=redacted.changed,
-            reason=error.reason,
-            detail=str(error),
-            body=canonical_json(clean),
-        )
-    return Item(message, clean, enrich.identity(clean), redacted.changed, redacted.counts)
+    async def _bury(self, item: Item) -> None:
+        if item.secret and not fits(self._ctx.bus, item.body):
+            # A dead letter leaves a large body where it came from, and that is about to be erased.
+            await self._hold(item)
+            return
+        await bury(self._ctx.bus, STREAM, item.message, item.reason, item.detail, item.body)
+        self._ctx.metrics.dead_letters.labels(STREAM, item.reason).inc()
+        crashpoint("collector.buried")
+
+    async def _count_opted_out(self, dropped: list[Item]) -> None:
+        if not dropped:
+            return
+        new = await count_opted_out(self._ctx.bus, [item.message.sequence for item in dropped])
+        self._ctx.metrics.opted_out.inc(new)
+        _log.info("trajectories dropped by opt-out", count=new)
+        crashpoint("collector.counted")
 
 
-def _unreadable(message: Message, error: ContractError) -> Item:
-    """A dead letter that keeps what can be kept: the redacted document, else the redacted text."""
-    try:
+async def count_opted_out(bus: Bus, sequences: Sequence[int]) -> int:
+    """Add messages to the count that ``onward status`` shows, each once; how many were new."""
+    bucket = bus.bucket(COUNTS_BUCKET)
+    while True:
+        entry = await bucket.get(OPTED_OUT)
+        record = json.loads(entry.value) if entry else {"count": 0, "recent": []}
+        new = [sequence for sequence in sequences if sequence not in record["recent"]]
+        if not new:
+            return 0
+        value = {"count": record["count"] + len(new), "recent": [*record["recent"], *new][-_RECENT:]}
         try:
-            document = decode_document(message.data)
-        except ContractError:
-            text = message.data.decode("utf-8", "replace")
-            redacted = redact(text)
-            # Token ids in text that cannot be parsed cannot be told from other numbers.
-            body = b"" if redacted.changed or '"token_ids"' in text else message.data
-        else:
-            whole = document if isinstance(document, dict) else {"document": document}
-            redacted = redact_trajectory(whole)
-            body = canonical_json(redacted.document) if redacted.changed else message.data
-    except (RedactionError, ContractError) as failure:
-        detail = f"{error} It could not be redacted either ({failure})"
-        return Item(message, reason=error.reason, detail=detail)
-    return Item(message, secret=redacted.changed, reason=error.reason, detail=str(error), body=body)
-
-
-def _check_limits(trajectory: Trajectory, clean: dict[str, Any], now: datetime) -> None:
-    """Inbound limits beyond the contract. Raises ContractError."""
-    if len(trajectory.turns) > turns.MAX_TURNS:
-        raise ContractError("too_many_turns", f"The trajectory has more than {turns.MAX_TURNS} turns.")
-    if turns.has_long_text(clean):
-        raise ContractError("string_too_long", f"One text is longer than {turns.MAX_STRING} bytes.")
-    if max(trajectory.start_timestamp, trajectory.end_timestamp) > now + FUTURE:
-        raise ContractError("future", "The trajectory ends more than 24 hours in the future.")
-    if trajectory.start_timestamp < now - PAST:
-        raise ContractError("expired", f"The trajectory began more than {PAST.days} days ago.")
-
-
-def _conflict(item: Item) -> Item:
-    return replace(
-        item,
-        document=None,
-        reason="conflict",
-        detail="Another trajectory with this id is stored; it was not replaced.",
-        body=canonical_json(item.document),
-    )
-
-
-def _clean_headers(message: Message) -> Message:
-    """Headers come from the publisher too. Ids of the server's own stay as they are."""
-    try:
-        headers = redact(message.headers).document
-    except RedactionError:
-        headers = {}
-    return replace(message, headers=headers)
+            await bucket.update(OPTED_OUT, json.dumps(value).encode(), entry.revision if entry else 0)
+            return len(new)
+        except ConflictError:
+            continue  # another collector counted at the same time
 
 
 async def republish(bus: Bus, item: Item) -> None:

@@ -83,6 +83,15 @@ class Metrics:
         self.redactions = Counter(
             "onward_redactions", "Secrets and personal data removed", ["kind"], registry=r
         )
+        self.held = Counter(
+            "onward_held",
+            "Messages held encrypted because they could not be redacted",
+            ["reason"],
+            registry=r,
+        )
+        self.opted_out = Counter(
+            "onward_opted_out", "Trajectories dropped before storage by an opt-out", registry=r
+        )
         self.unscored = Counter(
             "onward_unscored", "Trajectories without a valid reward, by cause", ["reason"], registry=r
         )

@@ -1,0 +1,228 @@
+"""What becomes of one message: stored, buried with a reason, held encrypted, or dropped on request.
+
+Pure, and the only code that sees raw bodies. Know before changing: it never raises and it fails closed.
+What could not be read or redacted as JSON is held, never passed on in part; a dead letter only gets
+a body in which redaction found nothing or which it cleaned.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from onward.bus import Message
+from onward.capture import enrich, turns
+from onward.capture.opt_out import OptOut
+from onward.capture.redaction import redact, redact_trajectory
+from onward.contracts import (
+    Trajectory,
+    canonical_json,
+    decode,
+    decode_document,
+    to_document,
+    validate,
+)
+from onward.errors import ContractError
+
+REDACTED = "Onward-Redacted"
+"""Header of a message that the collector published again; its value is the policy version."""
+FUTURE = timedelta(hours=24)
+PAST = timedelta(days=30)
+"""Accepted range around now. A late outbox is legitimate; the retention period is the limit."""
+NOBODY = OptOut()
+_LIMITS = frozenset(("too_large", "too_deep"))
+_TOKEN_WORDS = ("token_ids", "prompt_ids")
+_DEEPEST = 200
+"""Levels to which a body is read only to learn whose it is."""
+
+T = TypeVar("T")
+
+
+class Fate(StrEnum):
+    STORE = "store"
+    BURY = "bury"
+    """A dead letter with ``reason``, ``detail`` and a clean ``body``."""
+    HOLD = "hold"
+    """Encrypted, since redaction failed; ``reason`` and, in ``detail``, the class of the error."""
+    DROP = "drop"
+    """Its session, agent or user opted out."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One message, judged."""
+
+    message: Message
+    """With redacted headers, unless it is held."""
+    fate: Fate
+    document: dict[str, Any] | None = None
+    """To be stored: redacted, not yet enriched."""
+    identity: str = ""
+    secret: bool = False
+    """The raw message holds something that was redacted."""
+    counts: dict[str, int] = field(default_factory=dict)
+    reason: str = ""
+    detail: str = ""
+    body: bytes = b""
+    trajectory_id: str = ""
+    """Of what is held; empty unless it is a UUID, since any other text might be the secret."""
+
+    @property
+    def raw_must_go(self) -> bool:
+        return self.secret or self.fate in (Fate.HOLD, Fate.DROP)
+
+
+def judge(message: Message, now: datetime, opt_out: OptOut = NOBODY) -> Item:
+    """Decode, check and redact one message; what fails is tried once more and then held."""
+    try:
+        return _twice(lambda: _judge(message, now, opt_out))
+    except Exception as error:
+        return hold(message, "redaction", error)
+
+
+def hold(message: Message, reason: str, error: Exception, document: Any = None) -> Item:
+    """``reason`` is a fixed word. Of the error only its class is kept: its text may repeat a body."""
+    return Item(
+        message,
+        Fate.HOLD,
+        reason=reason,
+        detail=type(error).__name__,
+        trajectory_id=_uuid_of(document),
+    )
+
+
+def conflict(item: Item) -> Item:
+    """``item`` as the dead letter of an id that stands for another trajectory already."""
+    return replace(
+        item,
+        fate=Fate.BURY,
+        document=None,
+        reason="conflict",
+        detail="Another trajectory with this id is stored; it was not replaced.",
+        body=canonical_json(item.document),
+    )
+
+
+def _judge(message: Message, now: datetime, opt_out: OptOut) -> Item:
+    try:
+        trajectory = decode(message.data, Trajectory)
+        document = to_document(trajectory)
+    except ContractError as error:
+        return _unreadable(message, error, opt_out)
+    if opt_out.matches_document(document):
+        return Item(message, Fate.DROP)
+    try:
+        redacted = _twice(lambda: redact_trajectory(document))
+        clean = to_document(validate(redacted.document, Trajectory)) if redacted.changed else document
+        message, secret = _clean_headers(message, document["trajectory_id"])
+    except Exception as error:
+        return hold(message, "redaction", error, document)
+    secret = secret or redacted.changed
+    try:
+        _check_limits(trajectory, clean, now)
+    except ContractError as error:
+        body = canonical_json(clean)
+        return Item(message, Fate.BURY, secret=secret, reason=error.reason, detail=str(error), body=body)
+    return Item(message, Fate.STORE, clean, enrich.identity(clean), secret, redacted.counts)
+
+
+def _unreadable(message: Message, error: ContractError, opt_out: OptOut) -> Item:
+    """A message that is no trajectory: a dead letter where its body is clean or can be cleaned."""
+    document = _read_anyway(message.data)
+    if isinstance(document, dict) and opt_out.matches_document(document):
+        return Item(message, Fate.DROP)
+    if error.reason in _LIMITS:
+        return hold(message, error.reason, error, document)
+    try:
+        clean_message, secret = _clean_headers(message)
+        body = _clean_body(message.data)
+    except Exception as failure:
+        return hold(message, "redaction", failure, document)
+    if body is None:
+        return hold(message, error.reason, error, document)
+    secret = secret or body != message.data
+    return Item(clean_message, Fate.BURY, secret=secret, reason=error.reason, detail=str(error), body=body)
+
+
+def _clean_body(data: bytes) -> bytes | None:
+    """``data`` for a dead letter, redacted where it is JSON; None where it cannot be told to be clean."""
+    try:
+        document = decode_document(data)
+    except ContractError:
+        return data if _spotless_text(data) else None
+    whole = document if isinstance(document, dict) else {"document": document}
+    redacted = _twice(lambda: redact_trajectory(whole))
+    return canonical_json(redacted.document) if redacted.changed else data
+
+
+def _spotless_text(data: bytes) -> bool:
+    """Whether ``data`` is plain text in which nothing is found. Escaped text and token ids cannot be judged
+    without a parser, so they count as not spotless."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return False
+    if "\x00" in text or "\\u" in text or any(word in text for word in _TOKEN_WORDS):
+        return False
+    return not _twice(lambda: redact(text)).changed
+
+
+def _clean_headers(message: Message, trajectory_id: str = "") -> tuple[Message, bool]:
+    """``message`` with redacted headers, and whether that changed anything: they are the publisher's too."""
+    headers = {k: v for k, v in message.headers.items() if not _ours(k, v, trajectory_id)}
+    if not headers:
+        return message, False
+    redacted = _twice(lambda: redact(headers))
+    return (replace(message, headers=redacted.document), True) if redacted.changed else (message, False)
+
+
+def _ours(name: str, value: str, trajectory_id: str) -> bool:
+    """Headers of Onward's own making: a message id made of the trajectory's, which is judged with the body,
+    and a policy version. Found to be a secret, they would be published again for ever."""
+    if name == "Nats-Msg-Id" and trajectory_id:
+        rest = value.removeprefix(trajectory_id)
+        return rest == "" or (rest.startswith(".redacted.") and _is_hex(rest.removeprefix(".redacted.")))
+    return name == REDACTED and _is_hex(value)
+
+
+def _check_limits(trajectory: Trajectory, clean: dict[str, Any], now: datetime) -> None:
+    """Inbound limits beyond the contract. Raises ContractError."""
+    if len(trajectory.turns) > turns.MAX_TURNS:
+        raise ContractError("too_many_turns", f"The trajectory has more than {turns.MAX_TURNS} turns.")
+    if turns.has_long_text(clean):
+        raise ContractError("string_too_long", f"One text is longer than {turns.MAX_STRING} bytes.")
+    if max(trajectory.start_timestamp, trajectory.end_timestamp) > now + FUTURE:
+        raise ContractError("future", "The trajectory ends more than 24 hours in the future.")
+    if trajectory.start_timestamp < now - PAST:
+        raise ContractError("expired", f"The trajectory began more than {PAST.days} days ago.")
+
+
+def _read_anyway(data: bytes) -> Any:
+    """The document, beyond the limits of the contract where need be; None when it cannot be read."""
+    try:
+        return decode_document(data, max_bytes=len(data), max_depth=_DEEPEST)
+    except ContractError:
+        return None
+
+
+def _uuid_of(document: Any) -> str:
+    value = document.get("trajectory_id") if isinstance(document, Mapping) else None
+    try:
+        return value if isinstance(value, str) and str(uuid.UUID(value)) == value else ""
+    except ValueError:
+        return ""
+
+
+def _is_hex(text: str) -> bool:
+    return 0 < len(text) <= 64 and set(text) <= set("0123456789abcdef")
+
+
+def _twice(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except Exception:
+        return work()

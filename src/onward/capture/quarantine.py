@@ -1,0 +1,269 @@
+"""The quarantine: raw bodies that could not be redacted, encrypted, until they can be or are dropped.
+
+One object ``quarantine/<id>`` per message: a line of JSON facts, then AES-256-GCM over headers and body, with
+the facts as associated data. Know before changing: an id comes from stream, sequence and time of the
+message, so holding it again after a crash overwrites itself; and no fact ever comes out of the content.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from onward.bus import Message
+from onward.clock import Clock, utc_text
+from onward.config import Settings
+from onward.contracts import subjects
+from onward.errors import ConfigError, NotFoundError, ObjectError, TamperedError
+from onward.ids import is_id
+from onward.warehouse import Objects
+
+PREFIX = "quarantine"
+KEY_FILE = "quarantine.key"
+KEY_BYTES = 32
+_NONCE_BYTES = 12
+_DAMAGED = "damaged"
+
+
+@dataclass(frozen=True)
+class Held:
+    """The facts of one held message; none of them comes out of its content."""
+
+    held_id: str
+    since: str
+    reason: str
+    error: str
+    """Class of the error that stopped it."""
+    subject: str
+    stream: str
+    sequence: int
+    arrived: str
+    """When the server stored the message."""
+    size: int
+    """Bytes of the body."""
+    trajectory_id: str
+    """Empty unless it was a UUID."""
+    key_id: str
+    """Which key opens it: the beginning of that key's hash."""
+
+
+class Keys:
+    """The key that seals (``capture.quarantine_key``, else the file's) and all that open."""
+
+    def __init__(self, given: bytes | None, file: Path) -> None:
+        self._given = given
+        self._file = file
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Raises ConfigError when ``capture.quarantine_key`` is not 32 bytes in base64."""
+        given = settings.capture.quarantine_key
+        key = None if given is None else _key(given.get_secret_value(), "capture.quarantine_key")
+        return cls(key, settings.run_dir / KEY_FILE)
+
+    def sealing(self) -> bytes:
+        """Makes the file at first use. Raises ObjectError when it cannot be written, ConfigError when
+        what is in it is no key."""
+        if self._given is not None:
+            return self._given
+        try:
+            if not self._file.exists():
+                _make_key_file(self._file)
+            return _key(self._file.read_text(encoding="ascii", errors="replace"), str(self._file))
+        except OSError as error:
+            raise ObjectError(f"{self._file} cannot be made or read: {error.strerror}.") from None
+
+    def opening(self, key_id: str) -> bytes:
+        """The key with that id. Raises ConfigError when it is not here."""
+        candidates = [self._given] if self._given is not None else []
+        if self._file.exists():
+            candidates.append(_key(self._file.read_text(encoding="ascii", errors="replace"), str(self._file)))
+        for key in candidates:
+            if key_id_of(key) == key_id:
+                return key
+        raise ConfigError(
+            f"The key {key_id!r} that sealed it is not here: set capture.quarantine_key to it, or work "
+            f"where its run/{KEY_FILE} is."
+        )
+
+
+class Quarantine:
+    def __init__(self, objects: Objects, keys: Keys, clock: Clock) -> None:
+        self._objects = objects
+        self._keys = keys
+        self._clock = clock
+
+    async def hold(
+        self, stream: str, message: Message, reason: str, error: str = "", trajectory_id: str = ""
+    ) -> Held:
+        """Seal and store durably, over what is there of the same message. Raises ObjectError: the message
+        must then stay where it is."""
+        try:
+            key = self._keys.sealing()
+        except ConfigError as failure:
+            raise ObjectError(str(failure)) from None  # a reason to wait, not to give the message up
+        known = {topic.subject for topic in subjects.TOPICS}
+        held = Held(
+            held_id=held_id(stream, message.sequence, message.timestamp),
+            since=utc_text(self._clock.now()),
+            reason=reason,
+            error=error,
+            subject=message.subject if message.subject in known else "",
+            stream=stream,
+            sequence=message.sequence,
+            arrived=message.timestamp.isoformat(),
+            size=len(message.data),
+            trajectory_id=trajectory_id,
+            key_id=key_id_of(key),
+        )
+        await self._objects.put(f"{PREFIX}/{held.held_id}", _seal(held, message, key))
+        return held
+
+    async def count(self) -> int:
+        return len(await self._objects.list(PREFIX))
+
+    async def held(self, limit: int | None = None) -> list[Held]:
+        """Oldest first by sequence, at most ``limit``. One that cannot be read has reason ``damaged``."""
+        ids = [key.rpartition("/")[2] for key in await self._objects.list(PREFIX)]
+        found: list[Held] = []
+        for name in sorted(ids, key=_sequence_of)[:limit]:
+            try:
+                found.append(_facts(await self._objects.get(f"{PREFIX}/{name}"))[0])
+            except TamperedError:
+                found.append(Held(name, "", _DAMAGED, "", "", "", _sequence_of(name), "", 0, "", ""))
+            except NotFoundError:
+                continue  # dropped or retried in the meantime
+        return found
+
+    async def open(self, name: str) -> tuple[Held, Message]:
+        """The facts and, decrypted in memory only, the message as it came.
+
+        Raises NotFoundError, ConfigError (its key is not here), TamperedError (it was changed).
+        """
+        data = await self._read(name)
+        held, line, sealed = _facts(data)
+        plain = _unseal(held, line, sealed, self._keys.opening(held.key_id))
+        return held, _message(held, plain)
+
+    async def facts(self, name: str) -> Held:
+        """Raises NotFoundError, TamperedError."""
+        return _facts(await self._read(name))[0]
+
+    async def drop(self, name: str) -> None:
+        """Remove it for good. Raises NotFoundError when it is not there."""
+        if not is_id(name) or not await self._objects.exists(f"{PREFIX}/{name}"):
+            raise _not_there(name)
+        await self._objects.delete(f"{PREFIX}/{name}")
+
+    async def _read(self, name: str) -> bytes:
+        try:
+            if is_id(name):
+                return await self._objects.get(f"{PREFIX}/{name}")
+        except NotFoundError:
+            pass
+        raise _not_there(name)
+
+
+def held_id(stream: str, sequence: int, arrived: datetime) -> str:
+    """``<sequence>-<8 hex digits>``: the same for the same message, another when a stream was made anew."""
+    return f"{sequence}-{hashlib.sha256(f'{stream} {arrived.isoformat()}'.encode()).hexdigest()[:8]}"
+
+
+def key_id_of(key: bytes) -> str:
+    return hashlib.sha256(b"onward quarantine key id\x00" + key).hexdigest()[:8]
+
+
+def _seal(held: Held, message: Message, key: bytes) -> bytes:
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    line = json.dumps(asdict(held), sort_keys=True).encode()
+    plain = json.dumps(message.headers, sort_keys=True).encode() + b"\n" + message.data
+    return line + b"\n" + nonce + AESGCM(key).encrypt(nonce, plain, line)
+
+
+def _unseal(held: Held, line: bytes, sealed: bytes, key: bytes) -> bytes:
+    try:
+        return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], line)
+    except (InvalidTag, ValueError):
+        raise TamperedError(
+            f"Held body {held.held_id} was changed after it was sealed: it cannot be used, only dropped."
+        ) from None
+
+
+def _facts(data: bytes) -> tuple[Held, bytes, bytes]:
+    """The facts, their line as it was sealed, and the rest."""
+    line, _, sealed = data.partition(b"\n")
+    try:
+        facts = json.loads(line)
+        return Held(**{field.name: facts[field.name] for field in fields(Held)}), line, sealed
+    except (ValueError, KeyError, TypeError):
+        raise TamperedError("A held body has no readable facts: it cannot be used, only dropped.") from None
+
+
+def _message(held: Held, plain: bytes) -> Message:
+    head, _, body = plain.partition(b"\n")
+    headers: Mapping[str, Any] = json.loads(head)
+    return Message(
+        data=body,
+        headers=dict(headers),
+        subject=held.subject,
+        sequence=held.sequence,
+        num_delivered=1,
+        timestamp=datetime.fromisoformat(held.arrived),
+    )
+
+
+def _sequence_of(name: str) -> int:
+    number = name.partition("-")[0]
+    return int(number) if number.isdecimal() else 0
+
+
+def _key(text: str, where: str) -> bytes:
+    try:
+        key = base64.b64decode(
+            text.strip(), altchars=b"-_" if {"-", "_"} & set(text) else None, validate=True
+        )
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ConfigError(
+            f"{where} is not {KEY_BYTES} bytes in base64: make one with 'openssl rand -base64 32'."
+        )
+    return key
+
+
+def _make_key_file(path: Path) -> None:
+    """Made once, whole and durable or not at all; where another process is first, its key counts."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(base64.b64encode(secrets.token_bytes(KEY_BYTES)))
+            out.flush()
+            os.fsync(out.fileno())
+        os.link(partial, path)
+    except FileExistsError:
+        pass
+    finally:
+        partial.unlink()
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _not_there(name: str) -> NotFoundError:
+    return NotFoundError(f"Nothing is held under {name[:40]!r}: see 'onward quarantine list'.")
