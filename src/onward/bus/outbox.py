@@ -2,12 +2,11 @@
 
 Know before changing: ``put`` returns after an fsync (WAL, synchronous=FULL); a message leaves only after
 the server's PubAck. Removal is not fsynced: after a power cut a message may be published twice, which
-ids sort out, and never zero times. Ids of everything ever accepted stay as receipts.
+ids sort out, and never zero times. SQLite must not be carried over a fork, so it is closed before one.
 """
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import hashlib
 import json
@@ -15,23 +14,28 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.errors import BusError, ConflictError, OutboxFullError
-from onward.telemetry import logs
+from onward.telemetry.crashpoints import crashpoint
 
 if TYPE_CHECKING:
     from onward.bus.connection import Bus
 
-log = logs.get("outbox")
-
 OVERHEAD = 200
 """Bytes counted for a message beyond its body."""
-_BATCH = 64
+BATCH_MESSAGES = 64
+BATCH_BYTES = 4 << 20
+"""What a drainer holds in memory at a time; one larger message makes a batch of its own."""
+RECEIPT_SECONDS = 30 * 86_400.0
+"""Receipts are kept this long after the PubAck: as long as the streams keep the message."""
+_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+"""What SQLite says when a disk or quota is full, or a file may not grow."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS receipts (
@@ -48,6 +52,7 @@ CREATE TABLE IF NOT EXISTS queue (
   body BLOB NOT NULL,
   error TEXT
 );
+CREATE INDEX IF NOT EXISTS waiting ON queue(seq) WHERE error IS NULL;
 CREATE TABLE IF NOT EXISTS size (one INTEGER PRIMARY KEY CHECK (one = 1), bytes INTEGER NOT NULL);
 INSERT OR IGNORE INTO size VALUES (1, 0);
 CREATE TRIGGER IF NOT EXISTS grow AFTER INSERT ON queue BEGIN
@@ -78,38 +83,79 @@ class Refused:
     error: str
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """A message on its way out."""
+
+    seq: int
+    msg_id: str
+    subject: str
+    headers: dict[str, str]
+    body: bytes
+
+
+Send = Callable[[Waiting], Awaitable[object]]
+"""Returns after the PubAck. Raises PublishRejectedError (never again as it is) or ObjectError (later)."""
+
+
 class Outbox:
-    """A durable queue in one SQLite file (mode 0600). Any thread may ``put``; one drainer at a time."""
+    """A durable queue in one SQLite file (mode 0600). Any thread and process may ``put``; one drains."""
 
     def __init__(self, path: Path | str, max_bytes: int = 1 << 30) -> None:
-        """``max_bytes`` bounds what waits, bodies plus 200 bytes each."""
+        """``max_bytes`` bounds what waits, bodies plus 200 bytes each. Raises BusError for a file that is
+        no outbox or cannot be made."""
         self.path = Path(path)
         self.max_bytes = max_bytes
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-        self._lock = threading.Lock()
-        self._writer = self._connect("FULL")
-        self._remover_lock = threading.Lock()
-        self._remover = self._connect("NORMAL")
-        self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._lock = threading.RLock()
+        self._remover_lock = threading.RLock()
+        self._connections: dict[str, sqlite3.Connection] = {}
+        self._closed = False
+        self._wake: Callable[[], None] | None = None
+        self._turns: set[int] = set()
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+        except OSError as error:
+            raise BusError(
+                f"The outbox {self.path} cannot be made ({error.strerror}): give a path that can be written."
+            ) from None
+        _ = self._writer, self._remover
         descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        _opened.add(self)
 
-    def _connect(self, synchronous: str) -> sqlite3.Connection:
+    @property
+    def _writer(self) -> sqlite3.Connection:
+        return self._connection("FULL")
+
+    @property
+    def _remover(self) -> sqlite3.Connection:
+        return self._connection("NORMAL")
+
+    def _connection(self, synchronous: str) -> sqlite3.Connection:
+        known = self._connections.get(synchronous)
+        if known is not None:
+            return known
+        if self._closed:
+            raise BusError(f"The outbox {self.path} is closed: open it again.")
         try:
             connection = sqlite3.connect(
                 self.path, timeout=30.0, isolation_level=None, check_same_thread=False
             )
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # new files only: room goes back to the disk
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(f"PRAGMA synchronous={synchronous}")
             connection.executescript(_SCHEMA)
         except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode in _DISK:
+                raise self._disk_full() from None
             raise BusError(
                 f"{self.path} is not a usable outbox ({error}): move it away and restart."
             ) from None
+        self._connections[synchronous] = connection
         return connection
 
     def put(self, subject: str, data: bytes, msg_id: str, headers: Mapping[str, str] | None = None) -> None:
@@ -117,7 +163,8 @@ class Outbox:
 
         Blocks for one fsync (a fraction of a millisecond on an SSD); async code calls it in a thread.
 
-        Raises OutboxFullError (nothing was dropped), ConflictError for the same id with another body.
+        Raises OutboxFullError (the byte limit or the disk; nothing was dropped), ConflictError for the same
+        id with another body, BusError when the file cannot be used.
         """
         digest = hashlib.sha256(subject.encode() + b"\0" + data).digest()
         encoded = json.dumps(dict(headers or {}))
@@ -126,49 +173,59 @@ class Outbox:
                 self._insert(subject, data, msg_id, digest, encoded)
             except sqlite3.OperationalError as error:
                 self._rollback()
-                if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-                    raise OutboxFullError(
-                        f"The disk under {self.path} is full: make room; nothing was dropped."
-                    ) from None
+                if error.sqlite_errorcode in _DISK:
+                    raise self._disk_full() from None
                 raise BusError(f"The outbox {self.path} cannot be written ({error}).") from None
             except BaseException:
                 self._rollback()
                 raise
-        self._wake()
+        crashpoint("outbox.committed")
+        if self._wake is not None:
+            self._wake()
+
+    def _disk_full(self) -> OutboxFullError:
+        return OutboxFullError(f"The disk under {self.path} is full: make room; nothing was dropped.")
 
     def _insert(self, subject: str, data: bytes, msg_id: str, digest: bytes, headers: str) -> None:
-        self._writer.execute("BEGIN IMMEDIATE")
-        row = self._writer.execute("SELECT sha256 FROM receipts WHERE msg_id = ?", (msg_id,)).fetchone()
+        writer = self._writer
+        writer.execute("BEGIN IMMEDIATE")
+        row = writer.execute("SELECT sha256 FROM receipts WHERE msg_id = ?", (msg_id,)).fetchone()
         if row is not None:
-            self._writer.execute("ROLLBACK")
+            writer.execute("ROLLBACK")
             if row[0] != digest:
                 raise ConflictError(f"Message id {msg_id!r} was used for another body: give each its own id.")
             return
-        (waiting,) = self._writer.execute("SELECT bytes FROM size").fetchone()
+        (waiting,) = writer.execute("SELECT bytes FROM size").fetchone()
         if waiting + len(data) + OVERHEAD > self.max_bytes:
             raise OutboxFullError(
                 f"The outbox {self.path} holds {waiting} of {self.max_bytes} bytes: "
                 f"is NATS reachable? Nothing was dropped; give it again later."
             )
-        cursor = self._writer.execute(
+        cursor = writer.execute(
             "INSERT INTO receipts (msg_id, sha256, accepted_at) VALUES (?, ?, ?)",
             (msg_id, digest, time.time()),
         )
-        self._writer.execute(
+        writer.execute(
             "INSERT INTO queue (seq, subject, headers, body) VALUES (?, ?, ?, ?)",
             (cursor.lastrowid, subject, headers, data),
         )
-        self._writer.execute("COMMIT")
+        writer.execute("COMMIT")
 
     def _rollback(self) -> None:
-        if self._writer.in_transaction:
+        writer = self._connections.get("FULL")
+        if writer is not None and writer.in_transaction:
             with suppress(sqlite3.Error):
-                self._writer.execute("ROLLBACK")
+                writer.execute("ROLLBACK")
 
     def pending(self) -> int:
         """Messages that wait for a PubAck; refused ones are not counted."""
         with self._lock:
             return self._writer.execute("SELECT count(*) FROM queue WHERE error IS NULL").fetchone()[0]
+
+    def waiting_bytes(self) -> int:
+        """What counts against ``max_bytes`` now."""
+        with self._lock:
+            return self._writer.execute("SELECT bytes FROM size").fetchone()[0]
 
     def refused(self) -> list[Refused]:
         """Messages that the server will never take (too large …), kept with the reason."""
@@ -179,8 +236,13 @@ class Outbox:
             ).fetchall()
         return [Refused(*row) for row in rows]
 
+    def retry_refused(self) -> int:
+        """Let refused messages wait again, for what refused them may have been set right. How many."""
+        with self._lock:
+            return self._writer.execute("UPDATE queue SET error = NULL WHERE error IS NOT NULL").rowcount
+
     def receipts(self) -> Iterator[Receipt]:
-        """Everything ever accepted, in order."""
+        """What was accepted, in order: all that waits, and the last 30 days of what was acknowledged."""
         last = 0
         while True:
             with self._lock:
@@ -195,97 +257,155 @@ class Outbox:
                 last = seq
                 yield Receipt(msg_id, accepted_at, acked_at)
 
-    async def drain(self, bus: Bus, *, once: bool = False) -> int:
+    async def drain(self, bus: Bus, *, once: bool = False, send: Send | None = None) -> int:
         """Publish what waits, in order, and remove it after its PubAck.
 
-        ``once`` returns when nothing waits; otherwise it goes on until cancelled. Returns the number
-        published. Dying at any point repeats at most the last 64 messages under their old ids. A
-        second drainer of the same file waits for the first.
+        ``once`` returns when nothing waits; otherwise it goes on until cancelled. ``send`` publishes one
+        message in place of ``bus.publish``. Returns the number published. Dying at any point repeats at
+        most the last 64 messages under their old ids. A second drainer of the same file waits for the first.
         """
-        from onward.bus.connection import PublishRejectedError
+        from onward.bus.draining import drain
 
-        lock = os.open(self.path.with_name(self.path.name + ".drain"), os.O_RDWR | os.O_CREAT, 0o600)
-        self._waiting = (asyncio.get_running_loop(), asyncio.Event())
-        published = 0
+        return await drain(self, bus, once=once, send=send)
+
+    def take_turn(self, lock: int) -> bool:
+        """Whether the caller is the one drainer now; it gives ``lock`` back with ``end_turn``."""
         try:
-            await self._become_drainer(lock, bus)
-            while True:
-                rows = await asyncio.to_thread(self._waiting_rows)
-                if not rows:
-                    if once:
-                        return published
-                    await self._wait_for_more(bus)
-                    continue
-                done: list[int] = []
-                try:
-                    for seq, msg_id, subject, headers, body in rows:
-                        try:
-                            await bus.publish(subject, body, msg_id=msg_id, headers=json.loads(headers))
-                        except PublishRejectedError as error:
-                            log.error("a message was refused and stays in the outbox", reason=str(error))
-                            self._mark(seq, str(error))
-                            continue
-                        done.append(seq)
-                finally:
-                    self._remove(done)
-                    published += len(done)
-        finally:
-            self._waiting = None
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def open_turn(self) -> int:
+        lock = os.open(self.path.with_name(self.path.name + ".drain"), os.O_RDWR | os.O_CREAT, 0o600)
+        self._turns.add(lock)
+        return lock
+
+    def end_turn(self, lock: int) -> None:
+        if lock in self._turns:
+            self._turns.discard(lock)
             os.close(lock)
 
-    async def _become_drainer(self, lock: int, bus: Bus) -> None:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                await bus.clock.sleep(0.2)
+    def wake_with(self, wake: Callable[[], None] | None) -> None:
+        """``wake`` is called, from any thread, after each new message."""
+        self._wake = wake
 
-    async def _wait_for_more(self, bus: Bus) -> None:
-        assert self._waiting is not None
-        event = self._waiting[1]
-        timer = asyncio.ensure_future(bus.clock.sleep(0.25))
-        waiter = asyncio.ensure_future(event.wait())
-        try:
-            await asyncio.wait({timer, waiter}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-            waiter.cancel()
-            event.clear()
-
-    def _wake(self) -> None:
-        waiting = self._waiting
-        if waiting is not None:
-            with suppress(RuntimeError):  # the drainer's loop has just ended
-                waiting[0].call_soon_threadsafe(waiting[1].set)
-
-    def _waiting_rows(self) -> list[tuple[int, str, str, str, bytes]]:
+    def next_batch(self, skip: Collection[int] = ()) -> list[Waiting]:
+        """The oldest that wait, but for ``skip``: at most 64, and 4 MiB unless one alone is larger."""
+        batch: list[Waiting] = []
+        size = 0
         with self._remover_lock:
-            return self._remover.execute(
-                "SELECT seq, msg_id, subject, headers, body FROM queue JOIN receipts USING (seq) "
+            cursor = self._remover.execute(
+                "SELECT seq, msg_id, subject, headers, length(body) FROM queue JOIN receipts USING (seq) "
                 "WHERE error IS NULL ORDER BY seq LIMIT ?",
-                (_BATCH,),
-            ).fetchall()
+                (BATCH_MESSAGES + len(skip),),
+            )
+            for seq, msg_id, subject, headers, length in cursor.fetchall():
+                if seq in skip:
+                    continue
+                size += length
+                if batch and (size > BATCH_BYTES or len(batch) == BATCH_MESSAGES):
+                    break
+                (body,) = self._remover.execute("SELECT body FROM queue WHERE seq = ?", (seq,)).fetchone()
+                batch.append(Waiting(seq, msg_id, subject, json.loads(headers), body))
+        return batch
 
-    def _remove(self, sequences: list[int]) -> None:
+    def remove(self, sequences: list[int]) -> None:
+        """Take acknowledged messages out; their receipts get the time."""
         if not sequences:
             return
-        now = time.time()
         with self._remover_lock:
+            try:
+                self._delete(sequences)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode not in _DISK:
+                    raise
+                # On a full disk even a removal needs room in the log: make some out of what is done.
+                self._remover.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                self._delete(sequences)
+            crashpoint("outbox.removed")
+            self._remover.execute("PRAGMA wal_checkpoint(PASSIVE)")  # here, so that no put has to do it
+
+    def _delete(self, sequences: list[int]) -> None:
+        now = time.time()
+        try:
             self._remover.execute("BEGIN IMMEDIATE")
             self._remover.executemany(
                 "UPDATE receipts SET acked_at = ? WHERE seq = ?", [(now, seq) for seq in sequences]
             )
             self._remover.executemany("DELETE FROM queue WHERE seq = ?", [(seq,) for seq in sequences])
             self._remover.execute("COMMIT")
+        except BaseException:
+            if self._remover.in_transaction:
+                with suppress(sqlite3.Error):
+                    self._remover.execute("ROLLBACK")
+            raise
 
-    def _mark(self, seq: int, error: str) -> None:
+    def mark(self, seq: int, error: str) -> None:
+        """Keep a refused message, with the reason; it does not wait any more."""
         with self._remover_lock:
             self._remover.execute("UPDATE queue SET error = ? WHERE seq = ?", (error, seq))
 
+    def forget_old_receipts(self) -> None:
+        with self._remover_lock:
+            self._remover.execute("DELETE FROM receipts WHERE acked_at < ?", (time.time() - RECEIPT_SECONDS,))
+
+    def give_room_back(self) -> None:
+        """After an outage the file is as large as it ever was: shrink it a little at a time."""
+        with self._remover_lock, suppress(sqlite3.OperationalError):
+            (free,) = self._remover.execute("PRAGMA freelist_count").fetchone()
+            if free > 2048:
+                self._remover.execute("PRAGMA incremental_vacuum(1024)").fetchall()
+
     def close(self) -> None:
         """Close the file. What waits is sent by the next one who drains it."""
-        with self._lock:
-            self._writer.close()
-        with self._remover_lock:
-            self._remover.close()
+        with self._lock, self._remover_lock:
+            self._closed = True
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        for connection in self._connections.values():
+            with suppress(sqlite3.Error):
+                connection.close()
+        self._connections.clear()
+
+    def _before_fork(self) -> None:
+        self._lock.acquire()
+        self._remover_lock.acquire()
+        self._disconnect()
+
+    def _after_fork(self) -> None:
+        self._remover_lock.release()
+        self._lock.release()
+
+    def _after_fork_in_child(self) -> None:
+        self._lock, self._remover_lock = threading.RLock(), threading.RLock()
+        self._wake = None
+        for lock in tuple(self._turns):  # or the parent's turn as the drainer would outlive the parent
+            self.end_turn(lock)
+
+
+_opened: weakref.WeakSet[Outbox] = weakref.WeakSet()
+_forking: list[Outbox] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = sorted(_opened, key=id)
+    for outbox in _forking:
+        outbox._before_fork()
+
+
+def _after_fork(step: Callable[[Outbox], None]) -> Callable[[], None]:
+    def run() -> None:
+        for outbox in _forking:
+            step(outbox)
+        _forking.clear()
+
+    return run
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork(Outbox._after_fork),
+    after_in_child=_after_fork(Outbox._after_fork_in_child),
+)

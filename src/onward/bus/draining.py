@@ -1,0 +1,98 @@
+"""Draining an outbox: publish in order, remove after the PubAck, wait for more.
+
+Know before changing: a message is removed only after its PubAck, and a batch is removed as one; a death in
+between publishes it again under the same id. One that waits for the object store lets others pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from onward.errors import ObjectError
+from onward.telemetry import logs
+from onward.telemetry.crashpoints import crashpoint
+
+if TYPE_CHECKING:
+    from onward.bus.connection import Bus
+    from onward.bus.outbox import Outbox, Send, Waiting
+
+log = logs.get("outbox")
+
+HELD_SECONDS = 5.0
+"""How long a message whose body cannot be stored elsewhere waits before the next try."""
+_LOOK_SECONDS = 0.25
+"""Other processes may put into the same file: look for their messages this often."""
+
+
+async def drain(outbox: Outbox, bus: Bus, *, once: bool, send: Send | None) -> int:
+    """See ``Outbox.drain``."""
+    more = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    lock = outbox.open_turn()
+    published, held = 0, dict[int, float]()
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop has just ended
+            loop.call_soon_threadsafe(more.set)
+
+    async def plain(message: Waiting) -> object:
+        return await bus.publish(
+            message.subject, message.body, msg_id=message.msg_id, headers=message.headers
+        )
+
+    try:
+        while not outbox.take_turn(lock):
+            await bus.clock.sleep(0.2)
+        outbox.wake_with(wake)
+        outbox.forget_old_receipts()
+        while True:
+            now = bus.clock.monotonic()
+            held = {seq: until for seq, until in held.items() if until > now}
+            batch = await asyncio.to_thread(outbox.next_batch, held)
+            if batch:
+                published += await _send(outbox, batch, send or plain, held, now)
+            elif once and not held:
+                return published
+            else:
+                outbox.give_room_back()
+                await _wait(bus, more)
+    finally:
+        outbox.wake_with(None)
+        outbox.end_turn(lock)
+
+
+async def _send(outbox: Outbox, batch: list[Waiting], send: Send, held: dict[int, float], now: float) -> int:
+    """Publish a batch; the number of PubAcks. What was refused is marked, what must wait goes to ``held``."""
+    from onward.bus.connection import PublishRejectedError
+
+    done: list[int] = []
+    try:
+        for message in batch:
+            try:
+                await send(message)
+            except PublishRejectedError as error:
+                log.error("a message was refused and stays in the outbox", reason=str(error))
+                outbox.mark(message.seq, str(error))
+                continue
+            except ObjectError as error:
+                log.warning("a message waits for the object store", reason=str(error))
+                held[message.seq] = now + HELD_SECONDS
+                continue
+            crashpoint("outbox.acked")
+            done.append(message.seq)
+    finally:
+        outbox.remove(done)
+    return len(done)
+
+
+async def _wait(bus: Bus, more: asyncio.Event) -> None:
+    timer = asyncio.ensure_future(bus.clock.sleep(_LOOK_SECONDS))
+    waiter = asyncio.ensure_future(more.wait())
+    try:
+        await asyncio.wait({timer, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        timer.cancel()
+        waiter.cancel()
+        more.clear()
