@@ -26,8 +26,19 @@ layer 3) holds ``RULES``, a tuple of ``rule.Rule``, and may hold ``CHECKS``, a d
 """
 
 from onward.capture.redaction.engine import POLICY_VERSION, Redacted, redact
+from onward.capture.redaction.known import Known
 from onward.capture.redaction.rule import Rule
-from onward.capture.redaction.rules import RULES
+from onward.capture.redaction.rules import RULES, table
 from onward.capture.redaction.trajectory import decodes_clean, redact_trajectory
 
-__all__ = ["POLICY_VERSION", "RULES", "Redacted", "Rule", "decodes_clean", "redact", "redact_trajectory"]
+__all__ = [
+    "POLICY_VERSION",
+    "RULES",
+    "Known",
+    "Redacted",
+    "Rule",
+    "decodes_clean",
+    "redact",
+    "redact_trajectory",
+    "table",
+]

@@ -1,6 +1,6 @@
-"""``redact``: rules over all leaves, then every found secret everywhere, until nothing changes.
+"""``redact``: rules over all texts, then every found secret everywhere, until nothing changes.
 
-Know before changing: replacing text moves token boundaries, so changed leaves are scanned again until
+Know before changing: replacing text moves token boundaries, so changed texts are scanned again until
 a scan finds nothing; that is what makes a second run a no-op. Errors never carry document text.
 """
 
@@ -8,52 +8,75 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
-import re2
-
-from onward.capture.redaction import spread, values
-from onward.capture.redaction.names import NameClass
-from onward.capture.redaction.rules import policy_version
+from onward.capture.redaction import placeholders, spread
+from onward.capture.redaction.governed import governed_spans
+from onward.capture.redaction.known import NOTHING_KNOWN, Known
+from onward.capture.redaction.placeholders import Book
+from onward.capture.redaction.rules import SAME, policy_version
 from onward.capture.redaction.scan import Hit, scan
-from onward.capture.redaction.walk import Leaf, Path, Walk
-from onward.errors import RedactionError
+from onward.capture.redaction.walk import Key, Path, Texts, collect, rebuild
+from onward.errors import ConfigError, RedactionError
 
 POLICY_VERSION = policy_version()
-_MAX_ROUNDS = 6
-_PLACEHOLDERS = re2.compile(values.PLACEHOLDER.encode())
+_MAX_ROUNDS = 8
+_MIN_TENANT_KEY = 16
 
 
 @dataclass(frozen=True)
 class Redacted:
-    """``counts``: replaced places per kind. ``touched``: paths, in ``document``, of values and keys that
-    changed."""
+    """``document``: the given one itself where nothing changed, else a copy. ``counts``: replaced places per
+    kind. ``touched``: paths, in ``document``, of values and keys that changed."""
 
     document: Any
     counts: dict[str, int] = field(default_factory=dict)
     touched: set[Path] = field(default_factory=set)
+    _book: Book | None = field(default=None, repr=False, compare=False)
 
     @property
     def changed(self) -> bool:
         return bool(self.touched)
 
+    def report(self, tenant_key: bytes | None = None) -> dict[str, Any]:
+        """What happened, without any value: policy version, counts per kind, number of texts that changed.
+
+        With a ``tenant_key`` of at least 16 bytes also ``links``: a tag per placeholder, equal for equal
+        values in all documents of the tenant. Raises ConfigError for a shorter key.
+        """
+        report: dict[str, Any] = {
+            "policy_version": POLICY_VERSION,
+            "counts": dict(self.counts),
+            "texts": len(self.touched),
+        }
+        if tenant_key is not None:
+            if len(tenant_key) < _MIN_TENANT_KEY:
+                raise ConfigError(
+                    f"A tenant key of {len(tenant_key)} bytes was given; give at least {_MIN_TENANT_KEY}, "
+                    "so that nobody can guess it."
+                )
+            report["links"] = self._book.links(tenant_key) if self._book else {}
+        return report
+
 
 def redact(
     document: dict[str, Any] | list[Any] | str,
     *,
+    known: Known = NOTHING_KNOWN,
     fixed_keys: frozenset[str] = frozenset(),
     fixed_values: frozenset[str] = frozenset(),
 ) -> Redacted:
-    """A copy of ``document`` without secrets; the same value gets the same ``<KIND:n>`` everywhere in it.
+    """``document`` without secrets; the same value gets the same ``<KIND:n>`` everywhere in it.
 
-    ``fixed_keys`` and ``fixed_values`` are words of a contract (field names, enum members) that stay even
-    where they happen to equal a found secret. Raises RedactionError for anything that goes wrong: the
-    document must then be held back.
+    ``known`` are secrets of the client, replaced wherever they stand. ``fixed_keys`` and ``fixed_values`` are
+    words of a contract (field names, enum members) that stay even where they happen to equal a found secret.
+    Raises RedactionError for anything that goes wrong: the document must then be held back.
     """
     try:
-        return _redact(document, fixed_keys, fixed_values)
+        return _redact(document, known, fixed_keys, fixed_values)
     except RedactionError:
         raise
     except Exception as error:
@@ -61,101 +84,151 @@ def redact(
     raise RedactionError(f"The redactor failed ({kind}); the document is held back.")
 
 
-def _redact(document: Any, fixed_keys: frozenset[str], fixed_values: frozenset[str]) -> Redacted:
-    walk = Walk(document, fixed_keys)
-    book = _Book()
-    touched: dict[int, Leaf] = {}
-    pending = walk.leaves
+def _redact(
+    document: Any, known: Known, fixed_keys: frozenset[str], fixed_values: frozenset[str]
+) -> Redacted:
+    texts = collect(document, fixed_keys)
+    plain = texts.plain()
+    buffer = _encode("\x00".join(plain))
+    hits = scan(buffer) + known.find(buffer) if known else scan(buffer)
+    if not hits and not texts.under:
+        return Redacted(document)
+    work = _Work(texts, plain, buffer, fixed_values)
+    pending: Sequence[int] = range(len(plain))
+    hits += work.governed(pending, work.starts)
+    starts = work.starts
     for _ in range(_MAX_ROUNDS):
-        buffer, starts = _join(pending)
-        hits = scan(buffer) + _governed(pending, starts)
         if not hits:
             break
-        pairs = _per_leaf(_settle(hits), starts)
-        found = [(pending[i], start, end, kind) for i, start, end, kind in pairs]
-        book.start(walk.leaves)
-        changed = _replace(walk.leaves, found, book, fixed_values)
-        touched.update((id(leaf), leaf) for leaf in changed)
-        pending = changed
-        if not changed:
-            break
+        pending = work.replace(_per_text(_settle(hits), buffer, starts, pending), hits)
+        buffer, starts = work.join(pending)
+        hits = scan(buffer) + work.governed(pending, starts)
     else:
         raise RedactionError("The redactor did not come to an end; the document is held back.")
-    if touched:
-        walk.write_back()
-    paths = {leaf.node.path() if leaf.node else () for leaf in touched.values()}
-    return Redacted(walk.root, dict(book.counts), paths)
+    new = work.changed()
+    if not new:
+        return Redacted(document)
+    copy, paths, places = rebuild(document, texts, new, fixed_keys)
+    return Redacted(copy, work.counts(places), paths, work.book)
 
 
-class _Book:
-    """Which secret has which placeholder in this document. Lives in memory only."""
+class _Span(NamedTuple):
+    """Bytes ``start``..``end`` of one text stand for ``value``. ``found``: by a rule, not by propagation."""
 
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self._names: dict[bytes, str] = {}
-        self._numbers: Counter[str] = Counter()
-        self._started = False
+    start: int
+    end: int
+    value: bytes
+    found: bool
 
-    def start(self, leaves: Iterable[Leaf]) -> None:
-        """Number on from the placeholders that the document already holds."""
-        if self._started:
+
+class _Work:
+    """The texts of one document while they change."""
+
+    def __init__(self, texts: Texts, plain: list[str], buffer: bytes, fixed_values: frozenset[str]) -> None:
+        self.keys = texts.keys
+        self.book = Book(SAME, spread.forms)
+        self.book.go_on_after(buffer)
+        self._fixed = fixed_values
+        self._plain = plain
+        self._parts: dict[int, bytes] = {}
+        self._kinds: dict[bytes, str] = {}
+        self._buffer = buffer
+        if buffer.isascii():
+            sizes = map(len, plain)
+        else:
+            sizes = (len(text) if text.isascii() else len(_encode(text)) for text in plain)
+        self.starts = list(accumulate((size + 1 for size in sizes), initial=0))[:-1]
+        self._under = [i for i, key in enumerate(self.keys) if type(key) is not str] if texts.under else []
+
+    def text(self, index: int) -> bytes:
+        part = self._parts.get(index)
+        return _encode(self._plain[index]) if part is None else part
+
+    def join(self, indexes: Iterable[int]) -> tuple[bytes, list[int]]:
+        parts = [self.text(i) for i in indexes]
+        return b"\x00".join(parts), list(accumulate((len(p) + 1 for p in parts), initial=0))[:-1]
+
+    def governed(self, indexes: Sequence[int], starts: list[int]) -> list[Hit]:
+        """Values under a secret-named key."""
+        if not self._under:
+            return []
+        at = dict(zip(indexes, starts, strict=True)) if len(indexes) < len(self.keys) else starts
+        hits = []
+        for i in self._under:
+            if isinstance(at, dict) and i not in at:
+                continue
+            start = at[i]
+            for first, last, kind in governed_spans(self.text(i), self.keys[i][1]):  # type: ignore[arg-type]
+                hits.append(Hit(start + first, start + last, kind, 2, None))
+        return hits
+
+    def replace(self, found: dict[int, list[tuple[_Span, str]]], hits: list[Hit]) -> list[int]:
+        """Put placeholders for what was found, and for every other place where it stands."""
+        wanted: dict[bytes, None] = {}
+        spans: dict[int, list[_Span]] = {}
+        for index, here in found.items():
+            for span, kind in here:
+                self._kinds.setdefault(span.value, kind)
+                spans.setdefault(index, []).append(span)
+                wanted[span.value] = None
+        for hit in hits:
+            if hit.value is not None:
+                self._kinds.setdefault(hit.value, hit.kind)
+                if hit.layer:
+                    wanted[hit.value] = None
+                else:
+                    wanted.pop(hit.value, None)  # known ones were looked for in every form already
+        if self._fixed:
+            wanted = {v: None for v in wanted if v.decode("utf-8", "replace") not in self._fixed}
+        self._propagate(wanted, spans)
+        for index in sorted(spans):
+            self._parts[index] = self._rewrite(self.text(index), spans[index])
+        return sorted(spans)
+
+    def _propagate(self, wanted: Iterable[bytes], spans: dict[int, list[_Span]]) -> None:
+        needles = {needle.text: needle for value in wanted for needle in spread.needles(value)}
+        if not needles:
             return
-        self._started = True
-        text = b"\x00".join(_encode(leaf.text) for leaf in leaves if "<" in leaf.text)
-        for match in _PLACEHOLDERS.finditer(text):
-            first, last = match.span()
-            kind, _, number = text[first + 1 : last - 1].decode().partition(":")
-            self._numbers[kind] = max(self._numbers[kind], int(number))
+        buffer, starts = self.join(range(len(self.keys))) if self._parts else (self._buffer, self.starts)
+        kept = placeholders.spans(buffer)
+        for start, end, needle in spread.find(buffer, needles):
+            i = bisect_right(starts, start) - 1
+            if _overlaps(kept, start, end) or (self._fixed and self._plain[i] in self._fixed):
+                continue
+            spans.setdefault(i, []).append(_Span(start - starts[i], end - starts[i], needle.value, False))
 
-    def name(self, value: bytes, kind: str) -> str:
-        """The placeholder of ``value``; equal under any of its encodings."""
-        same = {form.lower() if kind == "EMAIL" else form for form in spread.forms(value)} | {value}
-        for form in same:
-            if form in self._names:
-                return self._names[form]
-        self._numbers[kind] += 1
-        placeholder = f"<{kind}:{self._numbers[kind]}>"
-        self._names.update(dict.fromkeys(same, placeholder))
-        return placeholder
+    def _rewrite(self, text: bytes, spans: list[_Span]) -> bytes:
+        """``spans`` may overlap: one that was found goes first, then the longest; the rest of an overlap
+        goes with it."""
+        spans.sort(key=lambda span: (span.start, not span.found, -span.end))
+        out: list[bytes] = []
+        at = 0
+        for span in spans:
+            if span.start < at:
+                at = max(at, span.end)
+                continue
+            out += [text[at : span.start], self.book.name(span.value, self._kinds[span.value]).encode()]
+            at = span.end
+        out.append(text[at:])
+        return b"".join(out)
+
+    def changed(self) -> dict[Key, str]:
+        return {self.keys[i]: part.decode("utf-8", "surrogatepass") for i, part in self._parts.items()}
+
+    def counts(self, places: Counter[Key]) -> dict[str, int]:
+        total: Counter[str] = Counter()
+        for i in sorted(self._parts):
+            times = places[self.keys[i]]
+            new = placeholders.count(self._parts[i])
+            new.subtract(placeholders.count(_encode(self._plain[i])))
+            for kind, number in new.items():
+                if number > 0:
+                    total[kind] += number * times
+        return dict(total)
 
 
 def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-def _join(leaves: list[Leaf]) -> tuple[bytes, list[int]]:
-    """The joined texts as bytes, and the byte offset at which each leaf begins."""
-    parts = [_encode(leaf.text) for leaf in leaves]
-    starts, at = [], 0
-    for part in parts:
-        starts.append(at)
-        at += len(part) + 1
-    return b"\x00".join(parts), starts
-
-
-def _governed(leaves: list[Leaf], starts: list[int]) -> list[Hit]:
-    """Values under a secret-named key."""
-    hits = []
-    for leaf, start in zip(leaves, starts, strict=True):
-        if leaf.governed is None:
-            continue
-        span = governed_span(_encode(leaf.text), leaf.governed)
-        if span:
-            hits.append(Hit(start + span[0], start + span[1], leaf.governed, 2))
-    return hits
-
-
-def governed_span(value: bytes, kind: NameClass) -> tuple[int, int] | None:
-    """The secret part of a dict value: all of it, or what follows ``Bearer``."""
-    scheme, space, rest = value.partition(b" ")
-    if space and scheme.lower().decode("latin-1") in values.SCHEMES:
-        if values.is_reference(rest.strip()) or len(rest.strip()) < 6:
-            return None
-        return len(value) - len(rest.lstrip()), len(value.rstrip())
-    if not values.is_secret_value(value, kind, how="key"):
-        return None
-    left = len(value) - len(value.lstrip(b" \t\r\n"))
-    return left, len(value.rstrip(b" \t\r\n"))
 
 
 def _settle(hits: list[Hit]) -> list[Hit]:
@@ -167,9 +240,9 @@ def _settle(hits: list[Hit]) -> list[Hit]:
         if last is None or hit.start >= last.end:
             settled.append(hit)
         elif hit.end > last.end:
-            settled[-1] = Hit(last.start, hit.end, last.kind, last.layer)
+            settled[-1] = Hit(last.start, hit.end, last.kind, last.layer, None)
     ends = [hit.end for hit in settled]
-    free = []
+    free: list[Hit] = []
     for hit in sorted((h for h in hits if h.layer == 3), key=lambda h: (h.start, -h.end)):
         i = bisect_right(ends, hit.start)
         clear = i == len(settled) or settled[i].start >= hit.end
@@ -178,65 +251,27 @@ def _settle(hits: list[Hit]) -> list[Hit]:
     return sorted(settled + free, key=lambda h: h.start)
 
 
-def _per_leaf(hits: list[Hit], starts: list[int]) -> list[tuple[int, int, int, str]]:
-    placed = []
+def _per_text(
+    hits: list[Hit], buffer: bytes, starts: list[int], indexes: Sequence[int]
+) -> dict[int, list[tuple[_Span, str]]]:
+    """Hits by text, widened to whole characters."""
+    placed: dict[int, list[tuple[_Span, str]]] = {}
+    size = len(buffer)
     for hit in hits:
-        i = bisect_right(starts, hit.start) - 1
-        if i + 1 < len(starts) and hit.end >= starts[i + 1]:
+        first, last = hit.start, hit.end
+        while last < size and buffer[last] & 0xC0 == 0x80:
+            last += 1
+        while first > 0 and buffer[first] & 0xC0 == 0x80:
+            first -= 1
+        i = bisect_right(starts, first) - 1
+        begin = starts[i]
+        if i + 1 < len(starts) and last >= starts[i + 1]:
             raise RedactionError("A redaction rule matched across two texts; the document is held back.")
-        placed.append((i, hit.start - starts[i], hit.end - starts[i], hit.kind))
+        value = buffer[first:last] if hit.value is None else hit.value
+        placed.setdefault(indexes[i], []).append((_Span(first - begin, last - begin, value, True), hit.kind))
     return placed
-
-
-def _replace(
-    leaves: list[Leaf], found: list[tuple[Leaf, int, int, str]], book: _Book, fixed_values: frozenset[str]
-) -> list[Leaf]:
-    """Put placeholders for what was found, and for every other place where it stands."""
-    spans: dict[int, list[tuple[int, int, str, bool]]] = {}
-    wanted: dict[bytes, spread.Needle] = {}
-    names: dict[bytes, str] = {}
-    for leaf, start, end, kind in found:
-        value = _encode(leaf.text)[start:end]
-        names[value] = book.name(value, kind)
-        spans.setdefault(id(leaf), []).append((start, end, names[value], True))
-        if value.decode("utf-8", "replace") not in fixed_values:
-            wanted.update({needle.text: needle for needle in spread.needles(value)})
-    buffer, starts = _join(leaves)
-    kept = sorted(match.span() for match in _PLACEHOLDERS.finditer(buffer)) if b"<" in buffer else []
-    for start, end, needle in spread.find(buffer, wanted.values()):
-        i = bisect_right(starts, start) - 1
-        leaf = leaves[i]
-        if leaf.text in fixed_values or _overlaps(kept, start, end):
-            continue
-        spans.setdefault(id(leaf), []).append(
-            (start - starts[i], end - starts[i], names[needle.value], False)
-        )
-    changed = []
-    for leaf in leaves:
-        if id(leaf) in spans:
-            leaf.text = _rewrite(_encode(leaf.text), spans[id(leaf)], book.counts)
-            changed.append(leaf)
-    return changed
 
 
 def _overlaps(spans: list[tuple[int, int]], start: int, end: int) -> bool:
     i = bisect_right(spans, (start, end))
     return (i > 0 and spans[i - 1][1] > start) or (i < len(spans) and spans[i][0] < end)
-
-
-def _rewrite(text: bytes, spans: list[tuple[int, int, str, bool]], counts: Counter[str]) -> str:
-    """``spans`` may overlap: one that was found goes first, then the longest; the rest of an overlap goes
-    with it."""
-    spans.sort(key=lambda s: (s[0], not s[3], -s[1]))
-    out: list[bytes] = []
-    at = 0
-    for start, end, placeholder, _ in spans:
-        if start < at:
-            if end > at:
-                at = end
-            continue
-        out += [text[at:start], placeholder.encode()]
-        counts[placeholder[1:].partition(":")[0]] += 1
-        at = end
-    out.append(text[at:])
-    return b"".join(out).decode("utf-8", "surrogatepass")

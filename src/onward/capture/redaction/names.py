@@ -8,9 +8,27 @@ is not ``auth`` and ``monkey`` is not ``key``. Token counters, ids and settings 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
-NameClass = Literal["PASSWORD", "SECRET", "API_KEY", "TOKEN", "AUTHORIZATION", "COOKIE", "SESSION"]
+NameClass = Literal[
+    "PASSWORD",
+    "SECRET",
+    "API_KEY",
+    "TOKEN",
+    "AUTHORIZATION",
+    "COOKIE",
+    "COOKIE_VALUE",
+    "SESSION",
+    "PERSON",
+    "ADDRESS",
+    "PHONE",
+    "NATIONAL_ID",
+]
+PERSONAL: frozenset[NameClass] = frozenset(("PERSON", "ADDRESS", "PHONE", "NATIONAL_ID"))
+KIND: dict[NameClass, str] = {
+    name: "COOKIE" if name == "COOKIE_VALUE" else name for name in get_args(NameClass)
+}
+"""The placeholder of what a class of name governs."""
 
 SINGLE: dict[str, NameClass] = {
     "password": "PASSWORD",
@@ -39,6 +57,22 @@ PAIRS: dict[tuple[str, str], NameClass] = {
     ("access", "key"): "API_KEY",
     ("account", "key"): "API_KEY",
     ("auth", "key"): "API_KEY",
+    ("app", "key"): "API_KEY",
+    ("application", "key"): "API_KEY",
+    ("client", "key"): "API_KEY",
+    ("consumer", "key"): "API_KEY",
+    ("license", "key"): "API_KEY",
+    ("storage", "key"): "API_KEY",
+    ("ingestion", "key"): "API_KEY",
+    ("write", "key"): "API_KEY",
+    ("api", "hash"): "API_KEY",
+    ("api", "token"): "TOKEN",
+    ("master", "key"): "SECRET",
+    ("shared", "key"): "SECRET",
+    ("deploy", "key"): "SECRET",
+    ("ssh", "key"): "SECRET",
+    ("hmac", "key"): "SECRET",
+    ("webhook", "key"): "SECRET",
     ("service", "key"): "API_KEY",
     ("subscription", "key"): "API_KEY",
     ("private", "key"): "SECRET",
@@ -46,7 +80,9 @@ PAIRS: dict[tuple[str, str], NameClass] = {
     ("signing", "key"): "SECRET",
     ("encryption", "key"): "SECRET",
     ("connection", "string"): "SECRET",
+    ("conn", "str"): "SECRET",
     ("nkey", "seed"): "SECRET",
+    ("http", "auth"): "AUTHORIZATION",
 }
 ENDINGS: dict[str, NameClass] = {
     "password": "PASSWORD",
@@ -59,7 +95,59 @@ ENDINGS: dict[str, NameClass] = {
     "authtoken": "TOKEN",
     "accesstoken": "TOKEN",
     "refreshtoken": "TOKEN",
+    "secretkey": "SECRET",
+    "accountkey": "API_KEY",
+    "clientsecret": "SECRET",
 }
+PERSONAL_NAMES: dict[tuple[str, ...], NameClass] = {
+    **dict.fromkeys(
+        (
+            ("first", "name"), ("last", "name"), ("middle", "name"), ("full", "name"), ("given", "name"),
+            ("family", "name"), ("maiden", "name"), ("birth", "name"), ("legal", "name"), ("sur", "name"),
+            ("patient", "name"), ("customer", "name"), ("employee", "name"), ("contact", "name"),
+            ("cardholder", "name"), ("holder", "name"), ("recipient", "name"), ("guest", "name"),
+            ("passenger", "name"), ("applicant", "name"), ("beneficiary", "name"), ("billing", "name"),
+            ("shipping", "name"), ("firstname",), ("lastname",), ("fullname",), ("surname",), ("forename",),
+            ("middlename",), ("cardholder",), ("givenname",), ("familyname",),
+        ),
+        "PERSON",
+    ),
+    **dict.fromkeys(
+        (
+            ("street", "address"), ("postal", "address"), ("home", "address"), ("mailing", "address"),
+            ("billing", "address"), ("shipping", "address"), ("delivery", "address"), ("address", "line"),
+            ("address", "line1"), ("address", "line2"), ("address1",), ("address2",), ("address",),
+            ("street",), ("street", "name"), ("postcode",), ("postal", "code"), ("zipcode",), ("zip", "code"),
+            ("residence",),
+        ),
+        "ADDRESS",
+    ),
+    **dict.fromkeys(
+        (
+            ("phone",), ("phone", "number"), ("telephone",), ("telephone", "number"), ("mobile", "number"),
+            ("cell", "number"), ("fax", "number"), ("mobile", "phone"), ("cell", "phone"), ("home", "phone"),
+            ("work", "phone"), ("msisdn",), ("phonenumber",), ("contact", "number"),
+        ),
+        "PHONE",
+    ),
+    **dict.fromkeys(
+        (
+            ("ssn",), ("social", "security", "number"), ("social", "security"), ("passport", "number"),
+            ("passport", "no"), ("national", "id"), ("national", "insurance", "number"), ("tax", "id"),
+            ("tax", "number"), ("nino",), ("driver", "license", "number"), ("drivers", "license"),
+            ("license", "plate"), ("aadhaar",), ("cpf",), ("personnummer",), ("steuer", "id"),
+        ),
+        "NATIONAL_ID",
+    ),
+}  # fmt: skip
+"""How a name must end to govern personal data."""
+_MAIL_AND_MACHINES = """
+mac ip ipv4 ipv6 email mail memory bind listen listening remote local server host base web url wallet
+contract socket peer source dest destination start end return jump virtual physical bus hardware network
+broadcast gateway dns proxy endpoint node nats api from to reply bcc cc target
+"""
+NOT_PLACES = frozenset(_MAIL_AND_MACHINES.split())
+"""What stands before ``address`` when it is no place where somebody lives."""
 _BEFORE_EXEMPT_WORDS = """
 max min total num n eos bos pad unk sep cls mask stop special next last first per avg mean each no is
 has use prompt completion
@@ -80,6 +168,7 @@ _BEST_FIRST: tuple[NameClass, ...] = (
     "TOKEN",
     "AUTHORIZATION",
     "COOKIE",
+    "COOKIE_VALUE",
     "SESSION",
 )
 
@@ -126,9 +215,19 @@ def _cached(name: str) -> NameClass | None:
         if kind is not None:
             found[i] = kind
     if not found:
-        return None
+        return _personal(parts)
     if any(part in AFTER_EXEMPT for part in parts[max(found) + 1 :]):
         return None
     if any(part in BEFORE_EXEMPT for part in parts[: min(found)]):
         return None
     return min(found.values(), key=_BEST_FIRST.index)
+
+
+def _personal(parts: list[str]) -> NameClass | None:
+    for size in (3, 2, 1):
+        kind = PERSONAL_NAMES.get(tuple(parts[-size:])) if len(parts) >= size else None
+        if kind == "ADDRESS" and any(part in NOT_PLACES for part in parts[:-1]):
+            return None
+        if kind is not None:
+            return kind
+    return None

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Span = tuple[int, int]
 Check = Callable[[bytes, int, int], Span | None]
 """``(buffer, first, last)`` of a candidate → the span to take, perhaps narrower, or None to leave it."""
-Take = Literal["match", "group", "assigned", "flag"]
+Take = Literal["match", "group", "assigned", "flag", "cookies"]
 Same = Literal["exact", "lower", "digits", "alnum"]
 Layer = Literal[1, 2, 3]
 LAYERS: dict[int, str] = {
@@ -27,6 +27,17 @@ LAYERS: dict[int, str] = {
 HEX = "0123456789abcdef"
 B32 = "ABCDEFGHJKMNPQRSTUVWXYZ234567"
 ALNUM = "aB3dE5fG7hJ9kLmN2pQr"
+
+
+class Hit(NamedTuple):
+    """Bytes ``start``..``end`` of the buffer are a secret of ``kind``; ``value`` is what they stand for where
+    that is not what stands there (an encoded secret)."""
+
+    start: int
+    end: int
+    kind: str
+    layer: int
+    value: bytes | None = None
 
 
 @dataclass(frozen=True)

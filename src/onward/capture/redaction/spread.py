@@ -10,14 +10,22 @@ import base64
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote, quote_plus, unquote_to_bytes
+
+import re2
 
 from onward.capture.redaction.checks import may_start
 
 MIN_LENGTH = 6
 _FREE_LENGTH = 16
 _MIN_LINE = 20
-_MANY = 400
+_FEW = 24
+_BATCH = 400
+_LONGEST = re2.Options()
+_LONGEST.encoding = re2.Options.Encoding.LATIN1
+_LONGEST.longest_match = True
+_LONGEST.max_mem = 64 << 20
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
 _BASE64 = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz+/=_-")
 
@@ -68,17 +76,20 @@ def forms(value: bytes) -> set[bytes]:
     return {form for form in found if len(form) >= MIN_LENGTH}
 
 
-def find(buffer: bytes, wanted: Iterable[Needle]) -> Iterator[tuple[int, int, Needle]]:
-    """Where each needle stands in ``buffer``: (start, end, needle). Linear in the buffer for many."""
-    by_text = {needle.text: needle for needle in wanted}
-    hits = _find_many(buffer, by_text) if len(by_text) > _MANY else _find_few(buffer, by_text)
-    for start, needle in hits:
-        end = start + len(needle.text)
-        if needle.whole_word and not _stands_alone(buffer, start, end):
-            continue
-        if needle.encoded:
-            start, end = _whole_run(buffer, start, end)
-        yield start, end, needle
+def find(buffer: bytes, by_text: dict[bytes, Needle]) -> Iterator[tuple[int, int, Needle]]:
+    """Where each needle stands in ``buffer``: (start, end, needle)."""
+    for start, needle in _find_few(buffer, by_text) if len(by_text) <= _FEW else _find_many(buffer, by_text):
+        span = placed(buffer, start, needle)
+        if span is not None:
+            yield *span, needle
+
+
+def placed(buffer: bytes, start: int, needle: Needle) -> tuple[int, int] | None:
+    """What to take for ``needle`` at ``start``; None where it is but a part of a longer word."""
+    end = start + len(needle.text)
+    if needle.whole_word and not _stands_alone(buffer, start, end):
+        return None
+    return _whole_run(buffer, start, end) if needle.encoded else (start, end)
 
 
 def _find_few(buffer: bytes, by_text: dict[bytes, Needle]) -> Iterator[tuple[int, Needle]]:
@@ -90,15 +101,16 @@ def _find_few(buffer: bytes, by_text: dict[bytes, Needle]) -> Iterator[tuple[int
 
 
 def _find_many(buffer: bytes, by_text: dict[bytes, Needle]) -> Iterator[tuple[int, Needle]]:
-    lengths: dict[bytes, set[int]] = {}
-    for text in by_text:
-        lengths.setdefault(text[:MIN_LENGTH], set()).add(len(text))
-    ordered = {prefix: sorted(sizes, reverse=True) for prefix, sizes in lengths.items()}
-    for at in range(len(buffer) - MIN_LENGTH + 1):
-        for size in ordered.get(buffer[at : at + MIN_LENGTH], ()):
-            needle = by_text.get(buffer[at : at + size])
-            if needle is not None:
-                yield at, needle
+    for expression in alternations(by_text):
+        for match in expression.finditer(buffer):
+            yield match.start(), by_text[match.group()]
+
+
+def alternations(texts: Iterable[bytes]) -> Iterator[Any]:
+    """Expressions that find the longest of ``texts`` at each place, each for some hundred of them."""
+    ordered = sorted(texts)
+    for i in range(0, len(ordered), _BATCH):
+        yield re2.compile(b"|".join(map(re2.escape, ordered[i : i + _BATCH])), _LONGEST)
 
 
 def _stands_alone(buffer: bytes, start: int, end: int) -> bool:

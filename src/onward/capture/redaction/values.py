@@ -7,10 +7,12 @@ under-matching leaks. The order of the tests is by cost, all are linear.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import re2
 
-from onward.capture.redaction.names import NameClass
+from onward.capture.redaction import placeholders
+from onward.capture.redaction.names import PERSONAL, NameClass
 
 _WORDS = """
 changeme change_me change-me example placeholder redacted hidden masked none null nil undefined true
@@ -24,15 +26,15 @@ NOT_VALUES = frozenset(_WORDS.split())
 SCHEMES = frozenset(
     ("bearer", "basic", "token", "digest", "apikey", "negotiate", "ntlm", "aws4-hmac-sha256", "key")
 )
-PLACEHOLDER = r"<[A-Z][A-Z0-9_]{0,31}:[0-9]{1,9}>"
+MIN_AFTER_SCHEME = 6
 _BYTES = re2.Options()
 _BYTES.encoding = re2.Options.Encoding.LATIN1
-_PLACEHOLDER = re2.compile(PLACEHOLDER.encode(), _BYTES)
 _TEMPLATE = re2.compile(
     rb"\$\{[^}]*\}|\$\([^)]*\)|\$[A-Za-z_][A-Za-z0-9_]*|\{\{.*\}\}|\{[A-Za-z_0-9.\[\]!:]*\}"
     rb"|%\([^)]*\)[sdr]|%[sdr]|%[A-Za-z_]+%|\xc2\xa7\xc2\xa7[a-z_]+\([^)]*\)|<[^<>]*>|\[[A-Za-z_ ]+\]",
     _BYTES,
 )
+_URL: Any = re2.compile(rb"[a-z][a-z0-9+.-]*://[^\s:/?#@]*:([^\s/]+)@[^\s@]", _BYTES)
 _SPACES = b" \t\r\n"
 _LOOSE = re2.compile(rb"[^ \t\r\n\x00\"'`\\<>|&]*", _BYTES)
 _STRICT = re2.compile(rb"[^ \t\r\n\x00\"'`\\<>|&,;)}\]]*", _BYTES)
@@ -55,13 +57,9 @@ class Assigned:
     quoted: bool
 
 
-def has_placeholder(value: bytes) -> bool:
-    return _PLACEHOLDER.search(value) is not None
-
-
 def is_reference(value: bytes) -> bool:
     """Whether ``value`` only names, hides or describes a secret."""
-    if not value or has_placeholder(value):
+    if not value or placeholders.has_one(value):
         return True
     if value[:1] in _MAY_REFER and _TEMPLATE.fullmatch(value):
         return True
@@ -69,6 +67,12 @@ def is_reference(value: bytes) -> bool:
     if low in _NOT_VALUES or low.startswith((b"your-", b"your_", b"your ", b"<your", b"insert_", b"insert-")):
         return True
     return value[:1] in b"*xX.-_#?0" and value == value[:1] * len(value)
+
+
+def url_password(value: bytes) -> bytes | None:
+    """The password of a URL with credentials, if ``value`` is one."""
+    match = _URL.match(value)
+    return match.group(1) if match is not None and not is_reference(match.group(1)) else None
 
 
 def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
@@ -79,6 +83,10 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
     value = value.strip(_SPACES)
     if is_reference(value) or _is_path(value):
         return False
+    if kind in PERSONAL:
+        return how in ("key", "quoted") and _is_personal(value, kind)
+    if kind == "COOKIE_VALUE":
+        return how in ("key", "quoted") and len(value) >= 3
     if how in ("bare", "env") and _is_code(value):
         return False
     strong = kind in ("PASSWORD", "SECRET", "API_KEY")
@@ -86,12 +94,12 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
         if kind == "PASSWORD":
             return len(value) >= 3 and not _is_prose(value, words=6)
         if strong:
-            return len(value) >= 6 and not _is_prose(value, words=3) and not _is_word(value)
+            return len(value) >= 6 and not _is_prose(value, words=3) and not is_word(value)
         return len(value) >= 8 and not _is_prose(value, words=2) and _is_dense(value)
     if how == "env" and strong:
         return len(value) >= 4 and not value.isupper()
     if strong:
-        return len(value) >= 6 and (_has_digit(value) or _has_symbol(value)) and not _is_word(value)
+        return len(value) >= 6 and (_has_digit(value) or _has_symbol(value)) and not is_word(value)
     return len(value) >= 12 and _has_digit(value) and _has_letter(value) and _is_dense(value)
 
 
@@ -134,6 +142,27 @@ def _closing(buffer: bytes, at: int, limit: int, slashes: int, quote: bytes) -> 
         at = found + 1
 
 
+def _is_personal(value: bytes, kind: NameClass) -> bool:
+    """Something that a person could be called, live at or be reached by; not a description of the field."""
+    if not 2 <= len(value) <= 200 or any(c in value for c in b"{}[]<>=$\\_"):
+        return False
+    digits = sum(0x30 <= c <= 0x39 for c in value)
+    if kind == "PERSON":
+        return digits == 0 and _has_letter_or_wide(value) and not value.islower() and len(value.split()) <= 6
+    if kind == "ADDRESS":
+        return digits > 0 and b"://" not in value and not _is_host(value)
+    return digits >= (7 if kind == "PHONE" else 4)
+
+
+def _has_letter_or_wide(value: bytes) -> bool:
+    return _has_letter(value) or any(c >= 0x80 for c in value)
+
+
+def _is_host(value: bytes) -> bool:
+    """``10.0.0.1:80``, ``0x7f00``, ``node-3.local``: an address of a machine."""
+    return b" " not in value and (b"." in value or b":" in value or value[:2] == b"0x" or len(value) > 24)
+
+
 def _is_code(value: bytes) -> bool:
     if value[:1] in b"([{=:*&!+-/" and not _has_digit(value):
         return True
@@ -163,7 +192,7 @@ def _is_prose(value: bytes, words: int) -> bool:
     return len(parts) > words and sum(part.strip(b".,:;!?'\"()").isalpha() for part in parts) >= words
 
 
-def _is_word(value: bytes) -> bool:
+def is_word(value: bytes) -> bool:
     """A plain word or snake_case name: ``required_field``, ``GitHub``."""
     parts = value.replace(b"-", b"_").split(b"_")
     return len(value) < 20 and all(part.isalpha() and (part.islower() or part.istitle()) for part in parts)

@@ -1,11 +1,15 @@
-"""A document as a list of text leaves, and back. Values and dict keys are leaves; structure never changes.
+"""A document as distinct texts, and back. Values, dict keys and long numbers are texts; structure never
+changes.
 
-The walk copies the containers, so the caller's document is untouched. What a dict key says about its
-value (``password``) travels down with the walk; the judgement is made in ``engine.py``.
+``collect`` reads, ``rebuild`` writes a copy with some texts replaced. Equal texts are one text: agents
+repeat their history in every prompt, and it is scanned once. What a dict key says about its value
+(``password``) travels down with the walk; the judgement is made in ``engine.py``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,150 +17,224 @@ from onward.capture.redaction.names import NameClass, secret_class
 from onward.errors import RedactionError
 
 MAX_DEPTH = 64
-MAX_LEAVES = 500_000
+MAX_PARTS = 2_000_000
+"""Objects, lists and distinct texts of one document."""
 MAX_TEXT = 32 << 20
-"""Characters of all leaves together."""
+"""Characters of all distinct texts together."""
+LONG_NUMBER = 10**8
+"""Numbers of nine digits and more are read like text: a card number is one."""
 
 Path = tuple[str | int, ...]
+Governed = tuple[str, NameClass]
+Key = str | Governed
+"""A text as it stands, or with the class of the secret-named key above it."""
 
 _SCHEMA_TYPES = frozenset(("string", "integer", "number", "boolean", "object", "array", "null"))
-_PLAIN = (bool, int, float, type(None))
 
 
-@dataclass(slots=True)
-class Node:
-    """One step of a path; the whole path is only built for leaves that change."""
+@dataclass
+class Texts:
+    """``keys``: distinct texts in document order. ``under``: where a governed value stands, by container
+    identity and key; the document must outlive this."""
 
-    parent: Node | None
-    step: str | int
+    keys: list[Key]
+    under: dict[tuple[int, str | int], NameClass]
 
-    def path(self) -> Path:
-        steps: list[str | int] = []
-        node: Node | None = self
-        while node is not None:
-            steps.append(node.step)
-            node = node.parent
-        return tuple(reversed(steps))
+    def plain(self) -> list[str]:
+        if not self.under:
+            return self.keys  # type: ignore[return-value]
+        return [key if type(key) is str else key[0] for key in self.keys]
 
 
-@dataclass(slots=True)
-class Leaf:
-    """One text. ``holder[key]`` is where it goes back; for a key leaf ``holder`` is its dict."""
-
-    text: str
-    holder: Any
-    key: Any
-    node: Node | None
-    is_key: bool = False
-    governed: NameClass | None = None
-    """The class of the secret-named key above this value, if any."""
-
-
-class Walk:
-    """Leaves in document order. ``root`` is a copy that ``write_back`` fills in."""
-
-    def __init__(self, document: Any, fixed_keys: frozenset[str] = frozenset()) -> None:
-        self.leaves: list[Leaf] = []
+class _Collector:
+    def __init__(self, fixed_keys: frozenset[str]) -> None:
+        self.seen: dict[Key, None] = {}
+        self.under: dict[tuple[int, str | int], NameClass] = {}
         self._fixed_keys = fixed_keys
-        self._size = 0
-        self._box: list[Any] = [None]
-        self._visit(document, self._box, 0, None, None, 0)
+        self._classes: dict[Any, NameClass | None] = {}
+        self._parts = 0
 
-    @property
-    def root(self) -> Any:
-        return self._box[0]
-
-    def write_back(self) -> None:
-        """Put the leaves' texts into the copy; renamed keys keep their order and never merge."""
-        renamed: dict[int, tuple[dict[str, Any], dict[str, str]]] = {}
-        for leaf in self.leaves:
-            if leaf.is_key:
-                if leaf.text != leaf.key and leaf.node is not None:
-                    leaf.node.step = leaf.text  # a path must not tell what the key was
-                    renamed.setdefault(id(leaf.holder), (leaf.holder, {}))[1][leaf.key] = leaf.text
-            else:
-                leaf.holder[leaf.key] = leaf.text
-        for holder, names in renamed.values():
-            items = list(holder.items())
-            holder.clear()
-            for key, value in items:
-                name = base = names.get(key, key)
-                number = 2
-                while name in holder:
-                    name, number = f"{base}#{number}", number + 1
-                holder[name] = value
-
-    def _add(self, leaf: Leaf) -> None:
-        self._size += len(leaf.text)
-        if len(self.leaves) >= MAX_LEAVES or self._size > MAX_TEXT:
-            raise RedactionError("The document has too much text to be redacted; send it in parts.")
-        self.leaves.append(leaf)
-
-    def _visit(
-        self, value: Any, holder: Any, key: Any, node: Node | None, governed: NameClass | None, depth: int
-    ) -> None:
-        kind = type(value)
-        if kind is str:
-            self._add(Leaf(value, holder, key, node, governed=governed))
-            holder[key] = value
-        elif kind in _PLAIN:
-            if governed == "PASSWORD" and kind is int and value > 9999:
-                self._add(Leaf(str(value), holder, key, node, governed=governed))
-            holder[key] = value
-        elif depth >= MAX_DEPTH:
-            raise RedactionError(f"The document nests deeper than {MAX_DEPTH} levels; flatten it.")
-        elif isinstance(value, dict):
-            copy: dict[str, Any] = {}
-            holder[key] = copy
-            self._visit_dict(value, copy, node, governed, depth + 1)
-        elif isinstance(value, (list, tuple)):
-            items: list[Any] = [None] * len(value)
-            holder[key] = items
-            for i, item in enumerate(value):
-                if type(item) in _PLAIN and governed is None:
-                    items[i] = item
+    def walk(self, document: Any) -> None:
+        """Depth first, in document order, without recursion."""
+        stack: list[Iterator[tuple[Any, NameClass | None]]] = [self._in_list([document], None)]
+        while stack:
+            for value, governed in stack[-1]:
+                if len(stack) > MAX_DEPTH:
+                    raise RedactionError(f"The document nests deeper than {MAX_DEPTH} levels; flatten it.")
+                if isinstance(value, dict):
+                    stack.append(self._in_dict(value, governed))
                 else:
-                    self._visit(item, items, i, Node(node, i), governed, depth + 1)
-        else:
-            raise RedactionError(
-                f"The document holds a value of type {kind.__name__}; give text, numbers, lists and objects."
-            )
+                    stack.append(self._in_list(value, governed))
+                break
+            else:
+                stack.pop()
 
-    def _visit_dict(
-        self,
-        value: dict[Any, Any],
-        copy: dict[str, Any],
-        node: Node | None,
-        governed: NameClass | None,
-        depth: int,
-    ) -> None:
-        named = _named_value(value)
+    def _in_dict(
+        self, value: dict[Any, Any], governed: NameClass | None
+    ) -> Iterator[tuple[Any, NameClass | None]]:
+        """Adds the texts; yields the containers with what governs them."""
+        seen, classes, fixed = self.seen, self._classes, self._fixed_keys
+        self._count(len(value))
+        named, inherited = _beside(value, governed) if "value" in value else (None, governed)
         for name, item in value.items():
-            if type(name) is not str:
+            if name in classes:
+                below = classes[name]
+            elif type(name) is str:
+                below = classes[name] = secret_class(name)
+            else:
                 raise RedactionError("The document has an object with a key that is not text.")
-            here = Node(node, name)
-            if name not in self._fixed_keys:
-                self._add(Leaf(name, copy, name, here, is_key=True))
-            below = secret_class(name) or governed
-            if name == "value" and named:
+            if name not in fixed:
+                seen[name] = None
+            kind = type(item)
+            if named is not None and name == "value":
                 below = named
-            if below and isinstance(item, dict) and _is_schema(item):
-                below = None
-            self._visit(item, copy, name, here, below, depth)
+            elif inherited is not None:
+                below = _inherit(below, inherited)
+            if kind is str:
+                if below is None:
+                    seen[item] = None
+                else:
+                    seen[item, below] = None
+                    self.under[id(value), name] = below
+            elif kind is int:
+                if (item > 9999 and below is not None) or (
+                    not -LONG_NUMBER < item < LONG_NUMBER and name not in fixed
+                ):
+                    self._number(value, name, item, below)
+            elif kind is bool or kind is float or item is None:
+                continue
+            elif isinstance(item, dict):
+                yield item, None if below is not None and _is_schema(item) else below
+            elif isinstance(item, (list, tuple)):
+                yield item, below
+            else:
+                raise _odd(kind)
+
+    def _in_list(self, value: Any, governed: NameClass | None) -> Iterator[tuple[Any, NameClass | None]]:
+        seen = self.seen
+        self._count(len(value))
+        for i, item in enumerate(value):
+            kind = type(item)
+            if kind is str:
+                if governed is None:
+                    seen[item] = None
+                else:
+                    seen[item, governed] = None
+                    self.under[id(value), i] = governed
+            elif kind is int:
+                if not -LONG_NUMBER < item < LONG_NUMBER or (governed is not None and item > 9999):
+                    self._number(value, i, item, governed)
+            elif kind is float or kind is bool or item is None:
+                continue
+            elif isinstance(item, (dict, list, tuple)):
+                yield item, governed
+            else:
+                raise _odd(kind)
+
+    def _number(self, holder: Any, step: str | int, item: int, governed: NameClass | None) -> None:
+        if governed is None:
+            self.seen[str(item)] = None
+        else:
+            self.seen[str(item), governed] = None
+            self.under[id(holder), step] = governed
+
+    def _count(self, parts: int) -> None:
+        self._parts += parts + 1
+        if self._parts > MAX_PARTS:
+            raise RedactionError("The document has too many parts to be redacted; send it in pieces.")
 
 
-def _named_value(value: dict[Any, Any]) -> NameClass | None:
-    """``{"name": "Authorization", "value": …}``: the name stands beside its value."""
-    if "value" not in value:
-        return None
+def collect(document: Any, fixed_keys: frozenset[str] = frozenset()) -> Texts:
+    """All distinct texts of ``document``. Raises RedactionError beyond the limits and for what is not JSON.
+
+    ``fixed_keys`` are dict keys that are no texts, and whose numbers are none.
+    """
+    collector = _Collector(fixed_keys)
+    collector.walk(document)
+    texts = Texts(list(collector.seen), collector.under)
+    if sum(map(len, texts.plain())) > MAX_TEXT:
+        raise RedactionError("The document has too much text to be redacted; send it in pieces.")
+    return texts
+
+
+class _Rebuilder:
+    def __init__(self, texts: Texts, new: dict[Key, str], fixed_keys: frozenset[str]) -> None:
+        self.touched: Counter[Key] = Counter()
+        self.paths: set[Path] = set()
+        self._under = texts.under
+        self._new = new
+        self._fixed_keys = fixed_keys
+
+    def copy(self, value: Any, holder: Any, step: str | int, path: Path) -> Any:
+        kind = type(value)
+        if kind is str or (kind is int and not -9999 <= value <= 9999):
+            text = value if kind is str else str(value)
+            governed = self._under.get((id(holder), step))
+            key = text if governed is None else (text, governed)
+            new = self._new.get(key)
+            if new is None or (kind is int and governed is None and step in self._fixed_keys):
+                return value
+            self.touched[key] += 1
+            self.paths.add(path)
+            return new
+        if isinstance(value, dict):
+            return self._dict(value, path)
+        if isinstance(value, (list, tuple)):
+            return [self.copy(item, value, i, (*path, i)) for i, item in enumerate(value)]
+        return value
+
+    def _dict(self, value: dict[str, Any], path: Path) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for name, item in value.items():
+            new = None if name in self._fixed_keys else self._new.get(name)
+            if new is not None:
+                self.touched[name] += 1
+                base, number = new, 2
+                while new in out or (new != name and new in value):
+                    new, number = f"{base}#{number}", number + 1
+                self.paths.add((*path, new))
+            else:
+                new = name
+            out[new] = self.copy(item, value, name, (*path, new))
+        return out
+
+
+def rebuild(
+    document: Any, texts: Texts, new: dict[Key, str], fixed_keys: frozenset[str] = frozenset()
+) -> tuple[Any, set[Path], Counter[Key]]:
+    """A copy of ``document`` with ``new`` texts; paths (in the copy) of what changed; how often each stood.
+
+    Keys that were renamed keep their order and never merge. A number becomes text.
+    """
+    rebuilder = _Rebuilder(texts, new, fixed_keys)
+    copy = rebuilder.copy(document, None, 0, ())
+    return copy, rebuilder.paths, rebuilder.touched
+
+
+def _inherit(own: NameClass | None, governed: NameClass) -> NameClass:
+    """What governs a value below a governed container: a cookie in a cookie jar is a cookie's value."""
+    return "COOKIE_VALUE" if governed in ("COOKIE", "COOKIE_VALUE") else own or governed
+
+
+def _beside(value: dict[Any, Any], governed: NameClass | None) -> tuple[NameClass | None, NameClass | None]:
+    """``{"name": "Authorization", "value": …}``: the name stands beside its value, and what else is in
+    such an object (a cookie's path, a header's comment) is no secret."""
     for label in ("name", "key", "header"):
         name = value.get(label)
         if type(name) is str:
-            return secret_class(name)
-    return None
+            if governed in ("COOKIE", "COOKIE_VALUE"):
+                return "COOKIE_VALUE", None
+            return secret_class(name) or governed, governed
+    return None, governed
 
 
 def _is_schema(value: dict[Any, Any]) -> bool:
     """A JSON Schema under ``password`` describes a parameter; it is not a password."""
     kind = value.get("type")
     return "$ref" in value or "anyOf" in value or (type(kind) is str and kind in _SCHEMA_TYPES)
+
+
+def _odd(kind: type) -> RedactionError:
+    return RedactionError(
+        f"The document holds a value of type {kind.__name__}; give text, numbers, lists and objects."
+    )

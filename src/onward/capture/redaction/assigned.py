@@ -1,0 +1,135 @@
+"""Assignments, flags and cookie headers: a rule finds the name, this finds the value and judges it.
+
+``name=value``, ``"name": "value"`` at any depth of escaping, ``name: type = "value"``,
+``<name>value</name>``, ``--name value``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import re2
+
+from onward.capture.redaction import values
+from onward.capture.redaction.governed import cookie_values
+from onward.capture.redaction.names import KIND, PERSONAL, NameClass, secret_class
+from onward.capture.redaction.rule import Hit, Span
+
+_NAME = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-.")
+_NAME_REACH = 64
+_WIDEST_HEADER = 8192
+_BYTES = re2.Options()
+_BYTES.encoding = re2.Options.Encoding.LATIN1
+_LINE = re2.compile(rb"(?:[^\x00\r\n\"'\\]|\\[^nr\"'\x00])*", _BYTES)
+_NEXT_PAIR = re2.compile(rb";[ ]?[A-Za-z][A-Za-z0-9 _.-]{0,40}=", _BYTES)
+
+
+def assigned(expression: Any, buffer: bytes) -> Iterator[Hit]:
+    """The values behind the names that ``expression`` finds."""
+    done = 0
+    for match in expression.finditer(buffer):
+        first, last = match.span()
+        if last <= done:
+            continue  # within the value before
+        while first > 0 and match.start() - first < _NAME_REACH and buffer[first - 1] in _NAME:
+            first -= 1
+        name = _name(buffer[first:last])
+        kind = secret_class(name)
+        if kind is None:
+            continue
+        hit = _value(buffer, last, kind, _how(buffer, first, last, name))
+        if hit:
+            done = hit.end
+            yield hit
+
+
+def flags(expression: Any, buffer: bytes) -> Iterator[Hit]:
+    """The values behind ``--name``."""
+    for match in expression.finditer(buffer):
+        kind = secret_class(match.group().decode("latin-1").strip(" \t-"))
+        if kind is None or buffer[match.end() : match.end() + 1] == b"-":
+            continue
+        found = values.parse_assigned(buffer, match.end(), loose=True)
+        if found is None:
+            continue
+        text = buffer[found.start : found.end]
+        telling = found.quoted or any(not (0x61 <= c <= 0x7A) for c in text) or len(text) >= 10
+        if telling and values.is_secret_value(text, kind, how="env" if not found.quoted else "quoted"):
+            yield Hit(found.start, found.end, KIND[kind], 2)
+
+
+def cookies(expression: Any, buffer: bytes) -> Iterator[Hit]:
+    """The values within the header that begins behind each match."""
+    done = 0
+    for match in expression.finditer(buffer):
+        at = max(match.end(), done)
+        line = _LINE.match(buffer, at, at + _WIDEST_HEADER)
+        done = line.end() if line else at
+        for first, last, kind in cookie_values(buffer[at:done]):
+            yield Hit(at + first, at + last, kind, 2)
+
+
+def _how(buffer: bytes, first: int, last: int, name: str) -> str:
+    """``env`` where the place itself says that a literal follows: an environment variable, a query, a list
+    of options."""
+    if buffer[last - 1] == 0x3E and buffer[last - 2 : last] != b"=>":
+        return "element"
+    before = buffer[first - 1] if first else 0
+    return "env" if buffer[last - 1] == 0x3D and (name.isupper() or before in b"?&;") else "bare"
+
+
+def _name(text: bytes) -> str:
+    end = 0
+    while end < len(text) and (text[end] in _NAME or text[end] == 0x20):
+        end += 1
+    return text[:end].decode("latin-1").strip(" .-")
+
+
+def _value(buffer: bytes, at: int, kind: NameClass, how: str) -> Hit | None:
+    found = values.parse_assigned(buffer, at, loose=how == "env")
+    if found is None:
+        return None
+    start, end = found.start, found.end
+    if how == "element":
+        end = buffer.find(b"<", start, start + 1024)
+        if end < 0 or buffer[end : end + 2] != b"</":
+            return None
+    if not found.quoted and how == "env":
+        pair = _NEXT_PAIR.search(buffer, start, end + 48)
+        end = min(end, pair.start()) if pair else end
+    quoted = found.quoted or how == "element"
+    if kind in PERSONAL and not quoted:
+        return None
+    text = buffer[start:end]
+    if values.is_secret_value(text, kind, how="quoted" if quoted else how):
+        span = _after_scheme(buffer, start, end, kind)
+        return Hit(*span, KIND[kind], 2) if span else None
+    if not quoted:  # a type hint with a default: `password: str = "x"`
+        default = _default_after_hint(buffer, end)
+        if default and values.is_secret_value(buffer[default[0] : default[1]], kind, how="quoted"):
+            return Hit(*default, KIND[kind], 2)
+    return None
+
+
+def _after_scheme(buffer: bytes, start: int, end: int, kind: NameClass) -> Span | None:
+    """``Bearer abc`` → the span of ``abc``."""
+    scheme, space, rest = buffer[start:end].partition(b" ")
+    if space and scheme.lower().decode("latin-1") in values.SCHEMES:
+        rest = rest.strip()
+        if not values.is_secret_value(rest, kind, how="quoted"):
+            return None
+        return end - len(rest), end
+    return start, end
+
+
+def _default_after_hint(buffer: bytes, at: int) -> Span | None:
+    line = buffer[at : at + 60]
+    equals = line.find(b"=")
+    if equals < 0 or any(c in line[:equals] for c in b"\n\x00,;\"'("):
+        return None
+    at += equals + 1
+    while buffer[at : at + 1] == b" ":
+        at += 1
+    found = values.parse_assigned(buffer, at, loose=False)
+    return (found.start, found.end) if found and found.quoted else None

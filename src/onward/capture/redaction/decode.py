@@ -1,0 +1,152 @@
+"""One layer of encoding is looked through: base64 and URL-encoded runs are decoded and scanned as text.
+
+A base64 run with a secret in it goes as a whole, since its letters cannot be cut; in a URL-encoded text
+only the part that tells goes. What decodes to no text is no business of this file.
+"""
+
+from __future__ import annotations
+
+import binascii
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+
+import re2
+
+from onward.capture.redaction.rule import Hit
+
+_BYTES = re2.Options()
+_BYTES.encoding = re2.Options.Encoding.LATIN1
+_BASE64 = re2.compile(rb"[A-Za-z0-9+/_-]{40,}(?:(?:\r?\n|\\n)[A-Za-z0-9+/_-]{8,})*={0,2}", _BYTES)
+_LINE = re2.compile(rb"[A-Za-z0-9+/_-]{40,}", _BYTES)
+_PERCENT = re2.compile(rb"[^\s\x00\"'<>\\`]*%[0-9A-Fa-f]{2}[^\s\x00\"'<>\\`]*", _BYTES)
+_ONE_PERCENT = re2.compile(rb"%[0-9A-Fa-f]{2}", _BYTES)
+_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
+_BREAKS = b"\r\n"
+_MIN_URL = 8
+_NO_BASE64 = re2.compile(rb"[0-9a-f]+|[0-9A-F]+|[a-z_/-]+|[A-Z_/-]+|[0-9-]+", _BYTES)
+"""Digests, paths, ruled lines."""
+_CONTROL = bytes(sorted(set(range(0x20)) - set(b"\t\n\r\x1b"))) + b"\x7f"
+
+Scan = Callable[[bytes], list[Hit]]
+
+
+def hits(buffer: bytes, scan: Scan) -> list[Hit]:
+    """What ``scan`` finds in the decoded runs of ``buffer``, as hits in ``buffer``."""
+    found = _in_base64(buffer, scan)
+    if b"%" in buffer:
+        found += _in_urls(buffer, scan)
+    return found
+
+
+def _in_base64(buffer: bytes, scan: Scan) -> list[Hit]:
+    spans: list[tuple[int, int]] = []
+    texts: list[bytes] = []
+    for match in _BASE64.finditer(buffer):
+        for first, last in _candidates(buffer, *match.span()):
+            text = _decoded(buffer[first:last])
+            if text is not None:
+                spans.append((first, last))
+                texts.append(text)
+    if not texts:
+        return []
+    starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
+    joined = b"\x00".join(texts)
+    found = []
+    for hit in scan(joined):
+        i = bisect_right(starts, hit.start) - 1
+        value = joined[hit.start : hit.end] if hit.value is None else hit.value
+        found.append(Hit(*spans[i], hit.kind, min(hit.layer, 2), value))
+    return found
+
+
+def _candidates(buffer: bytes, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The run as a whole where it decodes, else each of its lines."""
+    if _NO_BASE64.fullmatch(buffer, first, last):
+        return
+    run = buffer[first:last]
+    if (b"\n" not in run and b"\\n" not in run) or _decoded(run) is not None:
+        yield first, last
+    else:
+        for line in _LINE.finditer(buffer, first, last):
+            if not _NO_BASE64.fullmatch(buffer, *line.span()):
+                yield line.span()
+
+
+def _decoded(run: bytes) -> bytes | None:
+    """The text that ``run`` stands for, or None. A slash before it (a path) does not hide it."""
+    run = run.replace(b"\\n", b"").translate(_TO_STANDARD, _BREAKS).rstrip(b"=")
+    text = _text(run)
+    if text is None and b"/" in run:
+        tail = run[run.rfind(b"/", 0, len(run) - 40) + 1 :]
+        text = _text(tail) if len(tail) < len(run) else None
+    return text
+
+
+def _text(run: bytes) -> bytes | None:
+    if len(run) % 4 == 1:
+        run = run[:-1]
+    try:
+        if not _is_text(binascii.a2b_base64(run[:40])):
+            return None
+        whole = binascii.a2b_base64(run + b"=" * (-len(run) % 4))
+    except binascii.Error:
+        return None
+    return whole if _is_text(whole) else None
+
+
+def _is_text(data: bytes) -> bool:
+    """UTF-8 without control characters; its last character may be cut."""
+    if len(data.translate(None, _CONTROL)) != len(data):
+        return False
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return 0 < len(data) - 3 <= error.start
+    return True
+
+
+def _in_urls(buffer: bytes, scan: Scan) -> list[Hit]:
+    """Hits in the decoded text, put back to the bytes that they came from."""
+    pieces: list[bytes] = []
+    runs: list[tuple[int, int]] = []
+    for match in _PERCENT.finditer(buffer):
+        if match.end() - match.start() >= _MIN_URL:
+            runs.append(match.span())
+            pieces.append(_ONE_PERCENT.sub(_byte, buffer[match.start() : match.end()]))
+    if not pieces:
+        return []
+    starts = list(accumulate((len(piece) + 1 for piece in pieces), initial=0))
+    joined = b"\x00".join(pieces)
+    found = []
+    for hit in scan(joined):
+        i = bisect_right(starts, hit.start) - 1
+        first, last = _encoded_span(buffer, runs[i], hit.start - starts[i], hit.end - starts[i])
+        value = joined[hit.start : hit.end] if hit.value is None else hit.value
+        found.append(Hit(first, last, hit.kind, hit.layer, value))
+    return found
+
+
+def _byte(match: object) -> bytes:
+    number = int(match.group()[1:], 16)  # type: ignore[attr-defined]
+    return bytes((number or 0x20,))
+
+
+def _encoded_span(buffer: bytes, run: tuple[int, int], first: int, last: int) -> tuple[int, int]:
+    """Where decoded bytes ``first``..``last`` of ``run`` stand in ``buffer``."""
+    at, decoded = run[0], 0
+    edges = []
+    for wanted in (first, last):
+        while decoded < wanted:
+            percent = buffer.find(b"%", at, run[1])
+            step = (percent if percent >= 0 else run[1]) - at
+            if step >= wanted - decoded:
+                at += wanted - decoded
+                decoded = wanted
+            else:
+                at += step
+                decoded += step
+                at += 3 if _ONE_PERCENT.match(buffer, at, run[1]) else 1
+                decoded += 1
+        edges.append(at)
+    return edges[0], edges[1]

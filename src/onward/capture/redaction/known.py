@@ -1,0 +1,85 @@
+"""Layer 0: secrets that the client itself knows, found wherever and however they are written.
+
+A client's registered keys are replaced also where nothing around them gives them away. Values are held in
+memory only and appear in no message, repr or report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from onward.capture.redaction import spread, values
+from onward.capture.redaction.governed import governed_spans
+from onward.capture.redaction.names import PERSONAL, secret_class
+from onward.capture.redaction.rule import Hit
+from onward.capture.redaction.spread import MIN_LENGTH, Needle
+from onward.errors import ConfigError
+
+KIND = "KNOWN"
+_MIN_LINE = 8
+
+
+class Known:
+    """Secrets of a client, ready to be found: as they are, JSON-escaped, URL-encoded, in base64, and each
+    line of those that have several. Short ones count as whole words only; the longest wins."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        """Raises ConfigError for an empty secret and for one under 6 characters: it would mask half the
+        text."""
+        self._needles: dict[bytes, Needle] = {}
+        for number, secret in enumerate(secrets, start=1):
+            value = secret.strip().encode("utf-8", "surrogatepass")
+            if len(value) < MIN_LENGTH:
+                raise ConfigError(
+                    f"Known secret number {number} has {len(value)} bytes; give at least {MIN_LENGTH}, or "
+                    "leave it out: replacing so short a text everywhere would destroy what is recorded."
+                )
+            for needle in spread.needles(value):
+                self._needles.setdefault(needle.text, needle)
+            for line in value.splitlines()[1:] and value.splitlines():
+                text = line.strip()
+                if len(text) >= _MIN_LINE and not values.is_word(text) and b"-----" not in text:
+                    self._needles.setdefault(text, Needle(text, value, whole_word=len(text) < 16))
+        self._expressions: list[Any] = list(spread.alternations(self._needles))
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Known:
+        """The values of variables whose name says so (``OPENAI_API_KEY``), and the passwords
+        in URLs of any variable. References (``${X}``), dummies (``changeme``), paths and values under six
+        characters are left out."""
+        return cls(dict.fromkeys(_in_environment(environ)))
+
+    def __bool__(self) -> bool:
+        return bool(self._needles)
+
+    def __repr__(self) -> str:
+        return f"Known({len({needle.value for needle in self._needles.values()})} secrets)"
+
+    def find(self, buffer: bytes) -> list[Hit]:
+        hits = []
+        for expression in self._expressions:
+            for match in expression.finditer(buffer):
+                needle = self._needles[match.group()]
+                span = spread.placed(buffer, match.start(), needle)
+                if span is not None:
+                    hits.append(Hit(*span, KIND, 0, needle.value))
+        return hits
+
+
+def _in_environment(environ: Mapping[str, str]) -> Iterator[str]:
+    for name, text in environ.items():
+        value = text.strip().encode("utf-8", "surrogatepass")
+        password = values.url_password(value)
+        if password is not None:
+            found = [password]
+        else:
+            kind = secret_class(name)
+            spans = governed_spans(value, kind) if kind and kind not in PERSONAL else []
+            found = [value[first:last] for first, last, _ in spans]
+        for secret in found:
+            if len(secret) >= MIN_LENGTH and not values.is_word(secret):
+                yield secret.decode("utf-8", "surrogatepass")
+
+
+NOTHING_KNOWN = Known()

@@ -1,0 +1,99 @@
+"""Placeholders: ``<KIND:n>``, the same value the same one, counted by first appearance in one document.
+
+The grammar is fixed: ASCII, upper case, no quotes, backslashes or braces, so that JSON within JSON stays
+whole and a second run recognises what the first one wrote. Which value has which placeholder lives in
+memory only; links across documents are HMAC tags, made on demand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import Counter
+from collections.abc import Callable, Iterable
+from urllib.parse import unquote_to_bytes
+
+import re2
+
+from onward.capture.redaction.rule import Same
+
+PLACEHOLDER = r"<[A-Z][A-Z0-9_]{0,31}:[0-9]{1,9}>"
+"""The grammar, as an RE2 pattern."""
+_BYTES = re2.Options()
+_BYTES.encoding = re2.Options.Encoding.LATIN1
+_FOUND = re2.compile(PLACEHOLDER.encode(), _BYTES)
+_TAG_DIGITS = 16
+
+
+def spans(buffer: bytes) -> list[tuple[int, int]]:
+    """Where placeholders stand in ``buffer``."""
+    return [match.span() for match in _FOUND.finditer(buffer)] if b"<" in buffer else []
+
+
+def has_one(value: bytes) -> bool:
+    return b"<" in value and _FOUND.search(value) is not None
+
+
+def count(text: bytes) -> Counter[str]:
+    """Placeholders in ``text`` per kind."""
+    found: Counter[str] = Counter()
+    for first, last in spans(text):
+        found[text[first + 1 : last].partition(b":")[0].decode()] += 1
+    return found
+
+
+def normal(value: bytes, same: Same, kind: str) -> bytes:
+    """What two writings of one value have in common."""
+    if same == "lower":
+        return value.lower().replace(b"%40", b"@")
+    if same == "digits":
+        return bytes(c for c in value if 0x30 <= c <= 0x39)
+    if same == "alnum":
+        return bytes(c for c in value.lower() if 0x30 <= c <= 0x39 or 0x61 <= c <= 0x7A)
+    return unquote_to_bytes(value) if kind == "URL_PASSWORD" else value
+
+
+class Book:
+    """Which value has which placeholder in one document."""
+
+    def __init__(self, same: dict[str, Same], forms: Callable[[bytes], Iterable[bytes]]) -> None:
+        self._same = same
+        self._forms = forms
+        self._names: dict[bytes, str] = {}
+        self._numbers: Counter[str] = Counter()
+        self._values: dict[str, tuple[str, bytes]] = {}
+
+    def go_on_after(self, texts: bytes) -> None:
+        """Count on from the placeholders that the document already holds."""
+        for first, last in spans(texts):
+            kind, _, number = texts[first + 1 : last - 1].decode().partition(":")
+            self._numbers[kind] = max(self._numbers[kind], int(number))
+
+    def name(self, value: bytes, kind: str) -> str:
+        """The placeholder of ``value``; equal under any of its encodings."""
+        known = self._names.get(value)
+        if known is not None:
+            return known
+        same = self._same.get(kind, "exact")
+        plain = normal(value, same, kind)
+        writings = {value, *self._forms(value)}
+        if same != "exact":
+            writings.add(kind.encode() + b"\x00" + plain)
+        placeholder = next((self._names[form] for form in writings if form in self._names), None)
+        if placeholder is None:
+            self._numbers[kind] += 1
+            placeholder = f"<{kind}:{self._numbers[kind]}>"
+            self._values[placeholder] = (kind, plain)
+        for form in writings:
+            self._names.setdefault(form, placeholder)
+        return placeholder
+
+    def links(self, tenant_key: bytes) -> dict[str, str]:
+        """A tag per placeholder: HMAC-SHA256 of kind and normalised value. Equal values have equal tags in
+        every document of a tenant; without the key nobody can try values against them."""
+        return {
+            placeholder: hmac.new(tenant_key, kind.encode() + b"\x00" + plain, hashlib.sha256).hexdigest()[
+                :_TAG_DIGITS
+            ]
+            for placeholder, (kind, plain) in self._values.items()
+        }
