@@ -91,12 +91,14 @@ _QUOTES = frozenset("\"'")
 
 
 def _structure(seed: int) -> Iterator[Case]:
-    lines = structure.URLS | structure.HEADERS | structure.FLAGS | structure.CONNECTIONS | structure.ASSIGNMENTS
+    lines = (
+        structure.URLS | structure.HEADERS | structure.FLAGS | structure.CONNECTIONS | structure.ASSIGNMENTS
+    )
     for kind, (form, make) in (lines | structure.QUERIES).items():
         secret = make(_rng(kind, seed))
         text = form.replace("{s}", secret).replace("{{", "{").replace("}}", "}")
         fits = _NOT_IN_URL
-        if _QUOTES & set(form) or kind.startswith("assigned") and kind.endswith(("yaml", "ini")):
+        if _QUOTES & set(form) or (kind.startswith("assigned") and kind.endswith(("yaml", "ini"))):
             fits = tuple(name for name in fits if name != "quoted")
         yield Case(kind, 2, text, (secret,), fits)
     for kind, block in structure.BLOCKS.items():

@@ -131,7 +131,9 @@ def _id(rng: random.Random, word: str, form: str, is_valid: Callable[[str], bool
 
 
 def _ipv4(rng: random.Random) -> Made:
-    address = ".".join([rng.choice(["34", "81", "93", "145"]), *(str(rng.randint(11, 250)) for _ in range(3))])
+    address = ".".join(
+        [rng.choice(["34", "81", "93", "145"]), *(str(rng.randint(11, 250)) for _ in range(3))]
+    )
     return f"from {address}", address
 
 

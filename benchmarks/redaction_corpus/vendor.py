@@ -165,9 +165,7 @@ def wrapped_jwt(rng: random.Random) -> tuple[str, tuple[str, ...]]:
 
 def grafana_legacy(rng: random.Random) -> tuple[str, tuple[str, ...]]:
     """Base64 of ``{"k": key, "n": name, "id": 1}``."""
-    text = json.dumps(
-        {"k": draw(rng, ALNUM, 32), "n": draw(rng, LOWER, 8), "id": 1}, separators=(",", ":")
-    )
+    text = json.dumps({"k": draw(rng, ALNUM, 32), "n": draw(rng, LOWER, 8), "id": 1}, separators=(",", ":"))
     whole = base64.b64encode(text.encode()).decode()
     return whole, (whole[8:],)
 
