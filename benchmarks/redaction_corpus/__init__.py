@@ -91,14 +91,11 @@ _QUOTES = frozenset("\"'")
 
 
 def _structure(seed: int) -> Iterator[Case]:
-    lines = (
-        structure.URLS | structure.HEADERS | structure.FLAGS | structure.CONNECTIONS | structure.ASSIGNMENTS
-    )
-    for kind, (form, make) in (lines | structure.QUERIES).items():
+    for kind, (form, make) in structure.LINES.items():
         secret = make(_rng(kind, seed))
         text = form.replace("{s}", secret).replace("{{", "{").replace("}}", "}")
         fits = _NOT_IN_URL
-        if _QUOTES & set(form) or (kind.startswith("assigned") and kind.endswith(("yaml", "ini"))):
+        if _QUOTES & set(form):
             fits = tuple(name for name in fits if name != "quoted")
         yield Case(kind, 2, text, (secret,), fits)
     for kind, block in structure.BLOCKS.items():
@@ -183,7 +180,7 @@ def leaked(case: Case, output: Any) -> bool:
 
 
 def kept(before: Any, after: Any) -> bool:
-    """Whether the structure is the same: types, list lengths, number of keys, and keys that were no secret."""
+    """Whether structure is the same: types, list lengths, number of keys, and keys that were no secret."""
     if isinstance(before, dict):
         if not isinstance(after, dict) or len(before) != len(after):
             return False

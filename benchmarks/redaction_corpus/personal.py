@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 
 from stdnum import iban, luhn
 from stdnum.au import tfn
@@ -53,7 +54,7 @@ def _card(rng: random.Random, prefix: str, length: int, separator: str) -> Made:
     cuts = (4, 10) if length in (14, 15) else range(4, length, 4)
     if separator:
         edges = [0, *cuts, length]
-        number = separator.join(number[a:b] for a, b in zip(edges, edges[1:], strict=False))
+        number = separator.join(number[a:b] for a, b in pairwise(edges))
     return f"{number}", number
 
 
@@ -93,7 +94,8 @@ PHONES = {
     "e164 us": "+1415999" + "9999", "e164 de": "+4930999" + "99999", "e164 in": "+9198999" + "99999",
     "e164 uk": "+4420799" + "99999", "spaced de": "+49 30 9999 9999", "spaced uk": "+44 20 7999 9999",
     "spaced fr": "+33 1 99 99 99 99", "spaced us": "+1 415 999 9999", "dashed us": "415-999-9999",
-    "parentheses us": "(415) 999-9999", "dotted us": "415.999.9999", "country and parentheses": "+1 (415) 999-9999",
+    "parentheses us": "(415) 999-9999", "dotted us": "415.999.9999",
+    "country and parentheses": "+1 (415) 999-9999",
     "spaced br": "+55 11 99999-9999", "spaced jp": "+81 3-9999-9999", "spaced au": "+61 2 9999 9999",
     "zero in parentheses": "+49 (0)30 9999 9999",
 }  # fmt: skip
@@ -173,7 +175,8 @@ for _country in _ACCOUNTS:
     MAKERS[f"iban {_country}"] = lambda rng, c=_country: _account(rng, c, False)
     MAKERS[f"iban {_country} grouped"] = lambda rng, c=_country: _account(rng, c, True)
 for _name, _form in {
-    "plain": "{a}@{b}.com", "dotted": "{a}.{b}@{b}.co.uk", "plus": "{a}+{n}@{b}.io", "digits": "{a}{n}@{b}.de",
+    "plain": "{a}@{b}.com", "dotted": "{a}.{b}@{b}.co.uk", "plus": "{a}+{n}@{b}.io",
+    "digits": "{a}{n}@{b}.de",
 }.items():  # fmt: skip
     MAKERS[f"email {_name}"] = _email(_form)
 for _name, _form in PHONES.items():

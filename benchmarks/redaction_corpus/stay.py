@@ -61,7 +61,7 @@ _WORDS: dict[str, str] = {
     "port": "listening on http://localhost:8080/a?b=c",
     "url without credentials": "https://api.acme.dev:8443/v1/users?page=2&sort=asc",
     "redirect": "https://login.acme.dev/authorize?response_type=code&scope=read",
-    "public pem": "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE\n-----END PUBLIC KEY-----",
+    "public pem": "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQ\n-----END PUBLIC KEY-----",
     "root home": "/root/work and /home/runner/work/app and /home/user/x",
     "decimal": "loss 0.4532015112830366, x = 4.532015112830366e-05",
     "large number": "4111111111 bytes of 123456789012",
@@ -135,7 +135,8 @@ KEYED: dict[str, object] = {
     "tokens": ["a", "b"], "token_ids": [1, 2, 3], "eos_token": "</s>", "session_id": "desk-1234567890abcdef",
     "password_required": True, "auth": {"type": "bearer"}, "secret": None, "author": "Smith",
     "key": "dependencies", "primary_key": "user_id", "cookie_consent": "accepted", "auth_type": "oauth2",
-    "commit": "9fceb02d0ae598e95dc970b74767f19372d61af8", "password": "${DB_PASSWORD}", "api_key": "your-api-key",
+    "commit": "9fceb02d0ae598e95dc970b74767f19372d61af8", "password": "${DB_PASSWORD}",
+    "api_key": "your-api-key",
     "name": "search_tool", "tool_name": "code_execution", "authenticated": "yes", "timestamp": 1767312000123,
     "phone_count": 3, "address_family": "inet",
 }  # fmt: skip

@@ -235,11 +235,12 @@ BLOCKS: dict[str, Callable[[random.Random], tuple[str, tuple[str, ...]]]] = {
     "aws secret beside its id": _aws_pair,
     "aws secret two lines after its id": _aws_lines,
 }
+LINES = URLS | QUERIES | HEADERS | FLAGS | CONNECTIONS | ASSIGNMENTS
 GOVERNING_KEYS = (
     "password", "db_password", "passwd", "pwd", "passphrase", "secret", "clientSecret", "client_secret",
     "token", "accessToken", "access_token", "refresh_token", "id_token", "api_key", "apiKey", "X-Api-Key",
     "access_key", "secret_access_key", "private_key", "credential", "credentials", "auth", "Authorization",
-    "Proxy-Authorization", "cookie", "Set-Cookie", "session", "connection_string", "dsn", "authorization_token",
-    "signing_secret", "webhook_secret",
+    "Proxy-Authorization", "cookie", "Set-Cookie", "session", "connection_string", "dsn",
+    "authorization_token",    "signing_secret", "webhook_secret",
 )  # fmt: skip
 """Dict keys whose value is a secret, whatever it looks like."""
