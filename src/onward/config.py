@@ -65,6 +65,18 @@ class CaptureSettings(_Section):
     """Patterns with commas between them, on session, agent or ``metadata.user_hash``: never stored."""
     quarantine_key: SecretStr | None = None
     """32 bytes in base64 that encrypt held bodies. Empty: ``run/quarantine.key``, made at first use."""
+    gateway: bool = True
+    """Whether the gateway records what it answers. A call says otherwise by ``Onward-Capture: on|off``."""
+    off_keys: list[str] = Field(default_factory=list)
+    """SHA-256 of API keys, in hex, whose calls the gateway does not record."""
+    grace_seconds: float = Field(60, ge=0)
+    """So long after a final answer an outcome or a further message still belongs to the task."""
+    idle_seconds: float = Field(300, gt=0)
+    """A recorded task that waits so long for its next call is closed as it is."""
+    max_open: int = Field(10_000, ge=1)
+    """Conversations followed at once; beyond it the one unused for longest is closed and recorded."""
+    max_open_bytes: int = Field(256 << 20, ge=1 << 20)
+    """The same limit in bytes of text and tokens, about."""
 
 
 class HttpSettings(_Section):
@@ -204,7 +216,7 @@ class Settings(_Section):
     nats: NatsSettings = Field(default_factory=lambda: NatsSettings.model_validate({}))
     warehouse: WarehouseSettings = WarehouseSettings()
     objects: ObjectSettings = ObjectSettings()
-    capture: CaptureSettings = CaptureSettings()
+    capture: CaptureSettings = Field(default_factory=lambda: CaptureSettings.model_validate({}))
     http: HttpSettings = Field(default_factory=lambda: HttpSettings.model_validate({}))
     model: ModelSettings = Field(default_factory=lambda: ModelSettings.model_validate({}))
     reward: RewardSettings = Field(default_factory=lambda: RewardSettings.model_validate({}))
@@ -217,6 +229,11 @@ class Settings(_Section):
     def run_dir(self) -> Path:
         """Sockets, tokens and pid files; mode 0700."""
         return self.data_dir / "run"
+
+    @property
+    def objects_at(self) -> str:
+        """Where checkpoints and held bodies go: an address, or a folder within ``data_dir``."""
+        return self.objects.models_url or str(self.data_dir / "objects")
 
     def inactive(self) -> dict[str, str]:
         """Settings that were given but have nothing behind them yet, with the reason."""
