@@ -101,7 +101,7 @@ async def parts(
             clock=clock,
             bus=bus,
             warehouse=warehouse,
-            objects=Objects.open(settings.objects.models_url or settings.data_dir / "objects"),
+            objects=Objects.open(settings.objects_at),
             metrics=metrics,
             alerts=Alerts(bus, clock, metrics),
             base_model=base_model,

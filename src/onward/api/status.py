@@ -13,12 +13,13 @@ import nats.js.errors
 
 from onward.bus import Bus
 from onward.bus.streams import STREAMS
+from onward.capture import quarantine
 from onward.clock import Clock
 from onward.config import Settings
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.release.record import Releases
 from onward.training.jobs import JobTable
-from onward.warehouse import Warehouse, queries
+from onward.warehouse import Objects, Warehouse, queries
 
 NEWEST = 5
 
@@ -33,6 +34,8 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
     return {
         "streams": [await _stream(bus, name) for name in STREAMS],
         "counts": await queries.counts(warehouse),
+        "held": await quarantine.count(Objects.open(settings.objects_at)),
+        "opted_out": (await _json(bus, "rl_capture", "opted_out") or {}).get("count", 0),
         "next_job": {
             "rewarded": await rewarded_since_snapshot(bus, warehouse),
             "threshold": settings.training.threshold,

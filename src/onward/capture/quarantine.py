@@ -34,7 +34,6 @@ PREFIX = "quarantine"
 KEY_FILE = "quarantine.key"
 KEY_BYTES = 32
 _NONCE_BYTES = 12
-_DAMAGED = "damaged"
 
 
 @dataclass(frozen=True)
@@ -131,18 +130,13 @@ class Quarantine:
         await self._objects.put(f"{PREFIX}/{held.held_id}", _seal(held, message, key))
         return held
 
-    async def count(self) -> int:
-        return len(await self._objects.list(PREFIX))
-
     async def held(self, limit: int | None = None) -> list[Held]:
-        """Oldest first by sequence, at most ``limit``. One that cannot be read has reason ``damaged``."""
+        """Facts, by sequence, of at most ``limit``."""
         ids = [key.rpartition("/")[2] for key in await self._objects.list(PREFIX)]
         found: list[Held] = []
         for name in sorted(ids, key=_sequence_of)[:limit]:
             try:
-                found.append(_facts(await self._objects.get(f"{PREFIX}/{name}"))[0])
-            except TamperedError:
-                found.append(Held(name, "", _DAMAGED, "", "", "", _sequence_of(name), "", 0, "", ""))
+                found.append(await self.facts(name))
             except NotFoundError:
                 continue  # dropped or retried in the meantime
         return found
@@ -158,8 +152,12 @@ class Quarantine:
         return held, _message(held, plain)
 
     async def facts(self, name: str) -> Held:
-        """Raises NotFoundError, TamperedError."""
-        return _facts(await self._read(name))[0]
+        """What may be shown; with reason ``damaged`` where it cannot be read. Raises NotFoundError."""
+        data = await self._read(name)
+        try:
+            return _facts(data)[0]
+        except TamperedError:
+            return Held(name, "", "damaged", "", "", "", _sequence_of(name), "", len(data), "", "")
 
     async def drop(self, name: str) -> None:
         """Remove it for good. Raises NotFoundError when it is not there."""
@@ -174,6 +172,11 @@ class Quarantine:
         except NotFoundError:
             pass
         raise _not_there(name)
+
+
+async def count(objects: Objects) -> int:
+    """How many messages are held."""
+    return len(await objects.list(PREFIX))
 
 
 def held_id(stream: str, sequence: int, arrived: datetime) -> str:

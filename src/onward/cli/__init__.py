@@ -46,6 +46,19 @@ _EXTRA_OF_MODULE = {
     "matplotlib": "demo",
 }
 
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "demo": ("demo",),
+    "service": ("up", "run"),
+    "status": ("status",),
+    "streams": ("streams",),
+    "models": ("models",),
+    "contracts": ("contracts",),
+    "dlq": ("dlq",),
+    "quarantine": ("quarantine",),
+    "control": ("pause", "resume", "pin", "unpin", "release"),
+}
+"""Module → its commands, in the order of the help. A command loads its own module only: it starts quickly."""
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -74,7 +87,8 @@ def run_async(work: Coroutine[Any, Any, Any]) -> Any:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the ``onward`` command."""
-    for name in ("demo", "service", "status", "streams", "models", "contracts", "dlq", "control"):
+    given = sys.argv[1:] if arguments is None else arguments
+    for name in _modules(given[0] if given else ""):
         importlib.import_module(f"onward.cli.{name}")
     try:
         app(args=arguments)
@@ -90,6 +104,12 @@ def main(arguments: list[str] | None = None) -> None:
         if extra is None:
             raise
         _leave(str(MissingExtraError(extra, "This command")))
+
+
+def _modules(command: str) -> list[str]:
+    """Modules to import: those of ``command``, or all where the first word is none (help, a wrong word)."""
+    named = [module for module, commands in COMMANDS.items() if command in commands]
+    return named or list(COMMANDS)
 
 
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:

@@ -51,6 +51,14 @@ def _show(found: dict[str, Any], endpoints: dict[str, Any], console: Console) ->
         f"{counts['deployments']} deployments, {counts['status_events']} training status events.",
         highlight=False,
     )
+    if found["held"]:
+        console.print(
+            f"Quarantine: {found['held']} held, since redaction failed ('onward quarantine list').",
+            style="yellow",
+            highlight=False,
+        )
+    if found["opted_out"]:
+        console.print(f"Opted out: {found['opted_out']} dropped before storage.", highlight=False)
     job = found["next_job"]
     console.print(
         f"Next training job: {job['rewarded']} of {job['threshold']} rewarded trajectories of this policy.",

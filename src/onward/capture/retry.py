@@ -1,0 +1,93 @@
+"""Second try of held messages, and their removal by a person.
+
+A held message is judged again by today's rules and then takes the way that the collector would have sent
+it. Know before changing: it leaves the quarantine last, so a crash repeats a step instead of losing it; the
+message id is made from id and content, so a repeat is a duplicate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import os
+from dataclasses import dataclass
+
+from onward.bus import Bus
+from onward.bus.deadletter import bury, fits
+from onward.capture.collector import count_opted_out, republish
+from onward.capture.judge import Fate, Item, judge
+from onward.capture.opt_out import OptOut
+from onward.capture.quarantine import Held, Quarantine
+from onward.clock import Clock, utc_text
+from onward.contracts import subjects
+from onward.errors import NotFoundError
+from onward.ids import new_id
+from onward.telemetry.crashpoints import crashpoint
+
+AUDIT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Retried:
+    held_id: str
+    fate: Fate
+    """``store``: published clean. ``bury``: now a dead letter. ``drop``: opted out. ``hold``: still held."""
+    reason: str = ""
+
+
+async def retry(bus: Bus, quarantine: Quarantine, name: str, clock: Clock, opt_out: OptOut) -> Retried:
+    """Raises NotFoundError, ConfigError (its key is not here), TamperedError, BusError, ObjectError."""
+    held, message = await quarantine.open(name)
+    item = await asyncio.to_thread(judge, message, clock.now(), opt_out)
+    if item.fate is Fate.BURY and not fits(bus, item.body):
+        return Retried(name, Fate.HOLD, f"{item.reason}, and too large for a dead letter")
+    if item.fate is Fate.HOLD:
+        return Retried(name, Fate.HOLD, item.reason)
+    await _send(bus, held, item)
+    crashpoint("quarantine.sent")
+    await _audit(bus, clock, "quarantine.retry", held, str(item.fate))
+    try:
+        await quarantine.drop(name)
+    except NotFoundError:
+        pass  # somebody else retried it at the same time
+    crashpoint("quarantine.dropped")
+    return Retried(name, item.fate, item.reason)
+
+
+async def discard(bus: Bus, quarantine: Quarantine, name: str, clock: Clock) -> None:
+    """Remove a held message for good; the audit stream has it first. Raises NotFoundError, BusError."""
+    held = await quarantine.facts(name)
+    await _audit(bus, clock, "quarantine.drop", held, "dropped")
+    crashpoint("quarantine.audited")
+    await quarantine.drop(name)
+
+
+async def _send(bus: Bus, held: Held, item: Item) -> None:
+    if item.fate is Fate.STORE:
+        await republish(bus, item)
+    elif item.fate is Fate.BURY:
+        await bury(bus, held.stream, item.message, item.reason, item.detail, item.body)
+    else:
+        await count_opted_out(bus, [held.sequence])
+
+
+async def _audit(bus: Bus, clock: Clock, event: str, held: Held, result: str) -> None:
+    entry = {
+        "event": event,
+        "by": _who(),
+        "timestamp": utc_text(clock.now()),
+        "held_id": held.held_id,
+        "reason": held.reason,
+        "size": held.size,
+        "result": result,
+    }
+    data = json.dumps(entry, sort_keys=True).encode()
+    await bus.publish(subjects.AUDIT, data, msg_id=new_id(), deadline=AUDIT_SECONDS)
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"  # a container's user without a name
