@@ -1,66 +1,150 @@
-"""Layer 3: personal data that its own form gives away."""
+"""Layer 3: personal data that its own form gives away. Here e-mail; the rest in its own files.
+
+Telephone numbers are in ``personal_phones.py``, numbers with check digits in ``personal_numbers.py``,
+addresses of machines in ``personal_network.py``, user names in ``personal_accounts.py``. ``RULES`` and
+``CHECKS`` hold all of them.
+"""
 
 from __future__ import annotations
 
+from onward.capture.redaction import personal_accounts, personal_network, personal_numbers, personal_phones
 from onward.capture.redaction.rule import Check, Rule, Span
+from onward.capture.redaction.surroundings import after_escapes
 
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-_HEX = frozenset(b"0123456789abcdefABCDEF")
-_NOT_DOMAINS = frozenset(
-    b"png jpg jpeg gif svg webp ico bmp pdf css scss js mjs ts tsx jsx vue json yaml yml toml xml html htm "
-    b"md rst txt log csv py pyc rb go rs java kt cpp hpp sh lock map zip gz tgz whl so dll exe "
-    b"local localhost localdomain internal lan invalid test example home".split()
-)
+_LOCAL = _ALNUM | frozenset(b"._%+'-") | frozenset(range(0x80, 0x100))
+_COUNTRY_DOMAINS = """
+ac ad ae af ag ai al am ao ar as at au aw ax az ba bb bd be bf bg bh bi bj bm bn bo br bs bt bw by bz ca cc cd
+cf cg ch ci ck cl cm cn co cr cu cv cw cx cy cz de dj dk dm do dz ec ee eg er es et eu fi fj fk fm fo fr ga gb
+gd ge gf gg gh gi gl gm gn gp gq gr gs gt gu gw gy hk hm hn hr ht hu id ie il im in io iq ir is it je jm jo jp
+ke kg kh ki km kn kp kr kw ky kz la lb lc li lk lr ls lt lu lv ly ma mc md me mg mh mk ml mm mn mo mp mq mr ms
+mt mu mv mw mx my mz na nc ne nf ng ni nl no np nr nu nz om pa pe pf pg ph pk pl pm pn pr ps pt pw py qa re ro
+rs ru rw sa sb sc sd se sg sh si sk sl sm sn so sr ss st su sv sx sy sz tc td tf tg th tj tk tl tm tn to tr tt
+tv tw tz ua ug uk us uy uz va vc ve vg vi vn vu wf ws ye yt za zm zw
+"""
+_OTHER_DOMAINS = """
+com net org edu gov mil int info biz name pro aero coop museum jobs mobi travel tel cat asia post xxx app
+dev page blog cloud online site website shop store tech space live life world email mail group team agency
+company studio design digital media news network systems solutions services software technology consulting
+engineering academy education school university institute training center community foundation health care
+clinic hospital dental doctor legal law lawyer finance financial bank capital fund insurance money tax
+realty house estate properties photo photography gallery art music film video tv games game fun club social
+events restaurant cafe coffee bar pub pizza wine beer fashion jewelry beauty fitness yoga run bike car cars
+auto taxi hotel holiday tours flights city town london paris berlin hamburg koeln cologne bayern wien
+zuerich swiss amsterdam brussels madrid barcelona moscow tokyo osaka nyc boston vegas sydney melbourne
+africa lat scot wales eus gal bzh global international today one top xyz vip plus zone works work expert
+guru ninja rocks cool wtf gmbh ltd llc inc limited sarl ooo ngo ong church charity green eco bio farm garden
+land energy solar build construction contractors supply tools parts industries ventures holdings partners
+marketing press report review reviews support help host hosting domains dance date love family baby kids dog
+fish pet vet toys sale deals gifts market markets trade trading exchange click link wiki ink icu monster
+cyou bond lol fyi how
+"""
+TOP_DOMAINS = frozenset((_COUNTRY_DOMAINS + _OTHER_DOMAINS).encode().split())
+"""Where mailboxes are: all countries, and the generic domains that are no brands and no words of code."""
 _RESERVED = (b"example.com", b"example.org", b"example.net")
+_ROLES = frozenset((b"git", b"noreply", b"no-reply", b"donotreply", b"do-not-reply"))
 
 
 def email(buffer: bytes, first: int, last: int) -> Span | None:
-    """A mailbox at a public domain, not ``Icon@3x.png``, ``git@host:path`` or a documentation address."""
-    first = _after_escape(buffer, first)
-    while first < last and buffer[first] in b".%+-":
-        first += 1
-    text = buffer[first:last]
-    local, _, domain = text.partition(b"@") if b"@" in text else text.partition(b"%40")
-    domain = domain.lower()
-    labels = domain.split(b".")
-    if not local or labels[-1] in _NOT_DOMAINS or domain.endswith(_RESERVED):
+    """The mailbox around the ``@`` that was found: at a real top-level domain, with a name before it.
+
+    Not ``Icon@3x.png``, ``git@host:path``, ``user@host:/path`` or an address of the documentation.
+    """
+    sign = 3 if buffer[first : first + 1] == b"%" else 1
+    last = _domain_end(buffer, first + sign, last)
+    start = _local_start(buffer, first)
+    if last < 0 or start == first or buffer[last : last + 2] in (b":/", b":~"):
         return None
-    if local.lower() == b"git" or not any(c in _ALNUM and not 0x30 <= c <= 0x39 for c in labels[-2]):
+    domain = buffer[first + sign : last].lower()
+    if domain in _RESERVED or domain.endswith(tuple(b"." + name for name in _RESERVED)):
         return None
-    return (first, last)
+    local = buffer[start:first].lower()
+    if local in _ROLES or not any(c in _ALNUM or c >= 0x80 for c in local):
+        return None
+    return (start, last)
 
 
-def _after_escape(buffer: bytes, first: int) -> int:
-    """``\\njo@…``, ``\\u003cjo@…``, ``%3Cjo@…``: the address begins after the escape."""
-    if first and buffer[first - 1] == 0x5C:
-        if buffer[first : first + 1] == b"u" and all(c in _HEX for c in buffer[first + 1 : first + 5]):
-            return first + 5
-        if buffer[first : first + 1] in (b"n", b"r", b"t", b"b", b"f"):
-            return first + 1
-    if buffer[first : first + 1] == b"%" and all(c in _HEX for c in buffer[first + 1 : first + 3]):
-        return first + 3
-    return first
+def _domain_end(buffer: bytes, at: int, last: int) -> int:
+    """Where the domain that begins at ``at`` ends, without what follows a full stop; -1 when it is none."""
+    while True:
+        labels = buffer[at:last].split(b".")
+        if len(labels) < 2:
+            return -1
+        complete = buffer[last : last + 1] not in _WORD_BYTES
+        if complete and labels[-1].lower() in TOP_DOMAINS and not labels[-2].isdigit():
+            return last if not _is_scale(labels[-2]) else -1
+        last -= len(labels[-1]) + 1
 
 
-CHECKS: dict[str, Check] = {"email": email}
+_WORD_BYTES = frozenset(bytes([c]) for c in _ALNUM | frozenset(b"-_"))
+
+
+def _is_scale(label: bytes) -> bool:
+    """``Icon@2x.me``: an image for a screen."""
+    return len(label) <= 4 and label[-1:] in b"xX" and label[:-1].isdigit()
+
+
+def _local_start(buffer: bytes, sign: int) -> int:
+    start = sign
+    while start > 0 and sign - start < 64 and buffer[start - 1] in _LOCAL:
+        start -= 1
+    start = after_escapes(buffer, start, sign)
+    while start < sign and buffer[start] in b".%+-'":
+        start += 1
+    if any(c >= 0x80 for c in buffer[start:sign]):
+        start = _after_quotes(buffer, start, sign)
+    return start
+
+
+def _after_quotes(buffer: bytes, start: int, end: int) -> int:
+    """Behind the last character that is no letter: letters with accents belong to a name, “ and … do not."""
+    text = buffer[start:end].decode("utf-8", "replace")
+    for i in range(len(text) - 1, -1, -1):
+        if not (text[i].isalnum() or text[i] in "._%+'-"):
+            return end - len(text[i + 1 :].encode("utf-8", "replace"))
+    return start
+
+
+CHECKS: dict[str, Check] = {
+    "email": email,
+    **personal_phones.CHECKS,
+    **personal_numbers.CHECKS,
+    **personal_network.CHECKS,
+    **personal_accounts.CHECKS,
+}
+
+_DOMAIN = r"(?:[A-Za-z0-9\x80-\xff](?:[A-Za-z0-9\x80-\xff-]{0,62})\.){1,8}[A-Za-z]{2,24}"
+
+
+def _mail(local: str, domain: str, sign: str = "@") -> str:
+    return local + sign + domain
+
 
 RULES: tuple[Rule, ...] = (
     Rule(
         "EMAIL",
-        r"[A-Za-z0-9._%+-]{1,64}(?:@|%40)(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}",
+        r"(?:@|%40)" + _DOMAIN,
         3,
         checks=("email",),
         same="lower",
         positives=(
-            ("write to jo.doe+x" + "@corp-mail.io.", "jo.doe+x" + "@corp-mail.io"),
-            ("Jo <jo" + "@mail.company.co.uk>", "jo" + "@mail.company.co.uk"),
-            ("https://h/x?u=jo" + "%40firm.net&b=1", "jo" + "%40firm.net"),
+            ("write to " + _mail("jo.doe+x", "corp-mail.io") + ".", _mail("jo.doe+x", "corp-mail.io")),
+            ("Jo <" + _mail("jo", "mail.company.co.uk") + ">", _mail("jo", "mail.company.co.uk")),
+            ("u=" + _mail("jo", "firm.net", "%40") + "&b=1", _mail("jo", "firm.net", "%40")),
+            ("a\\n" + _mail("jo", "firm.net") + "\\n", _mail("jo", "firm.net")),
+            ("u%3D" + _mail("jo", "firm.net", "%40") + "%26", _mail("jo", "firm.net", "%40")),
+            ("mailto:" + _mail("jörg", "firma.de") + ".Then", _mail("jörg", "firma.de")),
         ),
         negatives=(
-            "Icon@3x.png and logo@2x.jpeg",
-            "git@github.com:org/repo.git",
-            "user@example.com, root@localhost, a@host.local",
-            "uses: actions/checkout@v4 and pkg@1.2.3",
+            "Icon@3x.png and logo@2x.jpeg and Shape@2x.me",
+            "git@github.com:org/repo.git and noreply@github.com",
+            "user@example.com, me@mail.example.org, root@localhost, a@host.local, a@b.internal",
+            "uses: actions/checkout@v4 and pkg@1.2.3 and W@x.T and A@B.transpose and @app.route",
+            "scp deploy@web.firm.net:/srv/x .",
         ),
     ),
+    *personal_phones.RULES,
+    *personal_numbers.RULES,
+    *personal_network.RULES,
+    *personal_accounts.RULES,
 )

@@ -1,0 +1,146 @@
+"""Layer 3: public addresses and hardware addresses.
+
+What points at nobody stays: loopback, private and documentation ranges, netmasks, well-known resolvers,
+and four numbers that are a version.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from onward.capture.redaction.rule import Check, Rule, Span
+from onward.capture.redaction.surroundings import LEFT, before, stands_alone, words
+
+_HEX = frozenset(b"0123456789abcdefABCDEF")
+_RESOLVERS = frozenset(
+    [
+        "8.8.8.8",
+        "8.8.4.4",
+        "1.1.1.1",
+        "1.0.0.1",
+        "9.9.9.9",
+        "208.67.222.222",
+        "208.67.220.220",
+        "2001:4860:4860::8888",
+        "2001:4860:4860::8844",
+        "2606:4700:4700::1111",
+        "2606:4700:4700::1001",
+    ]
+)
+_VERSION = words("version", "versions", "ver", "release", "rev", "section", "chapter", "clause", "oid")
+_SMALL = 20
+"""Four numbers below this are a version or a section: of public addresses one in 27,000 looks like that."""
+_NOBODY = (b"00:00:00:00:00:00", b"ff:ff:ff:ff:ff:ff", b"02:42:", b"33:33:", b"01:00:5e:", b"00:00:5e:00:53:")
+
+
+def ip(buffer: bytes, first: int, last: int) -> Span | None:
+    """A public IPv4 or IPv6 address that stands alone."""
+    text = buffer[first:last].decode("latin-1")
+    if ":" not in text:
+        return (first, last) if _is_public_v4(buffer, first, last, text) else None
+    trimmed = text.rstrip(":") + ("::" if text.endswith("::") else "")
+    last = first + len(trimmed)
+    groups = [group for group in trimmed.split(":") if group]
+    if len(groups) < 3 or sum(map(len, groups)) < 8 or not stands_alone(buffer, first, last):
+        return None
+    if buffer[first - 1 : first] == b":" or buffer[last : last + 1] == b":":
+        return None
+    return (first, last) if _is_public(trimmed) else None
+
+
+def _is_public(text: str) -> bool:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return address.is_global and not address.is_multicast and text.lower() not in _RESOLVERS
+
+
+def _is_public_v4(buffer: bytes, first: int, last: int, text: str) -> bool:
+    if not stands_alone(buffer, first, last) or not _is_public(text) or text.endswith(".0.0"):
+        return False
+    left = buffer[max(0, first - 2) : first]
+    in_url = left == b"//" or left[-1:] == b"@"
+    if not in_url and all(int(part) < _SMALL for part in text.split(".")):
+        return False
+    if left in (b"==", b">=", b"<=", b"~=", b"!=", b"^=") or left[-1:] in (b"^", b"~"):
+        return False
+    if left[-1:] in (b"<", b">") and buffer[last : last + 1] not in (b"<", b">"):
+        return False  # a bound on a version, not markup
+    if left[-1:] == b"/" and left[:1] != b"/":  # Chrome/120.0.1.2, a folder of a release
+        return False
+    right = buffer[last : last + 2]
+    if right[:1] in (b"+", b"*") or (right[:1] == b"." and right[1:].isalpha()):
+        return False
+    return not _VERSION.search(before(buffer, first, 16))
+
+
+def mac(buffer: bytes, first: int, last: int) -> Span | None:
+    """A hardware address: not part of a fingerprint, not a time, not one that stands for all or none."""
+    text = buffer[first:last].lower()
+    if not stands_alone(buffer, first, last):
+        return None
+    joint = text[2:3] if text[4:5] != b"." else b"."
+    if buffer[last : last + 1] == joint and buffer[last + 1 : last + 2].isalnum():
+        return None
+    if first > 1 and buffer[first - 1 : first] == joint and buffer[first - 2] in _HEX:
+        return None
+    lettered = any(0x61 <= c <= 0x66 for c in text)
+    if not lettered and (joint != b":" or all(int(pair) < 60 for pair in text.split(b":"))):
+        return None  # a time, a date, a version
+    plain = text.replace(b"-", b":")
+    return None if plain.startswith(_NOBODY) else (first, last)
+
+
+CHECKS: dict[str, Check] = {"ip": ip, "mac": mac}
+
+_PUBLIC_4 = "81.2" + ".69.142"
+_PUBLIC_6 = "2a02:8108" + ":8ac0:1c3::1f"
+_MAC = "3c:22" + ":fb:a4:9e:01"
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "IP",
+        LEFT + r"([0-9]{1,3}(?:\.[0-9]{1,3}){3}|[23][0-9a-fA-F]{3}:[0-9a-fA-F:]{3,35})",
+        3,
+        take="group",
+        checks=("ip",),
+        same="lower",
+        positives=(
+            ("GET / from " + _PUBLIC_4 + ":443", _PUBLIC_4),
+            ("http://" + _PUBLIC_4 + "/x", _PUBLIC_4),
+            ("host=" + _PUBLIC_4 + ", up.", _PUBLIC_4),
+            ("inet6 " + _PUBLIC_6 + "/64", _PUBLIC_6),
+            ("connect [" + _PUBLIC_6 + "]:8080: refused", _PUBLIC_6),
+        ),
+        negatives=(
+            "127.0.0.1 10.1.2.3 172.16.9.9 192.168.1.7 169.254.169.254 0.0.0.0 255.255.255.0 100.64.1.1",
+            "192.0.2.1 198.51.100.7 203.0.113.9 and 2001:db8::1 and fe80::1 and ::1 and fd00::8",
+            "pkg==81.2.69.142 lib>=81.2.69.1 v81.2.69.142 version 81.2.69.142 Chrome/81.2.69.142",
+            "x-81.2.69.142 81.2.69.142.tar.gz 81.2.69.142-rc1 1.3.6.1.4.1 81.2.69.142.5",
+            "see section 4.2.1.3 999.2.3.4",
+            "at 20:18:09 and a[2000::2] and std::dec::add and 2024::add",
+            "ping 8.8.8.8",
+        ),
+    ),
+    Rule(
+        "MAC",
+        LEFT + r"([0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5}|[0-9a-fA-F]{2}(?:-[0-9a-fA-F]{2}){5}"
+        r"|[0-9a-fA-F]{4}\.[0-9a-fA-F]{4}\.[0-9a-fA-F]{4})",
+        3,
+        take="group",
+        checks=("mac",),
+        same="alnum",
+        positives=(
+            ("ether " + _MAC + " txqueuelen", _MAC),
+            ("HWaddr " + _MAC.upper().replace(":", "-"), _MAC.upper().replace(":", "-")),
+            ("mac 3c22" + ".fba4.9e01", "3c22" + ".fba4.9e01"),
+        ),
+        negatives=(
+            "00:00:00:00:00:00 ff:ff:ff:ff:ff:ff 02:42:ac:11:00:02 33:33:00:00:00:01",
+            "MD5:16:27:ac:a5:76:28:2d:36:63:1b:56:4d:eb:df:a6:48",
+            "26-08-12-20-18-09 and 20:18:09:11:22:33",
+            "110bcd25-a55d-453a-8046-1297901ea002",
+        ),
+    ),
+)

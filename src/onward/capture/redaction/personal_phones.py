@@ -1,0 +1,216 @@
+"""Layer 3: telephone numbers.
+
+A number is a telephone number by its ``+`` and calling code, by the form of its country, or by a word before
+it; a bare run of digits never is, unless it follows ``phone:`` itself.
+"""
+
+from __future__ import annotations
+
+from onward.capture.redaction.rule import Check, Rule, Span, whole
+from onward.capture.redaction.surroundings import LEFT, before, stands_alone, words
+from onward.capture.redaction.validators import is_date
+
+_CALLING_CODES = frozenset(
+    b"""
+1 7 20 27 30 31 32 33 34 36 39 40 41 43 44 45 46 47 48 49 51 52 53 54 55 56 57 58 60 61 62 63 64 65
+66 81 82 84 86 90 91 92 93 94 95 98 211 212 213 216 218 220 221 222 223 224 225 226 227 228 229 230
+231 232 233 234 235 236 237 238 239 240 241 242 243 244 245 246 247 248 249 250 251 252 253 254 255
+256 257 258 260 261 262 263 264 265 266 267 268 269 290 291 297 298 299 350 351 352 353 354 355 356
+357 358 359 370 371 372 373 374 375 376 377 378 380 381 382 383 385 386 387 389 420 421 423 500 501
+502 503 504 505 506 507 508 509 590 591 592 593 594 595 596 597 598 599 670 672 673 674 675 676 677
+678 679 680 681 682 683 685 686 687 688 689 690 691 692 800 808 850 852 853 855 856 870 880 881 882
+883 886 888 960 961 962 963 964 965 966 967 968 970 971 972 973 974 975 976 977 992 993 994 995 996
+998
+""".split()
+)
+_PHONE_WORDS = words(
+    *("phone", "phones", "telephone", "tel", "mobile", "cell", "fax", "whatsapp", "call", "sms", "dial"),
+    *(
+        "hotline",
+        "ring",
+        "contact",
+        "msisdn",
+        "telefon",
+        "handy",
+        "rufnummer",
+        "telefono",
+        "teléfono",
+        "móvil",
+    ),
+    *("movil", "téléphone", "portable", "telefone", "phone number", "phonenumber", "tel no", "text me"),
+)
+_PHONE_REACH = 40
+
+
+def _digits(text: bytes) -> bytes:
+    return text.translate(None, b" ()-./+\xc2\xa0")
+
+
+def phone_international(buffer: bytes, first: int, last: int) -> Span | None:
+    """``+`` and a calling code: 8 to 15 digits, in North America eleven; not a float, an offset or a sum."""
+    last = _trim_neighbours(buffer, first, last)
+    if not stands_alone(buffer, first, last) or buffer[first - 1 : first] in (b"+", b")", b"]"):
+        return None
+    text = buffer[first:last]
+    digits = _digits(text)
+    if digits.startswith(b"1"):
+        if len(digits) < 11:
+            return None
+        while len(digits) > 11:
+            last = max(text.rfind(b" "), text.rfind(b"-"), text.rfind(b"."))
+            if last < 0:
+                return None
+            text = text[:last].rstrip(b" ()-./")
+            digits = _digits(text)
+        last = first + len(text)
+        return (first, last) if len(digits) == 11 and _is_nanp(digits[1:]) else None
+    if not any(digits[:n] in _CALLING_CODES for n in (1, 2, 3)) or not 8 <= len(digits) <= 15:
+        return None
+    body = text[1:]
+    like_float = body.count(b".") == 1 and body.replace(b".", b"").isdigit()
+    as_in_whois = body.partition(b".")[0] in _CALLING_CODES and len(digits) >= 11
+    return None if like_float and not as_in_whois else (first, last)
+
+
+def _trim_neighbours(buffer: bytes, first: int, last: int) -> int:
+    """Without a date or another number that follows."""
+    text = buffer[first:last]
+    for century in (b" 19", b" 20"):
+        at = text.find(century)
+        if at > 6 and buffer[first + at + 5 : first + at + 6] in (b"-", b"/", b"."):
+            return first + at
+    if buffer[last : last + 1].isdigit():
+        return first + len(text[: max(text.rfind(b" "), 0)].rstrip(b" ()-./"))
+    return last
+
+
+def _is_nanp(digits: bytes) -> bool:
+    """Area and exchange of the North American plan begin with 2 to 9; not all digits are the same."""
+    return len(digits) == 10 and digits[0:1] > b"1" and digits[3:4] > b"1" and len(set(digits)) > 1
+
+
+def phone(buffer: bytes, first: int, last: int) -> Span | None:
+    """A national number with separators: its form tells, or a word near by does."""
+    if not stands_alone(buffer, first, last) or buffer[first - 1 : first] in (b"/", b"#", b"$", b"+"):
+        return None
+    text = buffer[first:last]
+    digits = _digits(text)
+    if not 7 <= len(digits) <= 15 or len(set(digits)) < 3 or buffer[last : last + 1] in (b"/", b":", b"%"):
+        return None
+    american = _is_nanp(digits[-10:]) and len(digits) <= 11
+    if american and (text.count(b"-") >= 2 or text.count(b".") >= 2):
+        return (first, last)
+    if digits[0:1] == b"0" and _is_one_joint(text):
+        return (first, last)
+    return (first, last) if _PHONE_WORDS.search(before(buffer, first, _PHONE_REACH)) else None
+
+
+def bracketed_phone(buffer: bytes, first: int, last: int) -> Span | None:
+    """``(415) 555-2671``, with the trunk ``1`` before it if there is one."""
+    digits = _digits(buffer[first:last])
+    american = digits[:1] != b"0"
+    if american and buffer[first - 2 : first] in (b"1 ", b"1-", b"1."):
+        first -= 2
+    if not stands_alone(buffer, first, last) or buffer[first - 1 : first] in (b"+", b")", b"]"):
+        return None
+    return (first, last) if (_is_nanp(digits) if american else 8 <= len(digits) <= 12) else None
+
+
+def _is_one_joint(text: bytes) -> bool:
+    """``0171/1234567``: an area code and a number, and nothing like a date."""
+    code, joint, rest = text.partition(b"/") if b"/" in text else text.partition(b"-")
+    return bool(joint) and code.isdigit() and 3 <= len(code) <= 5 and len(_digits(rest)) >= 6
+
+
+def labelled_phone(buffer: bytes, first: int, last: int) -> Span | None:
+    """Whatever follows ``phone:``, also bare digits, unless they are a date or a point in time."""
+    digits = _digits(buffer[first:last])
+    if not stands_alone(buffer, first, last) or len(set(digits)) < 3:
+        return None
+    bare = len(digits) == last - first
+    day = len(digits) == 8 and is_date(int(digits[:4]), int(digits[4:6]), int(digits[6:]))
+    moment = len(digits) >= 13 or (len(digits) == 10 and digits[:2] in (b"16", b"17", b"18"))
+    return None if bare and (day or moment) else (first, last)
+
+
+CHECKS: dict[str, Check] = {
+    check.__name__: check for check in (phone, phone_international, bracketed_phone, labelled_phone)
+}
+
+_NATIONAL_NUMBER = (
+    LEFT + r"((?:1[ .-])?[2-9][0-9]{2}[ .-][2-9][0-9]{2}[ .-][0-9]{4}"
+    r"|0[1-9][0-9]?(?:[ .-][0-9]{2}){4}|0[1-9][0-9]{0,4}(?: ?[/-] ?| )[0-9]{3,8}(?:[ -][0-9]{2,5}){0,3}"
+    r"|00[1-9][0-9]{0,2}(?:[ -][0-9]{2,8}){2,5}"
+    r"|[5-9][0-9]{2}(?: [0-9]{3}){2}|[5-9][0-9]{2}(?: [0-9]{2}){3}|[6-9][0-9]{4}[ -][0-9]{5}"
+    r"|[2-9][0-9]{2}[-.][0-9]{4})"
+)
+_BRACKETED_NUMBER = (
+    r"\((?:[2-9][0-9]{2}\) ?[2-9][0-9]{2}[ .-][0-9]{4}|0[1-9][0-9]{0,4}\) ?[0-9]{2,8}(?:[ -][0-9]{2,5}){0,3})"
+)
+_LABELLED_NUMBER = (
+    r"(?i)(?:phone|telephone|mobile|cell|fax|whatsapp|msisdn|telefon|handy|tel)(?:[ _.-]?(?:no|nr|number))?"
+    r"(?:\\{0,4}[\"'])?\s{0,2}[.:=]{1,2}\s{0,2}(?:\\{0,4}[\"'])?(\(?[0-9](?:[ ()./-]{0,2}[0-9]){6,14})"
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "PHONE",
+        r"\+[1-9](?:[ .()/-]{0,2}[0-9]){6,14}",
+        3,
+        checks=("phone_international",),
+        same="digits",
+        positives=(
+            *whole(
+                "+49 30 1234" + "5678", "+1 (415) 555" + "-2671", "+4479460" + "95812", "+1.41555" + "52671"
+            ),
+            ("call +49 170 1234" + "567 2026-08-12", "+49 170 1234" + "567"),
+        ),
+        negatives=(
+            "+0200 and +01:00 and 1e+1234567 and a+12345678 and +1234567890",
+            "+3.1415926 and +52.5200066, +13.404954",
+            "@@ -1234,7 +1234567,9 @@",
+        ),
+    ),
+    Rule(
+        "PHONE",
+        _NATIONAL_NUMBER,
+        3,
+        take="group",
+        checks=("phone",),
+        same="digits",
+        positives=(
+            *whole("415-555" + "-2671", "415.555" + ".2671", "0171/1234" + "567"),
+            ("tel 020 7946" + " 0958", "020 7946" + " 0958"),
+            ("mobile: 06 12 34" + " 56 78", "06 12 34" + " 56 78"),
+        ),
+        negatives=(
+            "4155552671 and 1785000000 and 1785000000000",
+            "110bcd25-a55d-453a-8046-1297901ea002",
+            "Jun 02 20:17:00 CST 2026 and 2026-08-12 and 12.04.2026 and 08/12/2026 and 03/22 08:51:06",
+            "hosted-eu-20260812-09 and 415-555-26711 and v415.555.2671 and 1415.555.2671",
+            "01 02 03 04 05 06 07 08 and 200 300 4000 and 52.5200, 13.4049 and 12:34:56",
+        ),
+    ),
+    Rule(
+        "PHONE",
+        _BRACKETED_NUMBER,
+        3,
+        checks=("bracketed_phone",),
+        same="digits",
+        positives=whole("(415) 555" + "-2671", "1 (415) 555" + "-2671", "(030) 1234" + "5678"),
+        negatives=("f(415) 555-2671", "(2026) 555-2671", "(012) 34"),
+    ),
+    Rule(
+        "PHONE",
+        _LABELLED_NUMBER,
+        3,
+        take="group",
+        checks=("labelled_phone",),
+        same="digits",
+        positives=(
+            ('"phone": "4155' + '552671"', "4155" + "552671"),
+            ("Tel.: 12 34" + " 56 78", "12 34" + " 56 78"),
+        ),
+        negatives=("telemetry: 12345678", "tel: 20260812", "fax=1785000000000"),
+    ),
+)
