@@ -101,6 +101,11 @@ class Bus:
         return self._client is not None and self._client.is_connected
 
     @property
+    def max_payload(self) -> int:
+        """Bytes of the largest message that the server takes, headers included."""
+        return self.nc.max_payload
+
+    @property
     def reconnects(self) -> int:
         """Goes up at each reconnect; pull requests made before it are void."""
         return int(self.nc.stats["reconnects"])

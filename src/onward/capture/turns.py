@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 from onward.clock import utc_text
-from onward.contracts import decode_document
+from onward.contracts import MAX_DEPTH, decode_document
 from onward.errors import ContractError
 
 MAX_TURNS = 2000
@@ -149,18 +149,26 @@ def _arguments(text: Any) -> dict[str, Any]:
     return parsed if isinstance(parsed, dict) else {"value": parsed}
 
 
-def plain(value: Any) -> Any:
-    """``value`` as JSON values only: other objects become text, NaN and infinity become null."""
+def plain(value: Any, depth: int = 0) -> Any:
+    """A copy of ``value`` in JSON values only: other objects become text, NaN and infinity become null.
+
+    ``depth`` is how deep it will lie in the message. Raises ContractError (``too_deep``) beyond the
+    contract's limit, which is also what becomes of a value that contains itself.
+    """
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, (Mapping, list, tuple, set, frozenset)) and depth >= MAX_DEPTH:
+        raise ContractError(
+            "too_deep", f"A value nests deeper than the {MAX_DEPTH} levels of a message: record it as text."
+        )
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {plain(str(key)): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
+        return [plain(item, depth + 1) for item in value]
     if isinstance(value, datetime):
         return utc_text(value) if value.tzinfo else value.isoformat()
     if isinstance(value, PurePath):
@@ -168,20 +176,24 @@ def plain(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray)):
         return f"<{len(value)} bytes>"
     if hasattr(value, "model_dump"):
-        return plain(value.model_dump(mode="json"))
-    return str(value)
+        return plain(value.model_dump(mode="json"), depth)
+    return plain(str(value))
 
 
 def cut_long(document: Any) -> tuple[Any, int]:
-    """A copy in which no text is longer than MAX_STRING bytes, and how many were cut.
+    """A copy in which no text is longer than MAX_STRING bytes, and how many were cut: in their middle, since
+    what was asked stands at the beginning of a text and what went wrong at its end.
 
     Only after redaction: what is cut away is still in the token ids, so the redactor must have seen it.
     """
     if isinstance(document, str):
         if len(document) * 4 <= MAX_STRING or len(document.encode()) <= MAX_STRING:
             return document, 0
-        kept = document.encode()[: MAX_STRING - 64].decode("utf-8", "ignore")
-        return f"{kept} … [{len(document.encode()) - len(kept.encode())} bytes cut]", 1
+        data = document.encode()
+        half = (MAX_STRING - 64) // 2
+        head, tail = data[:half].decode("utf-8", "ignore"), data[-half:].decode("utf-8", "ignore")
+        cut = len(data) - len(head.encode()) - len(tail.encode())
+        return f"{head} … [{cut} bytes cut] … {tail}", 1
     if isinstance(document, dict):
         pairs = {key: cut_long(value) for key, value in document.items()}
         return {key: value for key, (value, _) in pairs.items()}, sum(n for _, n in pairs.values())

@@ -1,7 +1,7 @@
 """What crosses the bus: the message models, their subjects, and the codec.
 
 Agents embed this package: it imports pydantic and the standard library, nothing heavier (a test says so),
-and each message model when it is asked for, since building the models is what takes the time.
+and even that only when it is asked for, since building the models takes longer than all the rest.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onward.contracts import subjects
-from onward.contracts.base import Message, Part
-from onward.contracts.codec import (
-    MAX_BYTES,
-    MAX_DEPTH,
-    canonical_json,
-    decode,
-    decode_document,
-    encode,
-    sha256_hex,
-    to_document,
-    validate,
-)
 from onward.lazy import attributes
 
 if TYPE_CHECKING:
+    from onward.contracts.base import Message, Part
+    from onward.contracts.codec import (
+        MAX_BYTES,
+        MAX_DEPTH,
+        canonical_json,
+        decode,
+        decode_document,
+        encode,
+        sha256_hex,
+        to_document,
+        validate,
+    )
     from onward.contracts.deployment import (
         DeploymentConfig,
         DeploymentMetadata,
@@ -136,6 +136,18 @@ __all__ = [
     "validate",
 ]
 _WHERE = {
+    "base": ("Message", "Part"),
+    "codec": (
+        "MAX_BYTES",
+        "MAX_DEPTH",
+        "canonical_json",
+        "decode",
+        "decode_document",
+        "encode",
+        "sha256_hex",
+        "to_document",
+        "validate",
+    ),
     "deployment": (
         "DeploymentConfig",
         "DeploymentMetadata",

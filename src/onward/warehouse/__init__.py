@@ -1,7 +1,26 @@
-"""What is queried (ClickHouse, embedded or a server) and what is kept as files (the object store)."""
+"""What is queried (ClickHouse, embedded or a server) and what is kept as files (the object store).
 
-from onward.warehouse.client import Warehouse, connect
-from onward.warehouse.embedded import EmbeddedWarehouse
-from onward.warehouse.objects import Objects
+A recorder with an object store uses ``Objects`` alone, so each name is loaded when it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onward.lazy import attributes
+
+if TYPE_CHECKING:
+    from onward.warehouse.client import Warehouse, connect
+    from onward.warehouse.embedded import EmbeddedWarehouse
+    from onward.warehouse.objects import Objects
 
 __all__ = ["EmbeddedWarehouse", "Objects", "Warehouse", "connect"]
+__getattr__ = attributes(
+    __name__,
+    {
+        "EmbeddedWarehouse": "onward.warehouse.embedded",
+        "Objects": "onward.warehouse.objects",
+        "Warehouse": "onward.warehouse.client",
+        "connect": "onward.warehouse.client",
+    },
+)

@@ -1,0 +1,301 @@
+"""``Recorder``: settings, the outbox and what happens when it is full, the end of the process, forks."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from onward.bus.outbox import Outbox
+from onward.capture.opt_out import VARIABLE, OptOut, user_hash
+from onward.clock import Clock, SystemClock
+from onward.contracts import subjects
+from onward.errors import ConfigError, OnwardError, OutboxFullError
+from onward.telemetry import logs
+
+if TYPE_CHECKING:
+    from onward.capture.recorder.delivery import Drainer
+    from onward.capture.recorder.task import Task
+
+HEADERS = {"Rl-Schema": "v1"}
+USER_KEY = "ONWARD_USER_KEY"
+EXIT_SECONDS = 2.0
+"""How long the end of the process waits for what is still on its way to a server that answers."""
+_BLOCK_SECONDS = 0.05
+_log = logs.get("recorder")
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What became of finished tasks since the recorder was made."""
+
+    recorded: int = 0
+    """On disk before the agent went on."""
+    opted_out: int = 0
+    """Dropped on request (``RL_CAPTURE_OPT_OUT``), before anything was written."""
+    failed: int = 0
+    """Not recorded; the agent was told by an exception or, where it had one of its own, by the log."""
+    pending: int = 0
+    """In the outbox, not acknowledged yet."""
+    refused: int = 0
+    """In the outbox, and the server will not take them as they are: see the log."""
+    waiting_bytes: int = 0
+
+
+class Recorder:
+    """One per process. Thread-safe; tasks from any number of threads or coroutines run side by side.
+
+    ``nats_url`` None only fills the outbox. ``on_full`` says what a full outbox (``max_bytes``, or the
+    disk) does to the agent: ``raise`` OutboxFullError, or ``block`` until there is room, for
+    ``block_seconds`` at most, and then raise. Nothing is ever dropped in silence. ``objects`` is the
+    collector's object store, a folder or ``s3://…`` (credentials from the environment): trajectories of
+    more than 1 MiB go through it, up to 64 MiB.
+    """
+
+    def __init__(
+        self,
+        outbox: Path | str,
+        *,
+        nats_url: str | None = None,
+        nats_token: str | None = None,
+        agent_id: str = "agent",
+        subordinate_profile: str | None = None,
+        max_bytes: int = 1 << 30,
+        on_full: Literal["raise", "block"] = "raise",
+        block_seconds: float | None = None,
+        objects: Path | str | None = None,
+        known_secrets: Iterable[str] | None = None,
+        opt_out: str | None = None,
+        user_key: str | bytes | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """``known_secrets`` vanish wherever they stand; None takes those of the environment (variables
+        named like ``OPENAI_API_KEY``, passwords in URLs). ``opt_out`` are patterns, None those of
+        ``RL_CAPTURE_OPT_OUT``. ``user_key`` (or ``ONWARD_USER_KEY``) hashes the ``user`` of a task. Raises
+        ConfigError, BusError.
+        """
+        # Here and not above: building the message models and rules takes longer than all other imports.
+        from onward.capture.recorder.intake import Intake
+
+        if on_full not in ("raise", "block"):
+            raise ConfigError(f"on_full is {on_full!r}: expected 'raise' or 'block'.")
+        self.agent_id = agent_id
+        self.subordinate_profile = subordinate_profile
+        self.clock: Clock = clock or SystemClock()
+        self._nats = (nats_url, nats_token)
+        self._objects = None if objects is None else str(objects)
+        self._on_full = on_full
+        self._block_seconds = block_seconds
+        self._opt_out = OptOut.parse(os.environ.get(VARIABLE, "") if opt_out is None else opt_out)
+        self._user_key = user_key or os.environ.get(USER_KEY)
+        self._intake = Intake(known_secrets, nats_url, nats_token, has_store=self._objects is not None)
+        self._outbox = Outbox(Path(outbox), max_bytes=max_bytes)
+        self._outbox.retry_refused()
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {"recorded": 0, "opted_out": 0, "failed": 0}
+        self._full_since: float | None = None
+        self._before_close: list[Callable[[], object]] = []
+        self._closed = threading.Event()
+        self._drainer: Drainer | None = None
+        _living.add(self)
+        self._start_drainer()
+
+    def task(
+        self,
+        instructions: str,
+        *,
+        task_id: str | None = None,
+        session_id: str | None = None,
+        domain: str | None = None,
+        group_id: str | None = None,
+        task_type: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        agent_id: str | None = None,
+        user: str | None = None,
+    ) -> Task:
+        """A context manager (``with`` and ``async with``) that records one trajectory when it ends.
+
+        Without ``session_id`` the session of the gateway's first answer is taken, else a new id. Attempts
+        at the same task from the same start share a ``group_id``. ``user`` is kept as a hash alone. Raises
+        ContractError for an unknown domain, ConfigError for a user without a key.
+        """
+        from onward.capture.recorder.task import Task
+
+        described = dict(metadata or {})
+        if user is not None:
+            described["user_hash"] = self._hash(user)
+        return Task(
+            self,
+            instructions,
+            task_id=task_id,
+            session_id=session_id,
+            domain=domain,
+            group_id=group_id,
+            task_type=task_type,
+            metadata=described,
+            agent_id=agent_id or self.agent_id,
+        )
+
+    def pending(self) -> int:
+        """Trajectories that wait for the server's acknowledgement."""
+        return self._outbox.pending()
+
+    def stats(self) -> Stats:
+        with self._lock:
+            counts = dict(self._counts)
+        return Stats(
+            **counts,
+            pending=self._outbox.pending(),
+            refused=len(self._outbox.refused()),
+            waiting_bytes=self._outbox.waiting_bytes(),
+        )
+
+    def flush(self, timeout: float = 30.0) -> bool:
+        """Wait until everything is acknowledged; False after ``timeout`` seconds (it goes on later)."""
+        return self._flush(timeout, while_away=True)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """End what is open, send what can be sent within ``timeout`` seconds, and stop. What is left stays
+        in the outbox until a recorder opens the same file."""
+        if self._closed.is_set():
+            return
+        for step in list(self._before_close):
+            try:
+                step()
+            except Exception as error:
+                _log.error("an open task was not recorded", reason=_reason(error))
+        self._flush(timeout, while_away=False)
+        self._closed.set()
+        if self._drainer is not None:
+            self._drainer.stop()
+        self._outbox.close()
+        _living.discard(self)
+
+    def before_close(self, step: Callable[[], object]) -> None:
+        """Call ``step`` when the recorder is closed or the process ends, while it still records."""
+        self._before_close.append(step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self.close)
+
+    def accept(self, document: dict[str, Any]) -> None:
+        """Redact a finished trajectory, check it against the contract, and make it durable.
+
+        Raises OnwardError (OutboxFullError, RedactionError, ContractError …): it is then not recorded. Blocks
+        for one fsync, and for longer only when the outbox is full and ``on_full`` is ``block``.
+        """
+        if self._opt_out.matches_document(document):
+            self._count("opted_out")
+            return
+        try:
+            data = self._intake.prepare(document)
+            self._start_drainer()
+            self._put(data, document["trajectory_id"])
+        except BaseException:
+            self._count("failed")
+            raise
+        self._count("recorded")
+
+    def _put(self, data: bytes, trajectory_id: str) -> None:
+        # Real time: an agent is blocked in real time, whatever clock its records carry.
+        until = None if self._block_seconds is None else time.monotonic() + self._block_seconds
+        while True:
+            try:
+                self._outbox.put(subjects.TRAJECTORY, data, msg_id=trajectory_id, headers=HEADERS)
+                self._full_since = None
+                return
+            except OutboxFullError as error:
+                self._tell_full(error)
+                late = until is not None and time.monotonic() >= until
+                if self._on_full == "raise" or late or self._closed.is_set():
+                    raise
+            self._closed.wait(_BLOCK_SECONDS)
+
+    def _tell_full(self, error: OutboxFullError) -> None:
+        """One alert each time that it gets full, not one for each task that meets it full."""
+        if self._full_since is None:
+            self._full_since = time.monotonic()
+            _log.error("alert", kind="outbox_full", message=str(error))
+            if self._drainer is not None:
+                self._drainer.alert("outbox_full", str(error))
+
+    def _start_drainer(self) -> None:
+        url, token = self._nats
+        if url is None or self._drainer is not None or self._closed.is_set():
+            return
+        from onward.capture.recorder.delivery import Drainer
+
+        with self._lock:
+            if self._drainer is None:
+                self._drainer = Drainer(self._outbox, url, token, self._objects)
+
+    def _flush(self, timeout: float, *, while_away: bool) -> bool:
+        until = time.monotonic() + timeout
+        while self._outbox.pending():
+            drainer = self._drainer
+            if drainer is None or time.monotonic() >= until or (drainer.away and not while_away):
+                return False
+            self._closed.wait(0.005)
+        return True
+
+    def _hash(self, user: str) -> str:
+        if self._user_key is None:
+            raise ConfigError(
+                f"A task names its user, but there is no key to hash it: give user_key= or set {USER_KEY}."
+            )
+        return user_hash(user, self._user_key)
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self._counts[what] += 1
+
+    def _after_fork_in_child(self) -> None:
+        """The child has no drainer: threads do not survive a fork. It makes its own when it records."""
+        if self._drainer is not None:
+            _of_parents.append(self._drainer)  # kept, so that nothing of the parent's is closed here
+        self._drainer = None
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(self._counts, 0)
+        closed, self._closed = self._closed.is_set(), threading.Event()
+        if closed:
+            self._closed.set()
+
+
+def _reason(error: BaseException) -> str:
+    """What may be logged: our own sentences carry no secret, others' may."""
+    return str(error) if isinstance(error, OnwardError) else type(error).__name__
+
+
+_living: weakref.WeakSet[Recorder] = weakref.WeakSet()
+_of_parents: list[object] = []
+
+
+def _close_all() -> None:
+    for recorder in list(_living):
+        recorder.close(timeout=EXIT_SECONDS)
+
+
+def _after_fork_in_child() -> None:
+    for recorder in list(_living):
+        recorder._after_fork_in_child()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork_in_child)

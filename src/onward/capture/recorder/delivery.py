@@ -1,0 +1,171 @@
+"""The drainer: a thread with its own event loop that takes the outbox to NATS, and survives whatever NATS
+does.
+
+Know before changing: errors of the network are its own business and never reach the agent. It must work while
+the interpreter exits, when no pool of threads takes work any more; so its loop has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from onward.bus.outbox import Outbox
+from onward.clock import Clock, SystemClock, utc_text
+from onward.contracts import subjects
+from onward.errors import BusError, OnwardError
+from onward.telemetry import logs
+
+if TYPE_CHECKING:
+    from onward.bus.connection import Bus
+    from onward.warehouse.objects import Objects
+
+RETRY_SECONDS = (0.2, 5.0)
+"""First and longest pause after a failure; it doubles in between."""
+CONNECT_SECONDS = 2.0
+_log = logs.get("recorder")
+
+
+class Delivery:
+    """Connect, drain, and again, until cancelled. ``clock`` paces the tries."""
+
+    def __init__(
+        self, outbox: Outbox, url: str, token: str | None, objects: str | None, clock: Clock | None = None
+    ) -> None:
+        self._outbox = outbox
+        self._url = url
+        self._token = token
+        self._where = objects
+        self._objects: Objects | None = None
+        self._clock = clock or SystemClock()
+        self._bus: Bus | None = None
+        self._failed = False
+
+    @property
+    def away(self) -> bool:
+        """Whether NATS was tried and is not there now."""
+        bus = self._bus
+        return self._failed if bus is None else not bus.is_connected
+
+    async def run(self) -> None:
+        from onward.bus.connection import Bus
+        from onward.capture import claims
+
+        pause, most = RETRY_SECONDS
+        while True:
+            try:
+                self._bus = await Bus.connect(
+                    self._url,
+                    token=self._token,
+                    name="onward-recorder",
+                    clock=self._clock,
+                    connect_timeout=CONNECT_SECONDS,
+                )
+                self._failed, pause = False, RETRY_SECONDS[0]
+                send = claims.sender(self._bus, self._store(), self._clock)
+                await self._outbox.drain(self._bus, send=send)
+            except BusError as error:
+                _log.warning("the outbox waits for NATS", reason=str(error))
+            except OnwardError as error:
+                _log.error("the outbox cannot be drained", reason=str(error))
+            except Exception as error:  # whatever it is, the agent goes on and so does this
+                _log.error("the outbox could not be drained", reason=type(error).__name__)
+            finally:
+                self._failed = True
+                bus, self._bus = self._bus, None
+                if bus is not None:
+                    await bus.close()
+            await self._clock.sleep(pause)
+            pause = min(pause * 2, most)
+
+    async def notify(self, kind: str, message: str) -> None:
+        """An alert as roles send them: a plain message, lost while NATS is away; the log has it in any
+        case."""
+        if self._bus is None:
+            return
+        body = {
+            "kind": kind,
+            "message": message,
+            "severity": "critical",
+            "timestamp": utc_text(self._clock.now()),
+            "facts": {"source": "recorder"},
+        }
+        await self._bus.notify(subjects.ALERT, json.dumps(body, sort_keys=True).encode())
+
+    def _store(self) -> Objects | None:
+        if self._objects is None and self._where is not None:
+            from onward.warehouse.objects import Objects
+
+            self._objects = Objects.open(self._where)
+        return self._objects
+
+
+class Drainer:
+    """``Delivery`` in a daemon thread."""
+
+    def __init__(self, outbox: Outbox, url: str, token: str | None, objects: str | None) -> None:
+        self._delivery = Delivery(outbox, url, token, objects)
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(_InPlace())
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._main, name="onward-outbox", daemon=True)
+        self._thread.start()
+
+    @property
+    def away(self) -> bool:
+        return self._delivery.away
+
+    def alert(self, kind: str, message: str) -> None:
+        """Send an alert in the background; never waits, never raises."""
+
+        def send() -> None:
+            task = self._loop.create_task(self._delivery.notify(kind, message))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(send)
+
+    def stop(self) -> None:
+        self._stopping = True
+        if self._thread.is_alive():
+            with suppress(RuntimeError):  # its loop has just closed
+                self._loop.call_soon_threadsafe(self._cancel)
+            self._thread.join(5.0)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._task = self._loop.create_task(self._delivery.run())
+        try:
+            if not self._stopping:
+                self._loop.run_until_complete(self._task)
+        except asyncio.CancelledError:
+            pass
+        finally:
+            left = asyncio.all_tasks(self._loop)  # a client that was connecting leaves some behind
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._loop.close()
+
+
+class _InPlace(concurrent.futures.ThreadPoolExecutor):
+    """Runs what it is given at once, in the caller's thread: the drainer's loop has its thread to itself,
+    and a pool of threads refuses work while the interpreter exits."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future

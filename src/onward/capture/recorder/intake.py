@@ -1,0 +1,55 @@
+"""From a finished document to the bytes that may be written: redacted first, then cut, checked and
+encoded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from onward.capture import claims, turns
+from onward.capture.redaction import Known, redact_trajectory
+from onward.contracts import Trajectory, canonical_json, validate
+from onward.errors import ContractError
+
+
+class Intake:
+    def __init__(
+        self,
+        known_secrets: Iterable[str] | None,
+        nats_url: str | None,
+        nats_token: str | None,
+        *,
+        has_store: bool,
+    ) -> None:
+        """Raises ConfigError for a known secret that is too short."""
+        own = {"NATS_URL": nats_url or "", "NATS_TOKEN": nats_token or ""}
+        if known_secrets is None:
+            self._known = Known.from_environment({**os.environ, **own})
+        else:
+            token = [nats_token] if nats_token and len(nats_token) >= 6 else []
+            self._known = Known([*known_secrets, *token])
+        self._limit = claims.BODY_BYTES if has_store else claims.DIRECT_BYTES
+
+    def prepare(self, document: dict[str, Any]) -> bytes:
+        """Canonical JSON without secrets. Raises RedactionError, ContractError."""
+        if len(document["turns"]) > turns.MAX_TURNS:
+            raise ContractError(
+                "too_many_turns", f"A trajectory takes at most {turns.MAX_TURNS} turns: split the task."
+            )
+        redacted = redact_trajectory(document, known=self._known).document
+        if turns.has_long_text(redacted):
+            redacted, cut = turns.cut_long(redacted)
+            redacted["metadata"]["texts_cut"] = cut
+        data = canonical_json(validate(redacted, Trajectory))
+        if len(data) > self._limit:
+            raise ContractError("too_large", self._too_large(len(data)))
+        return data
+
+    def _too_large(self, size: int) -> str:
+        if self._limit == claims.BODY_BYTES:
+            return f"The trajectory has {size} bytes and at most {self._limit} are taken: split the task."
+        return (
+            f"The trajectory has {size} bytes and a message takes {self._limit}: open the recorder with "
+            f"objects= (the collector's object store), which takes {claims.BODY_BYTES}, or record less."
+        )

@@ -1,0 +1,294 @@
+"""A task in progress and its turns: what the agent's code holds while it works.
+
+Know before changing: values are copied when they are handed over, since agents go on changing their lists.
+Nothing is written before the task ends, and then as one trajectory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+from onward.capture import turns
+from onward.clock import utc_text
+from onward.contracts.trajectory import Domain
+from onward.errors import ContractError, OnwardError
+from onward.ids import new_id
+from onward.telemetry import logs
+
+if TYPE_CHECKING:
+    from onward.capture.recorder.core import Recorder
+
+Status = Literal["completed_successfully", "partial_completion", "failed", "abandoned"]
+UNFINISHED = "the task ended before this turn did"
+_TURN_DEPTH = 2
+"""A turn lies two levels down in its message."""
+_log = logs.get("recorder")
+
+
+class Task:
+    """One task in progress. ``turn`` may be called from several threads; turns are numbered as they begin."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        instructions: str,
+        *,
+        task_id: str | None,
+        session_id: str | None,
+        domain: str | None,
+        group_id: str | None,
+        task_type: str | None,
+        metadata: Mapping[str, Any],
+        agent_id: str,
+    ) -> None:
+        if domain is not None and domain not in get_args(Domain):
+            raise ContractError(
+                "domain", f"domain is {domain[:40]!r}: expected one of {', '.join(get_args(Domain))}."
+            )
+        self.trajectory_id = new_id()
+        self._recorder = recorder
+        self._clock = recorder.clock
+        self._lock = threading.Lock()
+        self._session_id = session_id
+        self._agent_id = agent_id
+        context = {
+            "task_id": task_id or new_id(),
+            "instructions": instructions,
+            "domain": domain,
+            "group_id": group_id,
+            "task_type": task_type,
+        }
+        self._context = turns.plain({key: value for key, value in context.items() if value is not None}, 1)
+        self._metadata = turns.plain(dict(metadata), 1)
+        self._turns: list[dict[str, Any]] = []
+        self._tokens = 0
+        self._start = self._clock.now()
+        self._turn_began = self._start
+        self._done = False
+
+    @property
+    def session_id(self) -> str:
+        """Send it to the gateway as ``Onward-Session``: outcomes are counted by session."""
+        with self._lock:
+            if self._session_id is None:
+                self._session_id = new_id()
+            return self._session_id
+
+    def turn(
+        self,
+        *,
+        observation: Any,
+        action: Any,
+        result: Any = None,
+        thoughts: str | list[str] | None = None,
+    ) -> None:
+        """Add one finished turn. Plain values do: text, dicts, an exception, a chat completion.
+
+        ``observation``: text or an object; its type is ``user_message`` in the first turn and
+        ``tool_result`` later unless given. ``action``: text, a dict with ``type``, or a chat completion.
+        ``result``: None (success), text, a dict, a bool or an exception. Raises ContractError for others.
+        """
+        turn: dict[str, Any] = {
+            "observation": turns.observation(observation, first=not self._turns),
+            "action": self._action(action),
+            "result": turns.result(result),
+        }
+        if thoughts:
+            turn["thought_process"] = [thoughts] if isinstance(thoughts, str) else list(thoughts)
+        self.add(turn)
+
+    def open_turn(
+        self, observation: Any, *, action: Any = None, thoughts: str | list[str] | None = None
+    ) -> OpenTurn:
+        """A context manager (``with`` and ``async with``) for a turn in progress.
+
+        It measures how long its action takes; an exception that leaves it becomes its result and goes on.
+        What ``observation`` and ``action`` may be is said at ``turn``. Raises ContractError for other
+        values.
+        """
+        opened = OpenTurn(self, turns.observation(observation, first=not self._turns))
+        if action is not None:
+            opened.action(action)
+        for thought in [thoughts] if isinstance(thoughts, str) else thoughts or []:
+            opened.think(thought)
+        return opened
+
+    def add(self, turn: dict[str, Any], began: datetime | None = None) -> dict[str, Any]:
+        """Add a turn in the form of the contract, without number and time. Returns the copy that is kept,
+        which the caller may go on filling in with JSON values. Raises ContractError when the task is
+        over."""
+        kept = turns.plain(turn, _TURN_DEPTH)
+        with self._lock:
+            if self._done:
+                raise ContractError("closed", "The task is over; open a new one to record more turns.")
+            kept["timestamp"] = utc_text(began or self._turn_began)
+            self._turns.append(kept)
+            self._turn_began = self._clock.now()
+        return kept
+
+    def from_completion(self, response: Any) -> dict[str, Any]:
+        """The action of a chat completion: a dict, or an OpenAI client's object.
+
+        Takes over the gateway's sampling record, and notes model, release, session and token usage.
+        Raises ContractError when it holds no choice.
+        """
+        completion = turns.completion(response)
+        self.note(completion.metadata, completion.tokens, completion.session_id)
+        return completion.action
+
+    def note(self, metadata: Mapping[str, Any], tokens: int = 0, session_id: str | None = None) -> None:
+        """Add to the task's metadata and tokens; the session counts where none is known yet."""
+        described = turns.plain(dict(metadata), 1)
+        with self._lock:
+            self._metadata.update(described)
+            self._tokens += tokens
+            if self._session_id is None and session_id:
+                self._session_id = session_id
+
+    def outcome(self, status: Status, completion_percentage: float | None = None) -> None:
+        """How the task ended; ``completion_percentage`` is a share, 0 to 1. The last call counts."""
+        outcome: dict[str, Any] = {"status": status}
+        if completion_percentage is not None:
+            outcome["completion_percentage"] = completion_percentage
+        with self._lock:
+            self._metadata["outcome"] = outcome
+
+    def discard(self) -> None:
+        """Record nothing of this task."""
+        with self._lock:
+            self._done = True
+
+    def finish(self) -> None:
+        """Record the task as it is; what ``with`` does at its end. A second call does nothing.
+
+        Raises OnwardError when it could not be recorded (``Recorder.accept``).
+        """
+        document = self._close()
+        if document is not None:
+            self._recorder.accept(document)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+            return
+        with self._lock:
+            status = "failed" if isinstance(error, Exception) else "abandoned"
+            self._metadata.setdefault("outcome", {"status": status})
+        try:
+            self.finish()
+        except Exception as own:  # the agent's own error matters more
+            reason = str(own) if isinstance(own, OnwardError) else type(own).__name__
+            _log.error("a task was not recorded", reason=reason)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import asyncio
+
+        # Shielded: a task that is cancelled meanwhile is recorded all the same.
+        await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(self.__exit__, kind, error, trace)))
+
+    def _action(self, value: Any) -> dict[str, Any]:
+        return turns.action(self.from_completion(value) if turns.is_completion(value) else value)
+
+    def _close(self) -> dict[str, Any] | None:
+        """The finished document, once; None when there is nothing to record."""
+        session_id = self.session_id
+        with self._lock:
+            kept = [_settled(turn) for turn in self._turns if "action" in turn]
+            if self._done or not kept:
+                self._done = True
+                return None
+            self._done = True
+            metadata = {"model": "unknown", **self._metadata}
+            if self._tokens:
+                metadata.setdefault("total_tokens", self._tokens)
+            document = {
+                "trajectory_id": self.trajectory_id,
+                "session_id": session_id,
+                "agent_id": self._agent_id,
+                "start_timestamp": utc_text(self._start),
+                "end_timestamp": utc_text(self._clock.now()),
+                "turns": [{**turn, "turn_id": number} for number, turn in enumerate(kept, start=1)],
+                "task_context": self._context,
+                "metadata": metadata,
+            }
+        if self._recorder.subordinate_profile is not None:
+            document["subordinate_profile"] = self._recorder.subordinate_profile
+        return document
+
+
+def _settled(turn: dict[str, Any]) -> dict[str, Any]:
+    return turn if "result" in turn else {**turn, "result": {"success": False, "error": UNFINISHED}}
+
+
+class OpenTurn:
+    """A turn in progress, made by ``Task.open_turn``."""
+
+    def __init__(self, task: Task, observation: dict[str, Any]) -> None:
+        self._task = task
+        self._observation = observation
+        self._action: dict[str, Any] | None = None
+        self._result: dict[str, Any] | None = None
+        self._thoughts: list[str] = []
+        self._kept: dict[str, Any] | None = None
+        self._since = task._clock.monotonic()
+
+    def action(self, action: Any) -> None:
+        """What the agent does: text, a dict, or a chat completion. Its time runs from here."""
+        self._action = turns.plain(self._task._action(action), _TURN_DEPTH + 1)
+        if self._kept is not None:
+            self._kept["action"] = self._action
+        self._since = self._task._clock.monotonic()
+
+    def think(self, thought: str) -> None:
+        """One thought before the action."""
+        self._thoughts.append(thought)
+
+    def result(self, result: Any) -> None:
+        """What came of it: None (success), text, a dict, a bool or an exception. Without it: success."""
+        self._result = turns.result(result)
+
+    def __enter__(self) -> Self:
+        began = {"observation": self._observation}
+        if self._action is not None:
+            began["action"] = self._action
+        self._kept = self._task.add(began)
+        self._since = self._task._clock.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._kept is not None
+        if self._action is None and error is None:
+            raise ContractError("turn", "The turn has no action: call action() with what the agent did.")
+        result = turns.result(error) if error is not None else self._result or {"success": True}
+        if "execution_time_ms" not in result:
+            milliseconds = 1000.0 * (self._task._clock.monotonic() - self._since)
+            result = {**result, "execution_time_ms": round(milliseconds, 3)}
+        if self._thoughts:
+            self._kept["thought_process"] = turns.plain(self._thoughts)
+        # A turn whose action never came to be, as when the model did not answer, is one that failed.
+        self._kept.setdefault("action", {"type": "response"})
+        self._kept["result"] = turns.plain(result, _TURN_DEPTH + 1)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
