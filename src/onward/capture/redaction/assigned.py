@@ -36,8 +36,8 @@ def assigned(expression: Any, buffer: bytes) -> Iterator[Hit]:
             first -= 1
         name = _name(buffer[first:last])
         kind = secret_class(name)
-        if kind is None:
-            continue
+        if kind is None or (buffer[last - 1] == 0x3A and buffer[first - 2 : first] == b"//"):
+            continue  # the user of a URL with credentials
         hit = _value(buffer, last, kind, _how(buffer, first, last, name))
         if hit:
             done = hit.end
@@ -80,6 +80,7 @@ def _how(buffer: bytes, first: int, last: int, name: str) -> str:
 
 
 def _name(text: bytes) -> str:
+    text = text.lstrip(b"<")
     end = 0
     while end < len(text) and (text[end] in _NAME or text[end] == 0x20):
         end += 1
@@ -93,7 +94,7 @@ def _value(buffer: bytes, at: int, kind: NameClass, how: str) -> Hit | None:
     start, end = found.start, found.end
     if how == "element":
         end = buffer.find(b"<", start, start + 1024)
-        if end < 0 or buffer[end : end + 2] != b"</":
+        if end < 0 or buffer[end : end + 2] != b"</" or b"\x00" in buffer[start:end]:
             return None
     if not found.quoted and how == "env":
         pair = _NEXT_PAIR.search(buffer, start, end + 48)
@@ -102,6 +103,8 @@ def _value(buffer: bytes, at: int, kind: NameClass, how: str) -> Hit | None:
     if kind in PERSONAL and not quoted:
         return None
     text = buffer[start:end]
+    if kind == "COOKIE" and b"=" in text:
+        return None  # its values are found one by one
     if values.is_secret_value(text, kind, how="quoted" if quoted else how):
         span = _after_scheme(buffer, start, end, kind)
         return Hit(*span, KIND[kind], 2) if span else None
@@ -115,7 +118,7 @@ def _value(buffer: bytes, at: int, kind: NameClass, how: str) -> Hit | None:
 def _after_scheme(buffer: bytes, start: int, end: int, kind: NameClass) -> Span | None:
     """``Bearer abc`` → the span of ``abc``."""
     scheme, space, rest = buffer[start:end].partition(b" ")
-    if space and scheme.lower().decode("latin-1") in values.SCHEMES:
+    if space and values.is_scheme(scheme):
         rest = rest.strip()
         if not values.is_secret_value(rest, kind, how="quoted"):
             return None

@@ -14,6 +14,7 @@ from onward.capture.redaction.rule import Check, Span
 
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _HEX = frozenset(b"0123456789abcdefABCDEF")
+_JWK_REACH = 4096
 
 
 def may_start(buffer: bytes, start: int) -> bool:
@@ -62,8 +63,40 @@ def dense_or_basic(buffer: bytes, first: int, last: int) -> Span | None:
     return (first, last) if telling or len(text) >= 24 else None
 
 
+def mixed(buffer: bytes, first: int, last: int) -> Span | None:
+    """Capitals, small letters and digits: not a word, not a digest."""
+    text = buffer[first:last]
+    telling = (
+        any(0x30 <= c <= 0x39 for c in text)
+        and any(0x41 <= c <= 0x5A for c in text)
+        and any(0x61 <= c <= 0x7A for c in text)
+    )
+    return (first, last) if telling and b"EXAMPLE" not in text else None
+
+
 def not_example(buffer: bytes, first: int, last: int) -> Span | None:
     return None if buffer[first:last].endswith(b"EXAMPLE") else (first, last)
+
+
+def dense_query(buffer: bytes, first: int, last: int) -> Span | None:
+    """The value of a query key that may be secret (``code``, ``key``): digits beside letters, or long."""
+    text = buffer[first:last].replace(b"%3D", b"").replace(b"%3d", b"")
+    digits = sum(0x30 <= c <= 0x39 for c in text)
+    letters = sum(c in _ALNUM for c in text) - digits
+    return (first, last) if letters >= 4 and (digits >= 2 or (len(text) >= 24 and b"-" not in text)) else None
+
+
+def encoded_private(buffer: bytes, first: int, last: int) -> Span | None:
+    """base64 of a PEM block whose header says that it is private."""
+    run = buffer[first : min(last, first + 88)].replace(b"-", b"+").replace(b"_", b"/")
+    head = binascii.a2b_base64(run[: len(run) // 4 * 4])
+    return (first, last) if b"PRIVATE KEY" in head or b"NKEY SEED" in head else None
+
+
+def jwk(buffer: bytes, first: int, last: int) -> Span | None:
+    """A member of an object that has a key type beside it."""
+    around = buffer[max(0, first - _JWK_REACH) : last + _JWK_REACH]
+    return (first, last) if b'kty"' in around or b'kty\\"' in around else None
 
 
 def jwt_header(buffer: bytes, first: int, last: int) -> Span | None:
@@ -103,7 +136,7 @@ def trim_prose(buffer: bytes, first: int, last: int) -> Span | None:
 
 def literal(buffer: bytes, first: int, last: int) -> Span | None:
     text = buffer[first:last]
-    if values.is_reference(text) or values.is_reference(text.rstrip(b".,;:)")):
+    if values.is_reference(text) or values.is_reference(text.rstrip(b".,;:)}]")) or values.is_scheme(text):
         return None
     return (first, last)
 
@@ -112,7 +145,8 @@ def password_like(buffer: bytes, first: int, last: int) -> Span | None:
     """In a sentence only what is no word: with a digit, or a sign in its middle."""
     text = buffer[first:last].rstrip(b".,;:)!?")
     telling = any(0x30 <= c <= 0x39 for c in text) or any(c in b"!@#$%^&*+=~" for c in text[1:])
-    return (first, last) if telling and len(text) >= 4 else None
+    port = text.isdigit() and len(text) < 6
+    return (first, last) if telling and len(text) >= 4 and not port else None
 
 
 CHECKS: dict[str, Check] = {
@@ -123,6 +157,10 @@ CHECKS: dict[str, Check] = {
         digit,
         dense,
         dense_or_basic,
+        dense_query,
+        encoded_private,
+        jwk,
+        mixed,
         not_example,
         jwt_header,
         trim,

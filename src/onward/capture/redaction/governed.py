@@ -31,7 +31,7 @@ def governed_spans(value: bytes, name: NameClass) -> list[Part]:
         if parts:
             return parts
     scheme, space, rest = value.partition(b" ")
-    if space and scheme.lower().decode("latin-1") in values.SCHEMES:
+    if space and values.is_scheme(scheme):
         if values.is_reference(rest.strip()) or len(rest.strip()) < values.MIN_AFTER_SCHEME:
             return []
         return [(len(value) - len(rest.lstrip()), len(value.rstrip()), kind)]

@@ -46,6 +46,7 @@ SINGLE: dict[str, NameClass] = {
     "apikey": "API_KEY",
     "token": "TOKEN",
     "jwt": "TOKEN",
+    "pat": "TOKEN",
     "auth": "AUTHORIZATION",
     "authorization": "AUTHORIZATION",
     "cookie": "COOKIE",

@@ -69,3 +69,15 @@ def body(length: int, alphabet: str = ALNUM) -> str:
 def whole(*secrets: str) -> tuple[tuple[str, str], ...]:
     """Positive examples in which all of the secret disappears."""
     return tuple((f"see {secret} here", secret) for secret in secrets)
+
+
+def token(
+    kind: str,
+    pattern: str,
+    *secrets: str,
+    checks: tuple[str, ...] = ("start",),
+    negatives: tuple[str, ...] = (),
+    note: str = "",
+) -> Rule:
+    """A rule of layer 1 whose whole match is the secret; ``secrets`` are its positive examples."""
+    return Rule(kind, pattern, 1, checks=checks, positives=whole(*secrets), negatives=negatives, note=note)

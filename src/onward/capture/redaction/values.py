@@ -20,7 +20,7 @@ false yes no on off required optional string str int integer float number bool b
 array list dict text char varchar secretstr password passwd passphrase pass pwd secret secrets token
 tokens apikey api_key api-key key keys auth authorization bearer basic digest cookie session credential
 credentials user username env environ dummy default empty missing unset unknown foo bar baz self this
-value values file os process config settings request headers
+value values x-oauth-basic file os process config settings request headers
 """
 NOT_VALUES = frozenset(_WORDS.split())
 SCHEMES = frozenset(
@@ -75,13 +75,18 @@ def url_password(value: bytes) -> bytes | None:
     return match.group(1) if match is not None and not is_reference(match.group(1)) else None
 
 
+def is_scheme(value: bytes) -> bool:
+    """``Bearer``, ``Basic`` and so on: what stands before a secret in an authorization."""
+    return value.lower().decode("latin-1") in SCHEMES
+
+
 def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
     """Whether ``value``, given for a name of class ``kind``, is a literal secret.
 
     ``how``: ``"key"`` (dict value), ``"quoted"``, ``"env"`` (``NAME=value`` and flags) or ``"bare"``.
     """
     value = value.strip(_SPACES)
-    if is_reference(value) or _is_path(value):
+    if is_reference(value) or is_scheme(value) or _is_path(value):
         return False
     if kind in PERSONAL:
         return how in ("key", "quoted") and _is_personal(value, kind)
@@ -100,7 +105,9 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
         return len(value) >= 4 and not value.isupper()
     if strong:
         return len(value) >= 6 and (_has_digit(value) or _has_symbol(value)) and not is_word(value)
-    return len(value) >= 12 and _has_digit(value) and _has_letter(value) and _is_dense(value)
+    if len(value) < 12 or not _has_letter(value):
+        return False
+    return _is_dense(value) if _has_digit(value) else _is_random(value)
 
 
 def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
@@ -205,6 +212,12 @@ def _is_dense(value: bytes) -> bool:
     if len(value) >= 20 and b" " not in value and b"_" not in value and b"-" not in value:
         return True
     return value.isdigit() and len(value) >= 12
+
+
+def _is_random(value: bytes) -> bool:
+    """Letters in no order of words: ``camelCaseNames`` have few capitals."""
+    capitals = sum(0x41 <= c <= 0x5A for c in value)
+    return len(value) >= 16 and value.isalpha() and len(value) // 4 < capitals < len(value) * 3 // 4
 
 
 def _has_digit(value: bytes) -> bool:
