@@ -58,6 +58,8 @@ def email(buffer: bytes, first: int, last: int) -> Span | None:
     domain = buffer[first + sign : last].lower()
     if domain in _RESERVED or domain.endswith(tuple(b"." + name for name in _RESERVED)):
         return None
+    if buffer[start : start + 1] == b"_" and buffer[last : last + 1] == b"_":
+        start += 1
     local = buffer[start:first].lower()
     if local in _ROLES or not any(c in _ALNUM or c >= 0x80 for c in local):
         return None
@@ -70,10 +72,15 @@ def _domain_end(buffer: bytes, at: int, last: int) -> int:
         labels = buffer[at:last].split(b".")
         if len(labels) < 2:
             return -1
-        complete = buffer[last : last + 1] not in _WORD_BYTES
+        complete = buffer[last : last + 1] not in _WORD_BYTES or _is_closing(buffer, last)
         if complete and labels[-1].lower() in TOP_DOMAINS and not labels[-2].isdigit():
             return last if not _is_scale(labels[-2]) else -1
         last -= len(labels[-1]) + 1
+
+
+def _is_closing(buffer: bytes, last: int) -> bool:
+    """An underscore or hyphen that ends an emphasis or a clause, and no label."""
+    return buffer[last : last + 1] in (b"_", b"-") and buffer[last + 1 : last + 2] not in _WORD_BYTES
 
 
 _WORD_BYTES = frozenset(bytes([c]) for c in _ALNUM | frozenset(b"-_"))
@@ -123,17 +130,16 @@ def _mail(local: str, domain: str, sign: str = "@") -> str:
 RULES: tuple[Rule, ...] = (
     Rule(
         "EMAIL",
-        r"(?:@|%40)" + _DOMAIN,
+        "@" + _DOMAIN,
         3,
         checks=("email",),
         same="lower",
         positives=(
             ("write to " + _mail("jo.doe+x", "corp-mail.io") + ".", _mail("jo.doe+x", "corp-mail.io")),
             ("Jo <" + _mail("jo", "mail.company.co.uk") + ">", _mail("jo", "mail.company.co.uk")),
-            ("u=" + _mail("jo", "firm.net", "%40") + "&b=1", _mail("jo", "firm.net", "%40")),
             ("a\\n" + _mail("jo", "firm.net") + "\\n", _mail("jo", "firm.net")),
-            ("u%3D" + _mail("jo", "firm.net", "%40") + "%26", _mail("jo", "firm.net", "%40")),
             ("mailto:" + _mail("jörg", "firma.de") + ".Then", _mail("jörg", "firma.de")),
+            ("“" + _mail("jo", "firma.de") + "”", _mail("jo", "firma.de")),
         ),
         negatives=(
             "Icon@3x.png and logo@2x.jpeg and Shape@2x.me",
@@ -142,6 +148,19 @@ RULES: tuple[Rule, ...] = (
             "uses: actions/checkout@v4 and pkg@1.2.3 and W@x.T and A@B.transpose and @app.route",
             "scp deploy@web.firm.net:/srv/x .",
         ),
+    ),
+    Rule(
+        "EMAIL",
+        "%40" + _DOMAIN,
+        3,
+        checks=("email",),
+        same="lower",
+        positives=(
+            ("u=" + _mail("jo", "firm.net", "%40") + "&b=1", _mail("jo", "firm.net", "%40")),
+            ("u%3D" + _mail("jo", "firm.net", "%40") + "%26", _mail("jo", "firm.net", "%40")),
+        ),
+        negatives=("u=user%40example.com",),
+        note="As in a URL.",
     ),
     *personal_phones.RULES,
     *personal_numbers.RULES,

@@ -12,16 +12,19 @@ from onward.capture.redaction.rule import Check, Rule, Span
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _NAME = _ALNUM | frozenset(b"._-") | frozenset(range(0x80, 0x100))
 _GENERIC_WORDS = """
-root user users username user1 ubuntu debian fedora centos alpine arch admin administrator runner runneradmin
-app apps node vscode public shared default guest all all-users alluser defaultuser0 jovyan circleci travis
-vagrant ec2-user azureuser opc pi git jenkins docker coder codespace gitpod linuxbrew homebrew agent agents
-agent-zero sandbox sandboxuser developer dev devuser test tester testuser demo nobody www-data ftp postgres
-mysql redis nginx apache oracle hadoop spark airflow builder build buildkite gitlab-runner github actions bot
-worker deploy deployer service svc system container openhands swe-agent sweagent swe workspace project repo
-colab kaggle conda miniconda anaconda mamba nonroot appuser myuser me you your-name yourname your-user name
-somebody someone foo bar baz example template skel lost+found bin lib local src tmp data share opt etc
-index about settings dashboard profile page pages main login logout home news contact help search products
-feed posts static assets img images css js api docs blog shop cart account team tabs screen explore
+root user users username user1 ubuntu debian fedora centos alpine arch admin administrator runner
+runneradmin app apps node vscode public shared default guest all all-users alluser defaultuser0 jovyan
+circleci travis vagrant ec2-user azureuser opc pi git jenkins docker coder codespace gitpod linuxbrew
+homebrew agent agents agent-zero sandbox sandboxuser developer dev devuser test tester testuser demo nobody
+www-data ftp postgres mysql redis nginx apache oracle hadoop spark airflow builder build buildkite
+gitlab-runner github actions bot worker deploy deployer service svc system container openhands swe-agent
+sweagent swe workspace project repo colab kaggle conda miniconda anaconda mamba nonroot appuser myuser me
+you your-name yourname your-user name oai claude computeruse pwuser seluser kali rstudio notebook mambauser
+ray vllm torch tensorflow pytorch operator code web www http work rust ruby php python java golang go django
+flask rails odoo frappe steam minecraft site logfiles wwwroot model models kernel linux unix somebody
+someone foo bar baz example template skel lost+found bin lib local src tmp data share opt etc index about
+settings dashboard profile page pages main login logout home news contact help search products feed posts
+static assets img images css js api docs blog shop cart account team tabs screen explore
 """
 _GENERIC = frozenset(_GENERIC_WORDS.encode().split())
 _BEFORE_HOME = frozenset(

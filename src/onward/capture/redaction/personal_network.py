@@ -28,6 +28,7 @@ _RESOLVERS = frozenset(
     ]
 )
 _VERSION = words("version", "versions", "ver", "release", "rev", "section", "chapter", "clause", "oid")
+_ENCODED_BOUNDS = (b"%3D%3D", b"%3E%3D", b"%3C%3D", b"%7E%3D", b"%21%3D")
 _SMALL = 20
 """Four numbers below this are a version or a section: of public addresses one in 27,000 looks like that."""
 _NOBODY = (b"00:00:00:00:00:00", b"ff:ff:ff:ff:ff:ff", b"02:42:", b"33:33:", b"01:00:5e:", b"00:00:5e:00:53:")
@@ -63,14 +64,18 @@ def _is_public_v4(buffer: bytes, first: int, last: int, text: str) -> bool:
     in_url = left == b"//" or left[-1:] == b"@"
     if not in_url and all(int(part) < _SMALL for part in text.split(".")):
         return False
-    if left in (b"==", b">=", b"<=", b"~=", b"!=", b"^=") or left[-1:] in (b"^", b"~"):
+    if (
+        buffer[max(0, first - 6) : first].upper() in _ENCODED_BOUNDS
+        or left in (b"==", b">=", b"<=", b"~=", b"!=", b"^=")
+        or left[-1:] in (b"^", b"~")
+    ):
         return False
     if left[-1:] in (b"<", b">") and buffer[last : last + 1] not in (b"<", b">"):
         return False  # a bound on a version, not markup
     if left[-1:] == b"/" and left[:1] != b"/":  # Chrome/120.0.1.2, a folder of a release
         return False
     right = buffer[last : last + 2]
-    if right[:1] in (b"+", b"*") or (right[:1] == b"." and right[1:].isalpha()):
+    if right[:1] == b"+" or (right[:1] == b"." and right[1:].isalpha()):
         return False
     return not _VERSION.search(before(buffer, first, 16))
 

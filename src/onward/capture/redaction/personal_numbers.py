@@ -23,11 +23,18 @@ def _compact(text: bytes) -> str:
 
 
 def card(buffer: bytes, first: int, last: int) -> Span | None:
-    """A card number that stands alone: no float, no id in a path or a name."""
+    """A card number that stands alone: no float, no id in a path or a name; a code behind it is not taken."""
+    groups = buffer[first:last].replace(b"-", b" ").split(b" ")
+    shorter = last - len(groups[-1]) - 1 if len(groups) == 5 else last
+    last = next((end for end in (last, shorter) if _is_card(buffer, first, end)), -1)
+    return None if last < 0 else (first, last)
+
+
+def _is_card(buffer: bytes, first: int, last: int) -> bool:
     if not stands_alone(buffer, first, last) or not v.payment_card(_compact(buffer[first:last])):
-        return None
+        return False
     in_path = first > 1 and buffer[first - 1] == 0x2F and buffer[first - 2 : first - 1].isalnum()
-    return None if in_path or buffer[last : last + 1] == b"/" else (first, last)
+    return not in_path and buffer[last : last + 1] != b"/"
 
 
 def iban(buffer: bytes, first: int, last: int) -> Span | None:

@@ -65,10 +65,12 @@ def _free_right(buffer: bytes, last: int) -> bool:
 
 
 def after_escapes(buffer: bytes, first: int, last: int) -> int:
-    """Behind the last escape (``\\n``, ``\\u003c``, ``%3C``) that reaches into ``first``..``last``."""
+    """Behind the last escape (``\\n``, ``\\u003c``, ``%3C``, a colour) that reaches into the span."""
     start = first
     for at in range(max(0, first - 5), last):
-        if buffer[at] == 0x5C:
+        if buffer[at] == 0x1B:
+            step = buffer.find(b"m", at, at + 12) + 1 - at
+        elif buffer[at] == 0x5C:
             step = 6 if buffer[at + 1 : at + 2] == b"u" and _HEX.issuperset(buffer[at + 2 : at + 6]) else 2
         elif buffer[at] == 0x25 and _HEX.issuperset(buffer[at + 1 : at + 3]):
             step = 3

@@ -99,6 +99,7 @@ _CARDS: tuple[tuple[int, int, tuple[int, ...]], ...] = (
     (5893, 5893, (13, 14, 15, 16, 17, 18, 19)),
     (6304, 6304, (13, 14, 15, 16, 17, 18, 19)),
     (6759, 6763, (13, 14, 15, 16, 17, 18, 19)),
+    (6767, 6767, (16, 18, 19)),
     (506099, 506198, (16, 18, 19)),  # Verve
     (650002, 650027, (16, 18, 19)),
     (2200, 2204, (16, 17, 18, 19)),  # Mir
@@ -226,10 +227,7 @@ def fr_nir(text: str) -> bool:
     digits = text[:5] + {"2A": "19", "2B": "18"}.get(text[5:7], text[5:7]) + text[7:]
     if _number(digits, 15) is None or digits[0] not in "123478":
         return False
-    month = int(digits[3:5])
-    return (1 <= month <= 12 or 20 <= month <= 42 or month >= 50) and (
-        97 - int(digits[:13]) % 97 == int(digits[13:])
-    )
+    return 97 - int(digits[:13]) % 97 == int(digits[13:])
 
 
 def pl_pesel(text: str) -> bool:
