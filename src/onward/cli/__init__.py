@@ -50,6 +50,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "demo": ("demo",),
     "service": ("up", "run"),
     "status": ("status",),
+    "redact": ("redact",),
     "streams": ("streams",),
     "models": ("models",),
     "contracts": ("contracts",),

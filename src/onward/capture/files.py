@@ -1,0 +1,273 @@
+"""Redaction of files: JSON, JSON lines (each line by itself) or text, piece by piece, bytes in and bytes out.
+
+Know before changing: what does not change comes out byte for byte, and a piece that cannot be redacted stops
+the stream before any of it is written. JSON is parsed and redacted by its texts, never as serialised text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import PurePath
+from typing import Any, BinaryIO, Literal, get_args
+
+from onward.capture.redaction import Known, Redacted, placeholders, redact, redact_trajectory
+from onward.capture.redaction.known import NOTHING_KNOWN
+from onward.capture.redaction.trajectory import void_tokens
+from onward.errors import ConfigError, RedactionError
+
+Kind = Literal["json", "jsonl", "text"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_SUFFIXES: dict[str, Kind] = {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+MAX_PIECE = 64 << 20
+"""Bytes of one line, or of a JSON file, which is read whole."""
+TEXT_PIECE = 8 << 20
+"""Characters of text that are redacted together; numbering of placeholders starts anew after them."""
+_BEGINNINGS = frozenset(('{"', "{}", '["', "[{", "[["))
+_BOM = "\ufeff"
+_SPACE = " \t\r\n"
+_HEX = frozenset("0123456789abcdefABCDEF")
+
+
+@dataclass(frozen=True)
+class Piece:
+    number: int
+    """Line of JSON lines; else counted from 1."""
+    output: bytes
+    redacted: Redacted
+    broken: bool = False
+    """It should have been JSON, was not, and was redacted as text."""
+    leaves: list[tuple[str, dict[str, int]]] = field(default_factory=list)
+    """For each text that changed: where (a JSON pointer, RFC 6901) and its placeholders per kind."""
+
+
+def pieces(
+    source: BinaryIO, name: str, kind: Kind | None = None, known: Known = NOTHING_KNOWN
+) -> Iterator[Piece]:
+    """Redact ``source`` in order. Without ``kind``: by the suffix of ``name``, else by its first line.
+
+    Raises ConfigError for what is not text, RedactionError (with the line) for what cannot be redacted.
+    """
+    lines = _lines(source, name)
+    head: list[bytes] = []
+    for line in lines:
+        head.append(line)
+        if line.strip():
+            break
+    said = kind or _SUFFIXES.get(PurePath(name).suffix.lower())
+    kind = said or _guess(head)
+    rest = chain(head, lines)
+    if kind == "jsonl":
+        yield from _json_lines(rest, known)
+    elif kind == "json":
+        yield from _whole_json(rest, name, known, sure=said is not None)
+    else:
+        yield from _texts(rest, known)
+
+
+def _lines(source: BinaryIO, name: str) -> Iterator[bytes]:
+    number = 0
+    while line := source.readline(MAX_PIECE + 1):
+        number += 1
+        if b"\x00" in line:
+            raise ConfigError(f"{name} is not text (line {number} holds NUL bytes): give UTF-8 text or JSON.")
+        if len(line) > MAX_PIECE:
+            raise RedactionError(f"Line {number} has more than {MAX_PIECE >> 20} MiB; give shorter lines.")
+        yield line
+
+
+def _guess(head: list[bytes]) -> Kind:
+    """A first line that is a whole object or list begins JSON lines; one that only opens it, JSON."""
+    first = _decode(head[-1]).lstrip(_BOM).strip() if head else ""
+    if first not in ("{", "[") and first[:1] + first[1:].lstrip()[:1] not in _BEGINNINGS:
+        return "text"
+    try:
+        json.loads(first)
+    except (ValueError, RecursionError):
+        return "json"
+    return "jsonl"
+
+
+def _json_lines(lines: Iterable[bytes], known: Known) -> Iterator[Piece]:
+    for number, line in enumerate(lines, start=1):
+        text = _decode(line)
+        if not text.strip():
+            yield Piece(number, line, Redacted(text))
+            continue
+        try:
+            yield _piece(number, text, known)
+        except RedactionError as error:
+            raise RedactionError(f"Line {number} was not written: {error}") from None
+
+
+def _whole_json(lines: Iterable[bytes], name: str, known: Known, *, sure: bool) -> Iterator[Piece]:
+    """A JSON file. Where that was only a guess (not ``sure``), it may be text after all."""
+    parts, size = [], 0
+    for line in lines:
+        parts.append(line)
+        size += len(line)
+        if size > MAX_PIECE:
+            break
+    if size > MAX_PIECE and sure:
+        raise RedactionError(
+            f"{name} has more than {MAX_PIECE >> 20} MiB and JSON is read whole: give JSON lines instead."
+        )
+    text = _decode(b"".join(parts)) if size <= MAX_PIECE else ""
+    if text and not text.strip():
+        yield Piece(1, _encode(text), Redacted(text))
+        return
+    piece = _piece(1, text, known) if text else None
+    if piece is not None and (sure or not piece.broken):
+        yield piece
+    else:
+        yield from _texts(chain(parts, lines), known)
+
+
+def _piece(number: int, text: str, known: Known) -> Piece:
+    """One JSON text; as plain text where it is not JSON."""
+    mark = _BOM if text.startswith(_BOM) else ""
+    bare = text.removeprefix(mark)
+    try:
+        document = json.loads(bare, object_pairs_hook=_unique, parse_float=_finite)
+    except RecursionError:
+        raise RedactionError("The document nests too deep to be read; flatten it.") from None
+    except ValueError:
+        redacted = _redact_text(text, known)
+        return Piece(number, _encode(redacted.document), redacted, True, _leaves(redacted))
+    redacted = _redact_document(document, known)
+    if not redacted.changed:
+        return Piece(number, _encode(text), redacted)
+    written = mark + _like(bare, redacted.document)
+    return Piece(number, _encode(written), redacted, leaves=_leaves(redacted))
+
+
+def _redact_text(text: str, known: Known) -> Redacted:
+    """Text that no parser reads. In broken JSON or a log line a secret may be written with escaped letters
+    (``\\u0067``): where more is found with these as letters, that is what comes out."""
+    as_is = redact(text, known=known)
+    first, *others = text.split("\\u00")
+    if not others:
+        return as_is
+    letters = [first]
+    for other in others:
+        code = other[:2]
+        letter = chr(int(code, 16)) if len(code) == 2 and set(code) <= _HEX else ""
+        plain = letter and " " <= letter <= "~" and letter not in '"\\'
+        letters.append(letter + other[2:] if plain else "\\u00" + other)
+    unescaped = redact("".join(letters), known=known)
+    return unescaped if sum(unescaped.counts.values()) > sum(as_is.counts.values()) else as_is
+
+
+def _redact_document(document: Any, known: Known) -> Redacted:
+    """Any JSON value; token ids go with the text that they stand for."""
+    if isinstance(document, dict) and isinstance(document.get("turns"), list):
+        return redact_trajectory(document, known=known)
+    if not isinstance(document, (dict, list)):
+        inner = redact([document], known=known)
+        touched = {path[1:] for path in inner.touched}
+        return Redacted(inner.document[0], inner.counts, touched, inner._book)
+    redacted = redact(document, known=known)
+    if redacted.changed:
+        void_tokens(redacted.document)
+    return redacted
+
+
+def _texts(lines: Iterable[bytes], known: Known) -> Iterator[Piece]:
+    waiting, size, number, enough = [], 0, 0, TEXT_PIECE
+    for line in lines:
+        waiting.append(_decode(line))
+        size += len(waiting[-1])
+        if size < enough:
+            continue
+        text = "".join(waiting)
+        cut = _cut(text)
+        if cut == 0 and enough == TEXT_PIECE:
+            waiting, enough = [text], 2 * TEXT_PIECE  # the rest of the key is still to come
+            continue
+        number += 1
+        cut = cut or len(text)
+        yield _text_piece(number, text[:cut], known)
+        waiting, size, enough = [text[cut:]], len(text) - cut, TEXT_PIECE
+    rest = "".join(waiting)
+    if rest:
+        yield _text_piece(number + 1, rest, known)
+
+
+def _cut(text: str) -> int:
+    """Where a piece of text may end: after an empty line if there is one near the end, never within a key
+    in PEM form; 0 where such a key takes all."""
+    end = len(text)
+    begun = text.rfind("-----BEGIN ")
+    if begun >= 0 and text.find("-----END ", begun) < 0:
+        end = text.rfind("\n", 0, begun) + 1
+    gap = text.rfind("\n\n", 0, end)
+    return gap + 2 if gap > end * 3 // 4 else end
+
+
+def _text_piece(number: int, text: str, known: Known) -> Piece:
+    redacted = _redact_text(text, known)
+    return Piece(number, _encode(redacted.document), redacted, leaves=_leaves(redacted))
+
+
+def _leaves(redacted: Redacted) -> list[tuple[str, dict[str, int]]]:
+    found = []
+    for path in sorted(redacted.touched, key=lambda steps: [str(step) for step in steps]):
+        value: Any = redacted.document
+        for step in path:
+            value = value[step]
+        texts = [value] if isinstance(value, str) else []
+        if path and isinstance(path[-1], str):
+            texts.append(path[-1])
+        kinds = sum((placeholders.count(_encode(text)) for text in texts), start=placeholders.count(b""))
+        found.append((_pointer(path), dict(sorted(kinds.items()))))
+    return found
+
+
+def _pointer(path: tuple[str | int, ...]) -> str:
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+
+
+def _like(text: str, document: Any) -> str:
+    """``document`` as JSON in the style of ``text``: indent, spaces, escapes, white space around it."""
+    body = text.strip(_SPACE)
+    left = text[: len(text) - len(text.lstrip(_SPACE))]
+    right = text[len(text.rstrip(_SPACE)) :]
+    indent = _indent(body)
+    spaced = indent is not None or '": ' in body
+    separators = (", " if spaced and indent is None else ",", ": " if spaced else ":")
+    written = json.dumps(document, indent=indent, separators=separators, ensure_ascii=body.isascii())
+    return left + written.replace("\n", "\r\n" if "\r\n" in body else "\n") + right
+
+
+def _indent(body: str) -> str | None:
+    _, newline, rest = body.partition("\n")
+    return rest[: len(rest) - len(rest.lstrip(" \t"))] if newline else None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("the same key twice: one of its values would be lost")
+    return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a number that JSON could not be written with again")
+    return number
+
+
+def _decode(data: bytes) -> str:
+    """Bytes that are not UTF-8 are kept through redaction and come out as they were."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _encode(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a character, escaped in JSON: only JSON escapes can write it
+        return text.encode("utf-8", "backslashreplace")

@@ -1,0 +1,187 @@
+"""``onward redact``: redacts a file or standard input, and prints the rules. Needs no service, no settings.
+
+Only redacted bytes go to standard output; counts, notes and reports go to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, TextIO
+
+import typer
+from rich.console import Console
+from rich.progress import wrap_file
+from rich.table import Table
+
+from onward.capture.files import KINDS, Kind, Piece, pieces
+from onward.capture.redaction import POLICY_VERSION, Known, table
+from onward.cli import app
+from onward.errors import ConfigError
+
+PROGRESS_FROM = 4 << 20
+"""Bytes from which a file gets a progress bar, when a person is watching."""
+_BROKEN_SHOWN = 5
+
+
+@app.command()
+def redact(
+    source: Annotated[
+        str, typer.Argument(metavar="[FILE|-|rules]", help="A file, '-' for standard input, or 'rules'.")
+    ] = "-",
+    kind: Annotated[
+        str | None, typer.Option("--format", help="json, jsonl or text. Default: by name, else by content.")
+    ] = None,
+    known: Annotated[
+        Path | None, typer.Option(help="File with secrets of your own, one a line; they are replaced too.")
+    ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="On standard error: what was replaced where, never a value.")
+    ] = False,
+    report_to: Annotated[Path | None, typer.Option(help="The report goes to this file.")] = None,
+    tenant_key: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="ONWARD_TENANT_KEY_FILE",
+            help="File with a key of 16 bytes or more: the report gets tags that are equal for equal values.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With 'rules': as JSON.")] = False,
+) -> None:
+    """Print FILE without secrets and personal data. JSON lines are redacted each by itself.
+
+    'onward redact rules' prints what is recognised (a file of that name: ./rules). Exit code 1: all was
+    redacted, but something that should have been JSON was not and was taken as text. Exit code 2: a
+    sentence says why nothing, or nothing further, was written.
+    """
+    if source == "rules":
+        _print_rules(as_json)
+        return
+    if kind is not None and kind not in KINDS:
+        raise ConfigError(f"--format is {kind!r}: expected one of {', '.join(KINDS)}.")
+    secrets = _known(known)
+    key = _bytes_of(tenant_key) if tenant_key else None
+    with _opened(source) as (stream, name), _report(report, report_to) as out:
+        broken = _run(pieces(stream, name, _kind(kind), secrets), out, key)
+    if broken:
+        raise typer.Exit(1)
+
+
+def _run(found: Iterator[Piece], report: TextIO | None, key: bytes | None) -> list[int]:
+    """Write every piece; the numbers of those that were not JSON."""
+    counts: Counter[str] = Counter()
+    broken: list[int] = []
+    try:
+        for piece in found:
+            _write(piece.output)
+            counts.update(piece.redacted.counts)
+            if piece.broken:
+                broken.append(piece.number)
+            if report is not None and piece.redacted.changed:
+                report.write(json.dumps(_report_of(piece, key)) + "\n")
+        _flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing to flush into at exit
+        raise typer.Exit(1) from None
+    if broken:
+        shown = ", ".join(map(str, broken[:_BROKEN_SHOWN])) + (" …" if len(broken) > _BROKEN_SHOWN else "")
+        typer.echo(f"Not JSON, so redacted as text: {len(broken)} (line {shown}).", err=True)
+    typer.echo(_summary(counts), err=True)
+    return broken
+
+
+def _summary(counts: Counter[str]) -> str:
+    if not counts:
+        return "Nothing was redacted."
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
+    return f"{counts.total()} redacted: {kinds}."
+
+
+def _report_of(piece: Piece, key: bytes | None) -> dict[str, Any]:
+    leaves = [{"at": place, "kinds": kinds} for place, kinds in piece.leaves]
+    return {"line": piece.number, **piece.redacted.report(key), "leaves": leaves}
+
+
+def _print_rules(as_json: bool) -> None:
+    rows = table()
+    if as_json:
+        names = ("kind", "layer", "what", "examples")
+        rules = [dict(zip(names, row, strict=True)) for row in rows]
+        typer.echo(json.dumps({"policy_version": POLICY_VERSION, "rules": rules}, indent=1))
+        return
+    shown = Table(title=f"Policy version {POLICY_VERSION}", title_justify="left")
+    for name in ("kind", "layer", "recognised by", "examples"):
+        shown.add_column(name, justify="right" if name in ("layer", "examples") else "left")
+    for kind, layer, what, examples in rows:
+        shown.add_row(kind, str(layer), what, str(examples))
+    Console().print(shown)
+
+
+@contextlib.contextmanager
+def _opened(source: str) -> Iterator[tuple[BinaryIO, str]]:
+    if source == "-":
+        yield sys.stdin.buffer, "standard input"
+        return
+    path = Path(source)
+    try:
+        size = path.stat().st_size
+        file = path.open("rb")
+    except OSError as error:
+        raise ConfigError(f"{source} cannot be read: {error.strerror}.") from None
+    with file:
+        if size < PROGRESS_FROM or not sys.stderr.isatty():
+            yield file, source
+            return
+        with wrap_file(file, size, description=path.name, console=Console(stderr=True)) as watched:
+            yield watched, source
+
+
+@contextlib.contextmanager
+def _report(wanted: bool, to: Path | None) -> Iterator[TextIO | None]:
+    if to is None:
+        yield sys.stderr if wanted else None
+        return
+    try:
+        file = to.open("w", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{to} cannot be written: {error.strerror}.") from None
+    with file:
+        yield file
+
+
+def _kind(given: str | None) -> Kind | None:
+    return next((kind for kind in KINDS if kind == given), None)
+
+
+def _known(path: Path | None) -> Known:
+    if path is None:
+        return Known()
+    try:
+        text = _bytes_of(path).decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text: give known secrets one a line.") from None
+    return Known(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes().strip()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _write(data: bytes) -> None:
+    binary = getattr(sys.stdout, "buffer", None)
+    if binary is not None:
+        binary.write(data)
+    else:  # a stream of text that stands in for standard output
+        sys.stdout.write(data.decode("utf-8", "replace"))
+
+
+def _flush() -> None:
+    sys.stdout.flush()
