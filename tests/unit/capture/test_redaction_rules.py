@@ -65,13 +65,13 @@ def test_a_negative_example_stays(text):
     assert redact(text).document == text
 
 
-@pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS.keys())
 @pytest.mark.parametrize("secret,kind", VENDOR_TOKENS)
-def test_a_vendor_token_is_found_in_every_context(secret, kind, context):
-    text = context.format(secret)
-    redacted = redact({"text": text})
-    assert redacted.document == {"text": context.format(f"<{kind}:1>")}
-    assert redacted.counts == {kind: 1}
+def test_a_vendor_token_is_found_in_every_context(secret, kind):
+    redacted = redact({name: context.format(secret) for name, context in CONTEXTS.items()})
+    assert redacted.document == {name: context.format(f"<{kind}:1>") for name, context in CONTEXTS.items()}
+    assert redacted.counts == {kind: len(CONTEXTS)}
+    for context in CONTEXTS.values():
+        assert redact(context.format(secret)).document == context.format(f"<{kind}:1>")
 
 
 @pytest.mark.parametrize("secret,kind", VENDOR_TOKENS)

@@ -96,7 +96,7 @@ def encoded_private(buffer: bytes, first: int, last: int) -> Span | None:
 def jwk(buffer: bytes, first: int, last: int) -> Span | None:
     """A member of an object that has a key type beside it."""
     around = buffer[max(0, first - _JWK_REACH) : last + _JWK_REACH]
-    return (first, last) if b'kty"' in around or b'kty\\"' in around else None
+    return (first, last) if b"kty" in around else None
 
 
 def jwt_header(buffer: bytes, first: int, last: int) -> Span | None:
@@ -112,10 +112,12 @@ def jwt_header(buffer: bytes, first: int, last: int) -> Span | None:
 def trim(buffer: bytes, first: int, last: int) -> Span | None:
     """Without white space and escaped line ends at both ends; None when nothing or a placeholder is left."""
     while first < last:
+        text = buffer[first : first + 16].lstrip(b"\\")
+        slashes = len(buffer[first : first + 16]) - len(text)
         if buffer[first] in b" \t\r\n":
             first += 1
-        elif buffer[first : first + 2] in (b"\\n", b"\\r"):
-            first += 2
+        elif slashes and text[:1] in (b"n", b"r"):
+            first += slashes + 1
         else:
             break
     while last > first:

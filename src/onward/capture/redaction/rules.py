@@ -8,12 +8,27 @@ from __future__ import annotations
 import hashlib
 import json
 
-from onward.capture.redaction import checks, names, personal, services, structure, values, vendors
+from onward.capture.redaction import (
+    assignments,
+    checks,
+    names,
+    personal,
+    services,
+    structure,
+    values,
+    vendors,
+)
 from onward.capture.redaction.rule import LAYERS, Check, Rule, Same
 
 ENGINE_VERSION = 2
 """Raise it when code, not data, changes what is redacted."""
-RULES: tuple[Rule, ...] = (*vendors.RULES, *services.RULES, *structure.RULES, *personal.RULES)
+RULES: tuple[Rule, ...] = (
+    *vendors.RULES,
+    *services.RULES,
+    *structure.RULES,
+    *assignments.RULES,
+    *personal.RULES,
+)
 CHECKS: dict[str, Check] = {**checks.CHECKS, **personal.CHECKS}
 SAME: dict[str, Same] = {rule.kind: rule.same for rule in RULES}
 

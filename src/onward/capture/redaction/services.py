@@ -35,10 +35,15 @@ CHAT = (
     ),
     Rule(
         "DISCORD_WEBHOOK",
-        r"discord(?:app)?\.com/api/(?:v[0-9]{1,2}/)?webhooks/[0-9]{15,21}/([A-Za-z0-9_-]{40,})",
+        r"discord(?:app)?\.com/api/(?:v[0-9]{1,2}/)?webhooks/([0-9]{15,21}/[A-Za-z0-9_-]{40,})",
         1,
         take="group",
-        positives=(("https://discord.com/api/" + "webhooks/112233445566778899/" + body(68), body(68)),),
+        positives=(
+            (
+                "https://discord.com/api/" + "webhooks/112233445566778899/" + body(68),
+                "112233445566778899/" + body(68),
+            ),
+        ),
     ),
     token(
         "DISCORD_TOKEN",

@@ -128,8 +128,13 @@ def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
         return None
     bare = (_LOOSE if loose else _STRICT).match(buffer, start, start + _WIDEST_BARE)
     end = bare.end() if bare else start
-    while end > start and buffer[end - 1] in b".,;:)}]!?":
-        end -= 1
+    while end > start:
+        if buffer[end - 1] in b".,;:)}]!?":
+            end -= 1
+        elif end - start > 4 and buffer[end - 2 : end] == b"**":  # bold in markdown
+            end -= 2
+        else:
+            break
     return Assigned(start, end, quoted=False) if end > start else None
 
 
