@@ -20,6 +20,7 @@ from pydantic import BaseModel, SecretStr
 from onward import config
 from onward.bus.streams import DAY, HOUR, MIB, STREAMS
 from onward.capture.redaction import RULES
+from onward.capture.redaction.rule import LAYERS
 from onward.config import SEED_VARIABLES, Settings
 from onward.contracts.subjects import TOPICS
 from onward.release.plan import TRANSITIONS as RELEASE_STATES
@@ -150,12 +151,11 @@ def releases_table() -> str:
 
 
 def rules_table() -> str:
-    words = {1: "a vendor's token", 2: "the text around it", 3: "personal data"}
-    kinds: dict[str, set[int]] = {}
+    kinds: dict[int, dict[str, None]] = {}
     for rule in RULES:
-        kinds.setdefault(rule.kind, set()).add(rule.layer)
-    rows = [(f"`{kind}`", " and ".join(words[n] for n in sorted(layers))) for kind, layers in kinds.items()]
-    return table(("kind of rule", "recognised by"), rows)
+        kinds.setdefault(rule.layer, {})[rule.kind] = None
+    rows = [(LAYERS[layer], ", ".join(f"`{kind}`" for kind in kinds[layer])) for layer in sorted(kinds)]
+    return table(("recognised by", "kinds"), rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
