@@ -223,7 +223,7 @@ async def test_one_retry_on_the_same_arm_and_an_error_outcome(world):
     world.engine.fail = lambda adapter, session: adapter == two and next(failures, False)
     answer = await world.ask(name)
     assert answer["onward"]["sampling"]["model_digest"] == two
-    assert [adapter for session, adapter in world.engine.calls if session == name] == [two, two]
+    assert [adapter for _, adapter in world.engine.calls[-2:]] == [two, two]
     (outcome,) = await world.outcomes()
     assert (outcome.session_id, outcome.arm, outcome.kind, outcome.value) == (name, "candidate", "error", 1.0)
     assert outcome.outcome_id == outcome_id(name, "r1", "error") and outcome.weight == 0.5

@@ -206,7 +206,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     )
     async with httpx.AsyncClient(
         base_url=arguments.gateway,
-        headers={"Authorization": f"Bearer {os.environ['ONWARD_API_KEY']}"},
+        headers={"Authorization": f"Bearer {os.environ['ONWARD_API_KEY']}", "Onward-Capture": "off"},
         timeout=120.0,
         limits=httpx.Limits(max_connections=arguments.width),
     ) as client:

@@ -18,6 +18,11 @@ from transformers import PreTrainedTokenizerBase
 from onward.errors import OnwardError
 
 Message = dict[str, Any]
+TOOL_RULES = (
+    'You can call tools. To call one, answer with one JSON object and nothing else: {"tool_name": name, '
+    '"tool_args": {arguments}}. To call several at once, answer with a list of such objects. Tools:'
+)
+"""How a model whose template knows no tools is told of them."""
 
 
 class Chat:
@@ -35,7 +40,9 @@ class Chat:
         pattern = "|".join(re.escape(text) for text in sorted(control, key=len, reverse=True))
         self._split = re.compile(f"({pattern})") if control else None
         self._plain = _without_control_tokens(tokenizer, set(control))
+        self.has_tool_template = False
         self.end_of_turn, self._end_text = self._find_end_of_turn()
+        self.has_tool_template = self._shows_tools()
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -44,10 +51,13 @@ class Chat:
         ids = {self.end_of_turn} | ({eos} if isinstance(eos, int) else set())
         return tuple(sorted(ids))
 
-    def render(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of ``messages`` followed by the opening of the assistant's turn."""
-        mark = self._mark(messages)
-        return self._encode(self._text(messages, mark, prompt=True), mark)
+    def render(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> list[int]:
+        """Ids of ``messages`` followed by the opening of the assistant's turn.
+
+        ``tools`` (schemas as in the chat API) are shown by the template, or in words where it knows no tools.
+        """
+        mark = self._mark([*messages, *tools])
+        return self._encode(self._text(messages, mark, prompt=True, tools=tools), mark)
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text (no message around it); a control string in it is ordinary characters."""
@@ -63,6 +73,7 @@ class Chat:
         previous_messages: Sequence[Message],
         new_messages: Sequence[Message],
         finished: bool,
+        tools: Sequence[Message] = (),
     ) -> list[int] | None:
         """Ids to append to ``previous_ids`` (a prompt and its completion) to reach ``new_messages``.
 
@@ -81,10 +92,10 @@ class Chat:
             return None
         if not self._tail_says(previous_ids, answer, finished):
             return None
-        mark = self._mark(new_messages)
-        before = self._text(previous_messages, mark, prompt=True)
-        upto = self._text(new_messages[: count + 1], mark, prompt=False)
-        whole = self._text(new_messages, mark, prompt=True)
+        mark = self._mark([*new_messages, *tools])
+        before = self._text(previous_messages, mark, prompt=True, tools=tools)
+        upto = self._text(new_messages[: count + 1], mark, prompt=False, tools=tools)
+        whole = self._text(new_messages, mark, prompt=True, tools=tools)
         cut = upto.rfind(self._end_text)
         if cut < len(before) or not upto.startswith(before):
             return None
@@ -131,10 +142,31 @@ class Chat:
             return [self._hide(item, mark) for item in value]
         return value
 
-    def _text(self, messages: Sequence[Message], mark: str, *, prompt: bool) -> str:
+    def _text(
+        self, messages: Sequence[Message], mark: str, *, prompt: bool, tools: Sequence[Message] = ()
+    ) -> str:
+        if not self.has_tool_template:
+            messages, tools = in_words(messages, tools), ()
         hidden = [{k: self._hide(v, mark) for k, v in message.items()} for message in messages]
-        rendered = self.tokenizer.apply_chat_template(hidden, tokenize=False, add_generation_prompt=prompt)
+        shown: dict[str, Any] = {"tools": [self._hide(tool, mark) for tool in tools]} if tools else {}
+        rendered = self.tokenizer.apply_chat_template(
+            hidden, tokenize=False, add_generation_prompt=prompt, **shown
+        )
         return str(rendered)
+
+    def _shows_tools(self) -> bool:
+        """Whether the template writes the name of a tool that it is given."""
+        function = {"name": "probe_tool_zq", "description": "d", "parameters": {"type": "object"}}
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": "A"}],
+                tools=[{"type": "function", "function": function}],
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+        except Exception:  # a template that cannot do with tools at all
+            return False
+        return "probe_tool_zq" in str(text)
 
     def _encode(self, text: str, mark: str) -> list[int]:
         """Control strings of the template become their ids; all else is encoded as plain characters."""
@@ -145,6 +177,54 @@ class Chat:
             elif piece:
                 ids += self._plain.encode(piece.replace(mark, ""), add_special_tokens=False).ids
         return ids
+
+
+class Text:
+    """The text of tokens that come one after the other, in pieces that never change again."""
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+        self._ids: list[int] = []
+        self._told = ""
+
+    def add(self, token_ids: Sequence[int]) -> str:
+        """What is new and settled. A character of which bytes are still to come waits for them."""
+        self._ids += token_ids
+        text = self._chat.text(self._ids)
+        while text.endswith("\ufffd"):
+            text = text[:-1]
+        if len(text) <= len(self._told) or not text.startswith(self._told):
+            return ""
+        new = text[len(self._told) :]
+        self._told = text
+        return new
+
+
+def in_words(messages: Sequence[Message], tools: Sequence[Message]) -> list[Message]:
+    """The conversation for a template without tools: schemas in the system text, calls as JSON texts."""
+    plain = [{"role": message["role"], "content": _content(message)} for message in messages]
+    if not tools:
+        return plain
+    lines = [TOOL_RULES]
+    for tool in tools:
+        function = tool["function"]
+        schema = json.dumps(function.get("parameters") or {}, ensure_ascii=False)
+        lines.append(f"- {function['name']}: {function.get('description') or ''} Arguments: {schema}")
+    rules = "\n".join(lines)
+    if plain and plain[0]["role"] == "system":
+        return [{"role": "system", "content": f"{plain[0]['content']}\n\n{rules}"}, *plain[1:]]
+    return [{"role": "system", "content": rules}, *plain]
+
+
+def _content(message: Message) -> str:
+    calls = message.get("tool_calls")
+    if not calls:
+        return str(message.get("content") or "")
+    items = [
+        {"tool_name": call["function"]["name"], "tool_args": call["function"]["arguments"]} for call in calls
+    ]
+    written = json.dumps(items[0] if len(items) == 1 else items, ensure_ascii=False)
+    return f"{message['content']}\n{written}" if message.get("content") else written
 
 
 def _without_control_tokens(tokenizer: PreTrainedTokenizerBase, control: set[str]) -> Tokenizer:

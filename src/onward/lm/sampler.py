@@ -124,6 +124,13 @@ class Sampler:
                 return True
         return False
 
+    def drawn(self, request_id: str) -> tuple[list[int], list[float]]:
+        """Tokens and log-probs of a running request so far; empty for one that waits or is over."""
+        for row in self._rows:
+            if row.request.request_id == request_id:
+                return row.token_ids, row.logprobs
+        return [], []
+
     @torch.inference_mode()
     def step(self) -> list[Sample]:
         """Admit waiting requests, decode one token for every running row, return what finished."""

@@ -1,17 +1,16 @@
 """The gateway: an OpenAI-compatible endpoint whose answers carry signed generation records.
 
-A call is served by the arm its session was assigned to, or it fails: a retry never moves to another
-arm, or a broken candidate would look healthy. Change the order of steps in ``_answer`` with care: the
-assignment must be durable before the caller sees an answer.
+The role's life, its HTTP surface, pause and drain. What one call is, is in ``calls.py``; what becomes of
+it as training data, in ``capture.py``. Know before changing: stopping ends the calls first, then records what
+they left open.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -21,13 +20,14 @@ from fastapi.responses import JSONResponse, Response
 from onward.capture import provenance
 from onward.clock import utc_text
 from onward.context import Context
-from onward.errors import BusError, EngineError
+from onward.errors import EngineError
 from onward.httpbase import (
     HttpError,
     Server,
     authorize,
     check_exposure,
     load_keys,
+    local_key,
     make_app,
     read_json,
     read_or_create_secret,
@@ -35,20 +35,23 @@ from onward.httpbase import (
 from onward.ids import check_id, is_id
 from onward.serving import openai
 from onward.serving.assignments import Assignments
+from onward.serving.calls import Call, Calls
+from onward.serving.capture import Capture
+from onward.serving.closing import parse_close
 from onward.serving.desired import DesiredState
-from onward.serving.engines import Engine, Generation, RequestRefusedError
+from onward.serving.engines import Engine
 from onward.serving.engines.local import EngineProcess
 from onward.serving.metrics import gateway_metrics
 from onward.serving.outcomes import Outcomes
+from onward.serving.recording import Recording
 from onward.serving.registry import AdapterRegistry
-from onward.serving.router import Arm, Assignment, Routes
+from onward.serving.router import Routes
 from onward.serving.session_ids import session_of
+from onward.serving.streaming import AnswerStream, while_connected
 from onward.telemetry import logs
 
 _log = logs.get("gateway")
 RETRY_AFTER_SECONDS = 1
-ENGINE_PATIENCE_SECONDS = 20.0
-"""How long the one retry waits for an engine that is being started again."""
 
 
 class Gateway:
@@ -85,6 +88,23 @@ class Gateway:
             lambda: self.state.routes,
             lost_after_seconds=settings.release.lost_after_seconds,
         )
+        self.calls = Calls(
+            clock=ctx.clock,
+            engine=engine,
+            state=self.state,
+            assignments=self.assignments,
+            outcomes=self.outcomes,
+            metrics=self._metrics,
+            signing_key=self._signing_key,
+        )
+        self.capture = Capture(
+            settings.capture,
+            self._make_recording,
+            clock=ctx.clock,
+            metrics=self._metrics,
+            user_key=self._signing_key,
+            on_answered=self.outcomes.answered,
+        )
         self._resume_at: datetime | None = None
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -95,11 +115,23 @@ class Gateway:
         )
         self._tasks: list[asyncio.Task[None]] = []
 
+    def _make_recording(self, on_error: Callable[[str, Exception], None]) -> Recording:
+        settings = self._ctx.settings
+        return Recording(
+            settings.data_dir / "outbox",
+            clock=self._clock,
+            objects=self._ctx.objects,
+            secrets=[local_key(settings.run_dir), self._signing_key.hex()],
+            opt_out=settings.capture.opt_out,
+            on_error=on_error,
+        )
+
     # Life.
 
     async def start(self) -> None:
         """Load what is desired, then answer. Raises PortBusyError, ConfigError."""
         await self.state.start()
+        await self.capture.start()
         await self.server.start()
         self._ctx.endpoints["gateway_url"] = self.server.url
         self._tasks = [
@@ -108,6 +140,8 @@ class Gateway:
                 ("desired", self.state.run()),
                 ("outcomes", self.outcomes.run()),
                 ("control", self._follow_control()),
+                ("capture", self.capture.run()),
+                ("outbox", self.capture.deliver(self._ctx.bus)),
             )
         ]
         self._ctx.ready["gateway"] = True
@@ -118,6 +152,7 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.capture.stop()
         await self.state.withdraw()
 
     async def wait(self) -> None:
@@ -177,6 +212,11 @@ class Gateway:
         async def chat_completions(request: Request) -> Response:
             return await self._chat(request)
 
+        @app.post("/sessions/{name}/close")
+        @app.post("/v1/sessions/{name}/close")
+        async def close_session(name: str, request: Request) -> dict[str, Any]:
+            return await self._close_session(name, request)
+
         @app.get("/v1/models")
         async def models(request: Request) -> dict[str, Any]:
             authorize(request, "chat")
@@ -206,165 +246,43 @@ class Gateway:
                 headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
             )
         chat = openai.parse_chat(await read_json(request))
-        session_id = session_of(request, chat, caller)
-        async with self._counted():
-            answer, engine_seconds = await self._answer(chat, session_id)
+        asked = self.capture.ask(request.headers, caller, chat, session_of(request, chat, caller))
+        call = Call(chat, asked.session_id, asked.scope, asked.messages, asked.trajectory_id)
+        leave = self._enter()
         if chat.stream:
-            response: Response = Response(openai.chunks(answer), media_type="text/event-stream")
-        else:
-            response = JSONResponse(answer)
+            stream = AnswerStream(self.calls, self.capture, call, asked, self._clock, leave)
+            return await stream.response(request)
+        try:
+            answer, text, engine_seconds = await while_connected(request, self.calls.answer(call))
+            self.capture.answered(asked, answer, text)
+        finally:
+            self.capture.gave_up(asked)
+            leave()
+        response = JSONResponse(answer)
         self._metrics.seconds.observe(max(0.0, self._clock.monotonic() - started - engine_seconds))
         return response
 
-    @contextlib.asynccontextmanager
-    async def _counted(self) -> AsyncIterator[None]:
+    async def _close_session(self, name: str, request: Request) -> dict[str, Any]:
+        caller = authorize(request, "chat")
+        outcome, feedback = parse_close(await read_json(request) if await request.body() else {})
+        owner = None if "admin" in caller.scopes else caller.key_hash
+        closed = await self.capture.close(name, owner, outcome, feedback)
+        return {"session_id": closed[0]["session_id"], "closed": closed}
+
+    def _enter(self) -> Callable[[], None]:
+        """Count a running call; the function that is returned ends it, once."""
         self._in_flight += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._idle.set()
+        running = [True]
 
-    # One call.
+        def leave() -> None:
+            if running:
+                running.clear()
+                self._in_flight -= 1
+                if not self._in_flight:
+                    self._idle.set()
 
-    async def _answer(self, chat: openai.ChatRequest, session_id: str) -> tuple[dict[str, Any], float]:
-        routes = self.state.serving()
-        arm, assignment, writing = await self._route(chat.model, routes, session_id)
-        try:
-            generation, seconds = await self._generate(chat, session_id, arm, assignment)
-        except BaseException:
-            if writing is not None:
-                await asyncio.gather(writing, return_exceptions=True)
-            raise
-        if writing is not None:
-            recorded = await self._recorded(writing)
-            if recorded is None:  # what nobody can count must not come from a candidate
-                assignment = None
-                if arm != routes.current:
-                    arm = routes.current
-                    generation, more = await self._generate(chat, session_id, arm, assignment)
-                    seconds += more
-            elif recorded.arm != arm.arm:  # another gateway was first: its record counts
-                assignment, arm = recorded, routes.arm(recorded.arm)
-                generation, more = await self._generate(chat, session_id, arm, assignment)
-                seconds += more
-            else:
-                assignment = recorded
-        if assignment is not None:
-            self.outcomes.opened(assignment)
-        return self._completion(generation, session_id, arm, assignment, routes), seconds
-
-    async def _route(
-        self, model: str, routes: Routes, session_id: str
-    ) -> tuple[Arm, Assignment | None, asyncio.Task[Assignment] | None]:
-        """The arm for this call. A call for a model id by name is not part of any release."""
-        if model != openai.ROUTED:
-            for arm in routes.arms:
-                if arm.model_id == model:
-                    return arm, None, None
-            served = ", ".join(arm.model_id for arm in routes.arms)
-            raise HttpError(
-                404,
-                f"Model {model[:64]!r} is not served: use {openai.ROUTED!r}, which follows releases, "
-                f"or one of {served}.",
-                type="not_found_error",
-                param="model",
-            )
-        if not routes.open:
-            return routes.current, None, None
-        known = self.assignments.known(routes, session_id)
-        if known is not None:
-            return routes.arm(known.arm), known, None
-        try:
-            assignment, writing = await self.assignments.begin(routes, session_id)
-        except BusError:
-            self._metrics.unassigned.inc()
-            return routes.current, None, None
-        return routes.arm(assignment.arm), assignment, writing
-
-    async def _recorded(self, writing: asyncio.Task[Assignment]) -> Assignment | None:
-        try:
-            return await writing
-        except BusError:
-            self._metrics.unassigned.inc()
-            return None
-
-    async def _generate(
-        self, chat: openai.ChatRequest, session_id: str, arm: Arm, assignment: Assignment | None
-    ) -> tuple[Generation, float]:
-        """The answer of this arm and the seconds its engine took. One retry, on the same arm."""
-        started = self._clock.monotonic()
-        self.state.in_flight[arm.adapter_digest] += 1
-        try:
-            for attempt in (1, 2):
-                try:
-                    generation = await self._engine.generate(
-                        chat.messages,
-                        session_id=session_id,
-                        adapter=arm.adapter_digest,
-                        temperature=chat.temperature,
-                        top_p=chat.top_p,
-                        top_k=chat.top_k,
-                        max_tokens=chat.max_tokens,
-                        seed=chat.seed,
-                    )
-                    self._metrics.attempts.labels(arm=arm.arm, result="ok").inc()
-                    return generation, self._clock.monotonic() - started
-                except RequestRefusedError as error:
-                    self._metrics.attempts.labels(arm=arm.arm, result="refused").inc()
-                    raise HttpError(400, str(error), param="messages") from None
-                except EngineError as error:
-                    self._metrics.attempts.labels(arm=arm.arm, result="error").inc()
-                    await self._engine_failed(assignment, error)
-                    if attempt == 2 or not await self._engine_is_back():
-                        raise HttpError(503, str(error), type="engine_error") from None
-            raise AssertionError("unreachable")
-        finally:
-            self.state.in_flight[arm.adapter_digest] -= 1
-
-    async def _engine_failed(self, assignment: Assignment | None, error: EngineError) -> None:
-        _log.warning("engine failed", reason=str(error), arm=assignment.arm if assignment else None)
-        if assignment is not None:
-            try:
-                self.outcomes.opened(assignment)
-                await self.outcomes.failed(assignment)
-            except BusError:
-                _log.error("error outcome not published", release_id=assignment.release_id)
-
-    async def _engine_is_back(self) -> bool:
-        until = self._clock.monotonic() + ENGINE_PATIENCE_SECONDS
-        while True:
-            try:
-                await self._engine.health()
-                return True
-            except EngineError:
-                if self._clock.monotonic() >= until:
-                    return False
-                await self._clock.sleep(0.25)
-
-    def _completion(
-        self,
-        generation: Generation,
-        session_id: str,
-        arm: Arm,
-        assignment: Assignment | None,
-        routes: Routes,
-    ) -> dict[str, Any]:
-        sampling = dict(generation.sampling)
-        sampling["signature"] = provenance.sign(sampling, self._signing_key)
-        release = None
-        if assignment is not None:
-            release = {"release_id": assignment.release_id, "arm": arm.arm, "weight": assignment.weight}
-        onward = {
-            "session_id": session_id,
-            "generation_id": sampling["generation_id"],
-            "release": release,
-            "model_id": arm.model_id,
-            "sampling": sampling,
-        }
-        return openai.completion(generation, onward, int(self._clock.now().timestamp()))
+        return leave
 
     def _on_switch(self, routes: Routes) -> None:
         self._metrics.model_traffic.clear()

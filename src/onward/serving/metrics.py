@@ -33,6 +33,18 @@ class GatewayMetrics:
             "Calls served by current because no record could be made",
             registry=registry,
         )
+        self.captured = Counter(
+            "onward_gateway_captured",
+            "Trajectories of calls that the gateway recorded, by what closed them",
+            ["closed"],
+            registry=registry,
+        )
+        self.capture_errors = Counter(
+            "onward_gateway_capture_errors",
+            "Steps of capture that failed; the answers went out all the same",
+            ["step"],
+            registry=registry,
+        )
 
 
 def gateway_metrics(metrics: Metrics) -> GatewayMetrics:

@@ -1,4 +1,4 @@
-"""The OpenAI shapes: a chat request in, a completion (or its SSE chunks) out. Pure.
+"""The OpenAI shapes: a chat request in, a completion out (``sse.py`` has its stream). Pure.
 
 What cannot be done exactly is refused with the parameter's name, never ignored: an agent that asked
 for a stop sequence and did not get it would be hard to understand.
@@ -6,17 +6,18 @@ for a stop sequence and did not get it would be hard to understand.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from onward.httpbase import HttpError
 from onward.serving.engines import Generation
+from onward.serving.tools import Said, check_choice, check_tools
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MAX_MESSAGES = 2000
-_REFUSED = ("stop", "tools", "functions", "tool_choice", "function_call", "logit_bias", "modalities", "audio")
-_ZERO = ("frequency_penalty", "presence_penalty")
+_REFUSED = ("stop", "functions", "function_call", "logit_bias", "audio", "prediction", "web_search_options")
+_NOT_ASKED = (None, [], {}, "auto", "none")
+_ZERO = ("frequency_penalty", "presence_penalty", "top_logprobs")
 ROUTED = "onward"
 """The model name that follows releases; any other name must be a model id that is served now."""
 
@@ -24,7 +25,8 @@ ROUTED = "onward"
 @dataclass(frozen=True)
 class ChatRequest:
     model: str
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
+    """``role`` and ``content``; an assistant's ``tool_calls`` and a tool's ``tool_call_id`` where given."""
     temperature: float
     top_p: float
     top_k: int | None
@@ -32,6 +34,12 @@ class ChatRequest:
     seed: int | None
     stream: bool
     user: str | None
+    tools: list[dict[str, Any]]
+    calls_tools: bool
+    """False: an answer is text, whatever it looks like (no tools, or ``tool_choice`` "none")."""
+    parallel: bool
+    include_usage: bool
+    """A stream ends with a chunk that holds the usage."""
 
     @property
     def first_user_message(self) -> str:
@@ -40,17 +48,10 @@ class ChatRequest:
 
 def parse_chat(document: dict[str, Any]) -> ChatRequest:
     """Raises HttpError 400 that names the parameter."""
-    for name in _REFUSED:
-        if document.get(name) not in (None, [], {}, "auto", "none"):
-            raise _bad(f"{name!r} is not supported by this engine: leave it out.", name)
-    for name in _ZERO:
-        if document.get(name) not in (None, 0, 0.0):
-            raise _bad(f"{name!r} is not supported by this engine: leave it out or give 0.", name)
-    if document.get("n") not in (None, 1):
-        raise _bad("'n' must be 1: make several calls for several answers.", "n")
-    if (document.get("response_format") or {"type": "text"}) != {"type": "text"}:
-        raise _bad("'response_format' other than text is not supported: leave it out.", "response_format")
-    limit = document.get("max_completion_tokens", document.get("max_tokens"))
+    _refuse(document)
+    limit = document.get("max_completion_tokens")
+    limit = document.get("max_tokens") if limit is None else limit
+    tools = check_tools(document.get("tools"))
     model = document.get("model") or ROUTED
     user = document.get("user")
     if not isinstance(model, str) or not (user is None or isinstance(user, str)):
@@ -63,12 +64,38 @@ def parse_chat(document: dict[str, Any]) -> ChatRequest:
         top_k=_whole("top_k", document.get("top_k"), 1),
         max_tokens=_whole("max_tokens", limit, 1),
         seed=_whole("seed", document.get("seed"), 0),
-        stream=document.get("stream") is True,
+        stream=_flag(document, "stream", False),
         user=user or None,
+        tools=tools,
+        calls_tools=check_choice(document.get("tool_choice"), tools),
+        parallel=_flag(document, "parallel_tool_calls", True),
+        include_usage=_flag(document.get("stream_options") or {}, "include_usage", False),
     )
 
 
-def _messages(given: Any) -> list[dict[str, str]]:
+def _refuse(document: dict[str, Any]) -> None:
+    for name in _REFUSED:
+        if document.get(name) not in _NOT_ASKED:
+            raise _bad(f"{name!r} is not supported by this engine: leave it out.", name)
+    for name in _ZERO:
+        if document.get(name) not in (None, 0, 0.0):
+            raise _bad(f"{name!r} is not supported by this engine: leave it out or give 0.", name)
+    if document.get("n") not in (None, 1):
+        raise _bad("'n' must be 1: make several calls for several answers.", "n")
+    if document.get("logprobs"):
+        raise _bad(
+            "'logprobs' is not supported in this form: every answer has the exact ones in onward.sampling.",
+            "logprobs",
+        )
+    if (document.get("response_format") or {"type": "text"}) != {"type": "text"}:
+        raise _bad("'response_format' other than text is not supported: leave it out.", "response_format")
+    if document.get("modalities") not in (None, ["text"]):
+        raise _bad("'modalities' other than text are not supported: leave it out.", "modalities")
+    if not isinstance(document.get("stream_options") or {}, dict):
+        raise _bad("'stream_options' must be an object.", "stream_options")
+
+
+def _messages(given: Any) -> list[dict[str, Any]]:
     if not isinstance(given, list) or not given or len(given) > MAX_MESSAGES:
         raise _bad(f"'messages' must be a list of 1 to {MAX_MESSAGES} messages.", "messages")
     messages = []
@@ -76,10 +103,40 @@ def _messages(given: Any) -> list[dict[str, str]]:
         where = f"messages[{index}]"
         if not isinstance(message, dict) or message.get("role") not in ROLES:
             raise _bad(f"{where} must have a role: system, user, assistant or tool.", where)
-        if message.get("tool_calls"):
-            raise _bad(f"{where}.tool_calls is not supported: write the call into the content.", where)
-        messages.append({"role": ROLES[message["role"]], "content": _text(message.get("content"), where)})
+        calls = _calls(message.get("tool_calls"), where) if message["role"] == "assistant" else []
+        content = message.get("content")
+        text = "" if calls and content is None else _text(content, where)
+        kept: dict[str, Any] = {"role": ROLES[message["role"]], "content": text}
+        if calls:
+            kept["tool_calls"] = calls
+        if message["role"] == "tool" and isinstance(message.get("tool_call_id"), str):
+            kept["tool_call_id"] = message["tool_call_id"]
+        messages.append(kept)
     return messages
+
+
+def _calls(given: Any, where: str) -> list[dict[str, Any]]:
+    if given is None:
+        return []
+    place = f"{where}.tool_calls"
+    if not isinstance(given, list):
+        raise _bad(f"{place} must be a list.", place)
+    calls = []
+    for call in given:
+        function = call.get("function") if isinstance(call, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        arguments = function.get("arguments") if isinstance(function, dict) else None
+        if not isinstance(name, str) or not isinstance(arguments, str):
+            raise _bad(f"{place} must hold functions with a name and arguments as JSON text.", place)
+        _encodable(name + arguments, place)
+        calls.append(
+            {
+                "id": str(call.get("id") or ""),
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+        )
+    return calls
 
 
 def _text(content: Any, where: str) -> str:
@@ -92,11 +149,24 @@ def _text(content: Any, where: str) -> str:
         text = "".join(part["text"] for part in content)
     else:
         raise _bad(f"{where}.content must be text or a list of text parts.", f"{where}.content")
+    return _encodable(text, f"{where}.content")
+
+
+def _encodable(text: str, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _bad(f"{where}.content holds half of a surrogate pair.", f"{where}.content") from None
+        raise _bad(f"{where} holds half of a surrogate pair.", where) from None
     return text
+
+
+def _flag(document: dict[str, Any], name: str, default: bool) -> bool:
+    value = document.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise _bad(f"{name!r} must be true or false.", name)
+    return value
 
 
 def _number(document: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
@@ -120,44 +190,19 @@ def _bad(message: str, param: str) -> HttpError:
     return HttpError(400, message, param=param)
 
 
-def completion(generation: Generation, onward: dict[str, Any], created: int) -> dict[str, Any]:
+def completion(generation: Generation, said: Said, onward: dict[str, Any], created: int) -> dict[str, Any]:
     """The answer to a chat request; ``onward`` is our own part of it."""
+    message: dict[str, Any] = {"role": "assistant", "content": said.content}
+    reason = generation.sampling["finish_reason"]
+    if said.calls:
+        message["tool_calls"] = [call.document() for call in said.calls]
+        reason = "tool_calls"
     return {
         "id": f"chatcmpl-{generation.sampling['generation_id']}",
         "object": "chat.completion",
         "created": created,
         "model": onward["model_id"],
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": generation.text},
-                "finish_reason": generation.sampling["finish_reason"],
-                "logprobs": None,
-            }
-        ],
+        "choices": [{"index": 0, "message": message, "finish_reason": reason, "logprobs": None}],
         "usage": generation.usage,
         "onward": onward,
     }
-
-
-def chunks(answer: dict[str, Any]) -> bytes:
-    """The same answer as server-sent events: role, content, end, [DONE]."""
-    head = {name: answer[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
-    choice = answer["choices"][0]
-    parts: list[dict[str, Any]] = [
-        {**head, "choices": [{"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}]},
-        {
-            **head,
-            "choices": [
-                {"index": 0, "delta": {"content": choice["message"]["content"]}, "finish_reason": None}
-            ],
-        },
-        {
-            **head,
-            "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}],
-            "usage": answer["usage"],
-            "onward": answer["onward"],
-        },
-    ]
-    events = "".join(f"data: {json.dumps(part, ensure_ascii=False)}\n\n" for part in parts)
-    return (events + "data: [DONE]\n\n").encode()

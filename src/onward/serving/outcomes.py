@@ -35,6 +35,8 @@ REWARDS_STREAM = "RL_REWARDS"
 OUTCOMES_STREAM = "RL_OUTCOMES"
 RELEASES_KEPT = 8
 Kind = Literal["error", "reward", "lost"]
+_COUNTED = ("error", "reward", "lost", "feedback", "unknown")
+"""With one of these a session owes no outcome any more."""
 
 
 class Outcomes:
@@ -69,6 +71,13 @@ class Outcomes:
     async def failed(self, assignment: Assignment) -> None:
         """The engine failed for this session."""
         await self._publish(assignment, "error", 1.0)
+
+    def answered(self, session_id: str) -> None:
+        """A task of this session ended with an answer that nobody judged: it is not lost, its worth is
+        unknown. Known to this process alone, as is a reward without an outcome."""
+        self._follow_release()
+        if self._release is not None:
+            self._note(self._release, session_id, "unknown")
 
     async def run(self) -> None:
         """Consume rewards, follow the outcome stream, sweep for lost sessions; until cancelled."""
@@ -263,7 +272,7 @@ class Outcomes:
 
     def _has_any(self, assignment: Assignment) -> bool:
         known = self._known(assignment.release_id)
-        return any((assignment.session_id, kind) in known for kind in ("error", "reward", "lost", "feedback"))
+        return any((assignment.session_id, kind) in known for kind in _COUNTED)
 
     def _follow_release(self) -> None:
         routes = self._routes()

@@ -1,12 +1,14 @@
 """Which session a call belongs to: the unit that a release is judged by.
 
 Know before changing: the same caller must get the same id for every call of one piece of work, or its
-calls are assigned to arms one by one.
+calls are assigned to arms one by one. That holds on every gateway and after a restart, so the id follows from
+the request alone.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from fastapi import Request
 
@@ -15,14 +17,21 @@ from onward.ids import check_id, is_id
 from onward.serving import openai
 
 
-def session_of(request: Request, chat: openai.ChatRequest, caller: Caller) -> str:
+@dataclass(frozen=True)
+class Session:
+    id: str
+    is_named: bool
+    """Whether the client said which session this is."""
+
+
+def session_of(request: Request, chat: openai.ChatRequest, caller: Caller) -> Session:
     """Header ``Onward-Session``, else ``user``, else a hash of API key and first user message."""
     header = request.headers.get("onward-session")
     if header:
-        return check_id(header, "The header Onward-Session")
+        return Session(check_id(header, "The header Onward-Session"), True)
     if chat.user is not None:
-        return chat.user if is_id(chat.user) else "u-" + _short_hash(chat.user)
-    return "h-" + _short_hash(f"{caller.key_hash}\x1f{chat.first_user_message}")
+        return Session(chat.user if is_id(chat.user) else "u-" + _short_hash(chat.user), True)
+    return Session("h-" + _short_hash(f"{caller.key_hash}\x1f{chat.first_user_message}"), False)
 
 
 def _short_hash(text: str) -> str:

@@ -1,12 +1,10 @@
-import json
-
 import pytest
 
 from onward.httpbase import HttpError
 from onward.serving import openai
-from onward.serving.engines import Generation
 
 MESSAGES = [{"role": "user", "content": "hi"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 
 def test_defaults_are_those_of_the_api():
@@ -33,8 +31,23 @@ def test_text_parts_are_joined_and_developer_is_system():
     ("change", "param"),
     [
         ({"stop": ["x"]}, "stop"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0]"),
+        ({"tools": [TOOL, TOOL]}, "tools[1]"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools[0]"),
+        ({"tools": "f"}, "tools"),
+        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
         ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": [1]}, "stream_options"),
+        ({"stream_options": {"include_usage": 1}}, "include_usage"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"temperature": 3}, "temperature"),
@@ -60,19 +73,27 @@ def test_what_cannot_be_done_is_refused_by_name(change, param):
     assert caught.value.status == 400 and caught.value.param == param
 
 
+def test_tools_are_taken_as_they_came_and_a_choice_that_cannot_be_forced_is_not():
+    chat = openai.parse_chat({"messages": MESSAGES, "tools": [TOOL], "tool_choice": "auto"})
+    assert chat.tools == [TOOL] and chat.calls_tools and chat.parallel
+    silent = openai.parse_chat({"messages": MESSAGES, "tools": [TOOL], "tool_choice": "none"})
+    assert silent.tools == [TOOL] and not silent.calls_tools
+    assert not openai.parse_chat({"messages": MESSAGES, "tools": []}).calls_tools
+
+
+def test_calls_and_their_results_are_read_with_their_ids():
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    said = [
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
+        {"role": "tool", "content": "one", "tool_call_id": "call_1", "name": "f"},
+    ]
+    chat = openai.parse_chat({"messages": [*MESSAGES, *said], "max_completion_tokens": None, "max_tokens": 7})
+    assert chat.messages[1:] == [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "one", "tool_call_id": "call_1"},
+    ]
+    assert chat.max_tokens == 7
+
+
 def test_empty_forms_of_refused_parameters_are_fine():
     openai.parse_chat({"messages": MESSAGES, "stop": None, "tools": [], "n": 1, "presence_penalty": 0})
-
-
-def test_chunks_carry_the_whole_answer():
-    sampling = {"generation_id": "g", "finish_reason": "stop"}
-    generation = Generation(
-        "hello ü", sampling, {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-    )
-    answer = openai.completion(generation, {"model_id": "m", "sampling": sampling}, 7)
-    lines = openai.chunks(answer).decode().split("\n\n")
-    assert lines[-2:] == ["data: [DONE]", ""]
-    parts = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
-    assert "".join(part["choices"][0]["delta"].get("content", "") for part in parts) == "hello ü"
-    assert parts[-1]["choices"][0]["finish_reason"] == "stop" and parts[-1]["onward"]["model_id"] == "m"
-    assert {part["id"] for part in parts} == {"chatcmpl-g"}

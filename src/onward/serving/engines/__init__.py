@@ -6,15 +6,16 @@ an answer. Adapters are named by digest, and ``None`` is the base model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from onward.errors import OnwardError
 
-Messages = Sequence[dict[str, str]]
-"""``[{"role": "system" | "user" | "assistant" | "tool", "content": text}, …]``"""
+Messages = Sequence[dict[str, Any]]
+"""``[{"role": "system" | "user" | "assistant" | "tool", "content": text}, …]``; an assistant's message may
+have ``tool_calls`` (arguments as objects), a tool's a ``tool_call_id``."""
 
 
 class RequestRefusedError(OnwardError):
@@ -31,6 +32,19 @@ class Generation:
     """prompt_tokens, completion_tokens, total_tokens."""
 
 
+@dataclass(frozen=True)
+class Progress:
+    """What was sampled since the last one. The first has the ``record``: ``sampling`` without tokens."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    record: dict[str, Any] | None = None
+
+
+OnProgress = Callable[[Progress], None]
+
+
 class Engine(Protocol):
     async def generate(
         self,
@@ -43,8 +57,14 @@ class Engine(Protocol):
         top_k: int | None = None,
         max_tokens: int | None = None,
         seed: int | None = None,
+        tools: Sequence[dict[str, Any]] = (),
+        on_progress: OnProgress | None = None,
     ) -> Generation:
         """``max_tokens`` None: what the context holds, at most a few hundred. ``temperature`` 0 is greedy.
+
+        ``tools`` are shown to the model, by its template or in words; its answer is text either way.
+        ``on_progress`` is called while tokens come; texts put together begin the answer's text. An engine
+        that cannot tell never calls it. Cancelling the call ends the sampling.
 
         Raises RequestRefusedError (the caller's fault) or EngineError (the engine's, or an adapter that
         is not loaded).

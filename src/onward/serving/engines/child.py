@@ -19,10 +19,10 @@ from typing import Any
 
 from onward.children import die_with_parent
 from onward.errors import EngineError, OnwardError, TamperedError
-from onward.lm.chat import Chat
+from onward.lm.chat import Chat, Text
 from onward.lm.sampler import Sample, SampleRequest
 from onward.serving.engines import RequestRefusedError, wire
-from onward.serving.engines.sampling import SamplingThread
+from onward.serving.engines.sampling import OnTokens, SamplingThread
 from onward.serving.engines.sessions import Remembered, SessionMemory
 from onward.serving.registry import verify_adapter
 
@@ -96,7 +96,7 @@ class EngineServer:
     async def _perform(self, connection: _Connection, request: dict[str, Any]) -> Any:
         operation = request.get("op")
         if operation == "generate":
-            return await self._generate(request)
+            return await self._generate(connection, request)
         if operation == "load":
             return await self._load(connection, request["digest"], Path(request["folder"]))
         if operation == "unload":
@@ -109,11 +109,11 @@ class EngineServer:
             return self._health()
         raise RequestRefusedError(f"The engine knows no operation {operation!r}.")
 
-    async def _generate(self, request: dict[str, Any]) -> dict[str, Any]:
-        session_id, adapter, messages = request["session_id"], request["adapter"], request["messages"]
+    async def _generate(self, connection: _Connection, request: dict[str, Any]) -> dict[str, Any]:
+        adapter = request["adapter"]
         if adapter is not None and adapter not in self._loaded:
             raise EngineError(f"Adapter {adapter[:12]} is not loaded: load it first.")
-        before, delta = self._prompt(session_id, adapter, messages)
+        before, delta = self._prompt(request)
         full = delta if before is None else [*before.ids, *delta]
         room = self._max_context - len(full)
         wanted = request["max_tokens"] if request["max_tokens"] is not None else min(DEFAULT_TOKENS, room)
@@ -123,10 +123,18 @@ class EngineServer:
                 f"for, but the context holds {self._max_context}: shorten the conversation or lower "
                 f"max_tokens."
             )
-        generation_id = str(uuid.uuid4())
+        record = {
+            "generation_id": str(uuid.uuid4()),
+            "continues": before.generation_id if before else None,
+            "prompt_ids": delta,
+            "temperature": request["temperature"],
+            "top_p": request["top_p"],
+            "top_k": request["top_k"],
+            "model_digest": adapter or self._sampling.policy.base_digest,
+        }
         sample = await self._sampling.sample(
             SampleRequest(
-                request_id=generation_id,
+                request_id=record["generation_id"],
                 prompt_ids=full,
                 max_new_tokens=wanted,
                 temperature=request["temperature"],
@@ -135,55 +143,62 @@ class EngineServer:
                 stop_ids=self._chat.stop_ids,
                 adapter=adapter,
                 seed=request["seed"],
-            )
+            ),
+            self._reporter(connection, request, record) if request.get("progress") else None,
         )
-        return self._remember(request, generation_id, before, delta, full, sample)
+        return self._remember(request, record, full, sample)
 
-    def _prompt(
-        self, session_id: str, adapter: str | None, messages: list[dict[str, str]]
-    ) -> tuple[Remembered | None, list[int]]:
+    def _reporter(self, connection: _Connection, request: dict[str, Any], record: dict[str, Any]) -> OnTokens:
+        """Sends what is new as it comes: first the record, then tokens with the text that they settle."""
+        text = Text(self._chat)
+
+        def send(progress: dict[str, Any]) -> None:
+            if not connection.writer.is_closing():
+                connection.writer.write(wire.frame({"id": request["id"], "progress": progress}))
+
+        def on_tokens(ids: list[int], logprobs: list[float]) -> None:
+            send({"text": text.add(ids), "token_ids": ids, "logprobs": [float(value) for value in logprobs]})
+
+        send({"record": record})
+        return on_tokens
+
+    def _prompt(self, request: dict[str, Any]) -> tuple[Remembered | None, list[int]]:
         """The generation that is continued (or None) and the ids that come after it."""
-        before = self._memory.find(session_id, adapter, messages)
+        messages, tools = request["messages"], request.get("tools") or []
+        before = self._memory.find(request["session_id"], request["adapter"], messages, tools)
         try:
             if before is not None:
-                delta = self._chat.extend(before.ids, before.messages, messages, before.finished)
+                delta = self._chat.extend(before.ids, before.messages, messages, before.finished, tools)
                 if delta is not None:
                     return before, delta
-            return None, self._chat.render(messages)
+            return None, self._chat.render(messages, tools)
         except OnwardError:
             raise
         except Exception as error:  # a template that refuses these roles or this order
             raise RequestRefusedError(f"The model's chat template refuses these messages: {error}.") from None
 
     def _remember(
-        self,
-        request: dict[str, Any],
-        generation_id: str,
-        before: Remembered | None,
-        delta: list[int],
-        full: list[int],
-        sample: Sample,
+        self, request: dict[str, Any], record: dict[str, Any], full: list[int], sample: Sample
     ) -> dict[str, Any]:
         tokens = list(sample.token_ids)
         text = self._chat.text(tokens)
-        adapter = request["adapter"]
-        finished = sample.finish_reason == "stop"
         self._generations += 1
         self._memory.add(
             request["session_id"],
-            Remembered(generation_id, adapter, request["messages"], text, [*full, *tokens], finished),
+            Remembered(
+                record["generation_id"],
+                request["adapter"],
+                request["messages"],
+                text,
+                [*full, *tokens],
+                sample.finish_reason == "stop",
+                request.get("tools") or [],
+            ),
         )
-        sampling = {
-            "generation_id": generation_id,
-            "continues": before.generation_id if before else None,
-            "prompt_ids": delta,
+        sampling = record | {
             "token_ids": tokens,
             "logprobs": [float(value) for value in sample.logprobs],
-            "temperature": request["temperature"],
-            "top_p": request["top_p"],
-            "top_k": request["top_k"],
             "finish_reason": sample.finish_reason,
-            "model_digest": adapter or self._sampling.policy.base_digest,
         }
         usage = {
             "prompt_tokens": len(full),

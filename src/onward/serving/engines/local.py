@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from onward.clock import Clock
 from onward.config import Settings
 from onward.errors import EngineError, TamperedError
 from onward.serving.base_models import resolve
-from onward.serving.engines import Generation, Messages, RequestRefusedError, wire
+from onward.serving.engines import Generation, Messages, OnProgress, Progress, RequestRefusedError, wire
 from onward.telemetry import logs
 
 _log = logs.get("engine")
@@ -34,6 +34,7 @@ class LocalEngine:
         self._wanted: dict[str, Path] = {}
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._listening: dict[int, OnProgress] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
@@ -49,10 +50,14 @@ class LocalEngine:
         top_k: int | None = None,
         max_tokens: int | None = None,
         seed: int | None = None,
+        tools: Sequence[dict[str, Any]] = (),
+        on_progress: OnProgress | None = None,
     ) -> Generation:
         """One answer; see ``Engine.generate``. ``max_tokens`` None: what the context still holds."""
         result = await self._call(
             "generate",
+            on_progress,
+            tools=list(tools),
             messages=list(messages),
             session_id=session_id,
             adapter=adapter,
@@ -84,14 +89,23 @@ class LocalEngine:
             await asyncio.gather(self._reading, return_exceptions=True)
         self._disconnected()
 
-    async def _call(self, operation: str, **arguments: Any) -> Any:
+    async def _call(self, operation: str, on_progress: OnProgress | None = None, **arguments: Any) -> Any:
         writer = self._writer or await self._connect()
-        return await self._exchange(writer, operation, arguments)
+        return await self._exchange(writer, operation, arguments, on_progress)
 
-    async def _exchange(self, writer: asyncio.StreamWriter, operation: str, arguments: dict[str, Any]) -> Any:
+    async def _exchange(
+        self,
+        writer: asyncio.StreamWriter,
+        operation: str,
+        arguments: dict[str, Any],
+        on_progress: OnProgress | None = None,
+    ) -> Any:
         number = next(self._numbers)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._pending[number] = future
+        if on_progress is not None:
+            self._listening[number] = on_progress
+            arguments = {**arguments, "progress": True}
         try:
             writer.write(wire.frame({"id": number, "op": operation, **arguments}))
             return await future
@@ -101,6 +115,7 @@ class LocalEngine:
             raise
         finally:
             self._pending.pop(number, None)
+            self._listening.pop(number, None)
 
     async def _connect(self) -> asyncio.StreamWriter:
         async with self._connecting:
@@ -127,7 +142,10 @@ class LocalEngine:
             future = self._pending.get(reply["id"])
             if future is None or future.done():
                 continue
-            if error := reply.get("error"):
+            if (progress := reply.get("progress")) is not None:
+                if (listener := self._listening.get(reply["id"])) is not None:
+                    listener(Progress(**progress))
+            elif error := reply.get("error"):
                 future.set_exception(_ERRORS.get(error["kind"], EngineError)(error["message"]))
             else:
                 future.set_result(reply.get("result"))

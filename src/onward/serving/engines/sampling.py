@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ from onward.lm.policy import Policy
 from onward.lm.sampler import Sample, Sampler, SampleRequest
 
 WEIGHTS = "adapter_model.safetensors"
+OnTokens = Callable[[list[int], list[float]], None]
+
+
+@dataclass
+class _Listener:
+    on_tokens: OnTokens
+    told: int = 0
+    """Tokens that it knows."""
 
 
 class SamplingThread:
@@ -46,6 +55,7 @@ class SamplingThread:
         self._gather = gather_seconds
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._waiting: dict[str, tuple[SampleRequest, asyncio.Future[Sample]]] = {}
+        self._listeners: dict[str, _Listener] = {}
         self._policy: Policy | None = None
         self._sampler: Sampler | None = None
 
@@ -70,10 +80,14 @@ class SamplingThread:
         threading.Thread(target=self._run, args=(loaded,), name="sampler", daemon=True).start()
         await loaded
 
-    async def sample(self, request: SampleRequest) -> Sample:
-        """One completion. Cancelling the caller takes the request out of the batch."""
+    async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Sample:
+        """One completion. Cancelling the caller takes the request out of the batch.
+
+        ``on_tokens`` gets the tokens and log-probs that are new after a step, in the event loop, all of them
+        before this returns.
+        """
         future: asyncio.Future[Sample] = self._loop.create_future()
-        self._inbox.put(lambda: self._submit(request, future))
+        self._inbox.put(lambda: self._submit(request, future, on_tokens))
         try:
             return await future
         except asyncio.CancelledError:
@@ -117,7 +131,9 @@ class SamplingThread:
             self._take_inbox(wait=not self._sampler.busy)
             try:
                 if self._sampler.busy:
-                    self._deliver(self._sampler.step())
+                    done = self._sampler.step()
+                    self._tell(done)
+                    self._deliver(done)
             except Exception as error:  # the batch is lost, the engine is not
                 traceback.print_exc(file=sys.stderr)
                 self._fail_all(EngineError(f"The engine failed during sampling ({type(error).__name__})."))
@@ -134,21 +150,42 @@ class SamplingThread:
             except queue.Empty:
                 return
 
-    def _submit(self, request: SampleRequest, future: asyncio.Future[Sample]) -> None:
+    def _submit(
+        self, request: SampleRequest, future: asyncio.Future[Sample], on_tokens: OnTokens | None
+    ) -> None:
         assert self._sampler is not None
         if future.cancelled():
             return
         self._waiting[request.request_id] = (request, future)
+        if on_tokens is not None:
+            self._listeners[request.request_id] = _Listener(on_tokens)
         try:
             self._sampler.submit(request)
         except Exception as error:
             del self._waiting[request.request_id]
+            self._listeners.pop(request.request_id, None)
             self._resolve(future, error=error)
 
     def _cancel(self, request_id: str) -> None:
         assert self._sampler is not None
+        self._listeners.pop(request_id, None)
         if self._waiting.pop(request_id, None) is not None:
             self._sampler.cancel(request_id)
+
+    def _tell(self, done: list[Sample]) -> None:
+        """New tokens to those who listen."""
+        if not self._listeners:
+            return
+        assert self._sampler is not None
+        finished = {sample.request_id: (sample.token_ids, sample.logprobs) for sample in done}
+        for request_id, listener in list(self._listeners.items()):
+            ids, logprobs = finished.get(request_id) or self._sampler.drawn(request_id)
+            if len(ids) > listener.told:
+                new = list(ids[listener.told :]), list(logprobs[listener.told :])
+                listener.told = len(ids)
+                self._loop.call_soon_threadsafe(listener.on_tokens, *new)
+            if request_id in finished:
+                del self._listeners[request_id]
 
     def _deliver(self, samples: list[Sample]) -> None:
         for sample in samples:
@@ -160,6 +197,7 @@ class SamplingThread:
         for _, future in self._waiting.values():
             self._resolve(future, error=error)
         self._waiting.clear()
+        self._listeners.clear()
 
     def _load(self, digest: str, folder: Path) -> None:
         content = (folder / WEIGHTS).read_bytes()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from onward.errors import EngineError
 from onward.ids import derived_id
-from onward.serving.engines import Generation, Messages, RequestRefusedError
+from onward.serving.engines import Generation, Messages, OnProgress, Progress, RequestRefusedError
 from onward.serving.engines.sessions import Remembered, SessionMemory
 
 Script = Callable[[Messages, str | None], str]
@@ -27,12 +28,16 @@ def echo(messages: Messages, adapter: str | None) -> str:
 
 class ScriptedEngine:
     """``fail`` decides per call (adapter, session) whether it raises EngineError; ``delay`` seconds pass
-    before each answer; ``refused`` holds digests whose load fails with the given error."""
+    before each answer; ``refused`` holds digests whose load fails with the given error. With ``piece`` it
+    tells its progress, so many characters at a time, ``pause`` seconds apart."""
 
     def __init__(self, script: Script = echo, *, max_context: int = 4096) -> None:
         self.script = script
         self.max_context = max_context
         self.delay = 0.0
+        self.piece = 0
+        self.pause = 0.0
+        self.cancelled = 0
         self.fail: Callable[[str | None, str], bool] = lambda adapter, session: False
         self.refused: dict[str, Exception] = {}
         self.calls: list[tuple[str, str | None]] = []
@@ -51,6 +56,8 @@ class ScriptedEngine:
         top_k: int | None = None,
         max_tokens: int | None = None,
         seed: int | None = None,
+        tools: Sequence[dict[str, Any]] = (),
+        on_progress: OnProgress | None = None,
     ) -> Generation:
         self.calls.append((session_id, adapter))
         if self.delay:
@@ -59,9 +66,10 @@ class ScriptedEngine:
             raise EngineError(f"Adapter {adapter[:12]} is not loaded: load it first.")
         if self.fail(adapter, session_id):
             raise EngineError("The scripted engine failed on purpose.")
-        before = self._memory.find(session_id, adapter, messages)
+        before = self._memory.find(session_id, adapter, messages, tools)
         shown = messages if before is None else messages[len(before.messages) + 1 :]
-        prompt = list("".join(f"<{m['role']}>{m['content']}" for m in shown).encode()) + list(b"<assistant>")
+        head = json.dumps(list(tools)) if tools and before is None else ""
+        prompt = list((head + "".join(map(_render, shown)) + "<assistant>").encode())
         full = prompt if before is None else [*before.ids, *prompt]
         if len(full) + (max_tokens or 1) > self.max_context:
             raise RequestRefusedError(f"The prompt has {len(full)} tokens: shorten it or ask for fewer.")
@@ -69,20 +77,25 @@ class ScriptedEngine:
         tokens = [*text.encode()[: (max_tokens or 512) - 1], 0]
         self._count += 1
         generation_id = derived_id("scripted", session_id, str(self._count))
-        self._memory.add(
-            session_id, Remembered(generation_id, adapter, list(messages), text, [*full, *tokens], True)
-        )
-        sampling: dict[str, Any] = {
+        record: dict[str, Any] = {
             "generation_id": generation_id,
             "continues": before.generation_id if before else None,
             "prompt_ids": prompt,
-            "token_ids": tokens,
-            "logprobs": [-0.5] * len(tokens),
             "temperature": temperature,
             "top_p": top_p,
             "top_k": top_k,
-            "finish_reason": "stop",
             "model_digest": adapter or BASE_DIGEST,
+        }
+        if on_progress is not None and self.piece:
+            await self._tell(on_progress, record, text)
+        self._memory.add(
+            session_id,
+            Remembered(generation_id, adapter, list(messages), text, [*full, *tokens], True, tools),
+        )
+        sampling = record | {
+            "token_ids": tokens,
+            "logprobs": [-0.5] * len(tokens),
+            "finish_reason": "stop",
         }
         usage = {
             "prompt_tokens": len(full),
@@ -90,6 +103,18 @@ class ScriptedEngine:
             "total_tokens": len(full) + len(tokens),
         }
         return Generation(text, sampling, usage)
+
+    async def _tell(self, on_progress: OnProgress, record: dict[str, Any], text: str) -> None:
+        on_progress(Progress(record=record))
+        try:
+            for start in range(0, len(text), self.piece):
+                part = text[start : start + self.piece]
+                ids = list(part.encode())
+                on_progress(Progress(part, ids, [-0.5] * len(ids)))
+                await asyncio.sleep(self.pause)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
 
     async def load_adapter(self, digest: str, folder: Path) -> None:
         if digest in self.refused:
@@ -104,3 +129,8 @@ class ScriptedEngine:
 
     async def health(self) -> dict[str, Any]:
         return {"base_digest": BASE_DIGEST, "adapters": sorted(self._adapters), "running": 0}
+
+
+def _render(message: dict[str, Any]) -> str:
+    calls = json.dumps(message["tool_calls"], sort_keys=True) if message.get("tool_calls") else ""
+    return f"<{message['role']}>{message['content']}{calls}"

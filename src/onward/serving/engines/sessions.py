@@ -1,8 +1,8 @@
 """Token memory of sessions: the next prompt of a conversation extends the tokens of the last one.
 
 Pure bookkeeping, no tokenizer. A call extends an earlier one only where its messages start with that
-call's messages followed by exactly the text that was returned, under the same adapter; anything else
-(edited history, another policy) is a new row with its full prompt.
+call's messages followed by exactly the text that was returned, under the same adapter and with the same
+tools; anything else (edited history, another policy) is a new row with its full prompt.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from onward.serving.engines import Messages
 
@@ -27,6 +29,8 @@ class Remembered:
     """Prompt and completion, as the engine saw them."""
     finished: bool
     """True when the completion ends with the sampled end-of-turn token."""
+    tools: Sequence[dict[str, Any]] = ()
+    """Tools that the prompt showed."""
 
 
 class SessionMemory:
@@ -38,7 +42,13 @@ class SessionMemory:
         self._sessions: OrderedDict[str, OrderedDict[str, Remembered]] = OrderedDict()
         self._tokens = 0
 
-    def find(self, session_id: str, adapter: str | None, messages: Messages) -> Remembered | None:
+    def find(
+        self,
+        session_id: str,
+        adapter: str | None,
+        messages: Messages,
+        tools: Sequence[dict[str, Any]] = (),
+    ) -> Remembered | None:
         """The longest remembered generation that ``messages`` continues, or None."""
         known = self._sessions.get(session_id)
         if not known:
@@ -46,7 +56,7 @@ class SessionMemory:
         self._sessions.move_to_end(session_id)
         for length in range(len(messages) - 1, 0, -1):
             if messages[length - 1]["role"] == "assistant":
-                found = known.get(_key(adapter, messages[:length]))
+                found = known.get(_key(adapter, tools, messages[:length]))
                 if found is not None:
                     return found
         return None
@@ -55,7 +65,7 @@ class SessionMemory:
         known = self._sessions.setdefault(session_id, OrderedDict())
         self._sessions.move_to_end(session_id)
         said = [*generation.messages, {"role": "assistant", "content": generation.text}]
-        key = _key(generation.adapter, said)
+        key = _key(generation.adapter, generation.tools, said)
         replaced = known.pop(key, None)
         known[key] = generation
         self._tokens += len(generation.ids) - (len(replaced.ids) if replaced else 0)
@@ -73,6 +83,7 @@ class SessionMemory:
         return self._tokens
 
 
-def _key(adapter: str | None, messages: Messages) -> str:
-    plain = [adapter or "", *((message["role"], message["content"]) for message in messages)]
-    return hashlib.sha256(json.dumps(plain, ensure_ascii=False).encode()).hexdigest()
+def _key(adapter: str | None, tools: Sequence[dict[str, Any]], messages: Messages) -> str:
+    said = [[message["role"], message["content"], message.get("tool_calls")] for message in messages]
+    plain = json.dumps([adapter or "", list(tools), said], ensure_ascii=False)
+    return hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()

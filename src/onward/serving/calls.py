@@ -1,0 +1,247 @@
+"""One call: the arm that serves it, the engine's answer, and the completion with its signed record.
+
+A call is served by the arm its session was assigned to, or it fails: a retry never moves to another arm, or
+a broken candidate would look healthy. Change the order of steps with care: the assignment must be durable
+before the caller sees anything of an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onward.capture import provenance
+from onward.clock import Clock
+from onward.errors import BusError, EngineError
+from onward.httpbase import HttpError
+from onward.serving import openai
+from onward.serving.assignments import Assignments
+from onward.serving.desired import DesiredState
+from onward.serving.engines import Engine, Generation, OnProgress, Progress, RequestRefusedError
+from onward.serving.metrics import GatewayMetrics
+from onward.serving.outcomes import Outcomes
+from onward.serving.router import Arm, Assignment, Routes
+from onward.serving.tools import read_answer
+from onward.telemetry import logs
+
+_log = logs.get("gateway")
+ENGINE_PATIENCE_SECONDS = 20.0
+"""How long the one retry waits for an engine that is being started again."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the engine is asked: ``scope`` names whose earlier tokens may be continued."""
+
+    chat: openai.ChatRequest
+    session_id: str
+    scope: str
+    messages: Sequence[dict[str, Any]]
+    trajectory_id: str | None = None
+    """Of the trajectory that the call will be part of; None where nothing is recorded here."""
+
+
+@dataclass
+class Live:
+    """An answer while it comes: what was sampled so far, and by whom."""
+
+    on_text: Any
+    """Called with each new piece of text."""
+    arm: Arm | None = None
+    assignment: Assignment | None = None
+    record: dict[str, Any] | None = None
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def take(self, progress: Progress) -> None:
+        if progress.record is not None:
+            self.record = progress.record
+        self.text += progress.text
+        self.token_ids += progress.token_ids
+        self.logprobs += progress.logprobs
+        self.on_text(progress.text)
+
+    def cut(self) -> Generation | None:
+        """What there is of an answer that was cut off; None when nothing was sampled."""
+        if self.record is None or not self.token_ids:
+            return None
+        tokens = {"token_ids": self.token_ids, "logprobs": self.logprobs, "finish_reason": "length"}
+        usage = {"prompt_tokens": 0, "completion_tokens": len(self.token_ids)}
+        usage["total_tokens"] = usage["completion_tokens"]
+        return Generation(self.text, self.record | tokens, usage)
+
+
+class Calls:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        engine: Engine,
+        state: DesiredState,
+        assignments: Assignments,
+        outcomes: Outcomes,
+        metrics: GatewayMetrics,
+        signing_key: bytes,
+    ) -> None:
+        self._clock, self._engine, self._state = clock, engine, state
+        self._assignments, self._outcomes, self._metrics = assignments, outcomes, metrics
+        self._signing_key = signing_key
+
+    async def answer(self, call: Call) -> tuple[dict[str, Any], str, float]:
+        """The completion, all that the model wrote, and the seconds that the engine took."""
+        routes = self._state.serving()
+        arm, assignment, writing = await self._route(call.chat.model, routes, call.session_id)
+        try:
+            generation, seconds = await self._generate(call, arm, assignment)
+        except BaseException:
+            if writing is not None:
+                await asyncio.gather(writing, return_exceptions=True)
+            raise
+        if writing is not None:
+            settled, assignment = await self._settle(routes, arm, writing)
+            if settled != arm:
+                arm = settled
+                generation, more = await self._generate(call, arm, assignment)
+                seconds += more
+        if assignment is not None:
+            self._outcomes.opened(assignment)
+        return self.completion(call, generation, arm, assignment), generation.text, seconds
+
+    async def stream(self, call: Call, live: Live) -> tuple[dict[str, Any], str, float]:
+        """The same, told to ``live`` while it comes. The session is assigned before the first piece."""
+        routes = self._state.serving()
+        arm, assignment, writing = await self._route(call.chat.model, routes, call.session_id)
+        if writing is not None:
+            arm, assignment = await self._settle(routes, arm, writing)
+        live.arm, live.assignment = arm, assignment
+        generation, seconds = await self._generate(call, arm, assignment, live)
+        if assignment is not None:
+            self._outcomes.opened(assignment)
+        return self.completion(call, generation, arm, assignment), generation.text, seconds
+
+    def completion(
+        self, call: Call, generation: Generation, arm: Arm, assignment: Assignment | None
+    ) -> dict[str, Any]:
+        sampling = dict(generation.sampling)
+        sampling["signature"] = provenance.sign(sampling, self._signing_key)
+        release = None
+        if assignment is not None:
+            release = {"release_id": assignment.release_id, "arm": arm.arm, "weight": assignment.weight}
+        names = {tool["function"]["name"] for tool in call.chat.tools} if call.chat.calls_tools else set()
+        said = read_answer(generation.text, names, sampling["generation_id"], parallel=call.chat.parallel)
+        onward = {
+            "session_id": call.session_id,
+            "generation_id": sampling["generation_id"],
+            "release": release,
+            "model_id": arm.model_id,
+            "sampling": sampling,
+        }
+        if call.trajectory_id is not None:
+            onward["trajectory_id"] = call.trajectory_id
+        if said.calls:
+            onward["raw_response"] = generation.text
+        if said.malformed:
+            onward["malformed_call"] = True
+        return openai.completion(generation, said, onward, int(self._clock.now().timestamp()))
+
+    async def _route(
+        self, model: str, routes: Routes, session_id: str
+    ) -> tuple[Arm, Assignment | None, asyncio.Task[Assignment] | None]:
+        """The arm for this call. A call for a model id by name is not part of any release."""
+        if model != openai.ROUTED:
+            for arm in routes.arms:
+                if arm.model_id == model:
+                    return arm, None, None
+            served = ", ".join(arm.model_id for arm in routes.arms)
+            raise HttpError(
+                404,
+                f"Model {model[:64]!r} is not served: use {openai.ROUTED!r}, which follows releases, "
+                f"or one of {served}.",
+                type="not_found_error",
+                param="model",
+            )
+        if not routes.open:
+            return routes.current, None, None
+        known = self._assignments.known(routes, session_id)
+        if known is not None:
+            return routes.arm(known.arm), known, None
+        try:
+            assignment, writing = await self._assignments.begin(routes, session_id)
+        except BusError:
+            self._metrics.unassigned.inc()
+            return routes.current, None, None
+        return routes.arm(assignment.arm), assignment, writing
+
+    async def _settle(
+        self, routes: Routes, arm: Arm, writing: asyncio.Task[Assignment]
+    ) -> tuple[Arm, Assignment | None]:
+        """The arm that really counts, once the assignment is written."""
+        try:
+            recorded = await writing
+        except BusError:  # what nobody can count must not come from a candidate
+            self._metrics.unassigned.inc()
+            return routes.current, None
+        if recorded.arm != arm.arm:  # another gateway was first: its record counts
+            return routes.arm(recorded.arm), recorded
+        return arm, recorded
+
+    async def _generate(
+        self, call: Call, arm: Arm, assignment: Assignment | None, live: Live | None = None
+    ) -> tuple[Generation, float]:
+        """The answer of this arm and the seconds its engine took. One retry, on the same arm."""
+        started = self._clock.monotonic()
+        chat = call.chat
+        on_progress: OnProgress | None = live.take if live is not None else None
+        self._state.in_flight[arm.adapter_digest] += 1
+        try:
+            for attempt in (1, 2):
+                try:
+                    generation = await self._engine.generate(
+                        call.messages,
+                        session_id=call.scope,
+                        adapter=arm.adapter_digest,
+                        temperature=chat.temperature,
+                        top_p=chat.top_p,
+                        top_k=chat.top_k,
+                        max_tokens=chat.max_tokens,
+                        seed=chat.seed,
+                        tools=chat.tools,
+                        on_progress=on_progress,
+                    )
+                    self._metrics.attempts.labels(arm=arm.arm, result="ok").inc()
+                    return generation, self._clock.monotonic() - started
+                except RequestRefusedError as error:
+                    self._metrics.attempts.labels(arm=arm.arm, result="refused").inc()
+                    raise HttpError(400, str(error), param="messages") from None
+                except EngineError as error:
+                    self._metrics.attempts.labels(arm=arm.arm, result="error").inc()
+                    await self._engine_failed(assignment, error)
+                    begun = live is not None and live.token_ids  # what was sent cannot be taken back
+                    if attempt == 2 or begun or not await self._engine_is_back():
+                        raise HttpError(503, str(error), type="engine_error") from None
+            raise AssertionError("unreachable")
+        finally:
+            self._state.in_flight[arm.adapter_digest] -= 1
+
+    async def _engine_failed(self, assignment: Assignment | None, error: EngineError) -> None:
+        _log.warning("engine failed", reason=str(error), arm=assignment.arm if assignment else None)
+        if assignment is not None:
+            try:
+                self._outcomes.opened(assignment)
+                await self._outcomes.failed(assignment)
+            except BusError:
+                _log.error("error outcome not published", release_id=assignment.release_id)
+
+    async def _engine_is_back(self) -> bool:
+        until = self._clock.monotonic() + ENGINE_PATIENCE_SECONDS
+        while True:
+            try:
+                await self._engine.health()
+                return True
+            except EngineError:
+                if self._clock.monotonic() >= until:
+                    return False
+                await self._clock.sleep(0.25)

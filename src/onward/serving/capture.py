@@ -1,0 +1,371 @@
+"""Capture without code: what agents ask the gateway becomes trajectories, and no agent has to change.
+
+Know before changing: an answer never waits for this and never fails because of it. Everything up to the
+answer is in memory; redaction, journal and outbox come behind it in a thread. Errors are counted and logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onward.bus import Bus
+from onward.capture import turns
+from onward.capture.opt_out import user_hash
+from onward.clock import Clock, utc_text
+from onward.config import CaptureSettings
+from onward.errors import OnwardError
+from onward.httpbase import Caller, HttpError
+from onward.ids import new_id
+from onward.serving import openai
+from onward.serving.captured import SOURCE, UNPARSABLE, Closed, trajectory
+from onward.serving.conversations import (
+    Conversation,
+    Conversations,
+    Exchange,
+    Message,
+    chain,
+    next_link,
+    seed_of,
+)
+from onward.serving.metrics import GatewayMetrics
+from onward.serving.recording import Recording, Work
+from onward.serving.session_ids import Session
+from onward.serving.tools import ToolCall
+from onward.telemetry import logs
+
+_log = logs.get("capture")
+TICK_SECONDS = 0.25
+"""How often journal and deadlines are looked after; a killed gateway forgets what it answered since."""
+MAX_TURNS = 1000
+MAX_BYTES = 4 << 20
+"""Of one conversation: a longer one is recorded and goes on as a new trajectory."""
+CLOSE_PATIENCE_SECONDS = 5.0
+MakeRecording = Callable[[Callable[[str, Exception], None]], Recording]
+"""Opens the files, given what to do with an error. Called in a thread."""
+_REMEMBERED = 10_000
+_CUT = "the client went away before the end of the answer"
+
+
+@dataclass
+class Asked:
+    """One request that is being answered, and the conversation that it belongs to."""
+
+    session_id: str
+    scope: str
+    """What the engine's token memory is kept under."""
+    messages: list[Message]
+    """As the engine takes them: our own answers stand as they were sampled."""
+    conversation: Conversation | None
+    chat: openai.ChatRequest
+    links: list[bytes]
+    asked_at: Any
+
+    @property
+    def trajectory_id(self) -> str | None:
+        conversation = self.conversation
+        return conversation.id if conversation is not None and conversation.recorded else None
+
+
+class Capture:
+    """``start`` takes up what an earlier gateway left, ``run`` works behind the answers, ``stop`` records all
+    that is open."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        make_recording: MakeRecording,
+        *,
+        clock: Clock,
+        metrics: GatewayMetrics,
+        user_key: bytes,
+        on_answered: Callable[[str], None] = lambda session_id: None,
+    ) -> None:
+        """``on_answered`` gets the sessions whose task ended with an answer that nobody judged."""
+        self._settings, self._clock, self._metrics = settings, clock, metrics
+        self._make_recording = lambda: make_recording(self._failed)
+        self._user_key, self._on_answered = user_key, on_answered
+        self._off = {key.lower() for key in settings.off_keys}
+        self._open = Conversations()
+        self._dirty: dict[str, Conversation] = {}
+        self._work = Work()
+        self._recorded: set[str] = set()
+        self._writing = asyncio.Lock()
+        self._freed = asyncio.Event()
+        self._recording: Recording | None = None
+
+    # The way of an answer. Nothing here waits.
+
+    def ask(
+        self, headers: Mapping[str, str], caller: Caller, chat: openai.ChatRequest, session: Session
+    ) -> Asked:
+        """Find or begin the conversation of a request. Raises HttpError for a header it cannot read."""
+        recorded = self._is_recorded(headers, caller)
+        try:
+            return self._ask(caller, chat, session, recorded)
+        except Exception as error:
+            self._failed("ask", error)
+            return Asked(session.id, session.id, chat.messages, None, chat, [], self._clock.now())
+
+    def answered(self, asked: Asked, answer: dict[str, Any], text: str, *, cut: bool = False) -> None:
+        """The answer that the client gets, and all that the model wrote. ``cut``: only a part was sent."""
+        try:
+            self._answered(asked, answer, text, cut)
+        except Exception as error:
+            self._failed("answer", error)
+        finally:
+            self.gave_up(asked)
+
+    def gave_up(self, asked: Asked) -> None:
+        """No answer (any more): the conversation is free for the next call."""
+        conversation = asked.conversation
+        if conversation is None or not conversation.busy:
+            return
+        conversation.busy = False
+        self._freed.set()
+        if not conversation.exchanges:
+            self._open.remove(conversation)
+
+    def _is_recorded(self, headers: Mapping[str, str], caller: Caller) -> bool:
+        said = headers.get("onward-capture", "").strip().lower()
+        if said not in ("", "on", "off"):
+            raise HttpError(400, "The header Onward-Capture must be 'on' or 'off'.", param="Onward-Capture")
+        if said:
+            return said == "on"
+        return self._settings.gateway and caller.key_hash not in self._off
+
+    def _ask(self, caller: Caller, chat: openai.ChatRequest, session: Session, recorded: bool) -> Asked:
+        seed = seed_of(f"{caller.key_hash}:{recorded}", session.id if session.is_named else None)
+        links = chain(seed, chat.messages)
+        conversation = self._open.find(links, chat.messages)
+        if conversation is None:
+            conversation = self._open.begin(session.id, caller.key_hash, seed, recorded=recorded)
+            if chat.user is not None:
+                conversation.metadata["user_hash"] = user_hash(chat.user, self._user_key)
+        else:
+            conversation.take_results(chat.messages[conversation.length :])
+            self._dirty[conversation.id] = conversation
+        conversation.busy = True
+        conversation.touched = self._clock.monotonic()
+        return Asked(
+            session_id=conversation.session_id,
+            scope=conversation.id if recorded else conversation.session_id,
+            messages=conversation.engine_messages(chat.messages),
+            conversation=conversation,
+            chat=chat,
+            links=links,
+            asked_at=self._clock.now(),
+        )
+
+    def _answered(self, asked: Asked, answer: dict[str, Any], text: str, cut: bool) -> None:
+        conversation, chat = asked.conversation, asked.chat
+        if conversation is None:
+            return
+        message, ours = answer["choices"][0]["message"], answer["onward"]
+        calls = tuple(
+            ToolCall(call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
+            for call in message.get("tool_calls") or ()
+        )
+        malformed = ours.get("malformed_call", False)
+        exchange = Exchange(
+            asked_at=asked.asked_at,
+            new=chat.messages[conversation.length :],
+            text=text,
+            action={"type": "response"} if calls or cut or malformed else turns.completion(answer).action,
+            calls=calls,
+            sampling=ours["sampling"],
+            tools=chat.tools if chat.tools != conversation.tools else None,
+            error=_CUT if cut else UNPARSABLE if malformed else None,
+            is_whole=not cut,
+        )
+        said: Message = {"role": "assistant", "content": message["content"] or ""}
+        if calls:
+            said["tool_calls"] = message["tool_calls"]
+        conversation.tools = chat.tools
+        conversation.metadata["model"] = answer["model"]
+        if ours["release"]:
+            conversation.metadata["release"] = ours["release"]
+        if chat.temperature <= 2:
+            conversation.metadata["temperature"] = chat.temperature
+        conversation.tokens += answer["usage"]["total_tokens"]
+        conversation.ended_at = self._clock.now()
+        conversation.touched = self._clock.monotonic()
+        length = len(chat.messages) + 1
+        self._open.add(conversation, exchange, next_link(asked.links[-1], said), length)
+        if conversation.recorded:
+            self._dirty[conversation.id] = conversation
+
+    # Closing.
+
+    async def close(
+        self,
+        name: str,
+        owner: str | None,
+        outcome: dict[str, Any] | None,
+        feedback: dict[str, Any] | None = None,
+    ) -> list[dict[str, Any]]:
+        """End the open tasks of a session, or the one task with this trajectory id, and record them.
+
+        ``owner`` None may close anybody's. Returns what was recorded: trajectory id and number of turns.
+        Raises HttpError: 404 nothing open, 409 a call under way or not clear which task, 503 not stored yet.
+        """
+        found = self._named(name, owner)
+        until = self._clock.monotonic() + CLOSE_PATIENCE_SECONDS
+        while any(conversation.busy for conversation in found):
+            if self._clock.monotonic() >= until:
+                raise HttpError(
+                    409,
+                    "A call of this session is under way: close it after its answer.",
+                    type="conflict_error",
+                )
+            self._freed.clear()
+            timer = asyncio.ensure_future(self._clock.sleep(0.1))
+            waiter = asyncio.ensure_future(self._freed.wait())
+            await asyncio.wait({timer, waiter}, return_when=asyncio.FIRST_COMPLETED)
+            timer.cancel()
+            waiter.cancel()
+            found = self._named(name, owner)
+        closed = []
+        for conversation in found:
+            conversation.outcome = outcome
+            document = self._end(conversation, "close")
+            facts = {"trajectory_id": conversation.id, "session_id": conversation.session_id}
+            closed.append({**facts, "turns": len(document["turns"])})
+            if feedback is not None:
+                self._work.said.append(self._feedback(conversation, feedback))
+        await self.write()
+        if any(item["trajectory_id"] not in self._recorded for item in closed):
+            raise HttpError(
+                503,
+                "The outbox takes nothing at the moment: what was closed is kept and tried again.",
+                type="service_unavailable",
+            )
+        return closed
+
+    def _named(self, name: str, owner: str | None) -> list[Conversation]:
+        one = self._open.get(name)
+        if one is not None and one.recorded and owner in (None, one.owner):
+            return [one]
+        found = self._open.of_session(name, owner)
+        if not found:
+            raise HttpError(
+                404,
+                "No task of this session is open: it is recorded already, or was never recorded here.",
+                type="not_found_error",
+            )
+        if len(found) > 1 and name.startswith("h-"):
+            raise HttpError(
+                409,
+                f"{len(found)} tasks that named no session are open under this id: give the trajectory id "
+                "from 'onward' in the answer.",
+                type="conflict_error",
+            )
+        return found
+
+    def _end(self, conversation: Conversation, closed: Closed) -> dict[str, Any]:
+        document = turns.plain(trajectory(conversation, closed))
+        self._open.remove(conversation)
+        self._dirty.pop(conversation.id, None)
+        self._work.ended.append(document)
+        self._metrics.captured.labels(closed=closed).inc()
+        if conversation.is_final and conversation.outcome is None:
+            self._on_answered(conversation.session_id)
+        return document
+
+    def sweep(self) -> None:
+        """Close what is over: after an answer and its grace, after silence, or for want of room."""
+        now = self._clock.monotonic()
+        for conversation in self._open:
+            if conversation.busy or not conversation.exchanges:
+                continue
+            waited = now - conversation.touched
+            if conversation.is_final and conversation.recorded and waited >= self._settings.grace_seconds:
+                self._leave(conversation, "answer")
+            elif waited >= self._settings.idle_seconds:
+                self._leave(conversation, "idle")
+            elif len(conversation.exchanges) >= MAX_TURNS or conversation.size >= MAX_BYTES:
+                self._leave(conversation, "limit")
+        while len(self._open) > self._settings.max_open or self._open.size > self._settings.max_open_bytes:
+            oldest = self._open.oldest()
+            if oldest is None:
+                break
+            self._leave(oldest, "limit")
+
+    def _leave(self, conversation: Conversation, closed: Closed) -> None:
+        try:
+            if conversation.recorded and conversation.exchanges:
+                self._end(conversation, closed)
+        except Exception as error:
+            self._failed("close", error)
+        finally:
+            self._open.remove(conversation)
+
+    # Behind the answers.
+
+    async def start(self) -> None:
+        """Open the files and record what a gateway before this one left open. Raises BusError."""
+        self._recording = recording = await asyncio.to_thread(self._make_recording)
+        for document in await asyncio.to_thread(recording.left_open):
+            self._metrics.captured.labels(closed="restart").inc()
+            self._work.ended.append(document)
+        await self.write()
+
+    async def run(self) -> None:
+        """Look after deadlines and journal, until cancelled."""
+        while True:
+            await self._clock.sleep(TICK_SECONDS)
+            self.sweep()
+            await self.write()
+
+    async def deliver(self, bus: Bus) -> None:
+        """Publish what is in the outbox, until cancelled."""
+        while True:
+            try:
+                assert self._recording is not None
+                await self._recording.deliver(bus)
+            except OnwardError as error:
+                _log.warning("the outbox waits", reason=str(error))
+            await self._clock.sleep(1.0)
+
+    async def stop(self) -> None:
+        """Record everything that is open. What cannot be recorded stays in the journal."""
+        for conversation in self._open:
+            self._leave(conversation, "shutdown")
+        await self.write()
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            await asyncio.to_thread(recording.close)
+
+    async def write(self) -> None:
+        """Record what has ended and bring the journal up to date. Errors are counted, never raised."""
+        async with self._writing:
+            work, self._work = self._work, Work()
+            dirty, self._dirty = self._dirty, {}
+            work.open = [trajectory(c, "restart") for c in dirty.values() if c.recorded and c.exchanges]
+            if self._recording is None or not work:
+                self._work.ended[:0], self._work.said[:0] = work.ended, work.said
+                return
+            later, recorded = await asyncio.shield(asyncio.to_thread(self._recording.write, work))
+            self._work.ended[:0], self._work.said[:0] = later.ended, later.said
+            if len(self._recorded) > _REMEMBERED:
+                self._recorded.clear()
+            self._recorded |= recorded
+
+    def _feedback(self, conversation: Conversation, given: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "feedback_id": new_id(),
+            "session_id": conversation.session_id,
+            "trajectory_id": conversation.id,
+            "kind": "explicit",
+            "source": SOURCE,
+            "timestamp": utc_text(self._clock.now()),
+            **given,
+        }
+
+    def _failed(self, step: str, error: Exception) -> None:
+        self._metrics.capture_errors.labels(step=step).inc()
+        reason = str(error) if isinstance(error, OnwardError) else type(error).__name__
+        _log.error("not captured", step=step, reason=reason)

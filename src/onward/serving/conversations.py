@@ -1,0 +1,238 @@
+"""Open conversations: which request goes on from which answer, without any word from the client.
+
+A conversation is found by a hash chain over its messages: a request belongs to it when it repeats everything
+up to its latest answer and adds to that. Know before changing: one answer is continued once. Of two
+conversations that are alike word for word each request takes the one that waits longest, and a request that
+goes back to an older answer, or to one that is being continued, starts a new one: two never mix.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from onward.ids import new_id
+from onward.serving.tools import ToolCall
+
+Message = dict[str, Any]
+"""``role`` and ``content``; ``tool_calls`` and ``tool_call_id`` as in the chat API, where they are there."""
+NO_RESULT = "no result was reported before the task was closed"
+_MESSAGE_BYTES = 200
+
+
+@dataclass(eq=False)
+class Exchange:
+    """One answer, with what was new in the request that it answers."""
+
+    asked_at: datetime
+    new: list[Message]
+    text: str
+    """All that the model wrote."""
+    action: dict[str, Any]
+    """The action where no tool was called by the API's form."""
+    calls: tuple[ToolCall, ...]
+    sampling: dict[str, Any]
+    tools: list[dict[str, Any]] | None
+    """Tools that were offered, where they differ from those of the exchange before."""
+    error: str | None = None
+    is_whole: bool = True
+    """False where the client left before the end."""
+    results: dict[int, str] = field(default_factory=dict)
+    """Number of the call (0 for a call that was written as text) → what came of it."""
+
+    @property
+    def is_final(self) -> bool:
+        return not self.calls and self.action["type"] != "tool_call"
+
+
+@dataclass(eq=False)
+class Conversation:
+    """What is known of one task in progress. ``id`` is the id of the trajectory that it becomes."""
+
+    id: str
+    session_id: str
+    owner: str
+    """Hash of the API key: nobody else may continue or close it."""
+    seed: bytes
+    recorded: bool
+    """Whether it becomes a trajectory, or is only followed so that its tokens stay exact."""
+    exchanges: list[Exchange] = field(default_factory=list)
+    raw: dict[int, str] = field(default_factory=dict)
+    """Position among the messages → the text that was really sampled there."""
+    head: bytes = b""
+    length: int = 0
+    """Messages up to the latest answer, that one included."""
+    busy: bool = False
+    touched: float = 0.0
+    """Monotonic seconds of the latest event."""
+    ended_at: datetime | None = None
+    size: int = 0
+    metadata: dict[str, Any] = field(default_factory=dict)
+    tokens: int = 0
+    outcome: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    """Tools that were offered last."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the latest answer calls no tool."""
+        return bool(self.exchanges) and self.exchanges[-1].is_final
+
+    def engine_messages(self, messages: Sequence[Message]) -> list[Message]:
+        """``messages`` with our own answers as they were sampled, whatever the client made of them."""
+        return [
+            {"role": "assistant", "content": self.raw[index]} if index in self.raw else for_engine(message)
+            for index, message in enumerate(messages)
+        ]
+
+    def take_results(self, new: Sequence[Message]) -> None:
+        """Note what came of the latest answer's calls: by their ids, else in their order."""
+        if not self.exchanges or self.exchanges[-1].is_final:
+            return
+        latest = self.exchanges[-1]
+        if not latest.calls:
+            told = [message["content"] for message in new if message["role"] in ("user", "tool")]
+            latest.results = {0: told[0]} if told else {}
+            return
+        places = {call.id: index for index, call in enumerate(latest.calls)}
+        told = [message for message in new if message["role"] == "tool"]
+        found = {places[m["tool_call_id"]]: m["content"] for m in told if m.get("tool_call_id") in places}
+        free = iter(sorted(set(range(len(latest.calls))) - found.keys()))
+        for message in told:
+            if message.get("tool_call_id") not in places and (place := next(free, None)) is not None:
+                found[place] = message["content"]
+        latest.results = found
+
+
+class Conversations:
+    """All open conversations of this gateway, the one unused for longest first."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, Conversation] = OrderedDict()
+        self._heads: dict[bytes, list[Conversation]] = {}
+        self.size = 0
+        """Bytes of text and tokens, about."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Conversation]:
+        return iter(list(self._open.values()))
+
+    def find(self, links: Sequence[bytes], messages: Sequence[Message]) -> Conversation | None:
+        """The conversation whose latest answer is the last one in ``messages`` that was given here.
+
+        ``links`` are those of ``chain`` over ``messages``. One with a call under way is passed over.
+        """
+        for length in range(len(messages) - 1, 0, -1):
+            if messages[length - 1]["role"] != "assistant":
+                continue
+            waiting = [c for c in self._heads.get(links[length], ()) if not c.busy]
+            if waiting:
+                return min(waiting, key=lambda c: c.touched)
+        return None
+
+    def begin(self, session_id: str, owner: str, seed: bytes, *, recorded: bool) -> Conversation:
+        conversation = Conversation(new_id(), session_id, owner, seed, recorded)
+        self._open[conversation.id] = conversation
+        return conversation
+
+    def add(self, conversation: Conversation, exchange: Exchange, link: bytes, length: int) -> None:
+        """Move the conversation's head to the answer of ``exchange``, its message ``length``, at ``link``."""
+        self._forget_head(conversation)
+        conversation.exchanges.append(exchange)
+        conversation.head, conversation.length = link, length
+        if exchange.is_whole:
+            conversation.raw[length - 1] = exchange.text
+        self._heads.setdefault(link, []).append(conversation)
+        grown = _size_of(exchange)
+        conversation.size += grown
+        self.size += grown
+        self._open.move_to_end(conversation.id)
+
+    def remove(self, conversation: Conversation) -> None:
+        if self._open.pop(conversation.id, None) is not None:
+            self._forget_head(conversation)
+            self.size -= conversation.size
+
+    def get(self, conversation_id: str) -> Conversation | None:
+        return self._open.get(conversation_id)
+
+    def of_session(self, session_id: str, owner: str | None) -> list[Conversation]:
+        """Recorded conversations of a session, in order of their beginning; ``owner`` None: anybody's."""
+        found = [
+            c
+            for c in self._open.values()
+            if c.recorded and c.session_id == session_id and owner in (None, c.owner)
+        ]
+        return sorted(found, key=lambda c: c.exchanges[0].asked_at if c.exchanges else datetime.max)
+
+    def oldest(self) -> Conversation | None:
+        """The one unused for longest that has no call under way."""
+        return next((c for c in self._open.values() if not c.busy), None)
+
+    def _forget_head(self, conversation: Conversation) -> None:
+        if not conversation.head:
+            return
+        here = self._heads.get(conversation.head, [])
+        if conversation in here:
+            here.remove(conversation)
+        if not here:
+            self._heads.pop(conversation.head, None)
+
+
+def seed_of(owner: str, session_id: str | None) -> bytes:
+    """Where a chain begins: conversations of two keys, or of two named sessions, never meet."""
+    return hashlib.blake2b(f"{owner}\x1f{session_id or ''}".encode(), digest_size=16).digest()
+
+
+def chain(seed: bytes, messages: Sequence[Message]) -> list[bytes]:
+    """One link before each message and one after the last: ``links[n]`` stands for the first n messages."""
+    links = [seed]
+    for message in messages:
+        links.append(next_link(links[-1], message))
+    return links
+
+
+def next_link(link: bytes, message: Message) -> bytes:
+    return hashlib.blake2b(link + _plain(message), digest_size=16).digest()
+
+
+def for_engine(message: Message) -> Message:
+    """A message as chat templates take it: arguments of tool calls as objects."""
+    if not message.get("tool_calls"):
+        return message
+    calls = [
+        {**call, "function": {**call["function"], "arguments": _arguments(call["function"]["arguments"])}}
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
+
+
+def _plain(message: Message) -> bytes:
+    """What makes a message the same although a client wrote it anew: white space and ids do not count."""
+    calls = [
+        [call["function"]["name"], _arguments(call["function"]["arguments"])]
+        for call in message.get("tool_calls") or ()
+    ]
+    parts = [message["role"], " ".join(message["content"].split()), calls]
+    return json.dumps(parts, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text.strip()
+
+
+def _size_of(exchange: Exchange) -> int:
+    text = sum(len(message["content"]) + _MESSAGE_BYTES for message in exchange.new) + 2 * len(exchange.text)
+    tools = len(json.dumps(exchange.tools)) if exchange.tools else 0
+    ids = sum(len(exchange.sampling.get(name) or ()) for name in ("prompt_ids", "token_ids", "logprobs"))
+    return text + tools + 32 * ids + _MESSAGE_BYTES

@@ -1,0 +1,70 @@
+"""The journal of open conversations: what a gateway that is killed would otherwise forget.
+
+It holds the redacted trajectory that each open conversation would be if it ended now, and never a word that
+was not redacted. Written behind the answers, so that no answer waits for a disk; a line leaves only after
+its trajectory is in the outbox.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from onward.errors import BusError
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS open (trajectory_id TEXT PRIMARY KEY, document BLOB NOT NULL);
+"""
+
+
+class Journal:
+    """One SQLite file, mode 0600. Any thread may call; durable on return."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._path = path
+        self._lock = threading.Lock()
+        try:
+            self._file = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
+            self._file.execute("PRAGMA journal_mode=WAL")
+            self._file.execute("PRAGMA synchronous=FULL")
+            self._file.execute("PRAGMA secure_delete=ON")
+            self._file.executescript(_SCHEMA)
+        except sqlite3.DatabaseError as error:
+            raise BusError(f"{path} is not a usable journal ({error}): move it away and restart.") from None
+
+    def write(self, changed: Mapping[str, Mapping[str, Any]], gone: Iterable[str]) -> None:
+        """Keep these documents under their ids and drop the ids in ``gone``, all or nothing.
+
+        Raises BusError when the file cannot be written.
+        """
+        rows = [
+            (name, json.dumps(document, separators=(",", ":"), ensure_ascii=False))
+            for name, document in changed.items()
+        ]
+        with self._lock:
+            try:
+                self._file.execute("BEGIN IMMEDIATE")
+                self._file.executemany("INSERT OR REPLACE INTO open VALUES (?, ?)", rows)
+                self._file.executemany("DELETE FROM open WHERE trajectory_id = ?", [(name,) for name in gone])
+                self._file.execute("COMMIT")
+            except sqlite3.Error as error:
+                if self._file.in_transaction:
+                    self._file.execute("ROLLBACK")
+                raise BusError(f"The journal {self._path} cannot be written ({error}).") from None
+
+    def read(self) -> list[dict[str, Any]]:
+        """What a gateway before this one left open."""
+        with self._lock:
+            rows = self._file.execute("SELECT document FROM open ORDER BY rowid").fetchall()
+        return [json.loads(row[0]) for row in rows]
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()

@@ -1,0 +1,63 @@
+"""A completion as server-sent events, in the shapes and the order that OpenAI's clients expect. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Chunks:
+    """Events of one answer: ``role`` first, any ``content``, then ``calls``, ``end`` and ``DONE``.
+
+    With ``include_usage`` a chunk without choices before the end holds the usage, and all others say null.
+    """
+
+    def __init__(self, generation_id: str, model: str, created: int, *, include_usage: bool) -> None:
+        self._head = {
+            "id": f"chatcmpl-{generation_id}",
+            "object": "chat.completion.chunk",
+            "created": created,
+            "model": model,
+        }
+        self._include_usage = include_usage
+
+    def role(self) -> bytes:
+        return self._delta({"role": "assistant", "content": ""})
+
+    def content(self, text: str) -> bytes:
+        return self._delta({"content": text})
+
+    def calls(self, calls: list[dict[str, Any]]) -> bytes:
+        """Each tool call: its name, then its arguments in one piece."""
+        events = b""
+        for index, call in enumerate(calls):
+            function = call["function"]
+            opening = {**call, "index": index, "function": {"name": function["name"], "arguments": ""}}
+            events += self._delta({"tool_calls": [opening]})
+            arguments = {"index": index, "function": {"arguments": function["arguments"]}}
+            events += self._delta({"tool_calls": [arguments]})
+        return events
+
+    def end(self, answer: dict[str, Any]) -> bytes:
+        """The finish reason with our own part, the usage where it was asked for, and the end."""
+        reason = answer["choices"][0]["finish_reason"]
+        events = self._delta({}, finish_reason=reason, onward=answer["onward"])
+        if self._include_usage:
+            events += _event({**self._head, "choices": [], "usage": answer["usage"]})
+        return events + DONE
+
+    def _delta(self, delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+        usage = {"usage": None} if self._include_usage else {}
+        return _event({**self._head, "choices": [choice], **usage, **more})
+
+
+def failure(body: dict[str, Any]) -> bytes:
+    """An error after the stream has begun: clients raise it, since ``[DONE]`` does not follow."""
+    return _event(body)
+
+
+def _event(document: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(document, ensure_ascii=False)}\n\n".encode()

@@ -1,0 +1,159 @@
+"""An answer that is sent while it is sampled, and what happens when the client goes away.
+
+Know before changing: the answer's status is decided by its first token, so nothing is sent before it. A
+client that leaves ends the sampling; what was sampled until then is recorded, with exactly those tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from onward.clock import Clock
+from onward.httpbase import HttpError, error_body
+from onward.serving.calls import Call, Calls, Live
+from onward.serving.capture import Asked, Capture
+from onward.serving.sse import Chunks, failure
+from onward.serving.tools import settled
+
+T = TypeVar("T")
+CLIENT_GONE = 499
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of ``work``; it is cancelled when the client goes away (HttpError 499, read by nobody)."""
+    task, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise HttpError(CLIENT_GONE, "The client went away.", type="client_gone")
+        return await task
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class AnswerStream:
+    """One streamed answer. ``leave`` is called once, when it is over, however it ends."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        capture: Capture,
+        call: Call,
+        asked: Asked,
+        clock: Clock,
+        leave: Callable[[], None],
+    ) -> None:
+        self._calls, self._capture, self._call, self._asked = calls, capture, call, asked
+        self._clock, self._leave = clock, leave
+        self._news = asyncio.Event()
+        self._live = Live(lambda text: self._news.set())
+        self._sent = 0
+        """Characters of the text that went out as content."""
+        self._told = False
+        """Whether capture knows the whole answer."""
+
+    async def response(self, request: Request) -> StreamingResponse:
+        """Waits for the first token. Raises HttpError when there is none."""
+        work = asyncio.create_task(self._calls.stream(self._call, self._live))
+        work.add_done_callback(lambda _: self._news.set())
+        try:
+            await while_connected(request, self._begun(work))
+            if work.done():
+                work.result()
+        except BaseException:
+            await self._end(work)
+            raise
+        return _Streamed(self._events(work), lambda: self._end(work))
+
+    async def _begun(self, work: asyncio.Task[Any]) -> None:
+        while not work.done() and not self._live.token_ids:
+            self._news.clear()
+            await self._news.wait()
+
+    async def _events(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> AsyncIterator[bytes]:
+        chunks = self._chunks(work)
+        yield chunks.role()
+        while not work.done():
+            self._news.clear()
+            if text := self._new_content():
+                yield chunks.content(text)
+            else:
+                await self._news.wait()
+        try:
+            answer, text, _ = work.result()
+        except HttpError as error:
+            yield failure(error_body(error.type, error.message, error.param))
+            return
+        message = answer["choices"][0]["message"]
+        if rest := (message["content"] or "")[self._sent :]:
+            yield chunks.content(rest)
+            self._sent += len(rest)
+        self._told = True
+        self._capture.answered(self._asked, answer, text)
+        yield chunks.calls(message.get("tool_calls") or []) + chunks.end(answer)
+
+    def _chunks(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> Chunks:
+        created = int(self._clock.now().timestamp())
+        usage = self._call.chat.include_usage
+        if work.done():
+            answer = work.result()[0]
+            return Chunks(answer["onward"]["generation_id"], answer["model"], created, include_usage=usage)
+        assert self._live.record is not None and self._live.arm is not None
+        generation_id = self._live.record["generation_id"]
+        return Chunks(generation_id, self._live.arm.model_id, created, include_usage=usage)
+
+    def _new_content(self) -> str:
+        """Text that is content however the answer goes on, and was not sent yet."""
+        text = settled(self._live.text) if self._call.chat.calls_tools else self._live.text
+        new = text[self._sent :]
+        self._sent += len(new)
+        return new
+
+    async def _end(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> None:
+        """Whatever happened: no sampling goes on, and what a client was sent before it left is recorded."""
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        if not self._told and self._sent:
+            self._told = True
+            self._record_part(work)
+        self._capture.gave_up(self._asked)
+        self._leave()
+
+    def _record_part(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> None:
+        generation = self._live.cut()
+        if not work.cancelled() and work.exception() is None:
+            answer, text, _ = work.result()
+        elif generation is not None and self._live.arm is not None:
+            text = generation.text
+            answer = self._calls.completion(self._call, generation, self._live.arm, self._live.assignment)
+        else:
+            return
+        answer["choices"][0]["message"] = {"role": "assistant", "content": text[: self._sent]}
+        self._capture.answered(self._asked, answer, text, cut=True)
+
+
+class _Streamed(StreamingResponse):
+    """Knows its end also where its events were never asked for."""
+
+    def __init__(self, events: AsyncIterator[bytes], on_end: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._on_end()

@@ -1,0 +1,560 @@
+"""Agents that only point their OpenAI client at the gateway: the trajectories that come of it, in full."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from serving_world import World, eventually
+
+from onward.capture import provenance
+from onward.clock import ManualClock
+from onward.contracts import Feedback, Trajectory, decode, to_document
+from onward.lm.tokens import Call, rows_from_calls
+from onward.serving.engines.scripted import BASE_DIGEST
+
+SYSTEM = {"role": "system", "content": "You are a clerk."}
+
+
+def tool(name: str) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {"of": {"type": "string"}}}
+    return {"type": "function", "function": {"name": name, "description": "Looks.", "parameters": parameters}}
+
+
+TOOLS = [tool("weather"), tool("stock")]
+
+
+def call(name: str, of: str) -> dict[str, Any]:
+    return {"tool_name": name, "tool_args": {"of": of}}
+
+
+def saying(*texts: str) -> Callable[..., str]:
+    """A script that says these texts, by how many answers the conversation has already."""
+    return lambda messages, adapter: texts[sum(m["role"] == "assistant" for m in messages)]
+
+
+@pytest.fixture
+async def world(bus, tmp_path):
+    async with World(bus, tmp_path) as world:
+        yield world
+
+
+def client(world: World) -> openai.AsyncOpenAI:
+    key = (world.settings.run_dir / "api.key").read_text()
+    return openai.AsyncOpenAI(base_url=f"{world.gateway.server.url}/v1", api_key=key, max_retries=0)
+
+
+async def messages_of(world: World, stream: str) -> list[bytes]:
+    info = await world.bus.js.stream_info(stream)
+    found = [
+        await world.bus.js.get_msg(stream, seq=number)
+        for number in range(max(1, info.state.first_seq), info.state.last_seq + 1)
+    ]
+    return [message.data or b"" for message in found]
+
+
+async def trajectories(world: World, count: int) -> list[dict[str, Any]]:
+    """What is on the stream once ``count`` are there, each valid under the contract."""
+
+    async def there() -> list[bytes] | None:
+        found = await messages_of(world, "RL_TRAJECTORIES")
+        return found if len(found) >= count else None
+
+    found = await eventually(there)
+    assert len(found) == count
+    return [to_document(decode(data, Trajectory)) for data in found]
+
+
+async def close(world: World, session: str, **body: Any) -> dict[str, Any]:
+    answer = await world.client.post(f"/v1/sessions/{session}/close", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def told(document: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """The turns without times and tokens."""
+    return [
+        (
+            turn["turn_id"],
+            turn["observation"]["type"],
+            turn["observation"]["content"],
+            turn["action"]["type"],
+            turn["action"].get("tool_name"),
+            turn["action"].get("tool_args"),
+            turn["action"].get("raw_response"),
+            turn["result"],
+        )
+        for turn in document["turns"]
+    ]
+
+
+def records(document: dict[str, Any]) -> list[dict[str, Any]]:
+    return [turn["action"]["sampling"] for turn in document["turns"] if "sampling" in turn["action"]]
+
+
+def row_text(document: dict[str, Any]) -> list[str]:
+    """The token rows that training would make of it, as text: the scripted engine's tokens are bytes."""
+    names = ("prompt_ids", "token_ids", "logprobs", "temperature", "generation_id", "continues")
+    rows = rows_from_calls([Call(**{name: record[name] for name in names}) for record in records(document)])
+    return [bytes(row.ids).decode() for row in rows]
+
+
+def open_session(world: World) -> str:
+    (only,) = world.gateway.capture._open
+    return only.session_id
+
+
+async def tool_loop(agent: openai.AsyncOpenAI, question: str, **more: Any) -> list[Any]:
+    """The plainest of agents: asks, calls what it is told to, until there is an answer."""
+    messages: list[Any] = [SYSTEM, {"role": "user", "content": question}]
+    while True:
+        answer = await agent.chat.completions.create(model="onward", messages=messages, tools=TOOLS, **more)
+        message = answer.choices[0].message
+        messages.append(message)
+        if not message.tool_calls:
+            return messages
+        for wanted in message.tool_calls:
+            of = json.loads(wanted.function.arguments)["of"]
+            result = {"weather": "rain", "stock": "42"}[wanted.function.name] + f" in {of}"
+            messages.append({"role": "tool", "tool_call_id": wanted.id, "content": result})
+
+
+async def test_one_question_is_one_trajectory(world):
+    world.engine.script = saying("It is 42.")
+    answer = await client(world).chat.completions.create(
+        model="onward", messages=[{"role": "user", "content": "What is 6 times 7?"}]
+    )
+    assert answer.choices[0].message.content == "It is 42." and answer.choices[0].finish_reason == "stop"
+    ours = answer.model_dump()["onward"]
+    closed = await close(world, ours["session_id"], status="completed_successfully")
+    assert closed["closed"] == [
+        {"trajectory_id": ours["trajectory_id"], "session_id": ours["session_id"], "turns": 1}
+    ]
+    (found,) = await trajectories(world, 1)
+    key_hash = next(iter(world.gateway.app.state.keys._keys))
+    assert {name: found[name] for name in ("trajectory_id", "session_id", "agent_id", "task_context")} == {
+        "trajectory_id": ours["trajectory_id"],
+        "session_id": ours["session_id"],
+        "agent_id": f"key-{key_hash[:8]}",
+        "task_context": {"task_id": ours["trajectory_id"], "instructions": "What is 6 times 7?"},
+    }
+    assert found["metadata"] == {
+        "model": "tiny",
+        "temperature": 1.0,
+        "total_tokens": len(b"<user>What is 6 times 7?<assistant>It is 42.\0"),
+        "outcome": {"status": "completed_successfully"},
+        "capture": {"source": "gateway", "closed": "close"},
+    }
+    assert told(found) == [
+        (1, "user_message", "What is 6 times 7?", "response", None, None, "It is 42.", {"success": True})
+    ]
+    (record,) = records(found)
+    assert record == ours["sampling"] and record["model_digest"] == BASE_DIGEST
+    assert provenance.verify(record, provenance.load_key(world.settings.run_dir))
+
+
+PARALLEL = json.dumps([call("weather", "Oslo"), call("stock", "ACME")])
+EXPECTED = [
+    (
+        1,
+        "user_message",
+        {"messages": [SYSTEM, {"role": "user", "content": "Report."}]},
+        "tool_call",
+        "weather",
+        {"of": "Bergen"},
+        json.dumps(call("weather", "Bergen")),
+        {"success": True, "output": "rain in Bergen"},
+    ),
+    (
+        2,
+        "tool_result",
+        "rain in Bergen",
+        "tool_call",
+        "weather",
+        {"of": "Oslo"},
+        PARALLEL,
+        {"success": True, "output": "rain in Oslo"},
+    ),
+    (
+        3,
+        "tool_result",
+        {"same_as_turn": 2},
+        "tool_call",
+        "stock",
+        {"of": "ACME"},
+        None,
+        {"success": True, "output": "42 in ACME"},
+    ),
+    (
+        4,
+        "tool_result",
+        {"messages": "see below"},
+        "response",
+        None,
+        None,
+        "Rain everywhere, ACME at 42.",
+        {"success": True},
+    ),
+]
+
+
+def expected_turns(document: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """EXPECTED with the ids that the gateway gave to the two parallel calls."""
+    ids = [turn["action"]["tool_call_id"] for turn in document["turns"][1:3]]
+    results = [
+        {"role": "tool", "content": "rain in Oslo", "tool_call_id": ids[0]},
+        {"role": "tool", "content": "42 in ACME", "tool_call_id": ids[1]},
+    ]
+    last = list(EXPECTED[3])
+    last[2] = {"messages": results}
+    return [*EXPECTED[:3], tuple(last)]
+
+
+async def test_tools_and_parallel_calls_word_for_word(world):
+    world.engine.script = saying(
+        json.dumps(call("weather", "Bergen")), PARALLEL, "Rain everywhere, ACME at 42."
+    )
+    messages = await tool_loop(client(world), "Report.")
+    assert messages[-1].content == "Rain everywhere, ACME at 42."
+    await close(world, open_session(world), status="completed_successfully", completion_percentage=1.0)
+    (found,) = await trajectories(world, 1)
+    assert told(found) == expected_turns(found)
+    first = found["turns"][0]["observation"]["context"]
+    assert first == {"available_tools": ["weather", "stock"], "tools": TOOLS}
+    assert all("context" not in turn["observation"] for turn in found["turns"][1:])
+    assert found["turns"][1]["action"]["parallel_calls"] == [call("stock", "ACME")]
+    assert found["task_context"]["instructions"] == "Report."
+    # Each sampled token once, and one row, whatever the client made of the calls on their way back.
+    assert [record["continues"] for record in records(found)] == [
+        None,
+        *[record["generation_id"] for record in records(found)[:-1]],
+    ]
+    (row,) = row_text(found)
+    assert row == (
+        json.dumps(TOOLS)
+        + "<system>You are a clerk.<user>Report.<assistant>"
+        + json.dumps(call("weather", "Bergen"))
+        + "\0<tool>rain in Bergen<assistant>"
+        + PARALLEL
+        + "\0<tool>rain in Oslo<tool>42 in ACME<assistant>Rain everywhere, ACME at 42.\0"
+    )
+
+
+async def test_streaming_with_tools_gives_the_same_trajectory(world):
+    world.engine.script = saying(
+        json.dumps(call("weather", "Bergen")), PARALLEL, "Rain everywhere, ACME at 42."
+    )
+    world.engine.piece = 5
+    agent = client(world)
+    messages: list[Any] = [SYSTEM, {"role": "user", "content": "Report."}]
+    reasons = []
+    while True:
+        stream = await agent.chat.completions.create(
+            model="onward",
+            messages=messages,
+            tools=TOOLS,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        content, calls, usage = "", {}, None
+        async for chunk in stream:
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                content += choice.delta.content or ""
+                for part in choice.delta.tool_calls or []:
+                    known = calls.setdefault(
+                        part.index, {"id": part.id, "name": part.function.name, "arguments": ""}
+                    )
+                    known["arguments"] += part.function.arguments or ""
+                reasons += [choice.finish_reason] if choice.finish_reason else []
+        assert usage is not None and usage.completion_tokens > 0
+        if not calls:
+            break
+        assert content == ""
+        shown = [
+            {"id": c["id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
+            for c in calls.values()
+        ]
+        messages.append({"role": "assistant", "content": None, "tool_calls": shown})
+        for each in shown:
+            of = json.loads(each["function"]["arguments"])["of"]
+            result = {"weather": "rain", "stock": "42"}[each["function"]["name"]] + f" in {of}"
+            messages.append({"role": "tool", "tool_call_id": each["id"], "content": result})
+    assert content == "Rain everywhere, ACME at 42." and reasons == ["tool_calls", "tool_calls", "stop"]
+    await close(world, open_session(world))
+    (found,) = await trajectories(world, 1)
+    assert told(found) == expected_turns(found)
+    assert len(row_text(found)) == 1 and "outcome" not in found["metadata"]
+
+
+async def test_content_comes_piece_by_piece(world):
+    world.engine.script = saying("one two three four")
+    world.engine.piece, world.engine.pause = 4, 0.05
+    stream = await client(world).chat.completions.create(
+        model="onward", messages=[{"role": "user", "content": "Count."}], stream=True
+    )
+    pieces = [c.choices[0].delta.content async for c in stream if c.choices[0].delta.content]
+    assert "".join(pieces) == "one two three four" and len(pieces) >= 3
+
+
+async def test_the_ordinary_client_needs_nothing_else(world):
+    """Synchronous, in a thread of its own, plain and as a stream."""
+
+    def work(url: str, key: str) -> list[str]:
+        with openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as agent:
+            asked = [{"role": "user", "content": "Say it."}]
+            plain = agent.chat.completions.create(model="onward", messages=asked, user="ann")
+            stream = agent.chat.completions.create(model="onward", messages=asked, user="ann", stream=True)
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+            return [plain.choices[0].message.content, text]
+
+    world.engine.script = saying("It.")
+    key = (world.settings.run_dir / "api.key").read_text()
+    assert await asyncio.to_thread(work, world.gateway.server.url, key) == ["It.", "It."]
+    await close(world, "ann")
+    one, two = await trajectories(world, 2)
+    assert one["session_id"] == two["session_id"] == "ann"
+    assert one["trajectory_id"] != two["trajectory_id"]
+    assert one["metadata"]["user_hash"] == two["metadata"]["user_hash"] != "ann"
+
+
+# Which conversation a request belongs to.
+
+
+async def test_two_conversations_that_begin_alike_do_not_mix(world):
+    """No header, no user: the same first question and the same first answer, then they part."""
+    world.engine.script = lambda messages, adapter: f"answer to {messages[-1]['content']}"
+    agent = client(world)
+    first = {"role": "user", "content": "Hello"}
+
+    async def ask(*messages: Any) -> Any:
+        answer = await agent.chat.completions.create(model="onward", messages=list(messages))
+        return answer.choices[0].message
+
+    one, two = await ask(first), await ask(first)
+    more = [{"role": "user", "content": "left"}, {"role": "user", "content": "right"}]
+    left, right = await ask(first, one, more[0]), await ask(first, two, more[1])
+    last = {"role": "user", "content": "end"}
+    await ask(first, two, more[1], right, last)
+    await ask(first, one, more[0], left, last)
+    for conversation in list(world.gateway.capture._open):
+        await close(world, conversation.id)
+    found = await trajectories(world, 2)
+    said = sorted([turn["observation"]["content"] for turn in document["turns"]] for document in found)
+    assert said == [["Hello", "left", "end"], ["Hello", "right", "end"]]
+    for document in found:
+        assert len(row_text(document)) == 1
+        known = {record["generation_id"] for record in records(document)}
+        assert all(record["continues"] in known | {None} for record in records(document))
+
+
+async def test_an_outcome_for_tasks_that_cannot_be_told_apart_is_refused(world):
+    agent = client(world)
+    asked = [{"role": "user", "content": "Hello"}]
+    answers = [await agent.chat.completions.create(model="onward", messages=asked) for _ in range(2)]
+    ours = [answer.model_dump()["onward"] for answer in answers]
+    session = ours[0]["session_id"]
+    refused = await world.client.post(f"/sessions/{session}/close", json={"status": "failed"})
+    assert refused.status_code == 409 and "trajectory id" in refused.json()["error"]["message"]
+    await close(world, ours[1]["trajectory_id"], status="failed")
+    (found,) = await trajectories(world, 1)
+    assert found["trajectory_id"] == ours[1]["trajectory_id"]
+
+
+async def test_a_client_that_writes_history_anew_still_goes_on(world):
+    """Spaces gone, arguments in another order, ids of its own: the same conversation, exact tokens."""
+    written = '{"tool_name": "weather",\n  "tool_args": {"of": "Oslo", "at": 1}}'
+    world.engine.script = saying(written, "  Rain, they say. ", "Yes.")
+    agent = client(world)
+    question = {"role": "user", "content": "Weather?"}
+    answer = await agent.chat.completions.create(model="onward", messages=[question], tools=TOOLS)
+    assert answer.choices[0].finish_reason == "tool_calls"
+    again = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {
+                "id": "mine",
+                "type": "function",
+                "function": {"name": "weather", "arguments": '{"at":1,"of":"Oslo"}'},
+            }
+        ],
+    }
+    result = {"role": "tool", "content": "rain", "tool_call_id": "mine"}
+    messages: list[Any] = [question, again, result]
+    answer = await agent.chat.completions.create(model="onward", messages=messages, tools=TOOLS)
+    messages += [{"role": "assistant", "content": "Rain, they say."}, {"role": "user", "content": "Sure?"}]
+    await agent.chat.completions.create(model="onward", messages=messages, tools=TOOLS)
+    await close(world, open_session(world))
+    (found,) = await trajectories(world, 1)
+    assert [turn["action"]["raw_response"] for turn in found["turns"]] == [
+        written,
+        "  Rain, they say. ",
+        "Yes.",
+    ]
+    assert found["turns"][0]["result"] == {"success": True, "output": "rain"}
+    assert row_text(found) == [
+        f"{json.dumps(TOOLS)}<user>Weather?<assistant>{written}\0<tool>rain<assistant>  Rain, they say. \0"
+        "<user>Sure?<assistant>Yes.\0"
+    ]
+
+
+async def test_going_back_to_an_older_answer_begins_a_trajectory_of_its_own(world):
+    world.engine.script = lambda messages, adapter: f"a{len(messages)}"
+    agent = client(world)
+    asked: list[Any] = [{"role": "user", "content": "q"}]
+    first = (await agent.chat.completions.create(model="onward", messages=asked)).choices[0].message
+    for text in ("on", "back"):
+        await agent.chat.completions.create(
+            model="onward", messages=[*asked, first, {"role": "user", "content": text}]
+        )
+    for conversation in list(world.gateway.capture._open):
+        await close(world, conversation.id)
+    one, two = await trajectories(world, 2)
+    assert [turn["observation"]["content"] for turn in one["turns"]] == ["q", "on"]
+    history = [*asked, {"role": "assistant", "content": "a1"}, {"role": "user", "content": "back"}]
+    assert [turn["observation"]["content"] for turn in two["turns"]] == [{"messages": history}]
+    assert two["task_context"]["instructions"] == "back"
+    assert records(two)[0]["continues"] is None  # its prompt is whole: no token is trained on twice
+    assert row_text(two) == ["<user>q<assistant>a1<user>back<assistant>a3\0"]
+
+
+async def test_other_keys_and_named_sessions_never_meet(bus, tmp_path):
+    other = "ok-" + "b" * 40
+    keys = {hashlib.sha256(other.encode()).hexdigest(): ["chat"]}
+    async with World(bus, tmp_path, keys=keys) as world:
+        world.engine.script = lambda messages, adapter: "yes"
+        said = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes"}]
+        more = [*said, {"role": "user", "content": "more"}]
+
+        async def ask(messages: list[dict[str, str]], **headers: str) -> str:
+            answer = await world.client.post(
+                "/v1/chat/completions", json={"messages": messages}, headers=headers
+            )
+            return answer.json()["onward"]["trajectory_id"]
+
+        mine = await ask(said[:1])
+        assert await ask(more, Authorization=f"Bearer {other}") != mine
+        assert await ask(more, **{"Onward-Session": "s1"}) != mine
+        assert await ask(more) == mine
+        stranger = await world.client.post(
+            f"/sessions/{mine}/close", json={}, headers={"Authorization": f"Bearer {other}"}
+        )
+        assert stranger.status_code == 404  # and is not told that there is one
+        await close(world, mine)
+
+
+# When a task is over.
+
+
+async def test_a_final_answer_closes_after_its_grace_and_a_further_message_belongs_to_it(bus, tmp_path):
+    clock = ManualClock()
+    async with World(bus, tmp_path, clock=clock) as world:
+        world.engine.script = lambda messages, adapter: f"a{len(messages)}"
+        asked = [{"role": "user", "content": "q"}]
+        await world.client.post("/v1/chat/completions", json={"messages": asked})
+        await clock.advance(59)
+        asked += [{"role": "assistant", "content": "a1"}, {"role": "user", "content": "and"}]
+        await world.client.post("/v1/chat/completions", json={"messages": asked})
+        await clock.advance(59)
+        assert await messages_of(world, "RL_TRAJECTORIES") == []
+        await clock.advance(2)
+        (found,) = await moving(clock, trajectories(world, 1))
+        assert [turn["observation"]["content"] for turn in found["turns"]] == ["q", "and"]
+        assert found["metadata"]["capture"] == {"source": "gateway", "closed": "answer"}
+        assert "outcome" not in found["metadata"]
+        assert found["start_timestamp"] == "2026-01-01T00:00:00.000Z"
+        assert found["end_timestamp"] == found["turns"][1]["timestamp"] == "2026-01-01T00:00:59.000Z"
+        # Later it is a new task, which begins with what was said before.
+        asked += [{"role": "assistant", "content": "a3"}, {"role": "user", "content": "later"}]
+        answer = await world.client.post("/v1/chat/completions", json={"messages": asked})
+        ours = answer.json()["onward"]
+        assert ours["trajectory_id"] != found["trajectory_id"] and ours["session_id"] == found["session_id"]
+        late = await world.client.post(f"/sessions/{found['trajectory_id']}/close", json={"status": "failed"})
+        assert late.status_code == 404
+
+
+async def test_silence_closes_a_task_that_waits_for_a_tool(bus, tmp_path):
+    clock = ManualClock()
+    async with World(bus, tmp_path, clock=clock) as world:
+        world.engine.script = saying(json.dumps(call("weather", "Oslo")))
+        asked = [{"role": "user", "content": "q"}]
+        await world.client.post("/v1/chat/completions", json={"messages": asked, "tools": TOOLS})
+        await clock.advance(299)
+        assert await messages_of(world, "RL_TRAJECTORIES") == []
+        await clock.advance(2)
+        (found,) = await moving(clock, trajectories(world, 1))
+    assert found["metadata"]["capture"]["closed"] == "idle" and "outcome" not in found["metadata"]
+    assert found["turns"][0]["result"] == {
+        "success": False,
+        "error": "no result was reported before the task was closed",
+    }
+
+
+async def moving(clock: ManualClock, work: Any) -> Any:
+    """The result of ``work`` while the clock goes on in small steps."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        await clock.advance(0.05)
+        await asyncio.sleep(0.01)
+    return task.result()
+
+
+async def test_the_outcome_and_the_feedback_of_a_session_arrive(world):
+    world.engine.script = lambda messages, adapter: "yes"
+    await world.ask("s1", "q")
+    answer = await close(
+        world, "s1", status="partial_completion", completion_percentage=0.25,
+        feedback={"signal": "rating", "value": 0.75, "comment": "nice"},
+    )  # fmt: skip
+    (found,) = await trajectories(world, 1)
+    assert found["metadata"]["outcome"] == {"status": "partial_completion", "completion_percentage": 0.25}
+    assert answer["session_id"] == "s1" and answer["closed"][0]["trajectory_id"] == found["trajectory_id"]
+
+    async def said() -> list[bytes]:
+        return await messages_of(world, "RL_FEEDBACK")
+
+    feedback = decode((await eventually(said))[-1], Feedback)
+    assert (feedback.session_id, feedback.trajectory_id) == ("s1", found["trajectory_id"])
+    assert (feedback.signal, feedback.value, feedback.comment) == ("rating", 0.75, "nice")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"status": "great"}, "status"),
+        ({"completion_percentage": 0.5}, "status"),
+        ({"status": "failed", "completion_percentage": 40}, "completion_percentage"),
+        ({"outcome": "failed"}, "outcome"),
+        ({"feedback": {"signal": "rating"}}, "feedback.value"),
+        ({"feedback": "good"}, "feedback"),
+    ],
+)
+async def test_an_outcome_that_cannot_be_meant_is_refused_and_the_task_stays_open(world, body, param):
+    await world.ask("s1", "q")
+    refused = await world.client.post("/sessions/s1/close", json=body)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == param
+    await close(world, "s1")
+
+
+async def test_closing_needs_a_key_and_a_session_that_is_open(world):
+    async with httpx.AsyncClient() as stranger:
+        assert (await stranger.post(f"{world.gateway.server.url}/sessions/s1/close")).status_code == 401
+    assert (await world.client.post("/sessions/s1/close")).status_code == 404
+
+
+async def test_closing_waits_for_the_answer_that_is_under_way(world):
+    world.engine.delay = 0.2
+    running = asyncio.create_task(world.chat("s1"))
+    await asyncio.sleep(0.05)
+    closing = asyncio.create_task(close(world, "s1", status="failed"))
+    assert (await running).status_code == 200
+    await closing
+    (found,) = await trajectories(world, 1)
+    assert len(found["turns"]) == 1 and found["metadata"]["outcome"] == {"status": "failed"}
