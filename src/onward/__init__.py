@@ -6,18 +6,22 @@ need (see ``onward.capture.recorder``); it is loaded when it is asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from onward.lazy import attributes
 
 if TYPE_CHECKING:
+    from onward.capture.langchain import langchain_handler
+    from onward.capture.openai_client import wrap_openai
     from onward.capture.recorder import Recorder
 
 __version__ = "0.1.0"
-__all__ = ["Recorder", "__version__"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Recorder":
-        from onward.capture.recorder import Recorder
-
-        return Recorder
-    raise AttributeError(f"module 'onward' has no attribute {name!r}")
+__all__ = ["Recorder", "__version__", "langchain_handler", "wrap_openai"]
+__getattr__ = attributes(
+    __name__,
+    {
+        "Recorder": "onward.capture.recorder",
+        "langchain_handler": "onward.capture.langchain",
+        "wrap_openai": "onward.capture.openai_client",
+    },
+)

@@ -106,19 +106,26 @@ def completion(response: Any) -> Completion:
     return Completion(taken, metadata, int(used), ours.get("session_id"))
 
 
+def tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """One of a message's ``tool_calls`` as an action."""
+    function = call.get("function") or {}
+    return {
+        "type": "tool_call",
+        "tool_name": function.get("name") or "",
+        "tool_args": _arguments(function.get("arguments")),
+    }
+
+
 def _from_tool_calls(calls: list[Any], text: str) -> dict[str, Any] | None:
     """The first call is the action; further ones (parallel calls) are kept beside it."""
     if not calls:
         return None
-    named = []
-    for call in calls:
-        function = call.get("function") or {}
-        named.append(
-            {"tool_name": function.get("name") or "", "tool_args": _arguments(function.get("arguments"))}
-        )
-    first = {"type": "tool_call", **named[0], "raw_response": text or json.dumps(calls, default=str)}
-    if len(named) > 1:
-        first["parallel_calls"] = named[1:]
+    first, *others = (tool_call(call) for call in calls)
+    first["raw_response"] = text or json.dumps(calls, default=str)
+    if others:
+        first["parallel_calls"] = [
+            {"tool_name": other["tool_name"], "tool_args": other["tool_args"]} for other in others
+        ]
     return first
 
 

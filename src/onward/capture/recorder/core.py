@@ -156,6 +156,10 @@ class Recorder:
             waiting_bytes=self._outbox.waiting_bytes(),
         )
 
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until everything is acknowledged; False after ``timeout`` seconds (it goes on later)."""
         return self._flush(timeout, while_away=True)

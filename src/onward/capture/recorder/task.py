@@ -7,7 +7,9 @@ Nothing is written before the task ends, and then as one trajectory.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar, Token
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from onward.capture.recorder.core import Recorder
 
 Status = Literal["completed_successfully", "partial_completion", "failed", "abandoned"]
-UNFINISHED = "the task ended before this turn did"
+UNFINISHED = "no result was reported before the task was closed"
 _TURN_DEPTH = 2
 """A turn lies two levels down in its message."""
 _log = logs.get("recorder")
@@ -69,6 +71,8 @@ class Task:
         self._start = self._clock.now()
         self._turn_began = self._start
         self._done = False
+        self._when_done: list[Callable[[], object]] = []
+        self._outer: Token[Task | None] | None = None
 
     @property
     def session_id(self) -> str:
@@ -157,10 +161,24 @@ class Task:
         with self._lock:
             self._metadata["outcome"] = outcome
 
+    def default_outcome(self, status: Status) -> None:
+        """How the task ended, unless ``outcome`` says it."""
+        with self._lock:
+            self._metadata.setdefault("outcome", {"status": status})
+
+    @property
+    def turns_so_far(self) -> int:
+        with self._lock:
+            return len(self._turns)
+
     def discard(self) -> None:
         """Record nothing of this task."""
         with self._lock:
             self._done = True
+
+    def when_done(self, step: Callable[[], object]) -> None:
+        """Call ``step`` when the task is recorded or left."""
+        self._when_done.append(step)
 
     def finish(self) -> None:
         """Record the task as it is; what ``with`` does at its end. A second call does nothing.
@@ -168,21 +186,32 @@ class Task:
         Raises OnwardError when it could not be recorded (``Recorder.accept``).
         """
         document = self._close()
+        for step in self._when_done:
+            step()
         if document is not None:
             self._recorder.accept(document)
 
     def __enter__(self) -> Self:
+        self._outer = _current.set(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._leave()
+        self._finish_after(error)
+
+    def _leave(self) -> None:
+        if self._outer is not None:
+            with suppress(ValueError):  # left in another context than it was entered in
+                _current.reset(self._outer)
+            self._outer = None
+
+    def _finish_after(self, error: BaseException | None) -> None:
         if error is None:
             self.finish()
             return
-        with self._lock:
-            status = "failed" if isinstance(error, Exception) else "abandoned"
-            self._metadata.setdefault("outcome", {"status": status})
+        self.default_outcome("failed" if isinstance(error, Exception) else "abandoned")
         try:
             self.finish()
         except Exception as own:  # the agent's own error matters more
@@ -190,15 +219,16 @@ class Task:
             _log.error("a task was not recorded", reason=reason)
 
     async def __aenter__(self) -> Self:
-        return self
+        return self.__enter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         import asyncio
 
+        self._leave()
         # Shielded: a task that is cancelled meanwhile is recorded all the same.
-        await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(self.__exit__, kind, error, trace)))
+        await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(self._finish_after, error)))
 
     def _action(self, value: Any) -> dict[str, Any]:
         return turns.action(self.from_completion(value) if turns.is_completion(value) else value)
@@ -228,6 +258,15 @@ class Task:
         if self._recorder.subordinate_profile is not None:
             document["subordinate_profile"] = self._recorder.subordinate_profile
         return document
+
+
+_current: ContextVar[Task | None] = ContextVar("onward_task", default=None)
+
+
+def current_task(recorder: Recorder) -> Task | None:
+    """The task of ``recorder`` in whose ``with`` block the caller is."""
+    task = _current.get()
+    return task if task is not None and task._recorder is recorder else None
 
 
 def _settled(turn: dict[str, Any]) -> dict[str, Any]:

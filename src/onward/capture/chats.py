@@ -1,0 +1,307 @@
+"""Which call of a chat client belongs to which task, found without a word from the agent.
+
+A request goes on from an answer when it brings the results of that answer's tool calls, or repeats
+everything up to that answer and adds to it. Know before changing: nothing here may disturb the agent, so
+``Call`` catches what goes wrong; and what is open is held by this process alone, so a forked child forgets
+it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from onward.capture.dialogue import Asked, Closed, Dialogue, Message, instructions
+from onward.capture.recorder.task import Task, current_task
+from onward.errors import OnwardError
+from onward.telemetry import logs
+
+if TYPE_CHECKING:
+    from onward.capture.recorder import Recorder
+
+Errors = Literal["log", "raise"]
+BUSY_SECONDS = 3600.0
+"""A call without an answer keeps its task open this long; a stream that nobody reads never ends."""
+_REMEMBERED = 10_000
+"""Conversations whose session is remembered after their task was closed."""
+_log = logs.get("recorder")
+
+
+@dataclass(eq=False)
+class Chat:
+    """A task in progress."""
+
+    dialogue: Dialogue
+    seed: str
+    link: bytes = b""
+    """Stands for all messages up to the latest answer, that one included."""
+    length: int = 0
+    ambient: bool = False
+    """Within ``with recorder.task(…)``: the block says when it ends."""
+    call: Call | None = None
+    """The one that waits for its answer."""
+    touched: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        return self.call is not None
+
+    def is_free(self, seed: str, task: Task | None) -> bool:
+        """Whether a request of that session, or within that task, may go on with it."""
+        if self.busy:
+            return False
+        return self.dialogue.task is task if self.ambient else task is None and self.seed == seed
+
+    def is_before(self, links: Sequence[bytes]) -> bool:
+        """Whether the messages that ``links`` stand for begin with all that was said here."""
+        return 0 < self.length < len(links) and links[self.length] == self.link
+
+
+class Chats:
+    """All open chats of one client."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        *,
+        source: str,
+        idle_seconds: float = 600.0,
+        errors: Errors = "log",
+        session_id: str | None = None,
+        **described: Any,
+    ) -> None:
+        """``described`` goes to ``Recorder.task``. ``session_id`` is the session of calls that name none."""
+        self.recorder = recorder
+        self.errors: Errors = errors
+        self._source = source
+        self._idle = idle_seconds
+        self._session_id = session_id
+        self._described = described
+        self._lock = threading.RLock()
+        self._open: list[Chat] = []
+        self._sessions: OrderedDict[bytes, str] = OrderedDict()
+        self._sweeper: threading.Thread | None = None
+        recorder.before_close(self.close)
+        _living.add(self)
+
+    def begin(self, messages: Sequence[Message], tools: Any, session_id: str | None) -> Call:
+        """A request is on its way."""
+        clock = self.recorder.clock
+        seed = session_id or self._session_id or ""
+        links = _chain(seed, messages)
+        task = current_task(self.recorder)
+        with self._lock:
+            chat, known = self._find(messages, links, seed, task)
+            if chat is None:
+                chat = self._start(messages, links, seed, task)
+            asked = chat.dialogue.asked(messages[known:], tools, clock.now())
+            chat.call = Call(self, chat, asked, links[-1], len(messages))
+            chat.touched = clock.monotonic()
+        self._watch()
+        return chat.call
+
+    def close(self) -> None:
+        """Record every open task as it is."""
+        self._close_all(lambda chat: True, "close")
+
+    def sweep(self) -> None:
+        """Record the tasks that were silent for too long."""
+        now = self.recorder.clock.monotonic()
+        self._close_all(
+            lambda chat: now - chat.touched > (max(self._idle, BUSY_SECONDS) if chat.busy else self._idle),
+            "idle",
+        )
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def _find(
+        self, messages: Sequence[Message], links: list[bytes], seed: str, task: Task | None
+    ) -> tuple[Chat | None, int]:
+        """The chat that the request goes on with, and how many of its messages are known from there."""
+        free = [chat for chat in self._open if chat.is_free(seed, task)]
+        follows = [chat for chat in free if chat.is_before(links)]
+        if follows:
+            longest = max(chat.length for chat in follows)
+            chat = min((c for c in follows if c.length == longest), key=lambda c: c.touched)
+            return chat, chat.length
+        # A history that was shortened on the way: the ids of the calls are enough.
+        told = {str(m.get("tool_call_id")) for m in messages if m.get("role") == "tool"}
+        answered = [chat for chat in free if chat.dialogue.waits_for & told]
+        if answered:
+            return min(answered, key=lambda c: c.touched), _after_last_answer(messages)
+        return None, 0
+
+    def _start(self, messages: Sequence[Message], links: list[bytes], seed: str, task: Task | None) -> Chat:
+        if task is not None:
+            chat = Chat(Dialogue(task, self._source), seed, ambient=True)
+            task.when_done(lambda: self._forget(chat))
+        else:
+            earlier = next((self._sessions[link] for link in reversed(links) if link in self._sessions), None)
+            task = self.recorder.task(instructions(messages), session_id=seed or earlier, **self._described)
+            chat = Chat(Dialogue(task, self._source), seed)
+        self._open.append(chat)
+        return chat
+
+    def _forget(self, chat: Chat) -> None:
+        with self._lock:
+            if chat in self._open:
+                self._open.remove(chat)
+
+    def _end(self, chat: Chat, why: Closed) -> None:
+        """Record outside of the lock: it takes a disk write, and longer when the outbox is full."""
+        with self._lock:
+            if chat not in self._open:
+                return
+            self._open.remove(chat)
+            if chat.link:
+                self._sessions[chat.link] = chat.dialogue.task.session_id
+                while len(self._sessions) > _REMEMBERED:
+                    self._sessions.popitem(last=False)
+        if chat.call is not None:
+            chat.dialogue.interrupted(chat.call.asked, chat.call.so_far(), None)
+        chat.dialogue.close(why)
+
+    def _close_all(self, due: Callable[[Chat], bool], why: Closed) -> None:
+        with self._lock:
+            ending = [chat for chat in self._open if not chat.ambient and due(chat)]
+        for chat in ending:
+            try:
+                self._end(chat, why)
+            except Exception as error:
+                _tell(error)
+
+    def _watch(self) -> None:
+        if self._sweeper is None:
+            with self._lock:
+                if self._sweeper is None:
+                    self._sweeper = threading.Thread(
+                        target=_sweep,
+                        args=(weakref.ref(self), min(30.0, max(0.05, self._idle / 4))),
+                        name="onward-idle",
+                        daemon=True,
+                    )
+                    self._sweeper.start()
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = threading.RLock()
+        self._open, self._sweeper = [], None
+
+
+class Call:
+    """One request until its answer is there. Whatever goes wrong here is logged, and raised only where told
+    to."""
+
+    def __init__(self, chats: Chats, chat: Chat, asked: Asked, link: bytes, length: int) -> None:
+        self._chats = chats
+        self._chat = chat
+        self.asked = asked
+        self._link = link
+        self._length = length
+        self.so_far: Callable[[], Mapping[str, Any] | None] = lambda: None
+        """What came of a stream until now."""
+
+    def answered(self, completion: Any) -> None:
+        """The whole answer: a dict, or an object of the client."""
+        with self._guard():
+            document = completion if isinstance(completion, Mapping) else completion.model_dump(mode="json")
+            with self._chats._lock:
+                final = self._chat.dialogue.answered(self.asked, document)
+                answer = document["choices"][0]["message"]
+                self._settle(_next_link(self._link, {**answer, "role": "assistant"}), self._length + 1)
+            if final and not self._chat.ambient:
+                self._chats._end(self._chat, "answer")
+
+    def interrupted(self, completion: Mapping[str, Any] | None, error: BaseException | None) -> None:
+        """No whole answer: an error, or (None) the caller stopped reading."""
+        with self._guard():
+            if not isinstance(error, Exception):
+                error = None  # a cancellation is the caller's wish
+            with self._chats._lock:
+                self._chat.dialogue.interrupted(self.asked, completion, error)
+                self._settle(self._link, self._length)
+
+    def _settle(self, link: bytes, length: int) -> None:
+        chat = self._chat
+        chat.link, chat.length = link, length
+        chat.call, chat.touched = None, self._chats.recorder.clock.monotonic()
+
+    def _guard(self) -> AbstractContextManager[None]:
+        return guard(self._chats.errors)
+
+
+class guard(AbstractContextManager[None]):
+    """Within it an error of the recorder is logged and goes no further, unless ``errors`` is ``raise``."""
+
+    def __init__(self, errors: Errors) -> None:
+        self._errors: Errors = errors
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if not isinstance(error, Exception) or self._errors == "raise":
+            return False
+        _tell(error)
+        return True
+
+
+def _tell(error: Exception) -> None:
+    reason = str(error) if isinstance(error, OnwardError) else type(error).__name__
+    _log.error("a call or task was not recorded", reason=reason)
+
+
+def _chain(seed: str, messages: Sequence[Message]) -> list[bytes]:
+    """``links[n]`` stands for the first n messages."""
+    links = [hashlib.blake2b(seed.encode("utf-8", "replace"), digest_size=16).digest()]
+    for message in messages:
+        links.append(_next_link(links[-1], message))
+    return links
+
+
+def _next_link(link: bytes, message: Message) -> bytes:
+    """Clients leave out what an answer held beside its text and calls when they send it back, so no more
+    than these count."""
+    calls = message.get("tool_calls")
+    if calls:
+        told: Any = [call.get("id") if isinstance(call, Mapping) else str(call) for call in calls]
+    else:
+        content = message.get("content")
+        told = content.strip() if isinstance(content, str) else content or ""
+    whole = json.dumps([message.get("role"), told, message.get("tool_call_id")], sort_keys=True, default=str)
+    return hashlib.blake2b(link + whole.encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def _after_last_answer(messages: Sequence[Message]) -> int:
+    places = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
+    return places[-1] + 1 if places else 0
+
+
+def _sweep(chats: weakref.ref[Chats], seconds: float) -> None:
+    """The body of a daemon thread: it ends with its client."""
+    pause = threading.Event()
+    while not pause.wait(seconds):
+        here = chats()
+        if here is None or here.recorder.closed:
+            return
+        here.sweep()
+        del here
+
+
+_living: weakref.WeakSet[Chats] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for chats in list(_living):
+        chats._after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

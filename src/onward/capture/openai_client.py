@@ -1,0 +1,253 @@
+"""``wrap_openai``: every task of an agent is recorded, and of its code one line changes.
+
+Know before changing: the caller gets the very objects that the client made, streams included, and the very
+exceptions; what goes wrong in recording is logged and goes no further. The package ``openai`` is not
+imported here: whoever has a client has it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from onward.capture.chats import Call, Chats, Errors, guard
+from onward.errors import ConfigError
+from onward.telemetry import logs
+
+if TYPE_CHECKING:
+    from onward.capture.recorder import Recorder
+
+C = TypeVar("C")
+SESSION_HEADER = "onward-session"
+ATTRIBUTE = "onward"
+_log = logs.get("recorder")
+
+
+def wrap_openai(
+    client: C,
+    recorder: Recorder,
+    *,
+    session_id: str | None = None,
+    idle_seconds: float = 600.0,
+    errors: Errors = "log",
+    **described: Any,
+) -> C:
+    """``client`` (``OpenAI`` or ``AsyncOpenAI``), which from now on records what it is used for.
+
+    One trajectory for each task: it goes from the first request over all tool calls to the answer that
+    calls no tool. Without such an answer it ends after ``idle_seconds`` of silence, or when the client or
+    the recorder is closed. Session: header ``Onward-Session``, else ``user``, else ``session_id``, else one
+    for each conversation. Within ``with recorder.task(…)`` the calls are turns of that task. ``described``
+    (``domain``, ``task_type``, ``metadata`` …) goes to ``Recorder.task``. ``errors="raise"`` lets the agent
+    see recording fail.
+
+    Raises ConfigError for an object without ``chat.completions.create``.
+    """
+    if getattr(client, ATTRIBUTE, None) is not None:
+        return client
+    chats = Chats(
+        recorder,
+        source="openai_client",
+        idle_seconds=idle_seconds,
+        errors=errors,
+        session_id=session_id,
+        **described,
+    )
+    return _wrapped(client, chats)
+
+
+def _wrapped(client: C, chats: Chats) -> C:
+    completions = getattr(getattr(client, "chat", None), "completions", None)
+    if not callable(getattr(completions, "create", None)):
+        raise ConfigError(
+            f"A {type(client).__name__} has no chat.completions.create: give an OpenAI or AsyncOpenAI client."
+        )
+    target: Any = client
+    for name in ("create", "parse"):
+        if callable(getattr(completions, name, None)):
+            setattr(completions, name, _recorded(getattr(completions, name), target, chats))
+    for name in ("copy", "with_options"):
+        if callable(getattr(target, name, None)):
+            setattr(target, name, _copied(getattr(target, name), chats))
+    if callable(getattr(target, "close", None)):
+        target.close = _closing(target.close, chats)
+    setattr(target, ATTRIBUTE, chats)
+    return client
+
+
+def _recorded(original: Callable[..., Any], client: Any, chats: Chats) -> Callable[..., Any]:
+    """``original`` for the caller, with a look at what goes in and what comes out."""
+
+    @functools.wraps(original)
+    def create(*args: Any, **given: Any) -> Any:
+        if not isinstance(given.get("messages"), (list, tuple, type(None))):
+            given["messages"] = list(given["messages"])  # an iterator can be read once
+        call = _begin(client, chats, given)
+        try:
+            result = original(*args, **given)
+        except BaseException as error:
+            if call is not None:
+                call.interrupted(None, error)
+            raise
+        if call is None:
+            return result
+        if inspect.isawaitable(result):
+            return _awaited(result, call, chats)
+        return _taken(result, call, chats)
+
+    return create
+
+
+def _begin(client: Any, chats: Chats, given: Mapping[str, Any]) -> Call | None:
+    with guard(chats.errors):
+        messages = [_message(message) for message in given.get("messages") or ()]
+        tools = given.get("tools")
+        return chats.begin(
+            messages, tools if isinstance(tools, (list, tuple)) else None, _session(client, given)
+        )
+    return None
+
+
+async def _awaited(result: Awaitable[Any], call: Call, chats: Chats) -> Any:
+    import asyncio
+
+    try:
+        answer = await result
+    except BaseException as error:
+        call.interrupted(None, error)
+        raise
+    if hasattr(answer, "__aiter__"):
+        return _taken(answer, call, chats)
+    with guard(chats.errors):
+        # In a thread, since a final answer is written to disk; shielded, so that it is written in any case.
+        await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(_take, answer, call)))
+    return answer
+
+
+def _taken(answer: Any, call: Call, chats: Chats) -> Any:
+    with guard(chats.errors):
+        iterator = getattr(answer, "_iterator", None)
+        if hasattr(answer, "__aiter__") and iterator is not None:
+            answer._iterator = _watch_async(iterator, call)
+        elif hasattr(answer, "__next__") and iterator is not None:
+            answer._iterator = _watch(iterator, call)
+        else:
+            _take(answer, call)
+    return answer
+
+
+def _take(answer: Any, call: Call) -> None:
+    """A completion, or the raw response of one (``with_raw_response``), which keeps what it parsed."""
+    if not hasattr(answer, "choices") and hasattr(answer, "http_response") and callable(answer.parse):
+        answer = answer.parse()
+    if hasattr(answer, "choices"):
+        call.answered(answer)
+    else:
+        call.interrupted(None, None)
+        _log.warning("an answer of this form is not recorded", form=type(answer).__name__)
+
+
+def _watch(chunks: Iterator[Any], call: Call) -> Iterator[Any]:
+    parts = Assembly()
+    call.so_far = parts.completion
+    try:
+        for chunk in chunks:
+            parts.add(chunk)
+            yield chunk
+    except BaseException as error:
+        call.interrupted(parts.completion(), None if isinstance(error, GeneratorExit) else error)
+        raise
+    call.answered(parts.completion())
+
+
+async def _watch_async(chunks: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:
+    import asyncio
+
+    parts = Assembly()
+    call.so_far = parts.completion
+    try:
+        async for chunk in chunks:
+            parts.add(chunk)
+            yield chunk
+    except BaseException as error:
+        call.interrupted(parts.completion(), None if isinstance(error, GeneratorExit) else error)
+        raise
+    await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(call.answered, parts.completion())))
+
+
+class Assembly:
+    """The completion that the chunks of a stream add up to."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._refusal: list[str] = []
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._whole: dict[str, Any] = {}
+        self._finish: str | None = None
+
+    def add(self, chunk: Any) -> None:
+        """One chunk, as the client made it. What cannot be read is left out: the caller goes first."""
+        with guard("log"):
+            document = chunk if isinstance(chunk, Mapping) else chunk.model_dump(mode="json")
+            for name in ("id", "model", "usage", ATTRIBUTE):
+                if document.get(name):
+                    self._whole[name] = document[name]
+            for choice in document.get("choices") or ():
+                if (choice.get("index") or 0) == 0:
+                    self._finish = choice.get("finish_reason") or self._finish
+                    self._add_delta(choice.get("delta") or {})
+
+    def _add_delta(self, delta: Mapping[str, Any]) -> None:
+        self._text.append(delta.get("content") or "")
+        self._refusal.append(delta.get("refusal") or "")
+        for part in delta.get("tool_calls") or ():
+            place = part.get("index")
+            call = self._calls.setdefault(
+                len(self._calls) if place is None else place,
+                {"id": None, "type": "function", "function": {"name": "", "arguments": ""}},
+            )
+            call["id"] = part.get("id") or call["id"]
+            function = part.get("function") or {}
+            call["function"]["name"] += function.get("name") or ""
+            call["function"]["arguments"] += function.get("arguments") or ""
+
+    def completion(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None}
+        if any(self._refusal):
+            message["refusal"] = "".join(self._refusal)
+        if self._calls:
+            message["tool_calls"] = [self._calls[place] for place in sorted(self._calls)]
+        return {**self._whole, "choices": [{"index": 0, "message": message, "finish_reason": self._finish}]}
+
+
+def _copied(original: Callable[..., Any], chats: Chats) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def copy(*args: Any, **given: Any) -> Any:
+        return _wrapped(original(*args, **given), chats)
+
+    return copy
+
+
+def _closing(original: Callable[..., Any], chats: Chats) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def close(*args: Any, **given: Any) -> Any:
+        with guard(chats.errors):
+            chats.close()
+        return original(*args, **given)
+
+    return close
+
+
+def _message(message: Any) -> Mapping[str, Any]:
+    return message if isinstance(message, Mapping) else message.model_dump(mode="json", exclude_none=True)
+
+
+def _session(client: Any, given: Mapping[str, Any]) -> str | None:
+    for headers in (given.get("extra_headers"), getattr(client, "_custom_headers", None)):
+        for name, value in (headers or {}).items():
+            if name.lower() == SESSION_HEADER and isinstance(value, str) and value:
+                return value
+    user = given.get("user")
+    return user if isinstance(user, str) and user else None
