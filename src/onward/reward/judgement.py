@@ -6,8 +6,9 @@ given is derived from the results, says so, and is weak evidence.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from onward.contracts import Trajectory
 
@@ -26,6 +27,8 @@ class Judgement:
     """True when the agent gave no status."""
     unparsable: bool
     why: str
+    unknown: bool = False
+    """Nobody who could know said how it ended: no score, which is not a score of zero."""
 
 
 def judge(trajectory: Trajectory) -> Judgement:
@@ -34,11 +37,21 @@ def judge(trajectory: Trajectory) -> Judgement:
     outcome = trajectory.metadata.outcome
     if outcome is None:
         status, completion, why = _derive(trajectory)
-        return Judgement(status, status == "completed_successfully", completion, True, unparsable, why)
+        unknown = is_unjudged(trajectory.metadata.model_extra or {})
+        return Judgement(
+            status, status == "completed_successfully", completion, True, unparsable, why, unknown
+        )
     success = outcome.status == "completed_successfully"
     completion = 1.0 if success else float(outcome.completion_percentage or 0.0)
     why = f"the agent reported {outcome.status}"
     return Judgement(outcome.status, success, completion, False, unparsable, why)
+
+
+def is_unjudged(metadata: Mapping[str, Any]) -> bool:
+    """Whether the gateway recorded this and nobody told it an outcome: it saw the texts and no success."""
+    capture = metadata.get("capture")
+    told = isinstance(metadata.get("outcome"), Mapping)
+    return not told and isinstance(capture, Mapping) and capture.get("source") == "gateway"
 
 
 def _derive(trajectory: Trajectory) -> tuple[Status, float, str]:

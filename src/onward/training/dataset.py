@@ -3,7 +3,8 @@
 A line is one trajectory with the calls that its policy sampled. Rows are admitted by rule, and each
 refusal is counted under a name, because silently training on less, or on something else, is how
 loops rot: only calls sampled by the policy that is trained, signed by the gateway, with full
-sampling support, not voided by redaction. A missing reward is *unscored*, never zero.
+sampling support, not voided by redaction. A missing reward is *unscored*, never zero; where there is none
+because nobody said how the task ended, that is ``no_outcome`` and says nothing against the rewarder.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from onward.capture import provenance
 from onward.errors import TrainingError
+from onward.reward.judgement import is_unjudged
 
 FILE = "dataset.jsonl"
 
@@ -156,7 +158,7 @@ def _line(
     if reason is not None:
         return reason
     if reward is None:
-        return "unscored"
+        return "no_outcome" if is_unjudged(trajectory.get("metadata") or {}) else "unscored"
     records = [turn["action"].get("sampling") for turn in trajectory["turns"]]
     present = [record for record in records if record]
     if not present:

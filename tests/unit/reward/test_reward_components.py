@@ -3,7 +3,7 @@
 import pytest
 from reward_documents import feedback, trajectory, turn
 
-from onward.reward import NotApplicable, ScoringContext
+from onward.reward import NotApplicable, ScoringContext, Unscored
 from onward.reward.baselines import MAX_KEYS, MEMORY, Baseline, Baselines, redundant_calls
 from onward.reward.components import Efficiency, TaskCompletion, UserFeedback
 from onward.reward.judgement import judge
@@ -49,6 +49,20 @@ def test_without_a_status_it_is_derived_and_weak_evidence(turns, score, status):
     answer = TaskCompletion().score(item, context(item))
     assert (answer.score, answer.raw_data["status"], answer.evidence) == (score, status, 0.5)
     assert "no status was given" in answer.reasoning
+
+
+@pytest.mark.parametrize("last", [turn(2), turn(2, tool="calc"), turn(2, success=False)])
+def test_what_the_gateway_recorded_without_an_outcome_is_unscored_and_no_zero(last):
+    item = trajectory(status=None, turns=[turn(1, tool="calc"), last])
+    item.metadata.__pydantic_extra__ = {"capture": {"source": "gateway", "closed": "idle"}}
+    answer = TaskCompletion().score(item, context(item))
+    assert isinstance(answer, Unscored) and answer.reason == "no_outcome"
+
+
+def test_what_the_gateway_recorded_with_an_outcome_is_scored_like_anything_else():
+    item = trajectory(status="partial_completion", completion=0.6)
+    item.metadata.__pydantic_extra__ = {"capture": {"source": "gateway", "closed": "close"}}
+    assert completion(item) == 0.8
 
 
 def test_an_unparsable_answer_is_noted():

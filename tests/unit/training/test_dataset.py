@@ -106,6 +106,14 @@ def test_an_unscored_trajectory_is_not_a_zero_and_too_many_fail_the_job(tmp_path
     assert caught.value.code == "DATA"
 
 
+def test_work_that_nobody_judged_is_left_out_and_fails_no_job(tmp_path: Path) -> None:
+    unjudged = _scored("c", _sampling(), rewarded=False)
+    unjudged.trajectory["metadata"] = {"capture": {"source": "gateway", "closed": "answer"}}
+    scored = [_scored("a", _sampling()), _scored("b", _sampling()), unjudged]
+    frozen = _freeze(tmp_path, scored, max_unscored_share=0.2)
+    assert frozen.excluded == {"no_outcome": 1} and frozen.mean_return == 1.0
+
+
 def test_nothing_to_train_on_says_what_was_excluded(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="2 other_policy"):
         _freeze(tmp_path, [_scored("a", _sampling("d2")), _scored("b", _sampling("d2"))])

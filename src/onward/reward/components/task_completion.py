@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onward.contracts import Trajectory
-from onward.reward.components.base import Scored, ScoringContext
+from onward.reward.components.base import Scored, ScoringContext, Unscored
 from onward.reward.judgement import Judgement
 
 
@@ -19,8 +19,10 @@ def completion_score(judgement: Judgement) -> float:
 class TaskCompletion:
     name = "task_completion"
 
-    def score(self, trajectory: Trajectory, context: ScoringContext) -> Scored:
+    def score(self, trajectory: Trajectory, context: ScoringContext) -> Scored | Unscored:
         judgement = context.judgement
+        if judgement.unknown:
+            return Unscored("no_outcome", "recorded by the gateway, and nobody said how it ended")
         score = completion_score(judgement)
         return Scored(
             score=score,
