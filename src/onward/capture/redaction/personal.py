@@ -1,13 +1,19 @@
 """Layer 3: personal data that its own form gives away. Here e-mail; the rest in its own files.
 
-Telephone numbers are in ``personal_phones.py``, numbers with check digits in ``personal_numbers.py``,
-addresses of machines in ``personal_network.py``, user names in ``personal_accounts.py``. ``RULES`` and
-``CHECKS`` hold all of them.
+Telephone numbers are in ``personal_phones.py``, national ids in ``personal_ids.py``, cards and accounts in
+``personal_numbers.py``, addresses of machines in ``personal_network.py``, user names in
+``personal_accounts.py``. ``RULES`` and ``CHECKS`` hold all of them.
 """
 
 from __future__ import annotations
 
-from onward.capture.redaction import personal_accounts, personal_network, personal_numbers, personal_phones
+from onward.capture.redaction import (
+    personal_accounts,
+    personal_ids,
+    personal_network,
+    personal_numbers,
+    personal_phones,
+)
 from onward.capture.redaction.rule import Check, Rule, Span
 from onward.capture.redaction.surroundings import after_escapes
 
@@ -115,6 +121,7 @@ def _after_quotes(buffer: bytes, start: int, end: int) -> int:
 CHECKS: dict[str, Check] = {
     "email": email,
     **personal_phones.CHECKS,
+    **personal_ids.CHECKS,
     **personal_numbers.CHECKS,
     **personal_network.CHECKS,
     **personal_accounts.CHECKS,
@@ -163,6 +170,7 @@ RULES: tuple[Rule, ...] = (
         note="As in a URL.",
     ),
     *personal_phones.RULES,
+    *personal_ids.RULES,
     *personal_numbers.RULES,
     *personal_network.RULES,
     *personal_accounts.RULES,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 
 from onward.capture.redaction.rule import Check, Rule, Span
-from onward.capture.redaction.surroundings import LEFT, before, stands_alone, words
+from onward.capture.redaction.surroundings import LEFT, stands_alone
 
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _RESOLVERS = frozenset(
@@ -27,8 +27,12 @@ _RESOLVERS = frozenset(
         "2606:4700:4700::1001",
     ]
 )
-_VERSION = words("version", "versions", "ver", "release", "rev", "section", "chapter", "clause", "oid")
-_ENCODED_BOUNDS = (b"%3D%3D", b"%3E%3D", b"%3C%3D", b"%7E%3D", b"%21%3D")
+_VERSION = (b"version", b"release", b"section", b"chapter", b"clause", b"ver ", b"ver.", b"rev ")
+_BOUNDS = (b"^", b"~")
+_TWO_SIGNS = (b"==", b">=", b"<=", b"~=", b"!=", b"^=")
+_ENCODED = (b"%3D%3D", b"%3E%3D", b"%3C%3D", b"%7E%3D", b"%21%3D")
+_TWO_OCTETS = frozenset(((169, 254), (192, 168), (198, 18), (198, 19)))
+_THREE_OCTETS = frozenset(((192, 0, 0), (192, 0, 2), (192, 88, 99), (198, 51, 100), (203, 0, 113)))
 _SMALL = 20
 """Four numbers below this are a version or a section: of public addresses one in 27,000 looks like that."""
 _NOBODY = (b"00:00:00:00:00:00", b"ff:ff:ff:ff:ff:ff", b"02:42:", b"33:33:", b"01:00:5e:", b"00:00:5e:00:53:")
@@ -38,7 +42,7 @@ def ip(buffer: bytes, first: int, last: int) -> Span | None:
     """A public IPv4 or IPv6 address that stands alone."""
     text = buffer[first:last].decode("latin-1")
     if ":" not in text:
-        return (first, last) if _is_public_v4(buffer, first, last, text) else None
+        return (first, last) if _is_person_v4(buffer, first, last, text) else None
     trimmed = text.rstrip(":") + ("::" if text.endswith("::") else "")
     last = first + len(trimmed)
     groups = [group for group in trimmed.split(":") if group]
@@ -46,10 +50,10 @@ def ip(buffer: bytes, first: int, last: int) -> Span | None:
         return None
     if buffer[first - 1 : first] == b":" or buffer[last : last + 1] == b":":
         return None
-    return (first, last) if _is_public(trimmed) else None
+    return (first, last) if _is_public_v6(trimmed) else None
 
 
-def _is_public(text: str) -> bool:
+def _is_public_v6(text: str) -> bool:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -57,27 +61,35 @@ def _is_public(text: str) -> bool:
     return address.is_global and not address.is_multicast and text.lower() not in _RESOLVERS
 
 
-def _is_public_v4(buffer: bytes, first: int, last: int, text: str) -> bool:
-    if not stands_alone(buffer, first, last) or not _is_public(text) or text.endswith(".0.0"):
+def is_public_v4(text: str) -> bool:
+    """Whether four numbers are an address outside IANA's special-purpose registry (RFC 6890)."""
+    parts = text.split(".")
+    if any(len(part) > 1 and part[0] == "0" for part in parts):
         return False
-    left = buffer[max(0, first - 2) : first]
-    in_url = left == b"//" or left[-1:] == b"@"
-    if not in_url and all(int(part) < _SMALL for part in text.split(".")):
+    a, b, c, d = map(int, parts)
+    if max(a, b, c, d) > 255 or a in (0, 10, 127) or a >= 224 or (a, b) in _TWO_OCTETS:
         return False
-    if (
-        buffer[max(0, first - 6) : first].upper() in _ENCODED_BOUNDS
-        or left in (b"==", b">=", b"<=", b"~=", b"!=", b"^=")
-        or left[-1:] in (b"^", b"~")
-    ):
+    shared = (a == 100 and 64 <= b < 128) or (a == 172 and 16 <= b < 32)
+    return not shared and (a, b, c) not in _THREE_OCTETS and text not in _RESOLVERS
+
+
+def _is_person_v4(buffer: bytes, first: int, last: int, text: str) -> bool:
+    """Public, and neither a version nor the name of a network."""
+    if not is_public_v4(text) or not stands_alone(buffer, first, last) or text.endswith(".0.0"):
         return False
-    if left[-1:] in (b"<", b">") and buffer[last : last + 1] not in (b"<", b">"):
+    left, right = buffer[max(0, first - 2) : first], buffer[last : last + 2]
+    if left != b"//" and left[-1:] != b"@" and all(int(part) < _SMALL for part in text.split(".")):
+        return False
+    if left[-1:] in _BOUNDS or left in _TWO_SIGNS or buffer[max(0, first - 6) : first].upper() in _ENCODED:
+        return False
+    if left[-1:] in (b"<", b">") and right[:1] not in (b"<", b">"):
         return False  # a bound on a version, not markup
     if left[-1:] == b"/" and left[:1] != b"/":  # Chrome/120.0.1.2, a folder of a release
         return False
-    right = buffer[last : last + 2]
     if right[:1] == b"+" or (right[:1] == b"." and right[1:].isalpha()):
         return False
-    return not _VERSION.search(before(buffer, first, 16))
+    words = buffer[max(0, first - 16) : first].lower()
+    return not any(word in words for word in _VERSION)
 
 
 def mac(buffer: bytes, first: int, last: int) -> Span | None:

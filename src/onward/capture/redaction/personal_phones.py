@@ -7,7 +7,7 @@ it; a bare run of digits never is, unless it follows ``phone:`` itself.
 from __future__ import annotations
 
 from onward.capture.redaction.rule import Check, Rule, Span, whole
-from onward.capture.redaction.surroundings import LEFT, before, stands_alone, words
+from onward.capture.redaction.surroundings import LEFT, compiled, numbers_beside, stands_alone, word_pattern
 from onward.capture.redaction.validators import is_date
 
 _CALLING_CODES = frozenset(
@@ -23,11 +23,9 @@ _CALLING_CODES = frozenset(
 998
 """.split()
 )
-_PHONE_WORDS = words(
-    *("phone", "phones", "telephone", "tel", "mobile", "cell", "fax", "whatsapp", "call", "sms", "dial"),
+_WORDS = word_pattern(
+    *("phone", "phones", "telephone", "tel", "mobile", "cell", "fax", "whatsapp", "call", "sms", "hotline"),
     *(
-        "hotline",
-        "ring",
         "contact",
         "msisdn",
         "telefon",
@@ -36,10 +34,21 @@ _PHONE_WORDS = words(
         "telefono",
         "teléfono",
         "móvil",
+        "movil",
+        "téléphone",
     ),
-    *("movil", "téléphone", "portable", "telefone", "phone number", "phonenumber", "tel no", "text me"),
+    *(
+        "telefone",
+        "phone number",
+        "tel no",
+        "mobile number",
+        "cell phone",
+        "mobil",
+        "gsm",
+        "portable",
+        "dial",
+    ),
 )
-_PHONE_REACH = 40
 
 
 def _digits(text: bytes) -> bytes:
@@ -90,19 +99,47 @@ def _is_nanp(digits: bytes) -> bool:
 
 
 def phone(buffer: bytes, first: int, last: int) -> Span | None:
-    """A national number with separators: its form tells, or a word near by does."""
-    if not stands_alone(buffer, first, last) or buffer[first - 1 : first] in (b"/", b"#", b"$", b"+"):
+    """A national number whose form tells: ``415-555-2671``, ``0171/1234567``."""
+    if not stands_alone(buffer, first, last) or buffer[first - 1 : first] in _NOT_BEFORE:
         return None
-    text = buffer[first:last]
-    digits = _digits(text)
-    if not 7 <= len(digits) <= 15 or len(set(digits)) < 3 or buffer[last : last + 1] in (b"/", b":", b"%"):
-        return None
-    american = _is_nanp(digits[-10:]) and len(digits) <= 11
-    if american and (text.count(b"-") >= 2 or text.count(b".") >= 2):
-        return (first, last)
-    if digits[0:1] == b"0" and _is_one_joint(text):
-        return (first, last)
-    return (first, last) if _PHONE_WORDS.search(before(buffer, first, _PHONE_REACH)) else None
+    digits = _digits(buffer[first:last])
+    right = digits[:1] == b"0" or _is_nanp(digits[-10:])
+    return (
+        (first, last)
+        if right and len(set(digits)) >= 3 and buffer[last : last + 1] not in _NOT_AFTER
+        else None
+    )
+
+
+def phone_beside_word(buffer: bytes, first: int, last: int) -> Span | None:
+    """The match begins with a word such as ``call``: the first number with separators behind it."""
+    for start, end in numbers_beside(buffer, first, first, _NUMBER):
+        text = buffer[start:end]
+        digits = _digits(text)
+        alone = stands_alone(buffer, start, end) and buffer[start - 1 : start] not in _NOT_BEFORE
+        if not alone or not 7 <= len(digits) <= 15 or len(set(digits)) < 3:
+            continue
+        if buffer[end : end + 1] not in _NOT_AFTER and not _is_something_else(text, digits):
+            return (start, end)
+    return None
+
+
+def _is_something_else(text: bytes, digits: bytes) -> bool:
+    """A decimal, an address, a version, a date, a pair of years."""
+    if text.count(b".") == 1 and text.replace(b".", b"").isdigit():
+        return True
+    groups = text.translate(_TO_SPACES).split()
+    dotted = b"." in text and not text.translate(None, b"0123456789.")
+    if dotted and (len(groups) == 4 and all(len(group) <= 3 for group in groups)):
+        return True
+    if len(groups) >= 3 and len(groups[0]) == 4 and len(groups[1]) == len(groups[2]) == 2:
+        return True
+    return len(groups) >= 3 and len(groups[2]) == 4 and groups[2][:2] in (b"19", b"20") and len(digits) == 8
+
+
+_TO_SPACES = bytes.maketrans(b".-/()", b"     ")
+_NOT_BEFORE = (b"/", b"#", b"$", b"+")
+_NOT_AFTER = (b"/", b":", b"%")
 
 
 def bracketed_phone(buffer: bytes, first: int, last: int) -> Span | None:
@@ -114,12 +151,6 @@ def bracketed_phone(buffer: bytes, first: int, last: int) -> Span | None:
     if not stands_alone(buffer, first, last) or buffer[first - 1 : first] in (b"+", b")", b"]"):
         return None
     return (first, last) if (_is_nanp(digits) if american else 8 <= len(digits) <= 12) else None
-
-
-def _is_one_joint(text: bytes) -> bool:
-    """``0171/1234567``: an area code and a number, and nothing like a date."""
-    code, joint, rest = text.partition(b"/") if b"/" in text else text.partition(b"-")
-    return bool(joint) and code.isdigit() and 3 <= len(code) <= 5 and len(_digits(rest)) >= 6
 
 
 def labelled_phone(buffer: bytes, first: int, last: int) -> Span | None:
@@ -134,16 +165,15 @@ def labelled_phone(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 CHECKS: dict[str, Check] = {
-    check.__name__: check for check in (phone, phone_international, bracketed_phone, labelled_phone)
+    check.__name__: check
+    for check in (phone, phone_international, phone_beside_word, bracketed_phone, labelled_phone)
 }
 
 _NATIONAL_NUMBER = (
-    LEFT + r"((?:1[ .-])?[2-9][0-9]{2}[ .-][2-9][0-9]{2}[ .-][0-9]{4}"
-    r"|0[1-9][0-9]?(?:[ .-][0-9]{2}){4}|0[1-9][0-9]{0,4}(?: ?[/-] ?| )[0-9]{3,8}(?:[ -][0-9]{2,5}){0,3}"
-    r"|00[1-9][0-9]{0,2}(?:[ -][0-9]{2,8}){2,5}"
-    r"|[5-9][0-9]{2}(?: [0-9]{3}){2}|[5-9][0-9]{2}(?: [0-9]{2}){3}|[6-9][0-9]{4}[ -][0-9]{5}"
-    r"|[2-9][0-9]{2}[-.][0-9]{4})"
+    LEFT + r"((?:1[ .-])?[2-9][0-9]{2}(?:-[2-9][0-9]{2}-|\.[2-9][0-9]{2}\.)[0-9]{4}"
+    r"|0[1-9][0-9]{1,3}(?:/|-)[0-9]{6,8})"
 )
+_NUMBER = compiled(LEFT + r"([0-9]{2,5}\)?(?:[ ./-]{1,2}[0-9]{2,8}){1,5})")
 _BRACKETED_NUMBER = (
     r"\((?:[2-9][0-9]{2}\) ?[2-9][0-9]{2}[ .-][0-9]{4}|0[1-9][0-9]{0,4}\) ?[0-9]{2,8}(?:[ -][0-9]{2,5}){0,3})"
 )
@@ -178,17 +208,30 @@ RULES: tuple[Rule, ...] = (
         take="group",
         checks=("phone",),
         same="digits",
-        positives=(
-            *whole("415-555" + "-2671", "415.555" + ".2671", "0171/1234" + "567"),
-            ("tel 020 7946" + " 0958", "020 7946" + " 0958"),
-            ("mobile: 06 12 34" + " 56 78", "06 12 34" + " 56 78"),
-        ),
+        positives=(*whole("415-555" + "-2671", "415.555" + ".2671", "0171/1234" + "567"),),
         negatives=(
             "4155552671 and 1785000000 and 1785000000000",
             "110bcd25-a55d-453a-8046-1297901ea002",
             "Jun 02 20:17:00 CST 2026 and 2026-08-12 and 12.04.2026 and 08/12/2026 and 03/22 08:51:06",
             "hosted-eu-20260812-09 and 415-555-26711 and v415.555.2671 and 1415.555.2671",
             "01 02 03 04 05 06 07 08 and 200 300 4000 and 52.5200, 13.4049 and 12:34:56",
+        ),
+    ),
+    Rule(
+        "PHONE",
+        rf"(?:{_WORDS})[^\x00]{{0,40}}?[0-9][0-9 ()./-]{{6}}",
+        3,
+        checks=("phone_beside_word",),
+        same="digits",
+        positives=(
+            ("tel 020 7946" + " 0958", "020 7946" + " 0958"),
+            ("mobile: 06 12 34" + " 56 78", "06 12 34" + " 56 78"),
+            ("call me at 98765" + " 43210", "98765" + " 43210"),
+        ),
+        negatives=(
+            "call 2026-08-12 and phone 12.04.2026 and tel 10.20.30.40 and cell 123.4567 and fax 12-34",
+            "call 4155552671 times and mobile 1785000000",
+            "total recall 020 7946 0958 of the metaphone 06 12 34 56 78",
         ),
     ),
     Rule(

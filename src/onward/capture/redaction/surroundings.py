@@ -1,15 +1,18 @@
 """What stands around a candidate of layer 3: escapes before it, identifiers it is part of, words near by.
 
 A number proves little about itself. It counts only where it stands alone, and for kinds without a strong
-check only beside a word that says what it is. All functions look at a bounded stretch of the buffer, and
-leave a text (NUL) only for the dict key that stands right before its value.
+check only beside a word that says what it is. Such rules look for the word, which is rare, and then for the
+number beside it: looking at every number would cost more than all other rules together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import re2
 
 from onward.capture.redaction.checks import may_start
+from onward.capture.redaction.rule import Span
 
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _DIGITS = frozenset(b"0123456789")
@@ -17,25 +20,67 @@ _HEX = frozenset(b"0123456789abcdefABCDEF")
 _JOINTS = frozenset(b"_-.")
 BEFORE = 56
 AFTER = 28
-"""How far, in bytes, a word may stand from what it speaks of."""
+"""How far, in bytes, a word may stand before and after its number."""
+_FEWEST_DIGITS = 7
+_LONGEST_NUMBER = 26
 
 LEFT = r"(?:%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[nrtbf]|\x1b\[[0-9;]{0,8}m|_|\b)"
 """Opens a pattern whose first group may begin after a letter or digit only where that ends an escape."""
 
-_BYTES = re2.Options()
-_BYTES.encoding = re2.Options.Encoding.LATIN1
-_BYTES.log_errors = False
+
+def word_pattern(*words: str) -> str:
+    """Any of the words as a part of a sentence or a name: ``ssn``, ``SSN_2``, ``userSsn``."""
+    ascii_words = [word for word in words if word.isascii()]
+    joined = "|".join(word.replace(" ", "[ _.-]?") for word in ascii_words)
+    titled = "|".join(word.title().replace(" ", "") for word in ascii_words)
+    forms = [
+        rf"(?:\b|_)(?i:{joined})(?:\b|_)",
+        rf"(?:\b|_)(?:{joined})[A-Z]",
+        rf"[a-z](?:{titled})(?:\b|_|[A-Z])",
+    ]
+    forms += [word.encode().decode("latin-1") for word in words if not word.isascii()]
+    return "|".join(forms)
 
 
-def words(*alternatives: str) -> re2._Regexp:
-    """An expression for :func:`near`: any of the words, in any case, as a component of a name or sentence."""
-    joined = "|".join(word.replace(" ", "[ _.-]?") for word in alternatives)
-    titled = "|".join(word.title().replace(" ", "") for word in alternatives if word.isascii())
-    pattern = (
-        rf"(?i:(?:^|[^a-z])(?:{joined})(?:[^a-z]|$))"
-        rf"|(?:^|[^A-Za-z])(?:{joined})[A-Z]|[a-z](?:{titled})(?:[^a-z]|$)"
-    )
-    return re2.compile(pattern.encode("utf-8"), _BYTES)
+def compiled(pattern: str) -> re2._Regexp:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    return re2.compile(pattern.encode("latin-1"), options)
+
+
+def numbers_beside(buffer: bytes, first: int, last: int, number: re2._Regexp) -> Iterator[Span]:
+    """Group 1 of every match of ``number`` behind the word at ``first``..``last``, then of those before it.
+
+    Within the text, or, for a word in a dict key, at the beginning of the value that stands behind the key.
+    """
+    windows = [_behind(buffer, last)]
+    start = max(0, first - AFTER - 16)
+    windows.append((buffer.rfind(b"\x00", start, first) + 1 or start, first))
+    for start, end in windows:
+        if _has_number(buffer[start:end]):
+            yield from (match.span(1) for match in number.finditer(buffer, start, end))
+
+
+def _behind(buffer: bytes, last: int) -> Span:
+    """The stretch behind a word: of its own text, or of the value whose key it ends."""
+    end = min(len(buffer), last + BEFORE)
+    nul = buffer.find(b"\x00", last, end)
+    if nul < 0:
+        return last, end
+    if _has_number(buffer[last:nul]) or b"<" in buffer[last:nul]:
+        return last, nul
+    value = nul + 1
+    while buffer[value : value + 1] in (b" ", b"(", b'"', b"'"):
+        value += 1
+    if not buffer[value : value + 1].isalnum():
+        return last, nul
+    stop = buffer.find(b"\x00", value, value + _LONGEST_NUMBER)
+    return value, stop if stop >= 0 else min(len(buffer), value + _LONGEST_NUMBER)
+
+
+def _has_number(text: bytes) -> bool:
+    return len(text) - len(text.translate(None, b"0123456789")) >= _FEWEST_DIGITS
 
 
 def stands_alone(buffer: bytes, first: int, last: int) -> bool:
@@ -79,25 +124,3 @@ def after_escapes(buffer: bytes, first: int, last: int) -> int:
         if at + step <= last:
             start = max(start, at + step)
     return start
-
-
-def before(buffer: bytes, first: int, reach: int = BEFORE) -> bytes:
-    """Up to ``reach`` bytes before ``first``: of the same text, or the key of a value that begins there."""
-    start = max(0, first - reach)
-    nul = buffer.rfind(b"\x00", start, first)
-    if nul < 0:
-        return buffer[start:first]
-    if buffer[nul + 1 : first].strip(b" \t\r\n\"'(+"):
-        return buffer[nul + 1 : first]
-    start = max(0, nul - reach)
-    key = buffer[buffer.rfind(b"\x00", start, nul) + 1 if b"\x00" in buffer[start:nul] else start : nul]
-    return b"" if b"<" in key else key
-
-
-def after(buffer: bytes, last: int, reach: int = AFTER) -> bytes:
-    return buffer[last : last + reach].partition(b"\x00")[0]
-
-
-def near(buffer: bytes, first: int, last: int, expression: re2._Regexp) -> bool:
-    """Whether one of the words stands before or behind the span."""
-    return bool(expression.search(before(buffer, first))) or bool(expression.search(after(buffer, last)))
