@@ -162,11 +162,14 @@ def test_what_goes_and_what_stays_side_by_side(text, left):
     assert redact(text).document == left
 
 
-def test_the_key_of_a_value_is_a_word_near_by():
-    document = {"nhs_number": "943 476" + " 5919", "build_number": "943 476" + " 5919"}
-    redacted = redact({"nhs_number": document["nhs_number"]}).document
-    assert redacted["nhs_number"].startswith("<NATIONAL_ID:")
-    assert redact({"build_number": document["build_number"]}).document["build_number"] == "943 476" + " 5919"
+def test_the_name_of_an_id_as_a_dict_key_is_enough_and_any_other_key_is_not():
+    number = "943 476" + " 5919"
+    assert redact({"nhs_number": number}).document["nhs_number"].startswith("<NATIONAL_ID:")
+    assert redact({"build_number": number}).document["build_number"] == number
+
+
+def test_a_word_does_not_reach_into_another_text():
+    assert not redact(["the word SSN", "123456789"]).changed
 
 
 def test_a_user_name_found_in_a_path_is_gone_from_the_prompt_too():

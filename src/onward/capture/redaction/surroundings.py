@@ -18,11 +18,10 @@ _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw
 _DIGITS = frozenset(b"0123456789")
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _JOINTS = frozenset(b"_-.")
-BEFORE = 56
-AFTER = 28
-"""How far, in bytes, a word may stand before and after its number."""
+BEHIND = 56
+AHEAD = 44
+"""Where a number may stand: up to this many bytes behind its word, or before it."""
 _FEWEST_DIGITS = 7
-_LONGEST_NUMBER = 26
 
 LEFT = r"(?:%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[nrtbf]|\x1b\[[0-9;]{0,8}m|_|\b)"
 """Opens a pattern whose first group may begin after a letter or digit only where that ends an escape."""
@@ -52,31 +51,13 @@ def compiled(pattern: str) -> re2._Regexp:
 def numbers_beside(buffer: bytes, first: int, last: int, number: re2._Regexp) -> Iterator[Span]:
     """Group 1 of every match of ``number`` behind the word at ``first``..``last``, then of those before it.
 
-    Within the text, or, for a word in a dict key, at the beginning of the value that stands behind the key.
+    Only within the word's own text: its neighbours in the buffer may come from anywhere in the document.
     """
-    windows = [_behind(buffer, last)]
-    start = max(0, first - AFTER - 16)
-    windows.append((buffer.rfind(b"\x00", start, first) + 1 or start, first))
-    for start, end in windows:
+    behind = last + len(buffer[last : last + BEHIND].partition(b"\x00")[0])
+    ahead = first - len(buffer[max(0, first - AHEAD) : first].rpartition(b"\x00")[2])
+    for start, end in ((last, behind), (ahead, first)):
         if _has_number(buffer[start:end]):
             yield from (match.span(1) for match in number.finditer(buffer, start, end))
-
-
-def _behind(buffer: bytes, last: int) -> Span:
-    """The stretch behind a word: of its own text, or of the value whose key it ends."""
-    end = min(len(buffer), last + BEFORE)
-    nul = buffer.find(b"\x00", last, end)
-    if nul < 0:
-        return last, end
-    if _has_number(buffer[last:nul]) or b"<" in buffer[last:nul]:
-        return last, nul
-    value = nul + 1
-    while buffer[value : value + 1] in (b" ", b"(", b'"', b"'"):
-        value += 1
-    if not buffer[value : value + 1].isalnum():
-        return last, nul
-    stop = buffer.find(b"\x00", value, value + _LONGEST_NUMBER)
-    return value, stop if stop >= 0 else min(len(buffer), value + _LONGEST_NUMBER)
 
 
 def _has_number(text: bytes) -> bool:
