@@ -44,7 +44,15 @@ def make_adapter(folder: Path, value: float, base_digest: str = "0" * 64) -> che
 class World:
     """Everything a gateway needs, and short words for what the releaser and rewarder do."""
 
-    def __init__(self, bus: Bus, folder: Path, *, clock: Clock | None = None, **http: Any) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        folder: Path,
+        *,
+        clock: Clock | None = None,
+        capture: dict[str, Any] | None = None,
+        **http: Any,
+    ) -> None:
         self.bus, self.folder = bus, folder
         self.clock = clock or SystemClock()
         metrics = Metrics()
@@ -52,6 +60,7 @@ class World:
             {
                 "data_dir": folder / "data",
                 "http": {"gateway_port": 0, **http},
+                "capture": capture or {},
                 "model": {"base": "tiny"},
                 "release": {"lost_after_seconds": 600},
             }

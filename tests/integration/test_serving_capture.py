@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,10 +14,12 @@ import openai
 import pytest
 from serving_world import World, eventually
 
+from onward import Recorder
 from onward.capture import provenance
 from onward.clock import ManualClock
 from onward.contracts import Feedback, Trajectory, decode, to_document
 from onward.lm.tokens import Call, rows_from_calls
+from onward.serving.conversations import Conversations
 from onward.serving.engines.scripted import BASE_DIGEST
 
 SYSTEM = {"role": "system", "content": "You are a clerk."}
@@ -558,3 +561,277 @@ async def test_closing_waits_for_the_answer_that_is_under_way(world):
     await closing
     (found,) = await trajectories(world, 1)
     assert len(found["turns"]) == 1 and found["metadata"]["outcome"] == {"status": "failed"}
+
+
+# What is recorded, and what is not.
+
+
+async def test_a_secret_in_a_tool_result_is_nowhere_at_rest_and_its_tokens_are_void(bus, tmp_path):
+    secret = "sk-" + "ant-api03-" + "Q7x" * 12
+    async with World(bus, tmp_path) as world:
+        world.engine.script = saying(json.dumps(call("stock", "ACME")), f"The key is {secret}.", "Bye.")
+        agent = client(world)
+        messages: list[Any] = [{"role": "user", "content": "Look it up."}]
+        for results in (["the key: " + secret], ["thanks"], []):
+            answer = await agent.chat.completions.create(model="onward", messages=messages, tools=TOOLS)
+            message = answer.choices[0].message
+            messages.append(message)
+            for text in results:
+                calls = message.tool_calls or []
+                role = {"role": "tool", "tool_call_id": calls[0].id} if calls else {"role": "user"}
+                messages.append({**role, "content": text})
+        await eventually_in(world.settings.data_dir / "outbox" / "gateway-open.db", b"Look it up.")
+        files = b"".join(path.read_bytes() for path in world.settings.data_dir.rglob("*") if path.is_file())
+        assert secret.encode() not in files and secret[12:30].encode() not in files
+        await close(world, open_session(world), status="failed")
+        (found,) = await trajectories(world, 1)
+    assert found["turns"][0]["result"]["output"] == "the key: <ANTHROPIC_KEY:1>"
+    assert found["turns"][1]["action"]["raw_response"] == "The key is <ANTHROPIC_KEY:1>."
+    first, *later = records(found)
+    assert "tokens_void" not in first and bytes(first["token_ids"][:-1]).decode() == json.dumps(
+        call("stock", "ACME")
+    )
+    for record in later:
+        assert record["tokens_void"] and not record["token_ids"] + record["prompt_ids"] + record["logprobs"]
+    everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert secret.encode() not in everything
+    assert secret.encode() not in b"".join(await messages_of(world, "RL_TRAJECTORIES"))
+
+
+async def eventually_in(path: Path, text: bytes) -> None:
+    """Until the journal holds ``text``: in its file or in the log beside it."""
+
+    async def there() -> bool:
+        return any(text in file.read_bytes() for file in path.parent.glob(path.name + "*"))
+
+    await eventually(there)
+
+
+async def test_the_gateways_own_key_is_redacted(world):
+    key = (world.settings.run_dir / "api.key").read_text()
+    await world.ask("s1", f"my key is {key}, keep it")
+    await close(world, "s1")
+    (found,) = await trajectories(world, 1)
+    assert found["turns"][0]["observation"]["content"] == "my key is <KNOWN:1>, keep it"
+    assert records(found)[0]["tokens_void"]
+
+
+async def test_two_hundred_conversations_at_once_give_two_hundred_trajectories(world):
+    """No header and no user, in each two tools and two questions; every tenth starts like its neighbours."""
+
+    def script(messages: Any, adapter: Any) -> str:
+        last = messages[-1]
+        if last["role"] == "user" and last["content"].startswith("task"):
+            return json.dumps([call("weather", last["content"]), call("stock", last["content"])])
+        return f"done with {len(messages)}"
+
+    world.engine.script = script
+    agent = client(world)
+
+    async def one(number: int) -> None:
+        messages = await tool_loop(agent, f"task {number // 10 * 10 if number % 10 == 0 else number}")
+        messages.append({"role": "user", "content": f"more {number}"})
+        await agent.chat.completions.create(model="onward", messages=messages, tools=TOOLS)
+
+    gate = asyncio.Semaphore(40)
+
+    async def limited(number: int) -> None:
+        async with gate:
+            await one(number)
+
+    await asyncio.gather(*(limited(number) for number in range(200)))
+    conversations = list(world.gateway.capture._open)
+    assert len(conversations) == 200
+    await asyncio.gather(*(close(world, conversation.id) for conversation in conversations))
+    found = await trajectories(world, 200)
+    assert {len(document["turns"]) for document in found} == {4}
+    assert sorted(document["turns"][3]["observation"]["content"] for document in found) == sorted(
+        f"more {number}" for number in range(200)
+    )
+    assert all(len(row_text(document)) == 1 for document in found)
+    for document in found:
+        task = document["task_context"]["instructions"]
+        assert [turn["result"].get("output") for turn in document["turns"][:2]] == [
+            f"rain in {task}",
+            f"42 in {task}",
+        ]
+
+
+async def test_capture_is_switched_off_by_header_by_key_and_by_setting(bus, tmp_path):
+    other = "ok-" + "b" * 40
+    digest = hashlib.sha256(other.encode()).hexdigest()
+    off = {"Onward-Capture": "off"}
+    async with World(bus, tmp_path, capture={"off_keys": [digest]}, keys={digest: ["chat"]}) as world:
+
+        async def ask(**headers: str) -> dict[str, Any]:
+            body = {"messages": [{"role": "user", "content": "q"}]}
+            answer = await world.client.post("/v1/chat/completions", json=body, headers=headers)
+            assert answer.status_code == 200
+            return answer.json()["onward"]
+
+        assert "trajectory_id" not in await ask(**off)
+        assert "trajectory_id" not in await ask(Authorization=f"Bearer {other}")
+        assert "trajectory_id" in await ask(**{"Authorization": f"Bearer {other}", "Onward-Capture": "on"})
+        assert "trajectory_id" in await ask()
+        refused = await world.chat("s", "q")
+        assert refused.status_code == 200
+        body = {"messages": [{"role": "user", "content": "q"}]}
+        odd = await world.client.post("/v1/chat/completions", json=body, headers={"Onward-Capture": "maybe"})
+        assert odd.status_code == 400
+    async with World(bus, tmp_path, capture={"gateway": False}) as world:
+        assert "trajectory_id" not in (await world.ask("s1"))["onward"]
+        on = await world.client.post(
+            "/v1/chat/completions",
+            json={"messages": [{"role": "user", "content": "q"}]},
+            headers={"Onward-Capture": "on"},
+        )
+        assert "trajectory_id" in on.json()["onward"]
+
+
+async def test_an_agent_with_a_recorder_is_recorded_once(world, tmp_path):
+    recorder = Recorder(tmp_path / "own.db")
+    agent = client(world).with_options(default_headers={"Onward-Capture": "off"})
+    with recorder.task("What is 6 times 7?") as task:
+        asked = [{"role": "user", "content": "What is 6 times 7?"}]
+        answer = await agent.chat.completions.create(
+            model="onward", messages=asked, extra_headers={"Onward-Session": task.session_id}
+        )
+        task.turn(observation="What is 6 times 7?", action=answer)
+    assert recorder.pending() == 1 and not await messages_of(world, "RL_TRAJECTORIES")
+    await world.gateway.stop()
+    assert not await messages_of(world, "RL_TRAJECTORIES")
+    recorder.close(0)
+
+
+async def test_who_opted_out_is_not_even_in_the_journal(bus, tmp_path):
+    async with World(bus, tmp_path, capture={"opt_out": "session:private-*"}) as world:
+        await world.ask("private-1", "between us")
+        await world.ask("s2", "for the record")
+        await eventually_in(world.settings.data_dir / "outbox" / "gateway-open.db", b"for the record")
+        await close(world, "private-1")
+        await close(world, "s2")
+        (found,) = await trajectories(world, 1)
+    assert found["session_id"] == "s2"
+    assert b"between us" not in b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
+
+
+# When something goes wrong.
+
+
+async def test_a_client_that_leaves_a_stream_ends_the_sampling_and_what_it_was_sent_is_recorded(world):
+    world.engine.script = saying("one two three four five six seven", "again")
+    world.engine.piece, world.engine.pause = 4, 0.1
+    stream = await client(world).chat.completions.create(
+        model="onward", messages=[{"role": "user", "content": "Count."}], stream=True
+    )
+    seen = ""
+    async for chunk in stream:
+        seen += chunk.choices[0].delta.content or ""
+        if len(seen) >= 8:
+            break
+    await stream.close()
+
+    async def cancelled() -> bool:
+        return world.engine.cancelled == 1 and not world.gateway._in_flight
+
+    await eventually(cancelled)
+    await close(world, open_session(world))
+    (found,) = await trajectories(world, 1)
+    (turn,) = found["turns"]
+    said = turn["action"]["raw_response"]
+    assert said.startswith(seen) and "one two three four five six seven".startswith(said) and len(said) < 33
+    assert turn["result"] == {"success": False, "error": "the client went away before the end of the answer"}
+    (record,) = records(found)
+    assert bytes(record["token_ids"]).decode() == said and record["finish_reason"] == "length"
+    assert provenance.verify(record, provenance.load_key(world.settings.run_dir))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_before_the_answer_leaves_nothing(world, stream):
+    world.engine.delay = 5.0
+    body = {"messages": [{"role": "user", "content": "q"}], "stream": stream}
+    with pytest.raises(httpx.ReadTimeout):
+        await world.client.post("/v1/chat/completions", json=body, timeout=0.2)
+
+    async def over() -> bool:
+        return not world.gateway._in_flight and not len(world.gateway.capture._open)
+
+    await eventually(over, 4.0)
+
+
+async def test_an_engine_error_is_an_error_of_the_stream_too(world):
+    world.engine.fail = lambda adapter, session: True
+    with pytest.raises(openai.InternalServerError):
+        await client(world).chat.completions.create(
+            model="onward", messages=[{"role": "user", "content": "q"}], stream=True
+        )
+    assert not len(world.gateway.capture._open) and not world.gateway._in_flight
+
+
+async def test_an_answer_goes_out_whatever_happens_to_capture(world, monkeypatch):
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("onward.serving.capture.chain", broken)
+    assert (await world.ask("s1"))["choices"][0]["message"]["content"] == "base: hello"
+    monkeypatch.undo()
+    monkeypatch.setattr("onward.serving.capture.next_link", broken)
+    assert (await world.ask("s1"))["choices"][0]["message"]["content"] == "base: hello"
+    monkeypatch.undo()
+    errors = world.gateway._metrics.capture_errors
+    assert errors.labels(step="ask")._value.get() == errors.labels(step="answer")._value.get() == 1
+    await world.ask("s1")
+    await close(world, "s1")
+    await trajectories(world, 1)
+
+
+async def test_a_full_outbox_delays_and_drops_nothing(world, monkeypatch):
+    await world.ask("s1")
+    recorder = world.gateway.capture._recording._recorder
+    monkeypatch.setattr(recorder._outbox, "max_bytes", 10)
+    refused = await world.client.post("/sessions/s1/close", json={"status": "failed"})
+    assert refused.status_code == 503
+    await world.ask("s2")
+    monkeypatch.setattr(recorder._outbox, "max_bytes", 1 << 20)
+    (found,) = await trajectories(world, 1)
+    assert found["session_id"] == "s1" and found["metadata"]["outcome"] == {"status": "failed"}
+
+
+async def test_beyond_the_limit_the_conversation_unused_for_longest_is_recorded(bus, tmp_path):
+    async with World(bus, tmp_path, capture={"max_open": 3}) as world:
+        for number in range(5):
+            await world.ask(f"s{number}")
+        one, two = await trajectories(world, 2)
+        assert [one["session_id"], two["session_id"]] == ["s0", "s1"]
+        assert one["metadata"]["capture"]["closed"] == "limit"
+
+
+# The end of the gateway.
+
+
+async def test_a_gateway_that_stops_records_what_is_open(bus, tmp_path):
+    async with World(bus, tmp_path) as world:
+        world.engine.script = saying(json.dumps(call("weather", "Oslo")))
+        await world.ask("s1", "q", tools=TOOLS)
+    async with World(bus, tmp_path) as world:
+        (found,) = await trajectories(world, 1)
+    assert found["metadata"]["capture"]["closed"] == "shutdown" and "outcome" not in found["metadata"]
+    assert found["turns"][0]["action"]["tool_name"] == "weather"
+
+
+async def test_a_gateway_that_was_killed_records_at_its_next_start_what_was_open(bus, tmp_path):
+    async with World(bus, tmp_path) as world:
+        await world.ask("s1", "first")
+        await world.ask("s2", "second")
+        for text in (b"first", b"second"):
+            await eventually_in(world.settings.data_dir / "outbox" / "gateway-open.db", text)
+        await close(world, "s2")
+        await trajectories(world, 1)
+        killed = world.gateway.capture
+        killed._open, killed._dirty = Conversations(), {}  # what memory held is gone
+    async with World(bus, tmp_path) as world:
+        _, found = await trajectories(world, 2)
+        assert found["session_id"] == "s1" and found["metadata"]["capture"]["closed"] == "restart"
+        assert provenance.verify(records(found)[0], provenance.load_key(world.settings.run_dir))
+    async with World(bus, tmp_path) as world:
+        await trajectories(world, 2)  # and once
