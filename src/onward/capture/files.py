@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import PurePath
 from typing import Any, BinaryIO, Literal, get_args
@@ -167,8 +167,7 @@ def _redact_document(document: Any, known: Known) -> Redacted:
         return redact_trajectory(document, known=known)
     if not isinstance(document, (dict, list)):
         inner = redact([document], known=known)
-        touched = {path[1:] for path in inner.touched}
-        return Redacted(inner.document[0], inner.counts, touched, inner._book)
+        return replace(inner, document=inner.document[0], touched={path[1:] for path in inner.touched})
     redacted = redact(document, known=known)
     if redacted.changed:
         void_tokens(redacted.document)

@@ -41,6 +41,8 @@ _RESULTS = {
 
 
 def _quarantine(settings: Settings) -> Quarantine:
+    if settings.objects.models_url is None and not settings.data_dir.is_dir():
+        raise ConfigError(f"There is no data folder {settings.data_dir}: name it with --dir.")
     return Quarantine(Objects.open(settings.objects_at), Keys.of(settings), SystemClock())
 
 
@@ -54,10 +56,7 @@ def list_held(
     """Show what is held and why, by its place in the stream. Needs no running service."""
 
     async def work() -> list[Held]:
-        settings = load_settings(file, data_dir)
-        if settings.objects.models_url is None and not settings.data_dir.is_dir():
-            raise ConfigError(f"There is no data folder {settings.data_dir}: name it with --dir.")
-        return await _quarantine(settings).held(limit)
+        return await _quarantine(load_settings(file, data_dir)).held(limit)
 
     found = run_async(work())
     if as_json:

@@ -62,6 +62,8 @@ def redact(
     if source == "rules":
         _print_rules(as_json)
         return
+    if as_json:
+        raise ConfigError("--json goes with 'onward redact rules'; a report is JSON anyway (--report).")
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"--format is {kind!r}: expected one of {', '.join(KINDS)}.")
     secrets = _known(known)
@@ -125,6 +127,8 @@ def _print_rules(as_json: bool) -> None:
 @contextlib.contextmanager
 def _opened(source: str) -> Iterator[tuple[BinaryIO, str]]:
     if source == "-":
+        if sys.stdin.isatty():
+            typer.echo("Reading standard input; Ctrl-D ends it.", err=True)
         yield sys.stdin.buffer, "standard input"
         return
     path = Path(source)

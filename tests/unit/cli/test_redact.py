@@ -62,6 +62,7 @@ def test_text_that_holds_nothing(tmp_path: Path) -> None:
         (("a.txt", "--known", "short"), "Known secret number 1 has 3 bytes"),
         (("a.txt", "--report", "--tenant-key", "short"), "A tenant key of 3 bytes was given"),
         (("a.txt", "--report-to", "no/folder"), "no/folder cannot be written"),
+        (("a.txt", "--json"), "--json goes with 'onward redact rules'"),
         (("deep.jsonl",), "Line 1 was not written: The document nests deeper"),
     ],
 )

@@ -1,0 +1,45 @@
+"""``onward quarantine`` where nothing runs: one sentence, nothing made. (With a service:
+tests/integration/test_capture_quarantine.py.)"""
+
+from pathlib import Path
+
+import pytest
+
+from docs_blocks import run_command
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("onward quarantine list", "There is no data folder onward-data: name it with --dir."),
+        ("onward quarantine show 1-aa", "There is no data folder onward-data"),
+        ("onward quarantine retry --all", "Nothing runs on onward-data"),
+        ("onward quarantine drop 1-aa --yes", "Nothing runs on onward-data"),
+    ],
+)
+def test_without_a_data_folder_nothing_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, output = run_command(command)
+    assert code == 2
+    assert words in output
+    assert len(output.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_quarantine_says_so(tmp_path: Path) -> None:
+    assert run_command(f"onward quarantine list --dir {tmp_path}") == (0, "Nothing is held.\n")
+    assert run_command(f"onward quarantine list --json --dir {tmp_path}") == (0, "[]\n")
+    code, output = run_command(f"onward quarantine show 1-aa --dir {tmp_path}")
+    assert (code, output) == (2, "Nothing is held under '1-aa': see 'onward quarantine list'.\n")
+
+
+def test_a_key_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONWARD_CAPTURE__QUARANTINE_KEY", "abc")
+    code, output = run_command(f"onward quarantine list --dir {tmp_path}")
+    assert code == 2
+    assert (
+        output
+        == "capture.quarantine_key is not 32 bytes in base64: make one with 'openssl rand -base64 32'.\n"
+    )
