@@ -11,23 +11,27 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from onward.contracts import MAX_BYTES, canonical_json
-from onward.errors import ConflictError, ContractError, NotFoundError, OnwardError
+from onward.errors import ConflictError, ContractError, NotFoundError
 from onward.ids import ID_PATTERN
 
 if TYPE_CHECKING:
     from onward.bus.connection import Bus
+    from onward.bus.consumer import Message
     from onward.bus.outbox import Send, Waiting
     from onward.clock import Clock
     from onward.warehouse.objects import Objects
 
 HEADER = "Rl-Claim"
 PREFIX = "claims"
-DIRECT_BYTES = MAX_BYTES - (8 << 10)
+ROOM = 8 << 10
+"""Bytes of a message left for its headers."""
+DIRECT_BYTES = MAX_BYTES - ROOM
 """A larger body travels by claim check: servers take messages of 1 MiB, headers included, unless told
 else."""
 BODY_BYTES = 64 << 20
@@ -58,12 +62,9 @@ class Claim:
         return json.dumps({"sha256": self.sha256, "size": self.size, "uri": self.uri})
 
 
-class ClaimBrokenError(OnwardError):
-    """The body that a claim names is not there, or is another one. ``reason`` is a fixed word."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+class ClaimBrokenError(ContractError):
+    """The body that a claim names is not there (``claim_missing``), or is another one
+    (``claim_mismatch``)."""
 
 
 def parse(header: str) -> Claim:
@@ -87,6 +88,15 @@ def parse(header: str) -> Claim:
         f"The header {HEADER} is not readable: expected JSON with uri ({PREFIX}/yyyymmdd/id.hash), "
         f"sha256, and a size of at most {BODY_BYTES} bytes.",
     )
+
+
+def is_of(header: str, trajectory_id: str) -> bool:
+    """Whether ``header`` claims a body of that trajectory, in our own form and with nothing else in it."""
+    try:
+        claim = parse(header)
+    except ContractError:
+        return False
+    return claim.trajectory_id == trajectory_id and claim.header() == header
 
 
 async def store(objects: Objects, trajectory_id: str, body: bytes, now: datetime) -> Claim:
@@ -117,6 +127,32 @@ async def fetch(objects: Objects, claim: Claim) -> bytes:
             f"The body {claim.uri} ({len(body)} bytes) is not the one that its claim names: publish again.",
         )
     return body
+
+
+async def resolve(objects: Objects, message: Message) -> Message:
+    """``message`` with the body that its header claims. Raises ContractError for a header that is not ours,
+    ClaimBrokenError and ObjectError as ``fetch``."""
+    claim = parse(message.headers[HEADER])
+    body = await fetch(objects, claim)
+    return replace(message, data=body)
+
+
+def direct(message: Message) -> Message:
+    """``message``, which holds its whole body now, without its claim."""
+    return replace(message, headers={k: v for k, v in message.headers.items() if k != HEADER})
+
+
+async def forget(objects: Objects, headers: Mapping[str, str], keep: Claim | None) -> None:
+    """Delete the raw body that ``headers`` claim, unless it is the clean one, ``keep``. Raises
+    ObjectError."""
+    if HEADER not in headers:
+        return
+    try:
+        claim = parse(headers[HEADER])
+    except ContractError:
+        return
+    if keep is None or keep.uri != claim.uri:
+        await objects.delete(claim.uri)
 
 
 def stand_in(document: dict[str, Any], claim: Claim) -> bytes:
@@ -154,35 +190,49 @@ def stand_in(document: dict[str, Any], claim: Claim) -> bytes:
 async def publish(
     bus: Bus,
     objects: Objects | None,
-    clock: Clock,
-    message: Waiting,
-) -> None:
-    """Publish one waiting trajectory, by claim check where it is too large for a message.
+    now: datetime,
+    body: bytes,
+    *,
+    subject: str,
+    msg_id: str,
+    headers: Mapping[str, str],
+) -> Claim | None:
+    """Publish the canonical JSON of a trajectory, by claim check (returned) where it is too large for a
+    message.
 
     Raises ObjectError when the store is away, PublishRejectedError when there is none.
     """
     from onward.bus.connection import PublishRejectedError
     from onward.telemetry.crashpoints import crashpoint
 
-    body, headers = message.body, message.headers
-    if len(body) > min(DIRECT_BYTES, bus.max_payload - (8 << 10)):
+    claim = None
+    if len(body) > min(DIRECT_BYTES, bus.max_payload - ROOM):
         if objects is None:
             raise PublishRejectedError(
                 f"A trajectory of {len(body)} bytes is too large for a message: open the recorder with "
                 "objects= (the collector's object store)."
             )
         document = json.loads(body)
-        claim = await store(objects, document["trajectory_id"], body, clock.now())
+        claim = await store(objects, document["trajectory_id"], body, now)
         crashpoint("claims.stored")
         body, headers = stand_in(document, claim), {**headers, HEADER: claim.header()}
-    await bus.publish(message.subject, body, msg_id=message.msg_id, headers=headers)
+    await bus.publish(subject, body, msg_id=msg_id, headers=headers)
+    return claim
 
 
 def sender(bus: Bus, objects: Objects | None, clock: Clock) -> Send:
     """``publish`` as an outbox takes it."""
 
     async def send(message: Waiting) -> None:
-        await publish(bus, objects, clock, message)
+        await publish(
+            bus,
+            objects,
+            clock.now(),
+            message.body,
+            subject=message.subject,
+            msg_id=message.msg_id,
+            headers=message.headers,
+        )
 
     return send
 

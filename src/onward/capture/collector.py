@@ -11,25 +11,35 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import nats.errors
 import nats.js.errors
 
-from onward.bus import Ack, Bus, Disposition, Message, consume
+from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
 from onward.bus.consumer import AWAY, POISON_AFTER
 from onward.bus.deadletter import bury, fits
-from onward.capture import enrich
-from onward.capture.judge import REDACTED, Fate, Item, conflict, hold, judge
+from onward.capture import claims, enrich
+from onward.capture.judge import (
+    REDACTED,
+    Fate,
+    Item,
+    conflict,
+    hold,
+    judge,
+    judge_claimed,
+    judge_without_body,
+)
 from onward.capture.opt_out import OptOut
 from onward.capture.quarantine import Keys, Quarantine
 from onward.capture.redaction import POLICY_VERSION
 from onward.context import Context
 from onward.contracts import canonical_json, sha256_hex, subjects
-from onward.errors import BusError, ConflictError
+from onward.errors import BusError, ConflictError, ContractError, ObjectError
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
-from onward.warehouse import queries
+from onward.warehouse import Objects, queries
 
 STREAM = "RL_TRAJECTORIES"
 DURABLE = "collector"
@@ -39,6 +49,10 @@ COUNTS_BUCKET = "rl_capture"
 OPTED_OUT = "opted_out"
 """Key of ``{"count", "recent"}``: dropped so far, and the newest sequences, so that none counts twice."""
 _RECENT = 1000
+CLAIM_TRIES = 5
+"""Deliveries before a claim without its body is a dead letter: about 15 s, in which a store may catch up."""
+CLEAN_SECONDS = 6 * 3600.0
+"""How often bodies are deleted that were stored longer ago than the stream keeps their messages."""
 
 _log = logs.get("collector")
 
@@ -46,6 +60,7 @@ _log = logs.get("collector")
 async def run(ctx: Context) -> None:
     """Collect until cancelled; the batch in hand is finished first."""
     collector = Collector(ctx)
+    cleaning = asyncio.create_task(clean_claims(ctx))
     ctx.ready[DURABLE] = True
     try:
         await consume(
@@ -58,7 +73,20 @@ async def run(ctx: Context) -> None:
             ack_wait=ACK_WAIT_SECONDS,
         )
     finally:
+        cleaning.cancel()
         ctx.ready[DURABLE] = False
+
+
+async def clean_claims(ctx: Context) -> None:
+    """Delete old bodies of the claim check, four times a day, until cancelled."""
+    while True:
+        try:
+            gone = await claims.clean(ctx.objects, ctx.clock.now())
+            if gone:
+                _log.info("old bodies deleted", count=gone)
+        except ObjectError as error:
+            _log.warning("old bodies stay for now", reason=str(error))
+        await ctx.clock.sleep(CLEAN_SECONDS)
 
 
 class Collector:
@@ -70,8 +98,47 @@ class Collector:
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
         """Store a batch. Raises BusError, WarehouseError or ObjectError when one is away: the batch is then
         repeated."""
-        now = self._ctx.clock.now()
-        items = await asyncio.to_thread(lambda: [judge(message, now, self._opt_out) for message in messages])
+        claimed = [message for message in messages if claims.HEADER in message.headers]
+        direct = [message for message in messages if claims.HEADER not in message.headers]
+        if direct:
+            await self._keep(direct)
+        answers = {message.sequence: await self._keep_claimed(message) for message in claimed}
+        return [answers.get(message.sequence, Ack()) for message in messages]
+
+    async def _keep_claimed(self, message: Message) -> Disposition:
+        """One at a time: a body may be as large as 64 MiB."""
+        try:
+            whole = await claims.resolve(self._ctx.objects, message)
+        except claims.ClaimBrokenError as error:
+            if message.num_delivered < CLAIM_TRIES:
+                return Retry(float(2 ** (message.num_delivered - 1)))
+            await self._without_body(message, error)
+        except ContractError as error:
+            await self._without_body(message, error)
+        else:
+            await self._keep([whole], stand_in=message.data)
+        return Ack()
+
+    async def _without_body(self, message: Message, error: ContractError) -> None:
+        """A dead letter, unless this is the repeat of what was settled before a crash: a body goes only with
+        a secret, after its clean form was stored."""
+        item = judge_without_body(message, error, self._opt_out)
+        if error.reason == "claim_missing":
+            name = claims.parse(message.headers[claims.HEADER]).trajectory_id
+            if await queries.stored(self._ctx.warehouse, {name}):
+                await erase(self._ctx.bus, message.sequence)
+                return
+        await self._settle([item])
+
+    async def _keep(self, messages: list[Message], stand_in: bytes | None = None) -> None:
+        now, opt_out = self._ctx.clock.now(), self._opt_out
+
+        def judged(message: Message) -> Item:
+            if stand_in is None:
+                return judge(message, now, opt_out)
+            return judge_claimed(message, stand_in, now, opt_out)
+
+        items = await asyncio.to_thread(lambda: [judged(message) for message in messages])
         try:
             items, new = await self._sort(items)
             await self._store(new)
@@ -83,7 +150,6 @@ class Collector:
             # The bus would bury it without its body and leave the raw message on the stream.
             items = [hold(messages[0], "handler_error", error, items[0].document)]
         await self._settle(items)
-        return [Ack() for _ in messages]
 
     async def _sort(self, items: list[Item]) -> tuple[list[Item], list[Item]]:
         """All items, with conflicts turned into dead letters, and those that are to be stored."""
@@ -149,14 +215,16 @@ class Collector:
             )
 
     async def _settle_one(self, item: Item) -> None:
+        clean = None
         if item.fate is Fate.HOLD:
             await self._hold(item)
         elif item.fate is Fate.BURY:
             await self._bury(item)
         elif item.secret:
-            await republish(self._ctx.bus, item)
+            clean = await republish(self._ctx.bus, item, self._ctx.objects, self._ctx.clock.now())
             crashpoint("collector.republished")
         if item.raw_must_go:
+            await claims.forget(self._ctx.objects, item.message.headers, keep=clean)
             await erase(self._ctx.bus, item.message.sequence)
             crashpoint("collector.erased")
 
@@ -168,11 +236,12 @@ class Collector:
         _log.warning("held in quarantine", held=held.held_id, reason=item.reason, error=item.detail)
 
     async def _bury(self, item: Item) -> None:
-        if item.secret and not fits(self._ctx.bus, item.body):
+        if item.secret and (item.stand_in is not None or not fits(self._ctx.bus, item.body)):
             # A dead letter leaves a large body where it came from, and that is about to be erased.
             await self._hold(item)
             return
-        await bury(self._ctx.bus, STREAM, item.message, item.reason, item.detail, item.body)
+        body = item.body if item.stand_in is None else item.stand_in
+        await bury(self._ctx.bus, STREAM, item.message, item.reason, item.detail, body)
         self._ctx.metrics.dead_letters.labels(STREAM, item.reason).inc()
         crashpoint("collector.buried")
 
@@ -202,12 +271,19 @@ async def count_opted_out(bus: Bus, sequences: Sequence[int]) -> int:
             continue  # another collector counted at the same time
 
 
-async def republish(bus: Bus, item: Item) -> None:
-    """Publish the redacted form under a message id of its own: the dedupe window refuses the old one."""
+async def republish(bus: Bus, item: Item, objects: Objects, now: datetime) -> claims.Claim | None:
+    """Publish the redacted form under a message id of its own: the dedupe window refuses the old one. By
+    claim check, which is returned, where it is large. Raises BusError, ObjectError."""
     assert item.document is not None
-    data = canonical_json(item.document)
-    msg_id = f"{item.document['trajectory_id']}.redacted.{item.identity[-16:]}"
-    await bus.publish(subjects.TRAJECTORY, data, msg_id=msg_id, headers={REDACTED: POLICY_VERSION})
+    return await claims.publish(
+        bus,
+        objects,
+        now,
+        canonical_json(item.document),
+        subject=subjects.TRAJECTORY,
+        msg_id=f"{item.document['trajectory_id']}.redacted.{item.identity[-16:]}",
+        headers={REDACTED: POLICY_VERSION},
+    )
 
 
 async def erase(bus: Bus, sequence: int) -> None:

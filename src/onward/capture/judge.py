@@ -15,10 +15,11 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from onward.bus import Message
-from onward.capture import enrich, turns
+from onward.capture import claims, enrich, turns
 from onward.capture.opt_out import OptOut
 from onward.capture.redaction import redact, redact_trajectory
 from onward.contracts import (
+    MAX_BYTES,
     Trajectory,
     canonical_json,
     decode,
@@ -70,6 +71,8 @@ class Item:
     body: bytes = b""
     trajectory_id: str = ""
     """Of what is held; empty unless it is a UUID, since any other text might be the secret."""
+    stand_in: bytes | None = None
+    """The message on the stream, where the body came by claim check."""
 
     @property
     def raw_must_go(self) -> bool:
@@ -82,6 +85,27 @@ def judge(message: Message, now: datetime, opt_out: OptOut = NOBODY) -> Item:
         return _twice(lambda: _judge(message, now, opt_out))
     except Exception as error:
         return hold(message, "redaction", error)
+
+
+def judge_claimed(message: Message, stand_in: bytes, now: datetime, opt_out: OptOut = NOBODY) -> Item:
+    """``judge`` for a body that came by claim check. What stands for it on the stream must be what would be
+    made of it; anything else is somebody's own text and is replaced like a secret."""
+    item = replace(judge(message, now, opt_out), stand_in=stand_in)
+    if item.fate is Fate.STORE and not item.secret:
+        claim = claims.parse(message.headers[claims.HEADER])
+        assert item.document is not None
+        ours = claim.trajectory_id == item.document["trajectory_id"]
+        if not ours or claims.stand_in(item.document, claim) != stand_in:
+            return replace(item, secret=True)
+    return item
+
+
+def judge_without_body(message: Message, error: ContractError, opt_out: OptOut = NOBODY) -> Item:
+    """A claim whose body is not to be had: a dead letter that can be replayed."""
+    try:
+        return _twice(lambda: _unreadable(message, error, opt_out))
+    except Exception as failure:
+        return hold(message, "redaction", failure)
 
 
 def hold(message: Message, reason: str, error: Exception, document: Any = None) -> Item:
@@ -109,7 +133,7 @@ def conflict(item: Item) -> Item:
 
 def _judge(message: Message, now: datetime, opt_out: OptOut) -> Item:
     try:
-        trajectory = decode(message.data, Trajectory)
+        trajectory = decode(message.data, Trajectory, max_bytes=_limit(message))
         document = to_document(trajectory)
     except ContractError as error:
         return _unreadable(message, error, opt_out)
@@ -128,6 +152,11 @@ def _judge(message: Message, now: datetime, opt_out: OptOut) -> Item:
         body = canonical_json(clean)
         return Item(message, Fate.BURY, secret=secret, reason=error.reason, detail=str(error), body=body)
     return Item(message, Fate.STORE, clean, enrich.identity(clean), secret, redacted.counts)
+
+
+def _limit(message: Message) -> int:
+    """Bytes that a body may have: more where it came by claim check."""
+    return claims.BODY_BYTES if claims.HEADER in message.headers else MAX_BYTES
 
 
 def _unreadable(message: Message, error: ContractError, opt_out: OptOut) -> Item:
@@ -181,11 +210,13 @@ def _clean_headers(message: Message, trajectory_id: str = "") -> tuple[Message, 
 
 
 def _ours(name: str, value: str, trajectory_id: str) -> bool:
-    """Headers of Onward's own making: a message id made of the trajectory's, which is judged with the body,
-    and a policy version. Found to be a secret, they would be published again for ever."""
+    """Headers of Onward's own making: a message id and a claim made of the trajectory's id, which is judged
+    with the body, and a policy version. Found to be a secret, they would be published again for ever."""
     if name == "Nats-Msg-Id" and trajectory_id:
         rest = value.removeprefix(trajectory_id)
         return rest == "" or (rest.startswith(".redacted.") and _is_hex(rest.removeprefix(".redacted.")))
+    if name == claims.HEADER and trajectory_id:
+        return claims.is_of(value, trajectory_id)
     return name == REDACTED and _is_hex(value)
 
 

@@ -100,7 +100,7 @@ class Keys:
 
 class Quarantine:
     def __init__(self, objects: Objects, keys: Keys, clock: Clock) -> None:
-        self._objects = objects
+        self.objects = objects
         self._keys = keys
         self._clock = clock
 
@@ -127,12 +127,12 @@ class Quarantine:
             trajectory_id=trajectory_id,
             key_id=key_id_of(key),
         )
-        await self._objects.put(f"{PREFIX}/{held.held_id}", _seal(held, message, key))
+        await self.objects.put(f"{PREFIX}/{held.held_id}", _seal(held, message, key))
         return held
 
     async def held(self, limit: int | None = None) -> list[Held]:
         """Facts, by sequence, of at most ``limit``."""
-        ids = [key.rpartition("/")[2] for key in await self._objects.list(PREFIX)]
+        ids = [key.rpartition("/")[2] for key in await self.objects.list(PREFIX)]
         found: list[Held] = []
         for name in sorted(ids, key=_sequence_of)[:limit]:
             try:
@@ -161,14 +161,14 @@ class Quarantine:
 
     async def drop(self, name: str) -> None:
         """Remove it for good. Raises NotFoundError when it is not there."""
-        if not is_id(name) or not await self._objects.exists(f"{PREFIX}/{name}"):
+        if not is_id(name) or not await self.objects.exists(f"{PREFIX}/{name}"):
             raise _not_there(name)
-        await self._objects.delete(f"{PREFIX}/{name}")
+        await self.objects.delete(f"{PREFIX}/{name}")
 
     async def _read(self, name: str) -> bytes:
         try:
             if is_id(name):
-                return await self._objects.get(f"{PREFIX}/{name}")
+                return await self.objects.get(f"{PREFIX}/{name}")
         except NotFoundError:
             pass
         raise _not_there(name)

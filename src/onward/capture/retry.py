@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from onward.bus import Bus
 from onward.bus.deadletter import bury, fits
+from onward.capture import claims
 from onward.capture.collector import count_opted_out, republish
 from onward.capture.judge import Fate, Item, judge
 from onward.capture.opt_out import OptOut
@@ -44,7 +45,7 @@ async def retry(bus: Bus, quarantine: Quarantine, name: str, clock: Clock, opt_o
         return Retried(name, Fate.HOLD, f"{item.reason}, and too large for a dead letter")
     if item.fate is Fate.HOLD:
         return Retried(name, Fate.HOLD, item.reason)
-    await _send(bus, held, item)
+    await _send(bus, quarantine, held, item, clock)
     crashpoint("quarantine.sent")
     await _audit(bus, clock, "quarantine.retry", held, str(item.fate))
     try:
@@ -63,11 +64,11 @@ async def discard(bus: Bus, quarantine: Quarantine, name: str, clock: Clock) -> 
     await quarantine.drop(name)
 
 
-async def _send(bus: Bus, held: Held, item: Item) -> None:
+async def _send(bus: Bus, quarantine: Quarantine, held: Held, item: Item, clock: Clock) -> None:
     if item.fate is Fate.STORE:
-        await republish(bus, item)
+        await republish(bus, item, quarantine.objects, clock.now())
     elif item.fate is Fate.BURY:
-        await bury(bus, held.stream, item.message, item.reason, item.detail, item.body)
+        await bury(bus, held.stream, claims.direct(item.message), item.reason, item.detail, item.body)
     else:
         await count_opted_out(bus, [held.sequence])
 

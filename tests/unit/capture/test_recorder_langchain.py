@@ -1,0 +1,150 @@
+"""The LangChain handler with langchain-core's own fake models and real tools."""
+
+from __future__ import annotations
+
+import builtins
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langchain_core.language_models.fake import FakeListLLM
+from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
+
+from onward import Recorder, langchain_handler
+from onward.contracts import Trajectory, decode
+from onward.errors import MissingExtraError
+
+
+@tool
+def weather(city: str) -> str:
+    """Weather of a city."""
+    if city == "Atlantis":
+        raise ValueError("sunk")
+    return f"sunny in {city}"
+
+
+def stored(recorder: Recorder) -> list[Trajectory]:
+    with sqlite3.connect(recorder._outbox.path) as connection:
+        rows = connection.execute("SELECT body FROM queue ORDER BY seq").fetchall()
+    return [decode(body, Trajectory) for (body,) in rows]
+
+
+@pytest.fixture
+def recorder(tmp_path) -> Iterator[Recorder]:
+    with Recorder(tmp_path / "outbox.db", known_secrets=[]) as recorder:
+        yield recorder
+
+
+def agent(model: Any) -> RunnableLambda[Any, Any]:
+    """A loop of model and tools, as an agent framework runs it."""
+
+    def run(question: str, config: Any) -> str:
+        messages: list[Any] = [SystemMessage("Be brief."), HumanMessage(question)]
+        while True:
+            answer = model.invoke(messages, config)
+            if not answer.tool_calls:
+                return answer.content
+            messages.append(answer)
+            messages += [weather.invoke(call, config) for call in answer.tool_calls]
+
+    return RunnableLambda(run)
+
+
+def calling(*cities: str) -> AIMessage:
+    calls = [
+        {"name": "weather", "args": {"city": city}, "id": f"c{i}", "type": "tool_call"}
+        for i, city in enumerate(cities)
+    ]
+    return AIMessage(
+        content="",
+        tool_calls=calls,
+        usage_metadata={"input_tokens": 3, "output_tokens": 4, "total_tokens": 7},
+    )
+
+
+def test_an_agent_run_with_parallel_tool_calls_is_one_trajectory(recorder):
+    model = FakeMessagesListChatModel(responses=[calling("Rome", "Oslo"), AIMessage(content="Sunny twice.")])
+    handler = langchain_handler(recorder, domain="research")
+    config: Any = {"callbacks": [handler], "metadata": {"session_id": "s7"}}
+    assert agent(model).invoke("Weather in Rome and Oslo?", config=config) == "Sunny twice."
+    (trajectory,) = stored(recorder)
+    rome, oslo, answer = trajectory.turns
+    assert trajectory.task_context.instructions == "Weather in Rome and Oslo?"
+    assert (trajectory.session_id, trajectory.task_context.domain) == ("s7", "research")
+    assert (rome.action.tool_name, rome.action.tool_args, rome.result.output) == (
+        "weather", {"city": "Rome"}, "sunny in Rome",
+    )  # fmt: skip
+    assert (oslo.action.tool_args, oslo.result.output) == ({"city": "Oslo"}, "sunny in Oslo")
+    assert oslo.observation.content == {"same_as_turn": 1}
+    assert rome.result.execution_time_ms is not None
+    assert (answer.action.type, answer.action.raw_response) == ("response", "Sunny twice.")
+    metadata = trajectory.metadata.model_dump()
+    assert metadata["capture"] == {"source": "langchain", "closed": "answer"}
+    assert metadata["total_tokens"] == 7
+
+
+async def test_asynchronous_runs(recorder):
+    model = FakeMessagesListChatModel(responses=[AIMessage(content="Hi.")])
+    config: Any = {"callbacks": [langchain_handler(recorder)]}
+    assert (await model.ainvoke("Hello", config=config)).content == "Hi."
+    (trajectory,) = stored(recorder)
+    assert trajectory.turns[0].observation.content == "Hello"
+
+
+def test_a_model_that_completes_text(recorder):
+    model = FakeListLLM(responses=["done"])
+    model.invoke("Do it", config={"callbacks": [langchain_handler(recorder)]})
+    (trajectory,) = stored(recorder)
+    assert (trajectory.turns[0].observation.content, trajectory.turns[0].action.raw_response) == (
+        "Do it",
+        "done",
+    )
+
+
+def test_a_streamed_answer(recorder):
+    model = FakeMessagesListChatModel(responses=[AIMessage(content="Hi there.")])
+    config: Any = {"callbacks": [langchain_handler(recorder)]}
+    assert "".join(str(chunk.content) for chunk in model.stream("Hello", config=config)) == "Hi there."
+    assert stored(recorder)[0].turns[0].action.raw_response == "Hi there."
+
+
+def test_a_failing_tool_is_its_turns_result_and_the_run_is_failed(recorder):
+    model = FakeMessagesListChatModel(responses=[calling("Atlantis")])
+    with pytest.raises(ValueError, match="sunk"):
+        agent(model).invoke("Weather?", config={"callbacks": [langchain_handler(recorder)]})
+    (trajectory,) = stored(recorder)
+    (turn,) = trajectory.turns
+    assert (turn.result.success, turn.result.error) == (False, "ValueError: sunk")
+    assert trajectory.metadata.outcome is not None and trajectory.metadata.outcome.status == "failed"
+
+
+def test_a_failing_model_is_recorded_and_its_error_goes_on(recorder):
+    def broken(_: Any, config: Any) -> Any:
+        return FakeMessagesListChatModel(responses=[]).invoke("x", config)
+
+    with pytest.raises(IndexError):
+        RunnableLambda(broken).invoke("x", config={"callbacks": [langchain_handler(recorder)]})
+    (trajectory,) = stored(recorder)
+    assert trajectory.turns[0].result.success is False
+
+
+def test_a_chain_without_a_model_is_no_task(recorder):
+    RunnableLambda(lambda x: x).invoke("x", config={"callbacks": [langchain_handler(recorder)]})
+    assert stored(recorder) == []
+
+
+def test_without_the_package_one_sentence_says_what_to_install(recorder, monkeypatch):
+    real = builtins.__import__
+
+    def missing(name: str, *more: Any) -> Any:
+        if name.startswith("langchain_core"):
+            raise ImportError(name)
+        return real(name, *more)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(MissingExtraError, match=r"pip install 'onward\[langchain\]'"):
+        langchain_handler(recorder)
