@@ -88,6 +88,56 @@ async def test_the_answer_is_what_was_sampled(engine, tiny):
     assert answer.usage["total_tokens"] == len(sampling["prompt_ids"]) + len(sampling["token_ids"])
 
 
+async def test_the_answer_is_told_while_it_is_sampled(engine):
+    told = []
+    answer = await engine.generate(
+        _ask("Add 2 and 3."), session_id="told", adapter=None, max_tokens=24, seed=3, on_progress=told.append
+    )
+    record, *pieces = told
+    names = ("generation_id", "continues", "prompt_ids", "temperature", "model_digest")
+    assert {name: record.record[name] for name in names} == {name: answer.sampling[name] for name in names}
+    assert [token for piece in pieces for token in piece.token_ids] == answer.sampling["token_ids"]
+    assert [value for piece in pieces for value in piece.logprobs] == answer.sampling["logprobs"]
+    assert len(pieces) > 1 and answer.text.startswith("".join(piece.text for piece in pieces))
+    silent = await engine.generate(
+        _ask("Add 2 and 3."), session_id="silent", adapter=None, max_tokens=24, seed=3
+    )
+    assert silent.sampling["token_ids"] == answer.sampling["token_ids"]
+
+
+async def test_a_stream_that_is_cancelled_ends_the_sampling(engine):
+    begun = asyncio.Event()
+    work = asyncio.create_task(
+        engine.generate(
+            _ask("x"),
+            session_id="cut",
+            adapter=None,
+            max_tokens=400,
+            on_progress=lambda p: p.text and begun.set(),
+        )
+    )
+    await asyncio.wait_for(begun.wait(), 20)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    async with asyncio.timeout(20):
+        while (await engine.health())["running"]:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_tool_result_extends_the_tokens_of_the_call(engine):
+    function = {"name": "add", "parameters": {"type": "object"}}
+    tools = [{"type": "function", "function": function}]
+    asked = {"session_id": "tools", "adapter": None, "max_tokens": 8, "tools": tools}
+    first = await engine.generate(_ask("Add 2 and 3."), **asked)
+    said = {"role": "assistant", "content": first.text}
+    result = {"role": "tool", "content": "5", "tool_call_id": "c1"}
+    second = await engine.generate([*_ask("Add 2 and 3."), said, result], **asked)
+    assert second.sampling["continues"] == first.sampling["generation_id"]
+    other = await engine.generate([*_ask("Add 2 and 3."), said, result], **{**asked, "tools": []})
+    assert other.sampling["continues"] is None  # another prompt: a new row
+
+
 async def test_a_seed_gives_the_same_answer_and_temperature_zero_is_greedy(engine):
     asked = {"session_id": "a", "adapter": None, "max_tokens": 8}
     one = await engine.generate(_ask("x"), seed=5, **asked)

@@ -1,0 +1,32 @@
+import os
+import stat
+
+import pytest
+
+from onward.errors import BusError
+from onward.serving.journal import Journal
+
+
+def test_what_is_written_is_there_after_a_restart_and_what_is_gone_is_not(tmp_path):
+    path = tmp_path / "run" / "open.db"
+    journal = Journal(path)
+    journal.write({"a": {"trajectory_id": "a", "n": 1}, "b": {"trajectory_id": "b"}}, [])
+    journal.write({"a": {"trajectory_id": "a", "n": 2, "text": "ü"}}, ["b", "never"])
+    # no close: the process was killed
+    assert Journal(path).read() == [{"trajectory_id": "a", "n": 2, "text": "ü"}]
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+
+def test_a_file_that_is_no_journal_is_one_sentence(tmp_path):
+    (tmp_path / "open.db").write_bytes(b"not a database" * 100)
+    with pytest.raises(BusError, match="not a usable journal"):
+        Journal(tmp_path / "open.db")
+
+
+def test_a_failed_write_changes_nothing(tmp_path):
+    journal = Journal(tmp_path / "open.db")
+    journal.write({"a": {"trajectory_id": "a"}}, [])
+    journal._file.execute("CREATE TRIGGER no BEFORE DELETE ON open BEGIN SELECT RAISE(ABORT, 'no'); END")
+    with pytest.raises(BusError, match="cannot be written"):
+        journal.write({"b": {"trajectory_id": "b"}}, ["a"])
+    assert journal.read() == [{"trajectory_id": "a"}]

@@ -1,0 +1,125 @@
+"""An answer's text as tool calls: what is one, what is not, and what may be streamed before it is known."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onward.serving.tools import Said, ToolCall, call_id, read_answer, settled
+
+NAMES = {"add", "search"}
+ADD = '{"tool_name": "add", "tool_args": {"x": 1}}'
+
+
+def calls(text: str, **how: bool) -> list[tuple[str, dict]]:
+    return [(call.name, call.arguments) for call in read_answer(text, NAMES, "g", **how).calls]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ADD, [("add", {"x": 1})]),
+        (f"  {ADD}\n", [("add", {"x": 1})]),
+        ('{"name": "add", "arguments": {"x": 1}}', [("add", {"x": 1})]),
+        ('{"name": "add", "parameters": {}}', [("add", {})]),
+        (
+            f"[{ADD}, " + '{"name": "search", "arguments": {"q": "a"}}]',
+            [("add", {"x": 1}), ("search", {"q": "a"})],
+        ),
+        ('<tool_call>\n{"name": "add", "arguments": {"x": 1}}\n</tool_call>', [("add", {"x": 1})]),
+        (
+            '<tool_call>{"name": "add", "arguments": {}}</tool_call>\n'
+            '<tool_call>{"name": "search", "arguments": {}}',
+            [("add", {}), ("search", {})],
+        ),
+    ],
+)
+def test_calls_in_every_written_form(text, expected):
+    assert calls(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "malformed"),
+    [
+        ("The sum is 3.", False),
+        ("", False),
+        ('{"name": "Bob", "age": 3}', False),
+        ("[1, 2]", False),
+        ('{"tool_name": "add", "tool_args": {"x": 1}', True),
+        ('{"tool_name": "drop", "tool_args": {}}', True),
+        ('{"name": "drop", "arguments": {}}', True),
+        ('<tool_call>{"name": "add", "arguments": {</tool_call>', True),
+        ("<tool_call>add</tool_call>", True),
+        (f"Sure: {ADD}", False),
+        ('{"tool_name": "add", "tool_args": ' + '{"a":' * 30 + "1" + "}" * 31, True),
+    ],
+)
+def test_everything_else_stays_text_word_for_word(text, malformed):
+    assert read_answer(text, NAMES, "g") == Said(text, (), malformed)
+
+
+def test_without_tools_a_call_is_text():
+    assert read_answer(ADD, (), "g") == Said(ADD)
+
+
+def test_words_around_a_call_are_its_content():
+    text = f"Let me see.\n<tool_call>{ADD}</tool_call>"
+    said = read_answer(text, NAMES, "g")
+    assert said.content == "Let me see.\n" and len(said.calls) == 1
+
+
+def test_without_parallel_calls_only_the_first_counts():
+    assert calls(f"[{ADD}, {ADD}]", parallel=False) == [("add", {"x": 1})]
+
+
+def test_ids_follow_from_generation_and_place():
+    one, two = read_answer(f"[{ADD}, {ADD}]", NAMES, "g").calls
+    assert (one.id, two.id) == (call_id("g", 0), call_id("g", 1)) and one.id != two.id
+    assert one.id != call_id("h", 0)
+    document = ToolCall("call_1", "add", {"x": "ü"}).document()
+    assert document["function"] == {"name": "add", "arguments": '{"x": "ü"}'}
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("Hello", "Hello"),
+        ("Hello <", "Hello "),
+        ("Hello <tool", "Hello "),
+        ("Hello <tool_call>{", "Hello "),
+        ("a < b", "a < b"),
+        ("", ""),
+        ("  ", ""),
+        ("{", ""),
+        ("\n[1", ""),
+        ("<tool_c", ""),
+    ],
+)
+def test_what_may_be_streamed(text, known):
+    assert settled(text) == known
+
+
+PIECES = st.sampled_from(
+    ["Hi ", ADD, "<tool_call>", "</tool_call>", "<", "{", "}", " ", "\n", "[", "]", "tool_"]
+)
+
+
+@given(st.lists(PIECES, max_size=8).map("".join))
+def test_what_was_streamed_always_begins_the_content_of_the_whole(text):
+    content = read_answer(text, NAMES, "g").content or ""
+    sent = ""
+    for end in range(len(text) + 1):
+        now = settled(text[:end])
+        assert now.startswith(sent)
+        sent = now
+    assert content.startswith(sent)
+
+
+@given(st.dictionaries(st.text(max_size=5), st.integers(-5, 5), max_size=3))
+def test_arguments_come_through_as_they_were_written(arguments):
+    text = json.dumps({"tool_name": "add", "tool_args": arguments})
+    (call,) = read_answer(text, NAMES, "g").calls
+    assert json.loads(call.document()["function"]["arguments"]) == arguments
