@@ -69,13 +69,17 @@ def redact(
     secrets = _known(known)
     key = _bytes_of(tenant_key) if tenant_key else None
     with _opened(source) as (stream, name), _report(report, report_to) as out:
-        broken = _run(pieces(stream, name, _kind(kind), secrets), out, key)
+        counts, broken = _run(pieces(stream, name, _kind(kind), secrets), out, key)
+    if broken:
+        shown = ", ".join(map(str, broken[:_BROKEN_SHOWN])) + (" …" if len(broken) > _BROKEN_SHOWN else "")
+        typer.echo(f"Not JSON, so redacted as text: {len(broken)} (line {shown}).", err=True)
+    typer.echo(_summary(counts), err=True)
     if broken:
         raise typer.Exit(1)
 
 
-def _run(found: Iterator[Piece], report: TextIO | None, key: bytes | None) -> list[int]:
-    """Write every piece; the numbers of those that were not JSON."""
+def _run(found: Iterator[Piece], report: TextIO | None, key: bytes | None) -> tuple[Counter[str], list[int]]:
+    """Write every piece; counts per kind, and the numbers of those that were not JSON."""
     counts: Counter[str] = Counter()
     broken: list[int] = []
     try:
@@ -90,11 +94,7 @@ def _run(found: Iterator[Piece], report: TextIO | None, key: bytes | None) -> li
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing to flush into at exit
         raise typer.Exit(1) from None
-    if broken:
-        shown = ", ".join(map(str, broken[:_BROKEN_SHOWN])) + (" …" if len(broken) > _BROKEN_SHOWN else "")
-        typer.echo(f"Not JSON, so redacted as text: {len(broken)} (line {shown}).", err=True)
-    typer.echo(_summary(counts), err=True)
-    return broken
+    return counts, broken
 
 
 def _summary(counts: Counter[str]) -> str:
