@@ -110,25 +110,23 @@ class Collector:
         try:
             whole = await claims.resolve(self._ctx.objects, message)
         except claims.ClaimBrokenError as error:
-            if message.num_delivered < CLAIM_TRIES:
+            if await self._was_settled(message, error):
+                await erase(self._ctx.bus, message.sequence)
+            elif message.num_delivered < CLAIM_TRIES:
                 return Retry(float(2 ** (message.num_delivered - 1)))
-            await self._without_body(message, error)
+            else:
+                await self._settle([judge_without_body(message, error, self._opt_out)])
         except ContractError as error:
-            await self._without_body(message, error)
+            await self._settle([judge_without_body(message, error, self._opt_out)])
         else:
             await self._keep([whole], stand_in=message.data)
         return Ack()
 
-    async def _without_body(self, message: Message, error: ContractError) -> None:
-        """A dead letter, unless this is the repeat of what was settled before a crash: a body goes only with
-        a secret, after its clean form was stored."""
-        item = judge_without_body(message, error, self._opt_out)
-        if error.reason == "claim_missing":
-            name = claims.parse(message.headers[claims.HEADER]).trajectory_id
-            if await queries.stored(self._ctx.warehouse, {name}):
-                await erase(self._ctx.bus, message.sequence)
-                return
-        await self._settle([item])
+    async def _was_settled(self, message: Message, error: claims.ClaimBrokenError) -> bool:
+        """Whether this is the repeat of a step before a crash: a body goes only with a secret, after its clean
+        form was stored."""
+        name = claims.parse(message.headers[claims.HEADER]).trajectory_id
+        return error.reason == "claim_missing" and name in await queries.stored(self._ctx.warehouse, {name})
 
     async def _keep(self, messages: list[Message], stand_in: bytes | None = None) -> None:
         now, opt_out = self._ctx.clock.now(), self._opt_out
