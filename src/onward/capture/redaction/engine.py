@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from onward.capture.redaction import placeholders, spread
 from onward.capture.redaction.governed import governed_spans
 from onward.capture.redaction.known import NOTHING_KNOWN, Known
+from onward.capture.redaction.personal_optional import Finder
 from onward.capture.redaction.placeholders import Book
 from onward.capture.redaction.rules import SAME, policy_version
 from onward.capture.redaction.scan import Hit, scan
@@ -66,17 +67,19 @@ def redact(
     document: dict[str, Any] | list[Any] | str,
     *,
     known: Known = NOTHING_KNOWN,
+    also: Sequence[Finder] = (),
     fixed_keys: frozenset[str] = frozenset(),
     fixed_values: frozenset[str] = frozenset(),
 ) -> Redacted:
     """``document`` without secrets; the same value gets the same ``<KIND:n>`` everywhere in it.
 
-    ``known`` are secrets of the client, replaced wherever they stand. ``fixed_keys`` and ``fixed_values`` are
-    words of a contract (field names, enum members) that stay even where they happen to equal a found secret.
+    ``known`` are secrets of the client, replaced wherever they stand; ``also`` finds more than the rules do
+    (``personal_optional.py``). ``fixed_keys`` and ``fixed_values`` are words of a contract (field names, enum
+    members) that stay even where they happen to equal a found secret.
     Raises RedactionError for anything that goes wrong: the document must then be held back.
     """
     try:
-        return _redact(document, known, fixed_keys, fixed_values)
+        return _redact(document, known, also, fixed_keys, fixed_values)
     except RedactionError:
         raise
     except Exception as error:
@@ -85,12 +88,16 @@ def redact(
 
 
 def _redact(
-    document: Any, known: Known, fixed_keys: frozenset[str], fixed_values: frozenset[str]
+    document: Any,
+    known: Known,
+    also: Sequence[Finder],
+    fixed_keys: frozenset[str],
+    fixed_values: frozenset[str],
 ) -> Redacted:
     texts = collect(document, fixed_keys)
     plain = texts.plain()
     buffer = _encode("\x00".join(plain))
-    hits = scan(buffer) + known.find(buffer) if known else scan(buffer)
+    hits = _found(buffer, also) + known.find(buffer) if known else _found(buffer, also)
     if not hits and not texts.under:
         return Redacted(document)
     work = _Work(texts, plain, buffer, fixed_values)
@@ -102,7 +109,7 @@ def _redact(
             break
         pending = work.replace(_per_text(_settle(hits), buffer, starts, pending), hits)
         buffer, starts = work.join(pending)
-        hits = scan(buffer) + work.governed(pending, starts)
+        hits = _found(buffer, also) + work.governed(pending, starts)
     else:
         raise RedactionError("The redactor did not come to an end; the document is held back.")
     new = work.changed()
@@ -110,6 +117,10 @@ def _redact(
         return Redacted(document)
     copy, paths, places = rebuild(document, texts, new, fixed_keys)
     return Redacted(copy, work.counts(places), paths, work.book)
+
+
+def _found(buffer: bytes, also: Sequence[Finder]) -> list[Hit]:
+    return scan(buffer) + [hit for finder in also for hit in finder(buffer)]
 
 
 class _Span(NamedTuple):

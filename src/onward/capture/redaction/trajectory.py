@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 from onward import contracts
 from onward.capture.redaction.engine import Redacted, redact
 from onward.capture.redaction.known import NOTHING_KNOWN, Known
+from onward.capture.redaction.personal_optional import Finder
 from onward.capture.redaction.walk import Path
 from onward.errors import RedactionError
 
@@ -52,7 +53,9 @@ _ENUM_VALUES = frozenset(
 )
 
 
-def redact_trajectory(document: dict[str, Any], *, known: Known = NOTHING_KNOWN) -> Redacted:
+def redact_trajectory(
+    document: dict[str, Any], *, known: Known = NOTHING_KNOWN, also: Sequence[Finder] = ()
+) -> Redacted:
     """``document`` without secrets, token ids of affected turns included (``tokens_void``).
 
     A result is not yet in its own turn's tokens, so what is redacted there voids from the next turn on.
@@ -60,7 +63,7 @@ def redact_trajectory(document: dict[str, Any], *, known: Known = NOTHING_KNOWN)
     secret becomes ``redacted-…``, the same for the same value within this trajectory. Raises RedactionError.
     """
     try:
-        return _redact_trajectory(document, known)
+        return _redact_trajectory(document, known, also)
     except RedactionError:
         raise
     except Exception as error:
@@ -68,8 +71,8 @@ def redact_trajectory(document: dict[str, Any], *, known: Known = NOTHING_KNOWN)
     raise RedactionError(f"The redactor failed ({kind}); the trajectory is held back.")
 
 
-def _redact_trajectory(document: dict[str, Any], known: Known) -> Redacted:
-    redacted = redact(document, known=known, fixed_keys=FIELD_NAMES, fixed_values=_ENUM_VALUES)
+def _redact_trajectory(document: dict[str, Any], known: Known, also: Sequence[Finder]) -> Redacted:
+    redacted = redact(document, known=known, also=also, fixed_keys=FIELD_NAMES, fixed_values=_ENUM_VALUES)
     if not redacted.changed:
         return redacted
     clean = redacted.document
