@@ -18,7 +18,7 @@ from onward.capture.redaction.rule import Hit, Span
 
 _NAME = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-.")
 _NAME_REACH = 64
-_WIDEST_HEADER = 8192
+_LONGEST_HINT = 64
 _BYTES = re2.Options()
 _BYTES.encoding = re2.Options.Encoding.LATIN1
 _LINE = re2.compile(rb"(?:[^\x00\r\n\"'\\]|\\[^nr\"'\x00])*", _BYTES)
@@ -63,8 +63,10 @@ def cookies(expression: Any, buffer: bytes) -> Iterator[Hit]:
     """The values within the header that begins behind each match."""
     done = 0
     for match in expression.finditer(buffer):
-        at = max(match.end(), done)
-        line = _LINE.match(buffer, at, at + _WIDEST_HEADER)
+        at = match.end()
+        if at < done:
+            continue  # within the header before
+        line = _LINE.match(buffer, at)
         done = line.end() if line else at
         for first, last, kind in cookie_values(buffer[at:done]):
             yield Hit(at + first, at + last, kind, 2)
@@ -106,9 +108,11 @@ def _value(buffer: bytes, at: int, kind: NameClass, how: str) -> Hit | None:
     if kind == "COOKIE" and b"=" in text:
         return None  # its values are found one by one
     if values.is_secret_value(text, kind, how="quoted" if quoted else how):
+        if not quoted and len(text) == values.WIDEST_BARE:
+            end = values.end_of_bare(buffer, end, loose=how == "env")
         span = _after_scheme(buffer, start, end, kind)
         return Hit(*span, KIND[kind], 2) if span else None
-    if not quoted:  # a type hint with a default: `password: str = "x"`
+    if not quoted and len(text) <= _LONGEST_HINT:  # `password: str = "x"`
         default = _default_after_hint(buffer, end)
         if default and values.is_secret_value(buffer[default[0] : default[1]], kind, how="quoted"):
             return Hit(*default, KIND[kind], 2)

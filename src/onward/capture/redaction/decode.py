@@ -10,6 +10,7 @@ import binascii
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import accumulate
+from urllib.parse import unquote_to_bytes
 
 import re2
 
@@ -113,7 +114,7 @@ def _in_urls(buffer: bytes, scan: Scan) -> list[Hit]:
     for match in _PERCENT.finditer(buffer):
         if match.end() - match.start() >= _MIN_URL:
             runs.append(match.span())
-            pieces.append(_ONE_PERCENT.sub(_byte, buffer[match.start() : match.end()]))
+            pieces.append(unquote_to_bytes(match.group()).replace(b"\x00", b" "))
     if not pieces:
         return []
     starts = list(accumulate((len(piece) + 1 for piece in pieces), initial=0))
@@ -125,11 +126,6 @@ def _in_urls(buffer: bytes, scan: Scan) -> list[Hit]:
         value = joined[hit.start : hit.end] if hit.value is None else hit.value
         found.append(Hit(first, last, hit.kind, hit.layer, value))
     return found
-
-
-def _byte(match: object) -> bytes:
-    number = int(match.group()[1:], 16)  # type: ignore[attr-defined]
-    return bytes((number or 0x20,))
 
 
 def _encoded_span(buffer: bytes, run: tuple[int, int], first: int, last: int) -> tuple[int, int]:

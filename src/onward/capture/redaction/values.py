@@ -44,8 +44,9 @@ _MAY_REFER = tuple(bytes([c]) for c in b"${%<[\xc2")
 _DIGIT = re2.compile(rb"[0-9]", _BYTES)
 _LETTER = re2.compile(rb"[A-Za-z]", _BYTES)
 _SYMBOL = re2.compile(rb"[!@#$%^&*+=/~?]", _BYTES)
+_CAPITALS = bytes(range(0x41, 0x5B))
 _WIDEST_QUOTED = 4096
-_WIDEST_BARE = 1024
+WIDEST_BARE = 1024
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
         start = opened
     elif buffer[at : at + 1] == b"\\":
         return None
-    bare = (_LOOSE if loose else _STRICT).match(buffer, start, start + _WIDEST_BARE)
+    bare = (_LOOSE if loose else _STRICT).match(buffer, start, start + WIDEST_BARE)
     end = bare.end() if bare else start
     while end > start:
         if buffer[end - 1] in b".,;:)}]!?":
@@ -136,6 +137,12 @@ def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
         else:
             break
     return Assigned(start, end, quoted=False) if end > start else None
+
+
+def end_of_bare(buffer: bytes, end: int, *, loose: bool) -> int:
+    """Where a bare value really ends that was judged by its beginning."""
+    rest = (_LOOSE if loose else _STRICT).match(buffer, end)
+    return rest.end() if rest else end
 
 
 def _closing(buffer: bytes, at: int, limit: int, slashes: int, quote: bytes) -> int | None:
@@ -178,7 +185,7 @@ def _is_host(value: bytes) -> bool:
 def _is_code(value: bytes) -> bool:
     if value[:1] in b"([{=:*&!+-/" and not _has_digit(value):
         return True
-    if any(mark in value for mark in (b"(", b"[", b"{", b"->", b"::")):
+    if b"(" in value or b"[" in value or b"{" in value or b"->" in value or b"::" in value:
         return True
     if value.isdigit():
         return len(value) < 6
@@ -221,8 +228,10 @@ def _is_dense(value: bytes) -> bool:
 
 def _is_random(value: bytes) -> bool:
     """Letters in no order of words: ``camelCaseNames`` have few capitals."""
-    capitals = sum(0x41 <= c <= 0x5A for c in value)
-    return len(value) >= 16 and value.isalpha() and len(value) // 4 < capitals < len(value) * 3 // 4
+    if len(value) < 16 or not value.isalpha():
+        return False
+    capitals = len(value) - len(value.translate(None, _CAPITALS))
+    return len(value) // 4 < capitals < len(value) * 3 // 4
 
 
 def _has_digit(value: bytes) -> bool:
