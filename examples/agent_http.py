@@ -25,7 +25,7 @@ def ask(gateway: httpx.Client, session: str, messages: list[dict[str, str]]) -> 
         answer = gateway.post(
             "/v1/chat/completions",
             json={"model": "onward", "messages": messages, "max_tokens": 64},
-            headers={"Onward-Session": session},
+            headers={"Onward-Session": session, "Onward-Capture": "off"},  # the recorder does that
         )
         if answer.status_code != 429:
             return answer.raise_for_status().json()

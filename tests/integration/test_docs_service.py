@@ -6,16 +6,14 @@ Everything is real but the language model: the gateway runs on the scripted engi
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import sys
-import types
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from docs_blocks import PAGES, ROOT, blocks, run_blocks
@@ -49,33 +47,6 @@ async def service(folder: Path, engine: ScriptedEngine) -> AsyncIterator[host.Lo
             await gateway.stop()
 
 
-def stand_in_for_openai() -> types.ModuleType:
-    """The part of the ``openai`` package that the pages use, on httpx: it is not one of our dependencies."""
-
-    class Answer:
-        def __init__(self, document: dict[str, Any]) -> None:
-            self._document = document
-            message = types.SimpleNamespace(content=document["choices"][0]["message"]["content"])
-            self.choices = [types.SimpleNamespace(message=message)]
-
-        def model_dump(self, **_: Any) -> dict[str, Any]:
-            return self._document
-
-    class OpenAI:
-        def __init__(self, *, base_url: str, api_key: str) -> None:
-            self._http = httpx.Client(headers={"Authorization": f"Bearer {api_key}"}, timeout=30)
-            self._base_url = base_url
-            self.chat = types.SimpleNamespace(completions=types.SimpleNamespace(create=self._create))
-
-        def _create(self, *, extra_headers: dict[str, str], **body: Any) -> Answer:
-            url = f"{self._base_url}/chat/completions"
-            return Answer(self._http.post(url, json=body, headers=extra_headers).raise_for_status().json())
-
-    module = types.ModuleType("openai")
-    module.OpenAI = OpenAI  # type: ignore[attr-defined]
-    return module
-
-
 async def rewarded(loop: host.Loop, count: int) -> None:
     async with asyncio.timeout(20):
         while (await queries.counts(loop.ctx.warehouse))["rewarded"] < count:
@@ -85,9 +56,8 @@ async def rewarded(loop: host.Loop, count: int) -> None:
 async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "220")
-    monkeypatch.setitem(sys.modules, "openai", stand_in_for_openai())
     pages = [page for page in PAGES if blocks(page, "service")]
-    assert [page.stem for page in pages] == ["connect", "operations", "quarantine", "streams"]
+    assert [page.stem for page in pages] == ["connect", "gateway", "operations", "quarantine", "streams"]
     async with service(tmp_path, ScriptedEngine(lambda messages, adapter: "It is 42.")) as loop:
         for page in pages:
             await asyncio.to_thread(run_blocks, blocks(page, "service"), None, 10.0)
@@ -101,12 +71,14 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             text = text.replace("nats://127.0.0.1:4222", loop.endpoints["nats_url"])
             await asyncio.to_thread(exec, compile(text, "README.md", "exec"), names)
         names["recorder"].close()
-        await rewarded(loop, 3)
+        by_key = "key-" + hashlib.sha256(names["KEY"].encode()).hexdigest()[:8]
+        await rewarded(loop, 4)
         rows = await loop.ctx.warehouse.query(
             "SELECT agent_id, success, completion FROM trajectories_v ORDER BY start_ts"
         )
         assert [(row["agent_id"], row["success"], row["completion"]) for row in rows] == [
-            ("my-agent", 1, 1.0),  # OpenAI client
+            (by_key, 1, 1.0),  # nothing but a base URL
+            ("my-agent", 1, 1.0),  # OpenAI client and recorder
             ("my-agent", 0, 0.5),  # plain HTTP
             ("agent", 1, 1.0),  # README
         ]

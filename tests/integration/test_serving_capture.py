@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -835,3 +837,23 @@ async def test_a_gateway_that_was_killed_records_at_its_next_start_what_was_open
         assert provenance.verify(records(found)[0], provenance.load_key(world.settings.run_dir))
     async with World(bus, tmp_path) as world:
         await trajectories(world, 2)  # and once
+
+
+async def test_the_example_of_an_agent_that_knows_nothing_of_onward(world):
+    multiply = json.dumps({"tool_name": "multiply", "tool_args": {"x": 6, "y": 7}})
+    world.engine.script = saying(multiply, "It is 42.")
+    program = Path(__file__).parents[2] / "examples" / "agent_base_url.py"
+    key = (world.settings.run_dir / "api.key").read_text()
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(program),
+        "What is 6 times 7?",
+        env={**os.environ, "OPENAI_BASE_URL": f"{world.gateway.server.url}/v1", "OPENAI_API_KEY": key},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await child.communicate()
+    assert child.returncode == 0 and said.decode().strip() == "It is 42."
+    await close(world, open_session(world), status="completed_successfully")
+    (found,) = await trajectories(world, 1)
+    assert [turn["action"].get("tool_name") for turn in found["turns"]] == ["multiply", None]
+    assert found["turns"][0]["result"] == {"success": True, "output": "42"}
