@@ -48,11 +48,10 @@ async def drain(outbox: Outbox, bus: Bus, *, once: bool, send: Send | None) -> i
         outbox.wake_with(wake)
         outbox.forget_old_receipts()
         while True:
-            now = bus.clock.monotonic()
-            held = {seq: until for seq, until in held.items() if until > now}
+            held = {seq: until for seq, until in held.items() if until > bus.clock.monotonic()}
             batch = await asyncio.to_thread(outbox.next_batch, held)
             if batch:
-                published += await _send(outbox, batch, send or plain, held, now)
+                published += await _send(outbox, bus, batch, send or plain, held)
             elif once and not held:
                 return published
             else:
@@ -63,7 +62,7 @@ async def drain(outbox: Outbox, bus: Bus, *, once: bool, send: Send | None) -> i
         outbox.end_turn(lock)
 
 
-async def _send(outbox: Outbox, batch: list[Waiting], send: Send, held: dict[int, float], now: float) -> int:
+async def _send(outbox: Outbox, bus: Bus, batch: list[Waiting], send: Send, held: dict[int, float]) -> int:
     """Publish a batch; the number of PubAcks. What was refused is marked, what must wait goes to ``held``."""
     from onward.bus.connection import PublishRejectedError
 
@@ -78,7 +77,7 @@ async def _send(outbox: Outbox, batch: list[Waiting], send: Send, held: dict[int
                 continue
             except ObjectError as error:
                 log.warning("a message waits for the object store", reason=str(error))
-                held[message.seq] = now + HELD_SECONDS
+                held[message.seq] = bus.clock.monotonic() + HELD_SECONDS
                 continue
             crashpoint("outbox.acked")
             done.append(message.seq)

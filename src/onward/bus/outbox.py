@@ -355,7 +355,7 @@ class Outbox:
         with self._remover_lock, suppress(sqlite3.OperationalError):
             (free,) = self._remover.execute("PRAGMA freelist_count").fetchone()
             if free > 2048:
-                self._remover.execute("PRAGMA incremental_vacuum(1024)").fetchall()
+                self._remover.executescript("PRAGMA incremental_vacuum(1024)")  # execute() does one page
 
     def close(self) -> None:
         """Close the file. What waits is sent by the next one who drains it."""

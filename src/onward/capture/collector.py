@@ -123,10 +123,13 @@ class Collector:
         return Ack()
 
     async def _was_settled(self, message: Message, error: claims.ClaimBrokenError) -> bool:
-        """Whether this is the repeat of a step before a crash: a body goes only with a secret, after its clean
-        form was stored."""
+        """Whether this is the repeat of a step before a crash: a body goes only with a secret, after its
+        clean form was stored or the whole was held."""
+        if error.reason != "claim_missing":
+            return False
         name = claims.parse(message.headers[claims.HEADER]).trajectory_id
-        return error.reason == "claim_missing" and name in await queries.stored(self._ctx.warehouse, {name})
+        stored = await queries.stored(self._ctx.warehouse, {name})
+        return name in stored or await self._quarantine.holds(STREAM, message)
 
     async def _keep(self, messages: list[Message], stand_in: bytes | None = None) -> None:
         now, opt_out = self._ctx.clock.now(), self._opt_out
