@@ -1,0 +1,110 @@
+"""Other projects' redactors and scanners behind one call, so that all see the same documents.
+
+A peer gets a document of its own (it may change it) and returns it without what it takes for secrets. A
+scanner that only reports has each reported value replaced in the text where it was seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from onward.capture.redaction import redact
+from redaction_samples import presidio_recognizers, require
+
+Clean = Callable[[Any], Any]
+MARK = "[REDACTED]"
+PRESIDIO_THRESHOLD = 0.4
+"""Least score taken from Presidio: below it are its patterns marked weak (bare digits, post codes)."""
+
+
+def _over_texts(change: Callable[[str], str]) -> Clean:
+    """``change`` on every value and key."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):
+            return change(value)
+        if isinstance(value, dict):
+            return {change(key): clean(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [clean(item) for item in value]
+        return value
+
+    return clean
+
+
+def _without(text: str, secrets: set[str]) -> str:
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, MARK)
+    return text
+
+
+def onward() -> Clean:
+    return lambda document: redact(document).document
+
+
+def langsmith() -> Clean:
+    """The secret preset (values only, by its design; depth 24)."""
+    return require("langsmith.anonymizer").create_secret_anonymizer()
+
+
+def detect_secrets() -> Clean:
+    """All plugins of its default settings, line by line."""
+    scan = require("detect_secrets.core.scan").scan_line
+    settings = require("detect_secrets.settings").default_settings
+
+    def change(text: str) -> str:
+        found = {s.secret_value for line in text.splitlines() for s in scan(line) if s.secret_value}
+        return _without(text, found) if found else text
+
+    def clean(document: Any) -> Any:
+        with settings():
+            return _over_texts(change)(document)
+
+    return clean
+
+
+def presidio() -> Clean:
+    """Its pattern recognizers called one by one: no language model, so neither names nor context."""
+    require("presidio_analyzer")
+    logging.getLogger("presidio-analyzer").setLevel(logging.ERROR)
+    recognizers = [one for one in presidio_recognizers() if one.supported_language == "en"]
+    skipped = ("DATE_TIME", "URL", "UUID")
+    recognizers = [one for one in recognizers if one.supported_entities[0] not in skipped]
+
+    def change(text: str) -> str:
+        found = {
+            text[hit.start : hit.end]
+            for one in recognizers
+            for hit in one.analyze(text, one.supported_entities)
+            if hit.score >= PRESIDIO_THRESHOLD
+        }
+        return _without(text, found) if found else text
+
+    return _over_texts(change)
+
+
+def kingfisher() -> Clean:
+    """Its default scanner (medium confidence), text by text."""
+    scanner = require("kingfisher_sdk.scanner").Scanner()
+
+    def change(text: str) -> str:
+        found = {hit.secret for hit in scanner.scan(text.encode("utf-8", "replace"))}
+        return _without(text, found) if found else text
+
+    return _over_texts(change)
+
+
+PEERS: dict[str, tuple[str, Callable[[], Clean]]] = {
+    "onward": ("onward", onward),
+    "langsmith": ("langsmith", langsmith),
+    "detect-secrets": ("detect-secrets", detect_secrets),
+    "presidio": ("presidio-analyzer", presidio),
+    "kingfisher": ("kingfisher-secret-scanner", kingfisher),
+}
+
+
+def versions() -> dict[str, str]:
+    return {name: version(package) for name, (package, _) in PEERS.items()}
