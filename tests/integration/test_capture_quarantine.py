@@ -20,7 +20,7 @@ from collector_world import bodies, collect, count, document, on_disk, publish, 
 
 from onward.bus import Bus, NatsServer
 from onward.bus.deadletter import dead_letters
-from onward.capture import collector
+from onward.capture import claims, collector
 from onward.capture.judge import Fate
 from onward.capture.opt_out import OptOut
 from onward.capture.quarantine import KEY_FILE, Keys, Quarantine
@@ -31,8 +31,8 @@ from onward.cli import main
 from onward.clock import SystemClock
 from onward.config import load
 from onward.context import Context
-from onward.contracts import MAX_BYTES
-from onward.errors import NotFoundError
+from onward.contracts import MAX_BYTES, canonical_json, subjects
+from onward.errors import BusError, NotFoundError
 from onward.telemetry import Alerts, Metrics
 from onward.warehouse import EmbeddedWarehouse, Objects
 
@@ -387,6 +387,44 @@ async def test_status_shows_what_is_held_and_what_was_dropped(ctx, server, wareh
     assert code == 0
     assert "Quarantine: 1 held" in output
     assert "Opted out: 1 dropped before storage." in output
+
+
+async def test_a_large_body_is_held_whole_and_once_even_when_its_message_comes_again(
+    ctx, server, warehouse, monkeypatch
+):
+    """The body is taken out of the object store before the message is erased; in between all may stop."""
+    body = document(1, text=f"use {SECRET}")
+    body["turns"] = [body["turns"][0] | {"turn_id": i + 1} for i in range(30)]
+    for turn in body["turns"]:
+        turn["result"] = {"success": True, "output": "word " * 10_000}
+    data = canonical_json(body)
+    claim = await claims.publish(
+        ctx.bus, ctx.objects, ctx.clock.now(), data, subject=subjects.TRAJECTORY, msg_id="large", headers={}
+    )
+    assert claim is not None
+    break_redaction(monkeypatch)
+    monkeypatch.setattr(collector, "CLAIM_TRIES", 1)
+    erase, calls = collector.erase, []
+
+    async def away_once(bus, sequence):
+        calls.append(sequence)
+        if len(calls) == 1:
+            raise BusError("away")
+        await erase(bus, sequence)
+
+    monkeypatch.setattr(collector, "erase", away_once)
+    await collect(ctx)
+    assert len(calls) == 2
+    (held,) = await quarantine(ctx).held()
+    assert held.size == len(data)
+    assert await dead_letters(ctx.bus) == []
+    assert await bodies(ctx) == []
+    monkeypatch.setattr("onward.capture.judge.redact_trajectory", redact_trajectory)
+    assert (await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, OptOut())).fate is Fate.STORE
+    await collect(ctx)
+    (row,) = await rows(ctx)
+    assert row["n_turns"] == 30 and "use <GITHUB_TOKEN:1>" in row["payload"]
+    await assert_nowhere(server, warehouse[1])
 
 
 async def test_a_store_that_is_away_keeps_the_message_where_it_is(ctx, warehouse, monkeypatch):

@@ -130,6 +130,9 @@ class Quarantine:
         await self.objects.put(f"{PREFIX}/{held.held_id}", _seal(held, message, key))
         return held
 
+    async def holds(self, stream: str, message: Message) -> bool:
+        return await self.objects.exists(f"{PREFIX}/{held_id(stream, message.sequence, message.timestamp)}")
+
     async def held(self, limit: int | None = None) -> list[Held]:
         """Facts, by sequence, of at most ``limit``."""
         ids = [key.rpartition("/")[2] for key in await self.objects.list(PREFIX)]
