@@ -286,23 +286,6 @@ def test_without_a_server_the_agent_goes_on(tmp_path):
     again.close()
 
 
-def output_of(code: str) -> str:
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-
-
-def test_import_loads_no_engine_and_no_server_part():
-    code = (
-        "import sys, onward.capture.recorder; "
-        "print([m for m in ('torch', 'fastapi', 'chdb', 'uvicorn', 'transformers', 'onward.warehouse') "
-        "if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == "[]"
-
-
 def test_importing_onward_loads_nothing():
     code = "import sys, onward; print('pydantic' in sys.modules, onward.__version__)"
     done = subprocess.run(

@@ -304,7 +304,7 @@ class OpenTurn:
         began = {"observation": self._observation}
         if self._action is not None:
             began["action"] = self._action
-        self._kept = self._task.add(began)
+        self._kept = self._task.add(began, self._task._clock.now())
         self._since = self._task._clock.monotonic()
         return self
 
