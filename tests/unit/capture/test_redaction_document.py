@@ -1,6 +1,7 @@
 """Two passes, structure, placeholders, guards, limits: what holds for any document."""
 
 import base64
+import contextlib
 import json
 import sys
 import time
@@ -231,38 +232,40 @@ def test_too_much_text_fails_closed(monkeypatch):
 
 
 MALICE = [
-    "A",
-    "{",
-    "a@",
-    "eyJ",
-    "token=",
-    "\\",
-    "-----BEGIN " + "PRIVATE KEY-----",
-    "sk-",
-    "password=a",
-    "://:a",
-]
+    "A", "{", '{"a":', "@", "a@", "a@b.c@", "eyJ", "eyJhbGciOi.", "token=", "token=token=", "x_pat=",
+    "\\", '\\"',
+    "-----BEGIN " + "PRIVATE KEY-----", "sk-", "sk-a-", "AKIA" + "ABCDEFGHIJKLMNOP", "password=a",
+    'password="',
+    'password=\\"', "://:a", "http://a:b", "%", "%41", "%25", "QUJD", "curl ", "mysql -p",
+    "login a password ",
+    "cookie: a=", "a=b;", "7", "12 ", "4111 1111 ", "1.1.1.", "00:11:22:33:44:55 ", "DE12 ", "+1", "/home/",
+    "phone ", "<", "<password>", "<EMAIL:1>", "<EMAIL:", "\x00", "é", "\ud800", "authorization: ", "--pass ",
+]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unit", MALICE)
-def test_time_on_malice_is_linear(unit):
+def test_work_on_a_megabyte_of_malice_is_linear(unit):
+    """Four times the text costs four times the time of this process, with room for noise, or less."""
+
     def cost(size: int) -> float:
         text = unit * (size // len(unit))
         started = time.process_time()
-        redact({"a": text})
+        with contextlib.suppress(RedactionError):
+            redact({"a": text})
         return time.process_time() - started
 
-    small = min(cost(1 << 15) for _ in range(3))
-    assert cost(1 << 18) < 8 * small * 4 + 0.2
+    small = min(cost(1 << 18) for _ in range(3))
+    assert min(cost(1 << 20) for _ in range(2)) < 4 * 2.5 * small + 0.5
 
 
-def test_many_distinct_secrets_stay_linear():
+def test_many_distinct_secrets_are_all_found_and_spread():
     text = " ".join(f"u{i}x" + "@corp-mail.io" for i in range(3000))
-    started = time.process_time()
-    redacted = redact([text, text])
+    redacted = redact([text, text + " and the same again"])
     assert redacted.counts == {"EMAIL": 6000}
     assert "corp-mail" not in redacted.document[1]
-    assert time.process_time() - started < 10
+    assert redacted.document[0].split() == redacted.document[1].split()[:3000]
+    assert redacted.document[0].split()[2999] == "<EMAIL:3000>"
 
 
 _TEXTS = st.one_of(

@@ -1,5 +1,6 @@
 """The token-id rule: ids and log-probs of what may hold redacted text are gone, and of nothing else."""
 
+import base64
 import copy
 import json
 
@@ -96,6 +97,53 @@ def test_a_void_record_has_no_signature(trajectory):
     trajectory["turns"][0]["action"]["sampling"]["signature"] = "f" * 64
     trajectory["turns"][0]["observation"]["content"] = MAIL
     assert "signature" not in redact_trajectory(trajectory).document["turns"][0]["action"]["sampling"]
+
+
+HIDDEN = {
+    "plain": f"the key is {SECRET}.",
+    "escaped": json.dumps(json.dumps({"api_key": SECRET})),
+    "base64": "blob " + base64.b64encode(f"token={SECRET}, and so on".encode()).decode(),
+    "password": "log in with hunter2-long, please",
+}
+PLACES = [
+    ("task_context", "instructions"),
+    *[("turns", i, "observation", "content") for i in range(4)],
+    *[("turns", i, "action", "raw_response") for i in range(4)],
+    *[("turns", i, "result", "output") for i in range(4)],
+]
+
+
+@pytest.mark.parametrize("hidden", HIDDEN, ids=HIDDEN.keys())
+@pytest.mark.parametrize("path", PLACES, ids=lambda path: "-".join(map(str, path)))
+def test_all_stored_ids_decode_to_no_secret(trajectory, path, hidden):
+    """Ids here are bytes: each prompt holds all that was said before, as a delta under the prefix rule."""
+    put(trajectory, path, HIDDEN[hidden])
+    trajectory["turns"][3]["action"]["tool_args"] = {"password": "hunter2-long"}
+    said = trajectory["task_context"]["instructions"]
+    for turn in trajectory["turns"]:
+        prompt, answer = f"{said} {turn['observation']['content']} ", turn["action"]["raw_response"]
+        if turn["turn_id"] == 4:
+            answer += json.dumps(turn["action"]["tool_args"])
+        turn["action"]["sampling"] |= {
+            "prompt_ids": list(prompt.encode()),
+            "token_ids": list(answer.encode()),
+            "logprobs": [-0.5] * len(answer.encode()),
+        }
+        said = str(turn["result"]["output"])
+    document = redact_trajectory(trajectory).document
+    rows = [turn["action"]["sampling"] for turn in document["turns"]]
+    ids = [row["prompt_ids"] + row["token_ids"] for row in rows]
+    stored = bytes(number for row in ids for number in row)
+    for secret in (SECRET, "hunter2-long", base64.b64encode(f"token={SECRET}".encode()).decode()[:40]):
+        assert secret.encode() not in stored
+        assert secret not in json.dumps(document)
+    for row in rows:
+        assert len(row["logprobs"]) == len(row["token_ids"])
+    kept = [row.get("tokens_void") is not True for row in rows]
+    assert kept == sorted(kept, reverse=True)  # from the first affected token to the end of the row
+    assert decodes_clean(list(stored), lambda numbers: bytes(numbers).decode())
+    first = path[1] + (path[2] == "result") if path[0] == "turns" else 0
+    assert sum(kept) == min(first, 3)
 
 
 def test_a_second_run_changes_nothing_and_the_contract_holds(trajectory):

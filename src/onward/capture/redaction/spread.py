@@ -51,8 +51,9 @@ def needles(value: bytes) -> Iterator[Needle]:
         yield Needle(core, value, whole_word=False, encoded=True)
     if b"\n" in value or b"\\n" in value:
         for line in value.replace(b"\\r", b"").replace(b"\\n", b"\n").splitlines():
-            if len(line) >= _MIN_LINE:
-                yield Needle(line, value, whole_word=False)
+            text = line.strip()
+            if len(text) >= _MIN_LINE:
+                yield Needle(text, value, whole_word=False)
 
 
 def forms(value: bytes) -> set[bytes]:
