@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.capture.redaction import RULES, redact
+from onward.capture.redaction.personal_network import is_public_v4
 from onward.capture.redaction.scan import scan
 
 TRAJECTORIES = Path(__file__).parents[3].parent / "shared" / "data" / "trajectories"
@@ -170,6 +171,70 @@ def test_the_name_of_an_id_as_a_dict_key_is_enough_and_any_other_key_is_not():
 
 def test_a_word_does_not_reach_into_another_text():
     assert not redact(["the word SSN", "123456789"]).changed
+
+
+@pytest.mark.parametrize(
+    "text,number",
+    [
+        ("ssn: {}", "536 22" + " 8726"),
+        ("itin: {}", "948 96" + "-5135"),
+        ("NHS {}", "943 476" + "5919"),
+        ("aadhaar: {}", "2341 2341" + ":2346"),
+        ("national insurance: {}", "ab 1234" + " 56 c"),
+        ("PAN: {}", "abcpe" + "1234f"),
+        ("resident registration number: {}", "971013" + "9019902"),
+        ("NIE: {}", "x-2482300" + "w"),
+        ("codice fiscale: {}", "RSSMRA85" + "T10A562S"),
+        ("SIN number is {} for 2026", "123-456" + "-782"),
+    ],
+)
+def test_beside_its_word_an_id_goes_however_it_is_grouped(text, number):
+    left, right = text.split("{}")
+    assert redact(text.format(number)).document == f"{left}<NATIONAL_ID:1>{right}"
+
+
+def test_public_addresses_are_what_the_standard_library_calls_global():
+    """The standard library knows IANA's registries; multicast and well-known resolvers stay as well."""
+    import ipaddress
+
+    rng = random.Random(6890)
+    edges = [
+        0,
+        1,
+        9,
+        10,
+        11,
+        64,
+        99,
+        100,
+        126,
+        127,
+        128,
+        168,
+        169,
+        171,
+        172,
+        191,
+        192,
+        197,
+        198,
+        203,
+        223,
+        224,
+        255,
+    ]
+    for _ in range(20_000):
+        parts = [
+            rng.choice(edges),
+            rng.choice([*edges, 31, 32, 15, 16, 18, 19, 20, 51, 88, 254]),
+            rng.randrange(256),
+        ]
+        text = ".".join(map(str, [*parts, rng.randrange(256)]))
+        address = ipaddress.ip_address(text)
+        known = text in ("8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9")
+        if text.startswith(("192.0.0.", "192.88.99.")):
+            continue  # single addresses of these ranges are global; all of them belong to protocols
+        assert is_public_v4(text) is (address.is_global and not address.is_multicast and not known), text
 
 
 def test_a_user_name_found_in_a_path_is_gone_from_the_prompt_too():

@@ -61,6 +61,8 @@ def email(buffer: bytes, first: int, last: int) -> Span | None:
     start = _local_start(buffer, first)
     if last < 0 or start == first or buffer[last : last + 2] in (b":/", b":~"):
         return None
+    if buffer[start - 2 : start] == b"//":
+        return None  # the user of a URL: personal_accounts.py
     domain = buffer[first + sign : last].lower()
     if domain in _RESERVED or domain.endswith(tuple(b"." + name for name in _RESERVED)):
         return None

@@ -79,6 +79,13 @@ def windows_home(buffer: bytes, first: int, last: int) -> Span | None:
     return None if _is_generic(buffer[first:last].strip()) else (first, last)
 
 
+def url_user(buffer: bytes, first: int, last: int) -> Span | None:
+    """The user of ``https://user@host``. A password behind it is a matter of layer 2."""
+    name = buffer[first:last].lower()
+    machine = name in (b"x-access-token", b"oauth2", b"x-token-auth", b"token", b"anonymous")
+    return None if machine or _is_generic(name) else (first, last)
+
+
 def login(buffer: bytes, first: int, last: int) -> Span | None:
     """The user before ``@host:~$``, ``@host dir]$`` or ``@host:/path``. Looks left of the match."""
     start = first
@@ -105,7 +112,7 @@ def person(buffer: bytes, first: int, last: int) -> Span | None:
     return (at, at + len(name))
 
 
-CHECKS: dict[str, Check] = {check.__name__: check for check in (home, windows_home, login, person)}
+CHECKS: dict[str, Check] = {check.__name__: check for check in (home, windows_home, url_user, login, person)}
 
 _USER = r"[A-Za-z_\x80-\xff][A-Za-z0-9_.\x80-\xff-]{0,31}"
 _WINDOWS_NAME = r"[A-Za-z0-9_.\x80-\xff-]{1,32}"
@@ -171,6 +178,17 @@ RULES: tuple[Rule, ...] = (
             "git@github.com:org/repo.git",
             "user@host:~$ ls",
             "[root@web-01 src]# ls",
+        ),
+    ),
+    Rule(
+        "USER",
+        r"://([A-Za-z0-9._+\x80-\xff-]{2,64})@[A-Za-z0-9-]{1,63}\.[A-Za-z0-9]",
+        3,
+        take="group",
+        checks=("url_user",),
+        positives=(("git clone https://mkowalska" + "@git.firm.net/x.git", "mkowalska"),),
+        negatives=(
+            "ssh://git@github.com/o/r https://x-access-token@github.com/o/r https://jane@localhost/x",
         ),
     ),
     Rule(

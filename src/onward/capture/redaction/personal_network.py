@@ -32,6 +32,7 @@ _BOUNDS = (b"^", b"~")
 _TWO_SIGNS = (b"==", b">=", b"<=", b"~=", b"!=", b"^=")
 _ENCODED = (b"%3D%3D", b"%3E%3D", b"%3C%3D", b"%7E%3D", b"%21%3D")
 _TWO_OCTETS = frozenset(((169, 254), (192, 168), (198, 18), (198, 19)))
+_OBJECT_IDENTIFIERS = ("2.5.4.", "2.5.29.", "1.3.6.", "1.3.14.", "1.3.36.", "1.3.101.", "1.3.132.")
 _THREE_OCTETS = frozenset(((192, 0, 0), (192, 0, 2), (192, 88, 99), (198, 51, 100), (203, 0, 113)))
 _SMALL = 20
 """Four numbers below this are a version or a section: of public addresses one in 27,000 looks like that."""
@@ -78,6 +79,8 @@ def _is_person_v4(buffer: bytes, first: int, last: int, text: str) -> bool:
     if not is_public_v4(text) or not stands_alone(buffer, first, last) or text.endswith(".0.0"):
         return False
     left, right = buffer[max(0, first - 2) : first], buffer[last : last + 2]
+    if text.startswith(_OBJECT_IDENTIFIERS):
+        return False
     if left != b"//" and left[-1:] != b"@" and all(int(part) < _SMALL for part in text.split(".")):
         return False
     if left[-1:] in _BOUNDS or left in _TWO_SIGNS or buffer[max(0, first - 6) : first].upper() in _ENCODED:
@@ -88,7 +91,7 @@ def _is_person_v4(buffer: bytes, first: int, last: int, text: str) -> bool:
         return False
     if right[:1] == b"+" or (right[:1] == b"." and right[1:].isalpha()):
         return False
-    words = buffer[max(0, first - 16) : first].lower()
+    words = buffer[max(0, first - 32) : first].lower()
     return not any(word in words for word in _VERSION)
 
 
@@ -135,7 +138,7 @@ RULES: tuple[Rule, ...] = (
             "192.0.2.1 198.51.100.7 203.0.113.9 and 2001:db8::1 and fe80::1 and ::1 and fd00::8",
             "pkg==81.2.69.142 lib>=81.2.69.1 v81.2.69.142 version 81.2.69.142 Chrome/81.2.69.142",
             "x-81.2.69.142 81.2.69.142.tar.gz 81.2.69.142-rc1 1.3.6.1.4.1 81.2.69.142.5",
-            "see section 4.2.1.3 999.2.3.4",
+            "see section 4.2.1.3 999.2.3.4 and ObjectIdentifier('2.5.29.37')",
             "at 20:18:09 and a[2000::2] and std::dec::add and 2024::add",
             "ping 8.8.8.8",
         ),

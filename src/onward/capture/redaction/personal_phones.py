@@ -120,7 +120,7 @@ def phone_beside_word(buffer: bytes, first: int, last: int) -> Span | None:
         if not alone or not 7 <= len(digits) <= 15 or len(set(digits)) < 3:
             continue
         if buffer[end : end + 1] not in _NOT_AFTER and not _is_something_else(text, digits):
-            return (start, end)
+            return (start - (b")" in text and buffer[start - 1 : start] == b"("), end)
     return None
 
 
@@ -129,6 +129,8 @@ def _is_something_else(text: bytes, digits: bytes) -> bool:
     if text.count(b".") == 1 and text.replace(b".", b"").isdigit():
         return True
     groups = text.translate(_TO_SPACES).split()
+    if len(groups) == 2 and all(len(group) == 4 and group[:2] in (b"19", b"20") for group in groups):
+        return True
     dotted = b"." in text and not text.translate(None, b"0123456789.")
     if dotted and (len(groups) == 4 and all(len(group) <= 3 for group in groups)):
         return True
@@ -227,9 +229,11 @@ RULES: tuple[Rule, ...] = (
             ("tel 020 7946" + " 0958", "020 7946" + " 0958"),
             ("mobile: 06 12 34" + " 56 78", "06 12 34" + " 56 78"),
             ("call me at 98765" + " 43210", "98765" + " 43210"),
+            ("call (555) 123" + "-4567", "(555) 123" + "-4567"),
         ),
         negatives=(
             "call 2026-08-12 and phone 12.04.2026 and tel 10.20.30.40 and cell 123.4567 and fax 12-34",
+            "call (c) 1997-2003 and tel 2020/2021",
             "call 4155552671 times and mobile 1785000000",
             "total recall 020 7946 0958 of the metaphone 06 12 34 56 78",
         ),

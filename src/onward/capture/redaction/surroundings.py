@@ -21,7 +21,7 @@ _JOINTS = frozenset(b"_-.")
 BEHIND = 56
 AHEAD = 44
 """Where a number may stand: up to this many bytes behind its word, or before it."""
-_FEWEST_DIGITS = 7
+_FEWEST_DIGITS = 4
 
 LEFT = r"(?:%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[nrtbf]|\x1b\[[0-9;]{0,8}m|_|\b)"
 """Opens a pattern whose first group may begin after a letter or digit only where that ends an escape."""
@@ -49,12 +49,13 @@ def compiled(pattern: str) -> re2._Regexp:
 
 
 def numbers_beside(buffer: bytes, first: int, last: int, number: re2._Regexp) -> Iterator[Span]:
-    """Group 1 of every match of ``number`` behind the word at ``first``..``last``, then of those before it.
+    """Group 1 of each match of ``number`` behind the word at ``first``..``last``, then before it on its line.
 
     Only within the word's own text: its neighbours in the buffer may come from anywhere in the document.
     """
     behind = last + len(buffer[last : last + BEHIND].partition(b"\x00")[0])
-    ahead = first - len(buffer[max(0, first - AHEAD) : first].rpartition(b"\x00")[2])
+    same_line = buffer[max(0, first - AHEAD) : first].rpartition(b"\x00")[2].rpartition(b"\n")[2]
+    ahead = first - len(same_line)
     for start, end in ((last, behind), (ahead, first)):
         if _has_number(buffer[start:end]):
             yield from (match.span(1) for match in number.finditer(buffer, start, end))

@@ -83,13 +83,13 @@ _CARDS: tuple[tuple[int, int, tuple[int, ...]], ...] = (
     (2221, 2720, (16,)),
     (34, 34, (15,)),  # American Express
     (37, 37, (15,)),
-    (300, 305, (14, 16, 17, 18, 19)),  # Diners Club
-    (3095, 3095, (14, 16, 17, 18, 19)),
-    (36, 36, (14, 15, 16, 17, 18, 19)),
-    (38, 39, (14, 16, 17, 18, 19)),
-    (6011, 6011, (16, 17, 18, 19)),  # Discover
-    (644, 659, (16, 17, 18, 19)),
-    (3528, 3589, (16, 17, 18, 19)),  # JCB
+    (300, 305, (14, 16, 19)),  # Diners Club
+    (3095, 3095, (14, 16, 19)),
+    (36, 36, (14, 16, 19)),
+    (38, 39, (14, 16, 19)),
+    (6011, 6011, (16, 19)),  # Discover
+    (644, 659, (16, 19)),
+    (3528, 3589, (16, 19)),  # JCB
     (62, 62, (16, 17, 18, 19)),  # UnionPay
     (81, 82, (16,)),  # RuPay
     (60, 60, (16,)),
@@ -289,6 +289,14 @@ def kr_rrn(text: str) -> bool:
     if not is_date(century + int(text[:2]), int(text[2:4]), int(text[4:6])):
         return False
     return (11 - _weighted(digits[:12], (2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5)) % 11) % 10 == digits[12]
+
+
+def kr_rrn_since_2020(text: str) -> bool:
+    """A Korean resident number given since October 2020 has no check digit: the date is all there is."""
+    if _number(text, 13) is None or text[6] not in "12345678":
+        return False
+    century = 2000 if text[6] in "3478" else 1900
+    return is_date(century + int(text[:2]), int(text[2:4]), int(text[4:6]))
 
 
 def nl_bsn(text: str) -> bool:
