@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+from typing import Any
+
+import re2
 
 from onward.capture.redaction import values
 from onward.capture.redaction.rule import Check, Span
@@ -15,6 +18,7 @@ from onward.capture.redaction.rule import Check, Span
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _JWK_REACH = 4096
+_RUN: Any = re2.compile(rb"[A-Za-z0-9]{14,}")
 
 
 def may_start(buffer: bytes, start: int) -> bool:
@@ -61,6 +65,17 @@ def dense_or_basic(buffer: bytes, first: int, last: int) -> Span | None:
     text = buffer[first:last]
     telling = any(0x30 <= c <= 0x39 or 0x41 <= c <= 0x5A or c == 0x3D for c in text)
     return (first, last) if telling or len(text) >= 24 else None
+
+
+def drawn(buffer: bytes, first: int, last: int) -> Span | None:
+    """Behind its prefix a run of fourteen letters and digits, both present: no words joined by signs."""
+    run = _RUN.search(buffer, first, last)
+    while run is not None:
+        text = run.group()
+        if not text.isalpha() and not text.isdigit():
+            return first, last
+        run = _RUN.search(buffer, run.end(), last)
+    return None
 
 
 def mixed(buffer: bytes, first: int, last: int) -> Span | None:
@@ -162,6 +177,7 @@ CHECKS: dict[str, Check] = {
         dense_query,
         encoded_private,
         jwk,
+        drawn,
         mixed,
         not_example,
         jwt_header,

@@ -99,7 +99,7 @@ MONEY_AND_MAIL = (
         "shp" + "at_" + body(32, HEX),
         "shp" + "ss_" + body(32, HEX),
     ),
-    token("TWILIO_KEY", r"SK[0-9a-f]{32}", "SK" + body(32, HEX), checks=("start", "end")),
+    token("TWILIO_KEY", r"SK[0-9a-fA-F]{32}", "SK" + body(32, HEX), checks=("start", "end")),
     token("TWILIO_ACCOUNT", r"AC[0-9a-f]{32}", "AC" + body(32, HEX), checks=("start", "end")),
     token(
         "SENDGRID_KEY",
@@ -110,7 +110,9 @@ MONEY_AND_MAIL = (
     token(
         "MAILCHIMP_KEY", r"[0-9a-f]{32}-us[0-9]{1,2}", body(32, HEX) + "-us" + "12", checks=("start", "end")
     ),
-    token("BREVO_KEY", r"xkeysib-[0-9a-f]{64}-[A-Za-z0-9]{16}", "xkeysib-" + body(64, HEX) + "-" + body(16)),
+    token(
+        "BREVO_KEY", r"xkeysib-[0-9a-fA-F]{64}-[A-Za-z0-9]{16}", "xkeysib-" + body(64, HEX) + "-" + body(16)
+    ),
 )
 
 INFRASTRUCTURE = (
@@ -172,7 +174,7 @@ INFRASTRUCTURE = (
     token("NEWRELIC_KEY", r"NRAK-[A-Z0-9]{27}", "NRAK-" + body(27, _UPPER)),
     token(
         "DYNATRACE_TOKEN",
-        r"dt0[cs][0-9]{2}\.[A-Z0-9]{24}\.[A-Z0-9]{64}",
+        r"dt0[cs][0-9]{2}\.[A-Za-z0-9]{24}\.[A-Za-z0-9]{64}",
         "dt0" + "c01." + body(24, _UPPER) + "." + body(64, _UPPER),
     ),
     token("POSTMAN_KEY", r"PMAK-[0-9a-f]{24}-[0-9a-f]{34}", "PMAK-" + body(24, HEX) + "-" + body(34, HEX)),
@@ -206,11 +208,48 @@ INFRASTRUCTURE = (
     token("DUFFEL_TOKEN", r"duffel_(?:test|live)_[A-Za-z0-9_=-]{43}", "duffel_" + "test_" + body(43)),
     token("EASYPOST_KEY", r"EZ[AT]K[A-Za-z0-9]{54}", "EZ" + "AK" + body(54)),
     token("README_KEY", r"rdme_[a-z0-9]{70}", "rdme_" + body(70, HEX)),
-    token("SHIPPO_TOKEN", r"shippo_(?:live|test)_[0-9a-f]{40}", "shippo_" + "live_" + body(40, HEX)),
+    token("SHIPPO_TOKEN", r"shippo_(?:live|test)_[0-9a-fA-F]{40}", "shippo_" + "live_" + body(40, HEX)),
     token(
         "FLUTTERWAVE_KEY", r"FLW(?:PUB|SEC)K_TEST-[0-9a-h]{32}-X", "FLW" + "SECK_TEST-" + body(32, HEX) + "-X"
     ),
     token("INTRA42_SECRET", r"s-s4t2(?:ud|af)-[0-9a-f]{64}", "s-s4t2" + "ud-" + body(64, HEX)),
 )
 
-RULES: tuple[Rule, ...] = (*CHAT, *MONEY_AND_MAIL, *INFRASTRUCTURE)
+_PREFIXES = (
+    r"AIK_(?:CI|CLIENT)_", r"STS\.", r"apify_api_", r"\$aact_prod_", r"BBDC-", r"bkct_", r"CCIPAT_",
+    r"CLOJARS_",
+    r"cf[ua]t_", r"v1\.0-[0-9a-f]{24}-", r"csa_", r"CCDB1_", r"configcat-sdk-1/", r"AstraCS:", r"dd[pw]_",
+    r"dvc_(?:client|server|mobile)_", r"apk_(?:user_)?", r"cog_", r"SWM(?:TKN|KEY)-1-", r"essu_", r"fio-u-",
+    r"AQ\.Ab", r"FlyV1 fm2_", r"[sp]at\.", r"ico-", r"ion_", r"lip_", r"llx-", r"mlsn\.",
+    r"mercury_production_",
+    r"mergify_application_key_", r"napi_[a-z0-9]{40}", r"NRI[IQ]-", r"nyk_", r"API-", r"os_v2_(?:app|org)_",
+    r"api_live(?:_ca|_us|_eu)?\.", r"sha256~", r"pdl_(?:live|sdbx)_apikey_",
+    r"persona_(?:production|sandbox)_",
+    r"pcsk_", r"pina_", r"polar_[a-z]{2,4}_", r"ph[xc]_", r"prf_", r"ramp_(?:id|sec)_", r"rzp_(?:live|test)_",
+    r"rpa_", r"rnd_", r"re_[A-Za-z0-9]{8}_", r"rootly_", r"samsara_api_", r"tk-us-", r"sm_[aps]at_",
+    r"xox[cd]-", r"tgp_v1_", r"unkey_", r"ucat_", r"vtwn_", r"vc[kapri]_", r"pa-", r"waka_", r"wandb_v1_",
+    r"wrka[a-z]{2}-", r"xnd_(?:production|development)_", r"zpka_", r"pubkey-", r"scauth_", r"sk_car_",
+    r"tss_",
+)  # fmt: skip
+"""Of smaller services; what follows must look drawn at random."""
+OTHERS = (
+    token(
+        "SERVICE_KEY",
+        rf"(?:{'|'.join(_PREFIXES)})[A-Za-z0-9_=./+-]{{16,}}",
+        "apify_" + "api_" + body(36),
+        "phx_" + body(43),
+        "wandb_" + "v1_" + body(77),
+        "xnd_" + "production_" + body(64),
+        "SWMTKN-" + "1-" + body(49, HEX) + "-" + body(25, HEX),
+        "os_v2_" + "app_" + body(80, HEX),
+        checks=("start", "drawn", "trim_prose"),
+        negatives=(
+            "ion_drive_of_the_first_spaceship.py",
+            "API-reference-of-the-second-Version2",
+            "pa-tests/integration/test_the_v2_loader.py",
+            "cog_settings_for_the_bot_v2",
+        ),
+    ),
+)
+
+RULES: tuple[Rule, ...] = (*CHAT, *MONEY_AND_MAIL, *INFRASTRUCTURE, *OTHERS)

@@ -58,7 +58,7 @@ MODELS = (
     token("PERPLEXITY_KEY", r"pplx-[A-Za-z0-9]{32,}", "pplx-" + body(48)),
     token(
         "LANGSMITH_KEY",
-        r"lsv2_(?:pt|sk)_[0-9a-f]{32}_[0-9a-f]{10}",
+        r"lsv2_(?:pt|sk)_[0-9a-fA-F]{32}_[0-9a-fA-F]{10}",
         "lsv2_" + "pt_" + body(32, HEX) + "_" + body(10, HEX),
         "lsv2_" + "sk_" + body(32, HEX) + "_" + body(10, HEX),
     ),
@@ -197,7 +197,7 @@ CODE_HOSTS = (
     token("PYPI_TOKEN", r"pypi-AgE[A-Za-z0-9_-]{50,}", "pypi-" + "AgEIcHlwaS5vcmc" + body(140, _MIXED)),
     token("RUBYGEMS_KEY", r"rubygems_[0-9a-f]{48}", "rubygems_" + body(48, HEX), checks=("start", "end")),
     token("DOCKER_TOKEN", r"dckr_(?:pat|oat)_[A-Za-z0-9_-]{27,}", "dckr_" + "pat_" + body(27)),
-    token("SOURCEGRAPH_TOKEN", r"sgp_(?:[0-9a-f]{16}_|local_)?[0-9a-f]{40}", "sgp_" + body(40, HEX)),
+    token("SOURCEGRAPH_TOKEN", r"sgp_(?:[0-9a-fA-F]{16}_|local_)?[0-9a-fA-F]{40}", "sgp_" + body(40, HEX)),
     token("BUILDKITE_TOKEN", r"bkua_[0-9a-f]{40}", "bkua_" + body(40, HEX)),
 )
 
