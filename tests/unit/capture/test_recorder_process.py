@@ -1,4 +1,4 @@
-"""The recorder within its process: what it loads, forks, the end of the process, a full outbox, opting out."""
+"""The recorder in its process: what it loads, forks, the end of the process, a full outbox, opting out."""
 
 import json
 import os

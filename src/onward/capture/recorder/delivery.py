@@ -151,10 +151,12 @@ class Drainer:
         except asyncio.CancelledError:
             pass
         finally:
-            left = asyncio.all_tasks(self._loop)  # a client that was connecting leaves some behind
-            for task in left:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._task.cancel()
+            self._loop.run_until_complete(asyncio.gather(self._task, return_exceptions=True))
+            while left := asyncio.all_tasks(self._loop):  # what a client that was connecting left behind
+                for task in left:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             self._loop.close()
 
 
