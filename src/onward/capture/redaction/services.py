@@ -54,9 +54,9 @@ CHAT = (
     ),
     token(
         "TELEGRAM_TOKEN",
-        r"[0-9]{8,10}:A[A-Za-z0-9_-]{34}",
+        r"[0-9]{8,10}:[A-Za-z0-9_-]{35}",
         "123456789" + ":AA" + body(33, _MIXED),
-        checks=("start", "end"),
+        checks=("start", "end", "mixed"),
     ),
     Rule(
         "TEAMS_WEBHOOK",
@@ -99,8 +99,8 @@ MONEY_AND_MAIL = (
         "shp" + "at_" + body(32, HEX),
         "shp" + "ss_" + body(32, HEX),
     ),
-    token("TWILIO_KEY", r"SK[0-9a-fA-F]{32}", "SK" + body(32, HEX), checks=("start", "end")),
-    token("TWILIO_ACCOUNT", r"AC[0-9a-f]{32}", "AC" + body(32, HEX), checks=("start", "end")),
+    token("TWILIO_KEY", r"SK[0-9a-z]{32}", "SK" + body(32, HEX), checks=("start", "end")),
+    token("TWILIO_ACCOUNT", r"AC[0-9a-z]{32}", "AC" + body(32, HEX), checks=("start", "end")),
     token(
         "SENDGRID_KEY",
         r"SG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}",
@@ -108,7 +108,7 @@ MONEY_AND_MAIL = (
     ),
     token("MAILGUN_KEY", r"key-[0-9a-f]{32}", "key-" + body(32, HEX), checks=("start", "end")),
     token(
-        "MAILCHIMP_KEY", r"[0-9a-f]{32}-us[0-9]{1,2}", body(32, HEX) + "-us" + "12", checks=("start", "end")
+        "MAILCHIMP_KEY", r"[0-9a-z]{32}-us[0-9]{1,2}", body(32, HEX) + "-us" + "12", checks=("start", "end")
     ),
     token(
         "BREVO_KEY", r"xkeysib-[0-9a-fA-F]{64}-[A-Za-z0-9]{16}", "xkeysib-" + body(64, HEX) + "-" + body(16)

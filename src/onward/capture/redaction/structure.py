@@ -15,7 +15,7 @@ def _pem(label: str, text: str, newline: str = "\n") -> str:
 KEYS = (
     Rule(
         "PRIVATE_KEY",
-        r"-----BEGIN [A-Z0-9 ]{0,40}(?:PRIVATE KEY(?: BLOCK)?|NKEY SEED)-----"
+        r"-----BEGIN [A-Z0-9 ]{0,64}(?:PRIVATE KEY(?: BLOCK)?|NKEY SEED)-----"
         r"((?:[^\x00-]|-[^\x00-])*)-----END",
         2,
         take="group",
@@ -31,7 +31,7 @@ KEYS = (
     ),
     Rule(
         "PRIVATE_KEY",
-        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----((?:\\{1,8}[nr]|[A-Za-z0-9+/=\s]){40,})",
+        r"-----BEGIN [A-Z0-9 ]{0,64}PRIVATE KEY(?: BLOCK)?-----((?:\\{1,8}[nr]|[A-Za-z0-9+/=\s]){40,})",
         2,
         take="group",
         checks=("trim",),

@@ -58,7 +58,7 @@ MODELS = (
     token("PERPLEXITY_KEY", r"pplx-[A-Za-z0-9]{32,}", "pplx-" + body(48)),
     token(
         "LANGSMITH_KEY",
-        r"lsv2_(?:pt|sk)_[0-9a-fA-F]{32}_[0-9a-fA-F]{10}",
+        r"lsv2_(?:pt|sk)_[A-Za-z0-9]{32,}(?:_[A-Za-z0-9]+)?",
         "lsv2_" + "pt_" + body(32, HEX) + "_" + body(10, HEX),
         "lsv2_" + "sk_" + body(32, HEX) + "_" + body(10, HEX),
     ),
@@ -175,10 +175,11 @@ CODE_HOSTS = (
     token("AZURE_DEVOPS_TOKEN", r"[A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4}", body(76) + "AZDO" + body(4)),
     token(
         "GITHUB_TOKEN",
-        r"gh[pousr]_[A-Za-z0-9]{36,}",
+        r"gh[pousr]_[A-Za-z0-9_]{36,}",
         "ghp_" + body(36),
         "gho_" + body(36),
         "ghs_" + body(40),
+        checks=("start", "dense"),
         negatives=("ghp_short", "the ghp_token_name_of_the_setting_is_long_enough"),
     ),
     token("GITHUB_TOKEN", r"github_pat_[A-Za-z0-9_]{36,}", "github_" + "pat_" + body(22) + "_" + body(59)),
