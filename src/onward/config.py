@@ -78,6 +78,13 @@ class CaptureSettings(_Section):
     max_open_bytes: int = Field(256 << 20, ge=1 << 20)
     """The same limit in bytes of text and tokens, about."""
 
+    @field_validator("off_keys")
+    @classmethod
+    def _hashes(cls, value: list[str]) -> list[str]:
+        if not all(re.fullmatch(r"[0-9a-fA-F]{64}", key) for key in value):
+            raise ValueError("a key is not a SHA-256 of 64 hex digits: never write the key itself")
+        return value
+
 
 class HttpSettings(_Section):
     host: str = "127.0.0.1"

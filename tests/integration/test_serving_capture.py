@@ -554,6 +554,15 @@ async def test_closing_needs_a_key_and_a_session_that_is_open(world):
     assert (await world.client.post("/sessions/s1/close")).status_code == 404
 
 
+async def test_a_close_that_is_sent_again_gets_the_same_answer_and_another_outcome_is_refused(world):
+    await world.ask("s1")
+    first = await close(world, "s1", status="failed")
+    assert await close(world, "s1", status="failed") == first
+    other = await world.client.post("/sessions/s1/close", json={"status": "completed_successfully"})
+    assert other.status_code == 409
+    await trajectories(world, 1)
+
+
 async def test_closing_waits_for_the_answer_that_is_under_way(world):
     world.engine.delay = 0.2
     running = asyncio.create_task(world.chat("s1"))
@@ -789,10 +798,11 @@ async def test_an_answer_goes_out_whatever_happens_to_capture(world, monkeypatch
 
 async def test_a_full_outbox_delays_and_drops_nothing(world, monkeypatch):
     await world.ask("s1")
-    recorder = world.gateway.capture._recording._recorder
+    recorder = world.gateway.capture.behind._files._recorder
     monkeypatch.setattr(recorder._outbox, "max_bytes", 10)
-    refused = await world.client.post("/sessions/s1/close", json={"status": "failed"})
-    assert refused.status_code == 503
+    for _ in range(2):
+        refused = await world.client.post("/sessions/s1/close", json={"status": "failed"})
+        assert refused.status_code == 503
     await world.ask("s2")
     monkeypatch.setattr(recorder._outbox, "max_bytes", 1 << 20)
     (found,) = await trajectories(world, 1)

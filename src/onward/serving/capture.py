@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onward.bus import Bus
 from onward.capture import turns
 from onward.capture.opt_out import user_hash
 from onward.clock import Clock, utc_text
@@ -32,9 +32,10 @@ from onward.serving.conversations import (
     seed_of,
 )
 from onward.serving.metrics import GatewayMetrics
-from onward.serving.recording import Recording, Work
+from onward.serving.recording import Recording
 from onward.serving.session_ids import Session
 from onward.serving.tools import ToolCall
+from onward.serving.write_behind import WriteBehind
 from onward.telemetry import logs
 
 _log = logs.get("capture")
@@ -86,16 +87,16 @@ class Capture:
     ) -> None:
         """``on_answered`` gets the sessions whose task ended with an answer that nobody judged."""
         self._settings, self._clock, self._metrics = settings, clock, metrics
-        self._make_recording = lambda: make_recording(self._failed)
+        self.behind = WriteBehind(lambda: make_recording(self._failed), self._changed, clock)
         self._user_key, self._on_answered = user_key, on_answered
         self._off = {key.lower() for key in settings.off_keys}
         self._open = Conversations()
         self._dirty: dict[str, Conversation] = {}
-        self._work = Work()
-        self._recorded: set[str] = set()
-        self._writing = asyncio.Lock()
+        self._closed: OrderedDict[
+            tuple[str | None, str], tuple[dict[str, Any] | None, list[dict[str, Any]]]
+        ] = OrderedDict()
+        """Who closed what, with which outcome, and the answer."""
         self._freed = asyncio.Event()
-        self._recording: Recording | None = None
 
     # The way of an answer. Nothing here waits.
 
@@ -142,7 +143,9 @@ class Capture:
         links = chain(seed, chat.messages)
         conversation = self._open.find(links, chat.messages)
         if conversation is None:
-            conversation = self._open.begin(session.id, caller.key_hash, seed, recorded=recorded)
+            conversation = self._open.begin(
+                session.id, caller.key_hash, is_named=session.is_named, recorded=recorded
+            )
             if chat.user is not None:
                 conversation.metadata["user_hash"] = user_hash(chat.user, self._user_key)
         else:
@@ -212,9 +215,38 @@ class Capture:
         ``owner`` None may close anybody's. Returns what was recorded: trajectory id and number of turns.
         Raises HttpError: 404 nothing open, 409 a call under way or not clear which task, 503 not stored yet.
         """
-        found = self._named(name, owner)
+        closed = self._repeated(name, owner, outcome)
+        if closed is None:
+            closed = [
+                self._close_one(conversation, outcome, feedback)
+                for conversation in await self._at_rest(name, owner)
+            ]
+            self._closed[owner, name] = (outcome, closed)
+            while len(self._closed) > _REMEMBERED:
+                self._closed.popitem(last=False)
+        await self.behind.write()
+        if not self.behind.are_recorded(item["trajectory_id"] for item in closed):
+            raise HttpError(
+                503,
+                "The outbox takes nothing at the moment: what was closed is kept and tried again.",
+                type="service_unavailable",
+            )
+        return closed
+
+    def _close_one(
+        self, conversation: Conversation, outcome: dict[str, Any] | None, feedback: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        conversation.outcome = outcome
+        document = self._end(conversation, "close")
+        if feedback is not None:
+            self.behind.say(self._feedback(conversation, feedback))
+        facts = {"trajectory_id": conversation.id, "session_id": conversation.session_id}
+        return {**facts, "turns": len(document["turns"])}
+
+    async def _at_rest(self, name: str, owner: str | None) -> list[Conversation]:
+        """The conversations of this name, once no call of theirs is under way. Raises HttpError."""
         until = self._clock.monotonic() + CLOSE_PATIENCE_SECONDS
-        while any(conversation.busy for conversation in found):
+        while any(conversation.busy for conversation in self._named(name, owner)):
             if self._clock.monotonic() >= until:
                 raise HttpError(
                     409,
@@ -227,23 +259,22 @@ class Capture:
             await asyncio.wait({timer, waiter}, return_when=asyncio.FIRST_COMPLETED)
             timer.cancel()
             waiter.cancel()
-            found = self._named(name, owner)
-        closed = []
-        for conversation in found:
-            conversation.outcome = outcome
-            document = self._end(conversation, "close")
-            facts = {"trajectory_id": conversation.id, "session_id": conversation.session_id}
-            closed.append({**facts, "turns": len(document["turns"])})
-            if feedback is not None:
-                self._work.said.append(self._feedback(conversation, feedback))
-        await self.write()
-        if any(item["trajectory_id"] not in self._recorded for item in closed):
+        return self._named(name, owner)
+
+    def _repeated(
+        self, name: str, owner: str | None, outcome: dict[str, Any] | None
+    ) -> list[dict[str, Any]] | None:
+        """What the same call was answered before, where nothing is open any more: clients send again."""
+        if self._open.get(name) is not None or self._open.of_session(name, owner):
+            return None
+        before = self._closed.get((owner, name))
+        if before is None:
+            return None
+        if before[0] != outcome:
             raise HttpError(
-                503,
-                "The outbox takes nothing at the moment: what was closed is kept and tried again.",
-                type="service_unavailable",
+                409, "This task is closed and recorded with another outcome.", type="conflict_error"
             )
-        return closed
+        return before[1]
 
     def _named(self, name: str, owner: str | None) -> list[Conversation]:
         one = self._open.get(name)
@@ -256,7 +287,7 @@ class Capture:
                 "No task of this session is open: it is recorded already, or was never recorded here.",
                 type="not_found_error",
             )
-        if len(found) > 1 and name.startswith("h-"):
+        if len(found) > 1 and not found[0].is_named:
             raise HttpError(
                 409,
                 f"{len(found)} tasks that named no session are open under this id: give the trajectory id "
@@ -269,7 +300,7 @@ class Capture:
         document = turns.plain(trajectory(conversation, closed))
         self._open.remove(conversation)
         self._dirty.pop(conversation.id, None)
-        self._work.ended.append(document)
+        self.behind.put(document, first=closed == "close")
         self._metrics.captured.labels(closed=closed).inc()
         if conversation.is_final and conversation.outcome is None:
             self._on_answered(conversation.session_id)
@@ -306,53 +337,25 @@ class Capture:
     # Behind the answers.
 
     async def start(self) -> None:
-        """Open the files and record what a gateway before this one left open. Raises BusError."""
-        self._recording = recording = await asyncio.to_thread(self._make_recording)
-        for document in await asyncio.to_thread(recording.left_open):
-            self._metrics.captured.labels(closed="restart").inc()
-            self._work.ended.append(document)
-        await self.write()
+        """Open the files and take up what a gateway before this one left open. Raises BusError."""
+        self._metrics.captured.labels(closed="restart").inc(await self.behind.start())
 
     async def run(self) -> None:
         """Look after deadlines and journal, until cancelled."""
         while True:
             await self._clock.sleep(TICK_SECONDS)
             self.sweep()
-            await self.write()
-
-    async def deliver(self, bus: Bus) -> None:
-        """Publish what is in the outbox, until cancelled."""
-        while True:
-            try:
-                assert self._recording is not None
-                await self._recording.deliver(bus)
-            except OnwardError as error:
-                _log.warning("the outbox waits", reason=str(error))
-            await self._clock.sleep(1.0)
+            await self.behind.write()
 
     async def stop(self) -> None:
         """Record everything that is open. What cannot be recorded stays in the journal."""
         for conversation in self._open:
             self._leave(conversation, "shutdown")
-        await self.write()
-        recording, self._recording = self._recording, None
-        if recording is not None:
-            await asyncio.to_thread(recording.close)
+        await self.behind.stop()
 
-    async def write(self) -> None:
-        """Record what has ended and bring the journal up to date. Errors are counted, never raised."""
-        async with self._writing:
-            work, self._work = self._work, Work()
-            dirty, self._dirty = self._dirty, {}
-            work.open = [trajectory(c, "restart") for c in dirty.values() if c.recorded and c.exchanges]
-            if self._recording is None or not work:
-                self._work.ended[:0], self._work.said[:0] = work.ended, work.said
-                return
-            later, recorded = await asyncio.shield(asyncio.to_thread(self._recording.write, work))
-            self._work.ended[:0], self._work.said[:0] = later.ended, later.said
-            if len(self._recorded) > _REMEMBERED:
-                self._recorded.clear()
-            self._recorded |= recorded
+    def _changed(self) -> list[dict[str, Any]]:
+        dirty, self._dirty = self._dirty, {}
+        return [trajectory(c, "restart") for c in dirty.values() if c.recorded and c.exchanges]
 
     def _feedback(self, conversation: Conversation, given: dict[str, Any]) -> dict[str, Any]:
         return {

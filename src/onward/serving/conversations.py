@@ -58,7 +58,8 @@ class Conversation:
     session_id: str
     owner: str
     """Hash of the API key: nobody else may continue or close it."""
-    seed: bytes
+    is_named: bool
+    """Whether the client said which session this is."""
     recorded: bool
     """Whether it becomes a trajectory, or is only followed so that its tokens stay exact."""
     exchanges: list[Exchange] = field(default_factory=list)
@@ -137,8 +138,8 @@ class Conversations:
                 return min(waiting, key=lambda c: c.touched)
         return None
 
-    def begin(self, session_id: str, owner: str, seed: bytes, *, recorded: bool) -> Conversation:
-        conversation = Conversation(new_id(), session_id, owner, seed, recorded)
+    def begin(self, session_id: str, owner: str, *, is_named: bool, recorded: bool) -> Conversation:
+        conversation = Conversation(new_id(), session_id, owner, is_named, recorded)
         self._open[conversation.id] = conversation
         return conversation
 

@@ -52,6 +52,8 @@ from onward.telemetry import logs
 
 _log = logs.get("gateway")
 RETRY_AFTER_SECONDS = 1
+MIN_SECRET = 6
+"""Characters; shorter ones would mask ordinary text."""
 
 
 class Gateway:
@@ -121,10 +123,21 @@ class Gateway:
             settings.data_dir / "outbox",
             clock=self._clock,
             objects=self._ctx.objects,
-            secrets=[local_key(settings.run_dir), self._signing_key.hex()],
+            secrets=self._secrets(),
             opt_out=settings.capture.opt_out,
             on_error=on_error,
         )
+
+    def _secrets(self) -> list[str]:
+        """What this process itself could give away."""
+        settings = self._ctx.settings
+        given = [local_key(settings.run_dir), self._signing_key.hex()]
+        if settings.nats.token is not None:
+            given.append(settings.nats.token.get_secret_value())
+        embedded = settings.run_dir / "nats.token"
+        if embedded.exists():
+            given.append(embedded.read_text(encoding="utf-8").strip())
+        return [secret for secret in given if len(secret) >= MIN_SECRET]
 
     # Life.
 
@@ -141,7 +154,7 @@ class Gateway:
                 ("outcomes", self.outcomes.run()),
                 ("control", self._follow_control()),
                 ("capture", self.capture.run()),
-                ("outbox", self.capture.deliver(self._ctx.bus)),
+                ("outbox", self.capture.behind.deliver(self._ctx.bus)),
             )
         ]
         self._ctx.ready["gateway"] = True

@@ -36,7 +36,7 @@ class Table(Conversations):
 
     def ask(self, messages: list[dict[str, Any]], answer: str, at: float = 0.0) -> Conversation:
         links = chain(SEED, messages)
-        found = self.find(links, messages) or self.begin("s", "key", SEED, recorded=True)
+        found = self.find(links, messages) or self.begin("s", "key", is_named=False, recorded=True)
         found.touched = at
         new = messages[found.length :]
         self.add(found, exchange(new, answer), next_link(links[-1], said(answer)), len(messages) + 1)
@@ -107,7 +107,7 @@ def test_the_engine_sees_our_answers_as_they_were_sampled_and_arguments_as_objec
 
 
 def test_results_are_matched_by_id_and_the_rest_by_order():
-    conversation = Conversation("t", "s", "key", SEED, True)
+    conversation = Conversation("t", "s", "key", True, True)
     calls = tuple(ToolCall(f"c{n}", "add", {}) for n in range(3))
     conversation.exchanges.append(exchange([user("q")], "x", *calls))
     results = [
@@ -121,7 +121,7 @@ def test_results_are_matched_by_id_and_the_rest_by_order():
 
 
 def test_a_call_that_was_written_as_text_gets_the_next_message_as_its_result():
-    conversation = Conversation("t", "s", "key", SEED, True, ended_at=NOW)
+    conversation = Conversation("t", "s", "key", True, True, ended_at=NOW)
     conversation.metadata["model"] = "m"
     written = exchange([user("q")], '{"tool_name": "add", "tool_args": {}}')
     written.action = {"type": "tool_call", "tool_name": "add", "tool_args": {}}

@@ -1,0 +1,95 @@
+"""The queue between answers and disk: what is to be recorded waits here and is written in a thread.
+
+Know before changing: nothing leaves the queue before it is durable, or known to be refused for ever, and a
+write that has begun is finished whoever is cancelled. Errors are counted where they happen and never raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from onward.bus import Bus
+from onward.clock import Clock
+from onward.errors import OnwardError
+from onward.serving.recording import Document, Recording, Work
+from onward.telemetry import logs
+
+_log = logs.get("capture")
+BATCH = 200
+"""Trajectories that are recorded in one go: somebody may wait for the next."""
+_REMEMBERED = 10_000
+_RETRY_SECONDS = 1.0
+
+
+class WriteBehind:
+    """``changed()`` gives the open tasks that changed since it was called last, as trajectories."""
+
+    def __init__(
+        self, open_files: Callable[[], Recording], changed: Callable[[], list[Document]], clock: Clock
+    ) -> None:
+        self._open_files, self._changed, self._clock = open_files, changed, clock
+        self._files: Recording | None = None
+        self._work = Work()
+        self._writing = asyncio.Lock()
+        self._recorded: dict[str, None] = {}
+        """Trajectories that were recorded last, the newest at the end."""
+
+    async def start(self) -> int:
+        """Open the files and take up what a gateway before this one left open; how much. Raises BusError."""
+        self._files = await asyncio.to_thread(self._open_files)
+        left = await asyncio.to_thread(self._files.left_open)
+        self._work.ended += left
+        return len(left)
+
+    def put(self, document: Document, *, first: bool = False) -> None:
+        """Record this trajectory; ``first`` where somebody waits for it."""
+        self._work.ended.insert(0 if first else len(self._work.ended), document)
+
+    def say(self, feedback: Document) -> None:
+        """Publish this feedback."""
+        self._work.said.append(feedback)
+
+    def are_recorded(self, trajectory_ids: Iterable[str]) -> bool:
+        return all(name in self._recorded for name in trajectory_ids)
+
+    async def write(self) -> None:
+        """Write what can be written now; the rest waits for the next time."""
+        while await asyncio.shield(asyncio.ensure_future(self._write_some())):
+            pass
+
+    async def deliver(self, bus: Bus) -> None:
+        """Publish what is in the outbox, until cancelled."""
+        while True:
+            try:
+                assert self._files is not None
+                await self._files.deliver(bus)
+            except OnwardError as error:
+                _log.warning("the outbox waits", reason=str(error))
+            await self._clock.sleep(_RETRY_SECONDS)
+
+    async def stop(self) -> None:
+        """Write all, then close the files. What cannot be recorded stays in the journal."""
+        await self.write()
+        files, self._files = self._files, None
+        if files is not None:
+            await asyncio.to_thread(files.close)
+
+    async def _write_some(self) -> bool:
+        """Whether there is more that can be done."""
+        async with self._writing:
+            if self._files is None:
+                return False
+            work, self._work = self._work, Work()
+            self._work.ended, work.ended = work.ended[BATCH:], work.ended[:BATCH]
+            work.open = self._changed()
+            if not work:
+                return False
+            later, recorded = await asyncio.to_thread(self._files.write, work)
+            more = bool(self._work.ended) and not later
+            self._work.ended += later.ended
+            self._work.said += later.said
+            self._recorded.update(dict.fromkeys(recorded))
+            while len(self._recorded) > _REMEMBERED:
+                del self._recorded[next(iter(self._recorded))]
+            return more
