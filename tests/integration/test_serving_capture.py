@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import openai
 import pytest
 from serving_world import World, eventually
 
-from onward import Recorder
+from onward import Recorder, wrap_openai
 from onward.capture import provenance
 from onward.clock import ManualClock
 from onward.contracts import Feedback, Trajectory, decode, to_document
@@ -712,6 +713,19 @@ async def test_an_agent_with_a_recorder_is_recorded_once(world, tmp_path):
     await world.gateway.stop()
     assert not await messages_of(world, "RL_TRAJECTORIES")
     recorder.close(0)
+
+
+async def test_a_wrapped_client_records_itself_and_the_gateway_does_not(world, tmp_path):
+    written = json.dumps(call("weather", "Oslo"))
+    world.engine.script = saying(written, "Rain.")
+    recorder = Recorder(tmp_path / "own.db")
+    await tool_loop(wrap_openai(client(world), recorder), "Weather?")
+    await asyncio.to_thread(recorder.close, 0)
+    assert not any(conversation.recorded for conversation in world.gateway.capture._open)
+    own = sqlite3.connect(tmp_path / "own.db").execute("SELECT body FROM queue").fetchall()
+    (document,) = (to_document(decode(body, Trajectory)) for (body,) in own)
+    assert [turn["action"]["raw_response"] for turn in document["turns"]] == [written, "Rain."]
+    assert len(row_text(document)) == 1
 
 
 async def test_who_opted_out_is_not_even_in_the_journal(bus, tmp_path):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 SESSION_HEADER = "onward-session"
+CAPTURE_HEADER = "Onward-Capture"
+"""Tells our gateway that somebody records already; any other server ignores it."""
 ATTRIBUTE = "onward"
 _log = logs.get("recorder")
 
@@ -41,7 +43,8 @@ def wrap_openai(
     the recorder is closed. Session: header ``Onward-Session``, else ``user``, else ``session_id``, else one
     for each conversation. Within ``with recorder.task(…)`` the calls are turns of that task. ``described``
     (``domain``, ``task_type``, ``metadata`` …) goes to ``Recorder.task``. ``errors="raise"`` lets the agent
-    see recording fail.
+    see recording fail. Requests carry the header ``Onward-Capture: off``, so that our gateway does not record
+    the same again.
 
     Raises ConfigError for an object without ``chat.completions.create``.
     """
@@ -85,6 +88,8 @@ def _recorded(original: Callable[..., Any], client: Any, chats: Chats) -> Callab
         if not isinstance(given.get("messages"), (list, tuple, type(None))):
             given["messages"] = list(given["messages"])  # an iterator can be read once
         call = _begin(client, chats, given)
+        if call is not None:
+            given["extra_headers"] = {CAPTURE_HEADER: "off", **(given.get("extra_headers") or {})}
         try:
             result = original(*args, **given)
         except BaseException as error:

@@ -92,6 +92,8 @@ def completion(response: Any) -> Completion:
         ) from None
     taken = _from_tool_calls(calls, text) or _from_text(text)
     ours = document.get("onward") or {}
+    if ours.get("raw_response"):
+        taken["raw_response"] = ours["raw_response"]  # what the model wrote where the gateway read tool calls
     if ours.get("sampling"):
         taken["sampling"] = dict(ours["sampling"])
     metadata: dict[str, Any] = {}
