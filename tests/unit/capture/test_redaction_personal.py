@@ -184,6 +184,8 @@ def test_a_word_does_not_reach_into_another_text():
         ("PAN: {}", "abcpe" + "1234f"),
         ("resident registration number: {}", "971013" + "9019902"),
         ("NIE: {}", "x-2482300" + "w"),
+        ("NIF: {}", "M-1234567" + "-L"),
+        ("NIR: {}", "253072B" + "07300470"),
         ("codice fiscale: {}", "RSSMRA85" + "T10A562S"),
         ("SIN number is {} for 2026", "123-456" + "-782"),
     ],

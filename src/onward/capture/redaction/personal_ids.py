@@ -43,8 +43,9 @@ _BY_SHAPE: dict[bytes, tuple[Validator, ...]] = {
 
 
 def _seven_digits(text: str) -> bool:
-    """A DNI without its leading zero."""
-    return len(text) == 8 and v.es_nif("0" + text)
+    """A DNI without its leading zero, or the NIF of a person without one (K, L or M before it)."""
+    without = text[1:] if text[:1] in ("K", "L", "M") else text
+    return len(without) == 8 and v.es_nif("0" + without)
 
 
 def _hetu(text: str) -> bool:
@@ -161,8 +162,8 @@ _PATTERN = (
 )
 _SHORTEST = 8
 _NUMBER = compiled(
-    LEFT + r"([A-Za-z]{5}[0-9]{4}[A-Za-z]|[0-9]{6}[A-FYXWVUa-f][0-9]{3}[0-9A-Ya-y]"
-    r"|[12][ 0-9]{5,8}2[ABab][ 0-9]{8,11}"
+    LEFT + r"([12][ 0-9]{4,8}2[ABab][ 0-9]{8,11}|[A-Za-z]{5}[0-9]{4}[A-Za-z]"
+    r"|[0-9]{6}[A-FYXWVUa-f][0-9]{3}[0-9A-Ya-y]"
     r"|(?:[A-Za-z]{1,2}[ -]?)?[0-9](?:[ .:/-]?[0-9]){5,14}(?:[ -]?[A-Za-z])?)"
 )
 
