@@ -329,6 +329,14 @@ def test_a_short_registered_secret_counts_as_a_whole_word():
     )
 
 
+def test_a_registered_secret_that_looks_like_a_placeholder_breaks_none():
+    known = Known(["EMAIL:1", "KNOWN:1"])
+    document = {"a": "jo" + "@corp-mail.io", "b": "EMAIL:1 or KNOWN:1"}
+    redacted = redact(document, known=known).document
+    assert redacted == {"a": "<EMAIL:1>", "b": "<KNOWN:1> or <KNOWN:2>"}
+    assert redact(redacted, known=known).document == redacted
+
+
 def test_tags_across_documents_need_the_tenants_key():
     """presidio#1845: a plain hash can be tried against a list."""
     first, second = (redact([GITHUB, f"x {PAT}"], known=Known([PAT])) for _ in range(2))

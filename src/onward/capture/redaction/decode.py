@@ -10,6 +10,7 @@ import binascii
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import accumulate
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import re2
@@ -20,8 +21,8 @@ _BYTES = re2.Options()
 _BYTES.encoding = re2.Options.Encoding.LATIN1
 _BASE64 = re2.compile(rb"[A-Za-z0-9+/_-]{40,}(?:(?:\r?\n|\\n)[A-Za-z0-9+/_-]{8,})*={0,2}", _BYTES)
 _LINE = re2.compile(rb"[A-Za-z0-9+/_-]{40,}", _BYTES)
-_PERCENT = re2.compile(rb"[^\s\x00\"'<>\\`]*%[0-9A-Fa-f]{2}[^\s\x00\"'<>\\`]*", _BYTES)
-_ONE_PERCENT = re2.compile(rb"%[0-9A-Fa-f]{2}", _BYTES)
+_PERCENT: Any = re2.compile(rb"[^\s\x00\"'<>\\`]*%[0-9A-Fa-f]{2}[^\s\x00\"'<>\\`]*", _BYTES)
+_ONE_PERCENT: Any = re2.compile(rb"%[0-9A-Fa-f]{2}", _BYTES)
 _TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 _BREAKS = b"\r\n"
 _MIN_URL = 8

@@ -97,7 +97,7 @@ def _redact(
     texts = collect(document, fixed_keys)
     plain = texts.plain()
     buffer = _encode("\x00".join(plain))
-    hits = _found(buffer, also) + known.find(buffer) if known else _found(buffer, also)
+    hits = _found(buffer, known, also)
     if not hits and not texts.under:
         return Redacted(document)
     work = _Work(texts, plain, buffer, fixed_values)
@@ -109,7 +109,7 @@ def _redact(
             break
         pending = work.replace(_per_text(_settle(hits), buffer, starts, pending), hits)
         buffer, starts = work.join(pending)
-        hits = _found(buffer, also) + work.governed(pending, starts)
+        hits = _found(buffer, known, also) + work.governed(pending, starts)
     else:
         raise RedactionError("The redactor did not come to an end; the document is held back.")
     new = work.changed()
@@ -119,8 +119,8 @@ def _redact(
     return Redacted(copy, work.counts(places), paths, work.book)
 
 
-def _found(buffer: bytes, also: Sequence[Finder]) -> list[Hit]:
-    return scan(buffer) + [hit for finder in also for hit in finder(buffer)]
+def _found(buffer: bytes, known: Known, also: Sequence[Finder]) -> list[Hit]:
+    return scan(buffer) + known.find(buffer) + [hit for finder in also for hit in finder(buffer)]
 
 
 class _Span(NamedTuple):
@@ -204,7 +204,7 @@ class _Work:
         kept = placeholders.spans(buffer)
         for start, end, needle in spread.find(buffer, needles):
             i = bisect_right(starts, start) - 1
-            if _overlaps(kept, start, end) or (self._fixed and self._plain[i] in self._fixed):
+            if placeholders.overlap(kept, start, end) or (self._fixed and self._plain[i] in self._fixed):
                 continue
             spans.setdefault(i, []).append(_Span(start - starts[i], end - starts[i], needle.value, False))
 
@@ -281,8 +281,3 @@ def _per_text(
         value = buffer[first:last] if hit.value is None else hit.value
         placed.setdefault(indexes[i], []).append((_Span(first - begin, last - begin, value, True), hit.kind))
     return placed
-
-
-def _overlaps(spans: list[tuple[int, int]], start: int, end: int) -> bool:
-    i = bisect_right(spans, (start, end))
-    return (i > 0 and spans[i - 1][1] > start) or (i < len(spans) and spans[i][0] < end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from onward.capture.redaction import spread, values
+from onward.capture.redaction import placeholders, spread, values
 from onward.capture.redaction.governed import governed_spans
 from onward.capture.redaction.names import PERSONAL, secret_class
 from onward.capture.redaction.rule import Hit
@@ -57,12 +57,17 @@ class Known:
         return f"Known({len({needle.value for needle in self._needles.values()})} secrets)"
 
     def find(self, buffer: bytes) -> list[Hit]:
+        """Where they stand in ``buffer``, our own placeholders left alone."""
         hits = []
+        kept: list[tuple[int, int]] | None = None
         for expression in self._expressions:
             for match in expression.finditer(buffer):
                 needle = self._needles[match.group()]
                 span = spread.placed(buffer, match.start(), needle)
-                if span is not None:
+                if span is None:
+                    continue
+                kept = placeholders.spans(buffer) if kept is None else kept
+                if not placeholders.overlap(kept, *span):
                     hits.append(Hit(*span, KIND, 0, needle.value))
         return hits
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable
 from urllib.parse import unquote_to_bytes
@@ -28,6 +29,12 @@ _TAG_DIGITS = 16
 def spans(buffer: bytes) -> list[tuple[int, int]]:
     """Where placeholders stand in ``buffer``."""
     return [match.span() for match in _FOUND.finditer(buffer)] if b"<" in buffer else []
+
+
+def overlap(spans: list[tuple[int, int]], start: int, end: int) -> bool:
+    """Whether ``start``..``end`` shares a byte with one of ``spans``, which are in order."""
+    i = bisect_right(spans, (start, end))
+    return (i > 0 and spans[i - 1][1] > start) or (i < len(spans) and spans[i][0] < end)
 
 
 def has_one(value: bytes) -> bool:

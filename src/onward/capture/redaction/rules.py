@@ -39,6 +39,7 @@ def policy_version() -> str:
         ENGINE_VERSION,
         [[rule.kind, rule.pattern, rule.layer, rule.take, rule.checks, rule.same] for rule in RULES],
         [sorted(names.SINGLE.items()), sorted(names.PAIRS.items()), sorted(names.ENDINGS.items())],
+        [sorted(names.PERSONAL_NAMES.items()), sorted(names.NOT_PLACES)],
         [sorted(names.BEFORE_EXEMPT), sorted(names.AFTER_EXEMPT), sorted(values.NOT_VALUES)],
     ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
