@@ -6,13 +6,13 @@ Speed is bytes of text by processor time, best of the repeats, after a warm-up, 
 less; ``ratio`` is Onward over the peer.
 
 What was learnt: (1) LangSmith's preset is the nearest in kind; it looks at values only and knows 24 forms.
-(2) detect-secrets given single lines judges by entropy: it finds nearly every token, and changes every hash, id
-and file name with them, which would leave nothing to learn from. (3) Presidio without a language model is a
-list of pattern recognizers; it knows no tokens, and its weak patterns take every number, hence the threshold.
-(4) Kingfisher puts 488 rules into one vectorscan database and is yet slower on agent logs: they are many short
-texts, and each costs a call. (5) So Onward joins the distinct texts of a trajectory and scans them once; a
-repeated text (agents repeat their history) costs nothing, and that is where the long log is fastest. A planted
-hit costs a second pass and a copy, not a scan per secret.
+(2) detect-secrets given single lines judges by entropy: it finds nearly every token, and changes every
+hash, id and file name with them, which would leave nothing to learn from. (3) Presidio without a language
+model is a list of pattern recognizers; it knows no tokens, and its weak patterns take every number, hence
+the threshold. (4) Kingfisher puts 488 rules into one vectorscan database and is yet slower on agent logs:
+they are many short texts, and each costs a call. (5) So Onward joins the distinct texts of a trajectory and
+scans them once; a repeated text (agents repeat their history) costs nothing, and that is where the long log
+is fastest. A planted hit costs a second pass and a copy, not a scan per secret.
 
     python benchmarks/redaction.py [--quick] [--json FILE] [--logs FOLDER] [--repeats N]
 """

@@ -147,7 +147,8 @@ def _valid(recognizer: Any, value: str) -> bool:
 
 STDNUM = {
     "luhn": "card", "iban": "IBAN", "us.ssn": "SSN", "us.itin": "ITIN", "gb.nhs": "NHS number",
-    "ca.sin": "SIN",    "de.idnr": "Steuer-ID", "es.nif": "NIF", "es.nie": "NIE", "es.dni": "DNI", "fr.nir": "NIR",
+    "ca.sin": "SIN",    "de.idnr": "Steuer-ID",
+    "es.nif": "NIF", "es.nie": "NIE", "es.dni": "DNI", "fr.nir": "NIR",
     "it.codicefiscale": "codice fiscale", "pl.pesel": "PESEL", "se.personnummer": "personnummer",
     "in_.aadhaar": "Aadhaar", "in_.pan": "PAN", "br.cpf": "CPF", "au.tfn": "TFN",
     "kr.rrn": "RRN", "mac": "MAC",
