@@ -120,6 +120,15 @@ def _after_quotes(buffer: bytes, start: int, end: int) -> int:
     return start
 
 
+DECIDING: tuple[frozenset[bytes] | frozenset[str], ...] = (
+    TOP_DOMAINS,
+    personal_accounts.GENERIC,
+    personal_accounts.NOT_PEOPLE,
+    personal_network.RESOLVERS,
+    personal_phones.CALLING_CODES,
+)
+"""The lists that decide besides the rules: part of the policy version."""
+
 CHECKS: dict[str, Check] = {
     "email": email,
     **personal_phones.CHECKS,

@@ -26,7 +26,7 @@ someone foo bar baz example template skel lost+found bin lib local src tmp data 
 settings dashboard profile page pages main login logout home news contact help search products feed posts
 static assets img images css js api docs blog shop cart account team tabs screen explore
 """
-_GENERIC = frozenset(_GENERIC_WORDS.encode().split())
+GENERIC = frozenset(_GENERIC_WORDS.encode().split())
 _BEFORE_HOME = frozenset(
     (b"mnt", b"export", b"host", b"rootfs", b"data", b"volumes", b"private", b"nfs", b"net", b"var", b"usr")
 )
@@ -34,12 +34,12 @@ _NOT_PEOPLE_NAMES = """
 your name,root,user,test,test user,openhands,swe-agent,agent,agent zero,github,github actions,gitlab,claude,
 copilot,developer,bot,name,author,dev,admin,ci,a u thor,c o mitter,onward
 """
-_NOT_PEOPLE = frozenset(_NOT_PEOPLE_NAMES.replace("\n", "").encode().split(b","))
+NOT_PEOPLE = frozenset(_NOT_PEOPLE_NAMES.replace("\n", "").encode().split(b","))
 
 
 def _is_generic(name: bytes) -> bool:
     low = name.lower().strip(b".")
-    return len(low) < 2 or low.isdigit() or low in _GENERIC or low.replace(b"_", b"-") in _GENERIC
+    return len(low) < 2 or low.isdigit() or low in GENERIC or low.replace(b"_", b"-") in GENERIC
 
 
 def home(buffer: bytes, first: int, last: int) -> Span | None:
@@ -104,7 +104,7 @@ def person(buffer: bytes, first: int, last: int) -> Span | None:
     """A name in an author line: not a machine's, not a template."""
     name = buffer[first:last].strip(b" \t\"'")
     low = name.lower()
-    if not name or low in _NOT_PEOPLE or low.endswith((b"[bot]", b"-bot", b" bot")) or name[:1] in b"$<{%":
+    if not name or low in NOT_PEOPLE or low.endswith((b"[bot]", b"-bot", b" bot")) or name[:1] in b"$<{%":
         return None
     if not any(c in _ALNUM or c >= 0x80 for c in name):
         return None

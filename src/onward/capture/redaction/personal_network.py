@@ -12,21 +12,11 @@ from onward.capture.redaction.rule import Check, Rule, Span
 from onward.capture.redaction.surroundings import LEFT, stands_alone
 
 _HEX = frozenset(b"0123456789abcdefABCDEF")
-_RESOLVERS = frozenset(
-    [
-        "8.8.8.8",
-        "8.8.4.4",
-        "1.1.1.1",
-        "1.0.0.1",
-        "9.9.9.9",
-        "208.67.222.222",
-        "208.67.220.220",
-        "2001:4860:4860::8888",
-        "2001:4860:4860::8844",
-        "2606:4700:4700::1111",
-        "2606:4700:4700::1001",
-    ]
-)
+_RESOLVER_LIST = """
+8.8.8.8 8.8.4.4 1.1.1.1 1.0.0.1 9.9.9.9 208.67.222.222 208.67.220.220
+2001:4860:4860::8888 2001:4860:4860::8844 2606:4700:4700::1111 2606:4700:4700::1001
+"""
+RESOLVERS = frozenset(_RESOLVER_LIST.split())
 _VERSION = (b"version", b"release", b"section", b"chapter", b"clause", b"ver ", b"ver.", b"rev ")
 _BOUNDS = (b"^", b"~")
 _TWO_SIGNS = (b"==", b">=", b"<=", b"~=", b"!=", b"^=")
@@ -59,7 +49,7 @@ def _is_public_v6(text: str) -> bool:
         address = ipaddress.ip_address(text)
     except ValueError:
         return False
-    return address.is_global and not address.is_multicast and text.lower() not in _RESOLVERS
+    return address.is_global and not address.is_multicast and text.lower() not in RESOLVERS
 
 
 def is_public_v4(text: str) -> bool:
@@ -71,7 +61,7 @@ def is_public_v4(text: str) -> bool:
     if max(a, b, c, d) > 255 or a in (0, 10, 127) or a >= 224 or (a, b) in _TWO_OCTETS:
         return False
     shared = (a == 100 and 64 <= b < 128) or (a == 172 and 16 <= b < 32)
-    return not shared and (a, b, c) not in _THREE_OCTETS and text not in _RESOLVERS
+    return not shared and (a, b, c) not in _THREE_OCTETS and text not in RESOLVERS
 
 
 def _is_person_v4(buffer: bytes, first: int, last: int, text: str) -> bool:

@@ -10,7 +10,7 @@ from onward.capture.redaction.rule import Check, Rule, Span, whole
 from onward.capture.redaction.surroundings import LEFT, compiled, numbers_beside, stands_alone, word_pattern
 from onward.capture.redaction.validators import is_date
 
-_CALLING_CODES = frozenset(
+CALLING_CODES = frozenset(
     b"""
 1 7 20 27 30 31 32 33 34 36 39 40 41 43 44 45 46 47 48 49 51 52 53 54 55 56 57 58 60 61 62 63 64 65
 66 81 82 84 86 90 91 92 93 94 95 98 211 212 213 216 218 220 221 222 223 224 225 226 227 228 229 230
@@ -23,32 +23,12 @@ _CALLING_CODES = frozenset(
 998
 """.split()
 )
-_WORDS = word_pattern(
-    *("phone", "phones", "telephone", "tel", "mobile", "cell", "fax", "whatsapp", "call", "sms", "hotline"),
-    *(
-        "contact",
-        "msisdn",
-        "telefon",
-        "handy",
-        "rufnummer",
-        "telefono",
-        "teléfono",
-        "móvil",
-        "movil",
-        "téléphone",
-    ),
-    *(
-        "telefone",
-        "phone number",
-        "tel no",
-        "mobile number",
-        "cell phone",
-        "mobil",
-        "gsm",
-        "portable",
-        "dial",
-    ),
-)
+_PHONE_WORDS = """
+phone,phones,telephone,tel,tel no,mobile,mobile number,cell,cell phone,phone number,fax,whatsapp,call,dial,
+sms,contact,hotline,msisdn,gsm,telefon,handy,rufnummer,mobil,telefono,teléfono,móvil,movil,téléphone,
+portable,telefone
+"""
+_WORDS = word_pattern(*_PHONE_WORDS.replace("\n", "").split(","))
 
 
 def _digits(text: bytes) -> bytes:
@@ -73,11 +53,11 @@ def phone_international(buffer: bytes, first: int, last: int) -> Span | None:
             digits = _digits(text)
         last = first + len(text)
         return (first, last) if len(digits) == 11 and _is_nanp(digits[1:]) else None
-    if not any(digits[:n] in _CALLING_CODES for n in (1, 2, 3)) or not 8 <= len(digits) <= 15:
+    if not any(digits[:n] in CALLING_CODES for n in (1, 2, 3)) or not 8 <= len(digits) <= 15:
         return None
     body = text[1:]
     like_float = body.count(b".") == 1 and body.replace(b".", b"").isdigit()
-    as_in_whois = body.partition(b".")[0] in _CALLING_CODES and len(digits) >= 11
+    as_in_whois = body.partition(b".")[0] in CALLING_CODES and len(digits) >= 11
     return None if like_float and not as_in_whois else (first, last)
 
 
