@@ -209,6 +209,10 @@ class Call:
         self.so_far: Callable[[], Mapping[str, Any] | None] = lambda: None
         """What came of a stream until now."""
 
+    @property
+    def session_id(self) -> str:
+        return self._chat.dialogue.task.session_id
+
     def answered(self, completion: Any) -> None:
         """The whole answer: a dict, or an object of the client."""
         with self._guard():

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from onward.capture.chats import Call, Chats, Errors, guard
 from onward.errors import ConfigError
+from onward.ids import is_id
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
     from onward.capture.recorder import Recorder
 
 C = TypeVar("C")
-SESSION_HEADER = "onward-session"
+SESSION_HEADER = "Onward-Session"
 CAPTURE_HEADER = "Onward-Capture"
 """Tells our gateway that somebody records already; any other server ignores it."""
 ATTRIBUTE = "onward"
@@ -43,8 +44,8 @@ def wrap_openai(
     the recorder is closed. Session: header ``Onward-Session``, else ``user``, else ``session_id``, else one
     for each conversation. Within ``with recorder.task(…)`` the calls are turns of that task. ``described``
     (``domain``, ``task_type``, ``metadata`` …) goes to ``Recorder.task``. ``errors="raise"`` lets the agent
-    see recording fail. Requests carry the header ``Onward-Capture: off``, so that our gateway does not record
-    the same again.
+    see recording fail. Requests carry two headers for our gateway: ``Onward-Capture: off``, so that it does
+    not record the same again, and, where they name none, the session.
 
     Raises ConfigError for an object without ``chat.completions.create``.
     """
@@ -89,7 +90,10 @@ def _recorded(original: Callable[..., Any], client: Any, chats: Chats) -> Callab
             given["messages"] = list(given["messages"])  # an iterator can be read once
         call = _begin(client, chats, given)
         if call is not None:
-            given["extra_headers"] = {CAPTURE_HEADER: "off", **(given.get("extra_headers") or {})}
+            ours = {CAPTURE_HEADER: "off"}
+            if _session(client, given) is None and is_id(call.session_id):
+                ours[SESSION_HEADER] = call.session_id
+            given["extra_headers"] = {**ours, **(given.get("extra_headers") or {})}
         try:
             result = original(*args, **given)
         except BaseException as error:
@@ -252,7 +256,7 @@ def _message(message: Any) -> Mapping[str, Any]:
 def _session(client: Any, given: Mapping[str, Any]) -> str | None:
     for headers in (given.get("extra_headers"), getattr(client, "_custom_headers", None)):
         for name, value in (headers or {}).items():
-            if name.lower() == SESSION_HEADER and isinstance(value, str) and value:
+            if name.lower() == SESSION_HEADER.lower() and isinstance(value, str) and value:
                 return value
     user = given.get("user")
     return user if isinstance(user, str) and user else None

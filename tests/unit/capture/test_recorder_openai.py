@@ -110,9 +110,21 @@ def test_the_wrapped_client_sends_and_gives_what_a_plain_one_does(recorder, serv
     )
     assert type(wrapped) is type(plain) and wrapped == plain
     assert server.requests[0] == server.requests[1]
-    # but for one header: our gateway must not record what is recorded here
-    assert server.headers[1].keys() - server.headers[0].keys() == {"onward-capture"}
-    assert server.headers[0].keys() <= server.headers[1].keys()
+    # but for two headers: our gateway must not record what is recorded here, and counts by session
+    more = server.headers[1].keys() - server.headers[0].keys()
+    assert (more, server.headers[1]["onward-capture"]) == ({"onward-capture", "onward-session"}, "off")
+
+
+def test_the_gateway_is_told_the_session_that_is_recorded(recorder, server):
+    client = wrap_openai(client_of(server), recorder)
+    run_agent(client)
+    run_agent(client, user="by-user")
+    with recorder.task("x", session_id="mine"):
+        run_agent(client)
+    told = [headers.get("onward-session") for headers in server.headers]
+    first, _, third = stored(recorder)
+    assert told == [first.session_id] * 2 + [None] * 2 + [third.session_id] * 2
+    assert third.session_id == "mine"
 
 
 @pytest.mark.parametrize("how", ["for", "with", "next"])
@@ -375,7 +387,7 @@ def test_the_gateways_record_is_taken_from_answers_and_streams(recorder, server)
     for trajectory in stored(recorder):
         taken = trajectory.turns[0].action.sampling
         assert taken is not None and taken.token_ids == [2]
-        assert trajectory.session_id == "gw"
+        assert trajectory.session_id == "gw", "of a gateway that was told none"
 
 
 def test_many_threads_share_a_client_and_get_their_own_trajectories(recorder, server):
