@@ -20,8 +20,12 @@ from serving_world import World, eventually
 from onward import Recorder, wrap_openai
 from onward.capture import provenance
 from onward.clock import ManualClock
-from onward.contracts import Feedback, Trajectory, decode, to_document
+from onward.contracts import Feedback, Reward, Trajectory, decode, to_document, validate
+from onward.errors import EngineError
 from onward.lm.tokens import Call, rows_from_calls
+from onward.reward import Unscored
+from onward.reward.scoring import score
+from onward.reward.state import State
 from onward.serving.conversations import Conversations
 from onward.serving.engines.scripted import BASE_DIGEST
 
@@ -784,6 +788,42 @@ async def test_a_client_that_leaves_before_the_answer_leaves_nothing(world, stre
     await eventually(over, 4.0)
 
 
+async def test_an_engine_that_fails_in_the_middle_ends_the_stream_with_an_error(world, monkeypatch):
+    world.engine.script = saying("one two three four")
+    world.engine.piece, world.engine.pause = 4, 0.02
+    whole = world.engine._tell
+
+    async def broken(on_progress: Any, record: Any, text: str) -> None:
+        await whole(on_progress, record, text[:8])
+        raise EngineError("The engine ended during the call.")
+
+    monkeypatch.setattr(world.engine, "_tell", broken)
+    stream = await client(world).chat.completions.create(
+        model="onward", messages=[{"role": "user", "content": "Count."}], stream=True
+    )
+    with pytest.raises(openai.APIError, match="ended during the call"):
+        _ = [chunk async for chunk in stream]
+    assert len(world.engine.calls) == 1  # what was sent cannot be taken back, so there is no second try
+    await close(world, open_session(world))
+    (found,) = await trajectories(world, 1)
+    (turn,) = found["turns"]
+    assert turn["action"]["raw_response"] == "one two "
+    assert turn["result"] == {"success": False, "error": "the engine failed before the end of the answer"}
+
+
+async def test_the_rewarder_scores_what_was_judged_and_gives_no_zero_for_what_was_not(world):
+    world.engine.script = lambda messages, adapter: "It is 42."
+    for session, body in (("told", {"status": "completed_successfully"}), ("untold", {})):
+        await world.ask(session, "What is 6 times 7?")
+        await close(world, session, **body)
+    told_of, untold = [validate(document, Trajectory) for document in await trajectories(world, 2)]
+    settings = world.settings.reward
+    reward = score(told_of, State(100), settings=settings, timestamp=world.clock.now())
+    assert isinstance(reward, Reward) and reward.metadata.outcome.success
+    nothing = score(untold, State(100), settings=settings, timestamp=world.clock.now())
+    assert isinstance(nothing, Unscored) and nothing.reason == "no_outcome"
+
+
 async def test_an_engine_error_is_an_error_of_the_stream_too(world):
     world.engine.fail = lambda adapter, session: True
     with pytest.raises(openai.InternalServerError):
@@ -800,7 +840,7 @@ async def test_an_answer_goes_out_whatever_happens_to_capture(world, monkeypatch
     monkeypatch.setattr("onward.serving.capture.chain", broken)
     assert (await world.ask("s1"))["choices"][0]["message"]["content"] == "base: hello"
     monkeypatch.undo()
-    monkeypatch.setattr("onward.serving.capture.next_link", broken)
+    monkeypatch.setattr("onward.serving.capture.Exchange", broken)
     assert (await world.ask("s1"))["choices"][0]["message"]["content"] == "base: hello"
     monkeypatch.undo()
     errors = world.gateway._metrics.capture_errors

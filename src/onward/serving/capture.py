@@ -28,7 +28,6 @@ from onward.serving.conversations import (
     Exchange,
     Message,
     chain,
-    next_link,
     seed_of,
 )
 from onward.serving.metrics import GatewayMetrics
@@ -48,7 +47,6 @@ CLOSE_PATIENCE_SECONDS = 5.0
 MakeRecording = Callable[[Callable[[str, Exception], None]], Recording]
 """Opens the files, given what to do with an error. Called in a thread."""
 _REMEMBERED = 10_000
-_CUT = "the client went away before the end of the answer"
 
 
 @dataclass
@@ -111,8 +109,8 @@ class Capture:
             self._failed("ask", error)
             return Asked(session.id, session.id, chat.messages, None, chat, [], self._clock.now())
 
-    def answered(self, asked: Asked, answer: dict[str, Any], text: str, *, cut: bool = False) -> None:
-        """The answer that the client gets, and all that the model wrote. ``cut``: only a part was sent."""
+    def answered(self, asked: Asked, answer: dict[str, Any], text: str, *, cut: str | None = None) -> None:
+        """The answer that the client gets; all that the model wrote; ``cut``: why only a part was sent."""
         try:
             self._answered(asked, answer, text, cut)
         except Exception as error:
@@ -143,17 +141,15 @@ class Capture:
         links = chain(seed, chat.messages)
         conversation = self._open.find(links, chat.messages)
         if conversation is None:
+            described = {"user_hash": user_hash(chat.user, self._user_key)} if chat.user is not None else {}
             conversation = self._open.begin(
                 session.id, caller.key_hash, is_named=session.is_named, recorded=recorded
             )
-            if chat.user is not None:
-                conversation.metadata["user_hash"] = user_hash(chat.user, self._user_key)
+            conversation.metadata.update(described)
         else:
             conversation.take_results(chat.messages[conversation.length :])
             self._dirty[conversation.id] = conversation
-        conversation.busy = True
-        conversation.touched = self._clock.monotonic()
-        return Asked(
+        asked = Asked(
             session_id=conversation.session_id,
             scope=conversation.id if recorded else conversation.session_id,
             messages=conversation.engine_messages(chat.messages),
@@ -162,8 +158,11 @@ class Capture:
             links=links,
             asked_at=self._clock.now(),
         )
+        conversation.touched = self._clock.monotonic()
+        conversation.busy = True  # last: what fails before leaves it free
+        return asked
 
-    def _answered(self, asked: Asked, answer: dict[str, Any], text: str, cut: bool) -> None:
+    def _answered(self, asked: Asked, answer: dict[str, Any], text: str, cut: str | None) -> None:
         conversation, chat = asked.conversation, asked.chat
         if conversation is None:
             return
@@ -181,8 +180,8 @@ class Capture:
             calls=calls,
             sampling=ours["sampling"],
             tools=chat.tools if chat.tools != conversation.tools else None,
-            error=_CUT if cut else UNPARSABLE if malformed else None,
-            is_whole=not cut,
+            error=cut or (UNPARSABLE if malformed else None),
+            is_whole=cut is None,
         )
         said: Message = {"role": "assistant", "content": message["content"] or ""}
         if calls:
@@ -196,8 +195,7 @@ class Capture:
         conversation.tokens += answer["usage"]["total_tokens"]
         conversation.ended_at = self._clock.now()
         conversation.touched = self._clock.monotonic()
-        length = len(chat.messages) + 1
-        self._open.add(conversation, exchange, next_link(asked.links[-1], said), length)
+        self._open.add(conversation, exchange, asked.links, said)
         if conversation.recorded:
             self._dirty[conversation.id] = conversation
 

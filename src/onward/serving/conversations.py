@@ -65,7 +65,8 @@ class Conversation:
     exchanges: list[Exchange] = field(default_factory=list)
     raw: dict[int, str] = field(default_factory=dict)
     """Position among the messages → the text that was really sampled there."""
-    head: bytes = b""
+    heads: tuple[bytes, ...] = ()
+    """Links after the latest answer: as it was given, and without the words beside its tool calls."""
     length: int = 0
     """Messages up to the latest answer, that one included."""
     busy: bool = False
@@ -143,14 +144,21 @@ class Conversations:
         self._open[conversation.id] = conversation
         return conversation
 
-    def add(self, conversation: Conversation, exchange: Exchange, link: bytes, length: int) -> None:
-        """Move the conversation's head to the answer of ``exchange``, its message ``length``, at ``link``."""
-        self._forget_head(conversation)
+    def add(
+        self, conversation: Conversation, exchange: Exchange, links: Sequence[bytes], said: Message
+    ) -> None:
+        """``said`` is the answer to the messages of ``links``: the conversation is found behind it now."""
+        self._forget_heads(conversation)
         conversation.exchanges.append(exchange)
-        conversation.head, conversation.length = link, length
+        conversation.length = length = len(links)
+        heads = {next_link(links[-1], said)}
+        if said.get("tool_calls"):  # many a client drops the words beside a call
+            heads.add(next_link(links[-1], {**said, "content": ""}))
+        conversation.heads = tuple(heads)
         if exchange.is_whole:
             conversation.raw[length - 1] = exchange.text
-        self._heads.setdefault(link, []).append(conversation)
+        for head in heads:
+            self._heads.setdefault(head, []).append(conversation)
         grown = _size_of(exchange)
         conversation.size += grown
         self.size += grown
@@ -158,7 +166,7 @@ class Conversations:
 
     def remove(self, conversation: Conversation) -> None:
         if self._open.pop(conversation.id, None) is not None:
-            self._forget_head(conversation)
+            self._forget_heads(conversation)
             self.size -= conversation.size
 
     def get(self, conversation_id: str) -> Conversation | None:
@@ -177,14 +185,13 @@ class Conversations:
         """The one unused for longest that has no call under way."""
         return next((c for c in self._open.values() if not c.busy), None)
 
-    def _forget_head(self, conversation: Conversation) -> None:
-        if not conversation.head:
-            return
-        here = self._heads.get(conversation.head, [])
-        if conversation in here:
+    def _forget_heads(self, conversation: Conversation) -> None:
+        for head in conversation.heads:
+            here = self._heads[head]
             here.remove(conversation)
-        if not here:
-            self._heads.pop(conversation.head, None)
+            if not here:
+                del self._heads[head]
+        conversation.heads = ()
 
 
 def seed_of(owner: str, session_id: str | None) -> bytes:

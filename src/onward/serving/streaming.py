@@ -23,6 +23,8 @@ from onward.serving.tools import settled
 
 T = TypeVar("T")
 CLIENT_GONE = 499
+_LEFT = "the client went away before the end of the answer"
+_BROKEN = "the engine failed before the end of the answer"
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -133,7 +135,9 @@ class AnswerStream:
         self._leave()
 
     def _record_part(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> None:
-        generation = self._live.cut()
+        generation, cut = self._live.cut(), _LEFT
+        if not work.cancelled() and work.exception() is not None:
+            cut = _BROKEN
         if not work.cancelled() and work.exception() is None:
             answer, text, _ = work.result()
         elif generation is not None and self._live.arm is not None:
@@ -142,7 +146,7 @@ class AnswerStream:
         else:
             return
         answer["choices"][0]["message"] = {"role": "assistant", "content": text[: self._sent]}
-        self._capture.answered(self._asked, answer, text, cut=True)
+        self._capture.answered(self._asked, answer, text, cut=cut)
 
 
 class _Streamed(StreamingResponse):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onward.serving.captured import trajectory
-from onward.serving.conversations import Conversation, Conversations, Exchange, chain, next_link, seed_of
+from onward.serving.conversations import Conversation, Conversations, Exchange, chain, seed_of
 from onward.serving.tools import ToolCall
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -39,7 +39,7 @@ class Table(Conversations):
         found = self.find(links, messages) or self.begin("s", "key", is_named=False, recorded=True)
         found.touched = at
         new = messages[found.length :]
-        self.add(found, exchange(new, answer), next_link(links[-1], said(answer)), len(messages) + 1)
+        self.add(found, exchange(new, answer), links, said(answer))
         return found
 
 
@@ -94,6 +94,20 @@ def test_spaces_ids_and_the_order_of_arguments_do_not_count_but_values_do():
     assert chain(SEED, [one]) != chain(SEED, [said("Let me see.", ("sub", '{"x": 1, "y": [2]}'))])
     assert chain(SEED, [said("", ("add", "not json"))]) == chain(SEED, [said("", ("add", " not json "))])
     assert len({seed_of("key", None), seed_of("key", "s"), seed_of("other", None)}) == 3
+
+
+def test_a_client_may_drop_the_words_beside_a_call():
+    table = Table()
+    conversation = table.begin("s", "key", is_named=False, recorded=True)
+    words = said("Let me see.", ("add", "{}"))
+    table.add(conversation, exchange([user("q")], "x"), chain(SEED, [user("q")]), words)
+    for answer in (words, said("", ("add", "{}"))):
+        messages = [user("q"), answer, {"role": "tool", "content": "3"}]
+        assert table.find(chain(SEED, messages), messages) is conversation
+    other = [user("q"), said("Wait.", ("add", "{}")), {"role": "tool", "content": "3"}]
+    assert table.find(chain(SEED, other), other) is None
+    table.remove(conversation)
+    assert not table._heads
 
 
 def test_the_engine_sees_our_answers_as_they_were_sampled_and_arguments_as_objects():
