@@ -72,13 +72,14 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             await asyncio.to_thread(exec, compile(text, "README.md", "exec"), names)
         names["recorder"].close()
         by_key = "key-" + hashlib.sha256(names["KEY"].encode()).hexdigest()[:8]
-        await rewarded(loop, 4)
+        await rewarded(loop, 5)
         rows = await loop.ctx.warehouse.query(
             "SELECT agent_id, success, completion FROM trajectories_v ORDER BY start_ts"
         )
         assert [(row["agent_id"], row["success"], row["completion"]) for row in rows] == [
             (by_key, 1, 1.0),  # nothing but a base URL
-            ("my-agent", 1, 1.0),  # OpenAI client and recorder
+            ("my-agent", 1, 1.0),  # a wrapped client
+            ("my-agent", 0, 0.0),  # the same within a task of the recorder
             ("my-agent", 0, 0.5),  # plain HTTP
             ("agent", 1, 1.0),  # README
         ]
@@ -115,3 +116,21 @@ async def test_programs(tmp_path: Path) -> None:
     assert "stored in RL_TRAJECTORIES as number" in by_hand
     assert "task_completion: 1.00 x 0.62  Score 1.000" in by_hand
     assert "raw_total 0.808, total_reward 0.808" in by_hand
+
+
+async def test_the_wrapped_agent(tmp_path: Path) -> None:
+    """Question, tool call, answer: one trajectory of two turns, delivered when the program ends."""
+    asked = json.dumps({"tool_name": "multiply", "tool_args": {"x": 6, "y": 7}})
+    engine = ScriptedEngine(
+        lambda messages, adapter: "It is 42." if messages[-1]["role"] == "tool" else asked
+    )
+    async with service(tmp_path, engine) as loop:
+        output = await run_example(tmp_path, "agent_wrapped.py", "What is 6 times 7?")
+        await rewarded(loop, 1)
+        (row,) = await loop.ctx.warehouse.query("SELECT agent_id, payload FROM trajectories_v")
+    assert output.splitlines() == ["It is 42.", "recorded: 1; delivered: True"]
+    first, last = json.loads(row["payload"])["turns"]
+    assert row["agent_id"] == "agent-wrapped"
+    assert (first["action"]["tool_name"], first["result"]["output"]) == ("multiply", "42")
+    assert last["action"]["raw_response"] == "It is 42."
+    assert all(turn["action"]["sampling"]["signature"] for turn in (first, last))
