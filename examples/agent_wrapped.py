@@ -1,4 +1,4 @@
-"""An ordinary OpenAI agent with a tool and one changed line: its client is wrapped, so its tasks are recorded.
+"""An OpenAI agent with a tool and one changed line: its client is wrapped, so its tasks are recorded.
 
 Start the service in one terminal and the agent in another, in the same folder:
 
