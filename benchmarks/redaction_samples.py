@@ -44,7 +44,7 @@ def require(name: str) -> Any:
 
 def _bare(secret: str) -> str:
     """Without what stands around the secret in what a peer reports: host, name, scheme."""
-    return re.sub(r"^(?:https?://[^/]+/\w+/|\w+=|(?:bearer|token|basic)\s+)", "", secret, flags=re.I)
+    return re.sub(r"^(?:https?://[^/]+/\w+/|AccountKey=|(?:bearer|token|basic)\s+)", "", secret, flags=re.I)
 
 
 def kingfisher(per_rule: int = 2) -> Iterator[Sample]:
@@ -67,8 +67,9 @@ def kingfisher(per_rule: int = 2) -> Iterator[Sample]:
                 value = _NAMES[i % len(_NAMES)].format(n=words, v=value.strip("'\"`;\\nr \t\r\n"))
             text = f"aside {value} onward"
             own = [found for found in scanner.scan(text.encode()) if found.rule_id == rule]
-            if own:
-                yield Sample("kingfisher", rule, text, _bare(own[0].secret))
+            secret = _bare(own[0].secret) if own else ""
+            if len(secret) > 4:
+                yield Sample("kingfisher", rule, text, secret)
 
 
 def langsmith(per_rule: int = 4) -> Iterator[Sample]:
@@ -85,9 +86,7 @@ def langsmith(per_rule: int = 4) -> Iterator[Sample]:
             rest = expression.sub(rule["replace"], found[0])
             start, end = rest.split(module.SECRET_PLACEHOLDER, 1)
             secret = _bare(found[0][len(start) : len(found[0]) - len(end)])
-            yield Sample(
-                "langsmith", f"{number} {expression.pattern[:40]}", f"aside {found[0]} onward", secret
-            )
+            yield Sample("langsmith", f"rule {number}", f"aside {found[0]} onward", secret)
 
 
 def detect_secrets(per_rule: int = 4) -> Iterator[Sample]:
