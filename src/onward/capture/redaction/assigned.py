@@ -50,6 +50,8 @@ def flags(expression: Any, buffer: bytes) -> Iterator[Hit]:
         kind = secret_class(match.group().decode("latin-1").strip(" \t-"))
         if kind is None or buffer[match.end() : match.end() + 1] == b"-":
             continue
+        if match.start() and buffer[match.start() - 1] in _NAME:
+            continue  # ``non-secret``
         found = values.parse_assigned(buffer, match.end(), loose=True)
         if found is None:
             continue

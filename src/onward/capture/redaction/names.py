@@ -154,7 +154,7 @@ NOT_PLACES = frozenset(_MAIL_AND_MACHINES.split())
 """What stands before ``address`` when it is no place where somebody lives."""
 _BEFORE_EXEMPT_WORDS = """
 max min total num n eos bos pad unk sep cls mask stop special next last first per avg mean each no is
-has use prompt completion
+has use prompt completion public
 """
 BEFORE_EXEMPT = frozenset(_BEFORE_EXEMPT_WORDS.split())
 _AFTER_EXEMPT_WORDS = """

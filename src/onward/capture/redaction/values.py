@@ -40,7 +40,13 @@ _LOOSE = re2.compile(rb"[^ \t\r\n\x00\"'`\\<>|&]*", _BYTES)
 _STRICT = re2.compile(rb"[^ \t\r\n\x00\"'`\\<>|&,;)}\]]*", _BYTES)
 _OPENING = re2.compile(rb"[fFrRbBuU]?(\\*)([\"'`])", _BYTES)
 _MAY_OPEN = tuple(bytes([c]) for c in b"fFrRbBuU\\\"'`")
-_MAY_REFER = tuple(bytes([c]) for c in b"${%<[\xc2")
+_MAY_REFER = tuple(bytes([c]) for c in b"${%<[(^\\\xc2")
+_PATTERN = re2.compile(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]", _BYTES)
+"""A regular expression, in code that looks for secrets."""
+_NAME_OF_A_THING = re2.compile(
+    rb"(?:[A-Z]{0,6}[0-9]{0,2}[A-Z][a-z]{2,}[0-9]{0,2}){2,}|[A-Z]{2,}(?:_[A-Z]{2,})+", _BYTES
+)
+"""``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
 _DIGIT = re2.compile(rb"[0-9]", _BYTES)
 _LETTER = re2.compile(rb"[A-Za-z]", _BYTES)
 _SYMBOL = re2.compile(rb"[!@#$%^&*+=/~?]", _BYTES)
@@ -62,7 +68,7 @@ def is_reference(value: bytes) -> bool:
     """Whether ``value`` only names, hides or describes a secret."""
     if not value or placeholders.has_one(value):
         return True
-    if value[:1] in _MAY_REFER and _TEMPLATE.fullmatch(value):
+    if value[:1] in _MAY_REFER and (_TEMPLATE.fullmatch(value) or _PATTERN.search(value)):
         return True
     low = value.lower()
     if low in _NOT_VALUES or low.startswith((b"your-", b"your_", b"your ", b"<your", b"insert_", b"insert-")):
@@ -89,6 +95,8 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
     value = value.strip(_SPACES)
     if is_reference(value) or is_scheme(value) or _is_path(value):
         return False
+    if kind != "PASSWORD" and _NAME_OF_A_THING.fullmatch(value) and (how == "bare" or value.isupper()):
+        return False
     if kind in PERSONAL:
         return how in ("key", "quoted") and _is_personal(value, kind)
     if kind == "COOKIE_VALUE":
@@ -100,7 +108,7 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
         if kind == "PASSWORD":
             return len(value) >= 3 and not _is_prose(value, words=6)
         if strong:
-            return len(value) >= 6 and not _is_prose(value, words=3) and not is_word(value)
+            return len(value) >= 6 and not _is_prose(value, words=2) and not is_word(value)
         return len(value) >= 8 and not _is_prose(value, words=2) and _is_dense(value)
     if how == "env" and strong:
         return len(value) >= 4 and not value.isupper()
@@ -214,7 +222,9 @@ def _is_prose(value: bytes, words: int) -> bool:
 def is_word(value: bytes) -> bool:
     """A plain word or snake_case name: ``required_field``, ``GitHub``."""
     parts = value.replace(b"-", b"_").split(b"_")
-    return len(value) < 20 and all(part.isalpha() and (part.islower() or part.istitle()) for part in parts)
+    return (len(value) < 20 or (b"-" not in value and b"_" in value and len(value) < 48)) and all(
+        part.isalpha() and (part.islower() or part.istitle()) for part in parts
+    )
 
 
 def _is_dense(value: bytes) -> bool:
