@@ -6,13 +6,15 @@ scanner that only reports has each reported value replaced in the text where it 
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 from onward.capture.redaction import redact
-from redaction_samples import presidio_recognizers, require
+from redaction_samples import MISSING, presidio_recognizers, require
 
 Clean = Callable[[Any], Any]
 MARK = "[REDACTED]"
@@ -97,14 +99,25 @@ def kingfisher() -> Clean:
     return _over_texts(change)
 
 
-PEERS: dict[str, tuple[str, Callable[[], Clean]]] = {
-    "onward": ("onward", onward),
-    "langsmith": ("langsmith", langsmith),
-    "detect-secrets": ("detect-secrets", detect_secrets),
-    "presidio": ("presidio-analyzer", presidio),
-    "kingfisher": ("kingfisher-secret-scanner", kingfisher),
+@dataclass(frozen=True)
+class Peer:
+    package: str
+    module: str
+    make: Callable[[], Clean]
+
+
+PEERS = {
+    "onward": Peer("onward", "onward", onward),
+    "langsmith": Peer("langsmith", "langsmith", langsmith),
+    "detect-secrets": Peer("detect-secrets", "detect_secrets", detect_secrets),
+    "presidio": Peer("presidio-analyzer", "presidio_analyzer", presidio),
+    "kingfisher": Peer("kingfisher-secret-scanner", "kingfisher_sdk", kingfisher),
 }
 
 
 def versions() -> dict[str, str]:
-    return {name: version(package) for name, (package, _) in PEERS.items()}
+    """Of all peers; the program ends with one sentence where one is missing."""
+    for peer in PEERS.values():
+        if importlib.util.find_spec(peer.module) is None:
+            raise SystemExit(MISSING.format(name=peer.package))
+    return {name: version(peer.package) for name, peer in PEERS.items()}

@@ -35,7 +35,7 @@ class Sample:
 
 
 def require(name: str) -> Any:
-    """The module ``name``; one sentence and exit code 2 where it is missing."""
+    """The module ``name``; the program ends with one sentence where it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
