@@ -60,6 +60,12 @@ def dense(buffer: bytes, first: int, last: int) -> Span | None:
     return (first, last) if longest >= 20 or (has_digit and has_upper) else None
 
 
+def telling(buffer: bytes, first: int, last: int) -> Span | None:
+    """A digit or a capital: not a placeholder in words (``glpat-your-token-goes-here``)."""
+    text = buffer[first:last].partition(b"-")[2]
+    return (first, last) if any(0x30 <= c <= 0x39 or 0x41 <= c <= 0x5A for c in text) else None
+
+
 def dense_or_basic(buffer: bytes, first: int, last: int) -> Span | None:
     """For what follows ``Authorization: <scheme>``: a digit, a capital or base64 padding is enough."""
     text = buffer[first:last]
@@ -173,6 +179,7 @@ CHECKS: dict[str, Check] = {
         end,
         digit,
         dense,
+        telling,
         dense_or_basic,
         dense_query,
         encoded_private,

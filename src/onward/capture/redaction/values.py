@@ -44,7 +44,7 @@ _MAY_REFER = tuple(bytes([c]) for c in b"${%<[(^\\\xc2")
 _PATTERN = re2.compile(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]", _BYTES)
 """A regular expression, in code that looks for secrets."""
 _NAME_OF_A_THING = re2.compile(
-    rb"(?:[A-Z]{0,6}[0-9]{0,2}[A-Z][a-z]{2,}[0-9]{0,2}){2,}|[A-Z]{2,}(?:_[A-Z]{2,})+", _BYTES
+    rb"[A-Z]{0,5}[0-9]{0,2}(?:[A-Z][a-z]{2,}[0-9]{0,2}){2,}|[A-Z]{2,}(?:_[A-Z]{2,})+", _BYTES
 )
 """``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
 _DIGIT = re2.compile(rb"[0-9]", _BYTES)
@@ -113,7 +113,8 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
     if how == "env" and strong:
         return len(value) >= 4 and not value.isupper()
     if strong:
-        return len(value) >= 6 and (_has_digit(value) or _has_symbol(value)) and not is_word(value)
+        telling = _has_digit(value) or _has_symbol(value) or _is_random(value)
+        return len(value) >= 6 and telling and not is_word(value)
     if len(value) < 12 or not _has_letter(value):
         return False
     return _is_dense(value) if _has_digit(value) else _is_random(value)
