@@ -20,6 +20,12 @@ CHAT = (
     token(
         "SLACK_TOKEN", r"xapp-[0-9]-[A-Za-z0-9-]{10,}", "xapp-" + "1-A0123456789-1234567890-" + body(40, HEX)
     ),
+    token(
+        "SLACK_TOKEN",
+        r"xoxd-(?:[A-Za-z0-9+/_=-]|%2[BbFf]|%3[Dd]){32,}",
+        "xoxd-" + body(40) + "%2B" + body(40) + "%3D",
+        checks=("start", "telling"),
+    ),
     Rule(
         "SLACK_WEBHOOK",
         r"hooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9/_-]{20,})",
@@ -132,11 +138,12 @@ INFRASTRUCTURE = (
         "hvb." + body(140, _MIXED),
         checks=("start", "dense"),
     ),
+    token("VAULT_TOKEN", r"s\.[A-Za-z0-9]{24}", "s." + body(24), checks=("start", "end", "mixed")),
     token("GRAFANA_TOKEN", r"glsa_[A-Za-z0-9]{32}_[0-9a-fA-F]{8}", "glsa_" + body(32) + "_" + body(8, HEX)),
     token("GRAFANA_TOKEN", r"glc_[A-Za-z0-9+/]{32,}={0,2}", "glc_" + body(64, _B64)),
     token("GRAFANA_TOKEN", r"eyJrIjoi[A-Za-z0-9+/_-]{40,}={0,2}", "eyJrIjoi" + body(80)),
     token("SENTRY_TOKEN", r"sntryu_[0-9a-f]{64}", "sntryu_" + body(64, HEX)),
-    token("SENTRY_TOKEN", r"sntrys_[A-Za-z0-9+/_-]{40,}={0,2}", "sntrys_" + "eyJ" + body(140, _MIXED)),
+    token("SENTRY_TOKEN", r"sntrys_[A-Za-z0-9+/=_-]{40,}", "sntrys_" + "eyJ" + body(140, _MIXED)),
     token("NOTION_TOKEN", r"ntn_[A-Za-z0-9]{40,}", "ntn_" + body(46)),
     token("NOTION_TOKEN", r"secret_[A-Za-z0-9]{43}", "secret_" + body(43), checks=("start", "end", "mixed")),
     token("LINEAR_KEY", r"lin_(?:api|oauth)_[A-Za-z0-9]{32,}", "lin_" + "api_" + body(40)),
@@ -169,7 +176,9 @@ INFRASTRUCTURE = (
         "dp." + "pt." + body(43),
     ),
     token(
-        "PLANETSCALE_TOKEN", r"pscale_(?:tkn|pw|oauth)_[A-Za-z0-9=_-]{32,64}", "pscale_" + "tkn_" + body(43)
+        "PLANETSCALE_TOKEN",
+        r"pscale_(?:tkn|pw|oauth)_(?:[A-Za-z0-9=_-]|\.[A-Za-z0-9=_-]){31,}",
+        "pscale_" + "tkn_" + body(43),
     ),
     token("NEWRELIC_KEY", r"NRAK-[A-Z0-9]{27}", "NRAK-" + body(27, _UPPER)),
     token(
@@ -204,7 +213,7 @@ INFRASTRUCTURE = (
     token("ALIBABA_KEY_ID", r"LTAI[A-Za-z0-9]{17,21}", "LTAI" + body(20), checks=("start", "end", "digit")),
     token("TENCENT_KEY_ID", r"AKID[A-Za-z0-9]{32}", "AKID" + body(32), checks=("start", "end", "digit")),
     token("FACEBOOK_TOKEN", r"EAA[MC][A-Za-z0-9]{60,}", "EAA" + "C" + body(120)),
-    token("SQUARE_TOKEN", r"EAAA[A-Za-z0-9_-]{60}", "EAAA" + body(60)),
+    token("SQUARE_TOKEN", r"EAAA[A-Za-z0-9_-]{22,}", "EAAA" + body(60), checks=("start", "mixed")),
     token("DUFFEL_TOKEN", r"duffel_(?:test|live)_[A-Za-z0-9_=-]{43}", "duffel_" + "test_" + body(43)),
     token("EASYPOST_KEY", r"EZ[AT]K[A-Za-z0-9]{54}", "EZ" + "AK" + body(54)),
     token("README_KEY", r"rdme_[a-z0-9]{70}", "rdme_" + body(70, HEX)),
@@ -227,7 +236,8 @@ _PREFIXES = (
     r"persona_(?:production|sandbox)_",
     r"pcsk_", r"pina_", r"polar_[a-z]{2,4}_", r"ph[xc]_", r"prf_", r"ramp_(?:id|sec)_", r"rzp_(?:live|test)_",
     r"rpa_", r"rnd_", r"re_[A-Za-z0-9]{8}_", r"rootly_", r"samsara_api_", r"tk-us-", r"sm_[aps]at_",
-    r"xox[cd]-", r"tgp_v1_", r"unkey_", r"ucat_", r"vtwn_", r"vc[kapri]_", r"pa-", r"waka_", r"wandb_v1_",
+    r"xox[cd]-", r"tgp_v1_", r"unkey_", r"ucat_", r"vtwn_", r"vc[kapri]_", r"pa-", r"waka_",
+    r"wandb_v1_", r"ls__", r"packagist_[a-z]{3,4}_",
     r"wrka[a-z]{2}-", r"xnd_(?:production|development)_", r"zpka_", r"pubkey-", r"scauth_", r"sk_car_",
     r"tss_",
 )  # fmt: skip
