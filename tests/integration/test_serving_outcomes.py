@@ -8,10 +8,13 @@ from serving_world import World, eventually, outcome_id
 from onward.clock import ManualClock, utc_text
 from onward.serving.router import choose
 
+OFF = {"gateway": False}
+
 
 @pytest.fixture
 async def world(bus, tmp_path):
-    async with World(bus, tmp_path, clock=ManualClock()) as world:
+    """Agents that record themselves: the gateway leaves it to them."""
+    async with World(bus, tmp_path, clock=ManualClock(), capture=OFF) as world:
         yield world
 
 
@@ -151,14 +154,14 @@ async def test_after_a_rollback_nobody_is_lost(world):
 
 async def test_a_restart_knows_who_owes_an_outcome_and_who_does_not(bus, tmp_path):
     clock = ManualClock()
-    async with World(bus, tmp_path, clock=clock) as world:
+    async with World(bus, tmp_path, clock=clock, capture=OFF) as world:
         await _open_release(world)
         for name in ("s1", "s2"):
             await world.ask(name)
         await world.reward("s1", release_id="r1")
         await world.rewards_read()
     await clock.advance(601)
-    async with World(bus, tmp_path, clock=clock) as world:
+    async with World(bus, tmp_path, clock=clock, capture=OFF) as world:
 
         async def lost():
             await world.gateway.outcomes.load_sessions()
@@ -167,3 +170,34 @@ async def test_a_restart_knows_who_owes_an_outcome_and_who_does_not(bus, tmp_pat
 
         await eventually(lost)
         assert sorted(await _kinds(world)) == [("s1", "reward", 1.0), ("s2", "lost", 1.0)]
+
+
+async def test_what_the_gateway_recorded_is_lost_only_where_agents_tell_outcomes(bus, tmp_path):
+    """With nobody's word a session that was answered is no error; where a key's others are told, it is."""
+    clock = ManualClock()
+    async with World(bus, tmp_path, clock=clock) as world:
+        await _open_release(world)
+
+        async def recorded(count):
+            counter = world.gateway._metrics.captured.labels(closed="answer")
+            while counter._value.get() < count:
+                await clock.advance(1)
+
+        await world.ask("quiet")
+        await recorded(1)
+        await world.ask("told")
+        closed = await world.client.post("/sessions/told/close", json={"status": "completed_successfully"})
+        assert closed.status_code == 200
+        await world.reward("told", release_id="r1")
+        await world.rewards_read()
+        await world.ask("gone")
+        await recorded(2)
+        await clock.advance(601)
+
+        async def lost():
+            await world.gateway.outcomes.sweep()
+            return len(await world.outcomes()) == 2
+
+        await eventually(lost)
+        found = {(outcome.session_id, outcome.kind) for outcome in await world.outcomes()}
+        assert found == {("told", "reward"), ("gone", "lost")}

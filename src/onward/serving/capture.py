@@ -83,7 +83,8 @@ class Capture:
         user_key: bytes,
         on_answered: Callable[[str], None] = lambda session_id: None,
     ) -> None:
-        """``on_answered`` gets the sessions whose task ended with an answer that nobody judged."""
+        """``on_answered`` gets the sessions whose task ended with an answer that nobody judged, where the
+        key's agents never judge."""
         self._settings, self._clock, self._metrics = settings, clock, metrics
         self.behind = WriteBehind(lambda: make_recording(self._failed), self._changed, clock)
         self._user_key, self._on_answered = user_key, on_answered
@@ -94,6 +95,8 @@ class Capture:
             tuple[str | None, str], tuple[dict[str, Any] | None, list[dict[str, Any]]]
         ] = OrderedDict()
         """Who closed what, with which outcome, and the answer."""
+        self._telling: set[str] = set()
+        """Keys whose agents say how their tasks end: one of theirs that does not may be lost."""
         self._freed = asyncio.Event()
 
     # The way of an answer. Nothing here waits.
@@ -300,7 +303,9 @@ class Capture:
         self._dirty.pop(conversation.id, None)
         self.behind.put(document, first=closed == "close")
         self._metrics.captured.labels(closed=closed).inc()
-        if conversation.is_final and conversation.outcome is None:
+        if conversation.outcome is not None:
+            self._telling.add(conversation.owner)
+        elif conversation.is_final and conversation.owner not in self._telling:
             self._on_answered(conversation.session_id)
         return document
 
