@@ -14,7 +14,6 @@ import os
 import sqlite3
 import threading
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.errors import BusError, ConflictError, OutboxFullError
+from onward.forks import Forking, follow
 from onward.telemetry.crashpoints import crashpoint
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ Send = Callable[[Waiting], Awaitable[object]]
 """Returns after the PubAck. Raises PublishRejectedError (never again as it is) or ObjectError (later)."""
 
 
-class Outbox:
+class Outbox(Forking):
     """A durable queue in one SQLite file (mode 0600). Any thread and process may ``put``; one drains."""
 
     def __init__(self, path: Path | str, max_bytes: int = 1 << 30) -> None:
@@ -126,7 +126,7 @@ class Outbox:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        _opened.add(self)
+        follow(self)
 
     @property
     def _writer(self) -> sqlite3.Connection:
@@ -371,43 +371,17 @@ class Outbox:
                 connection.close()
         self._connections.clear()
 
-    def _before_fork(self) -> None:
+    def before_fork(self) -> None:
         self._lock.acquire()
         self._remover_lock.acquire()
         self._disconnect()
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
         self._remover_lock.release()
         self._lock.release()
 
-    def _after_fork_in_child(self) -> None:
+    def after_fork_in_child(self) -> None:
         self._lock, self._remover_lock = threading.RLock(), threading.RLock()
         self._wake = None
         for lock in tuple(self._turns):  # or the parent's turn as the drainer would outlive the parent
             self.end_turn(lock)
-
-
-_opened: weakref.WeakSet[Outbox] = weakref.WeakSet()
-_forking: list[Outbox] = []
-
-
-def _before_fork() -> None:
-    _forking[:] = sorted(_opened, key=id)
-    for outbox in _forking:
-        outbox._before_fork()
-
-
-def _after_fork(step: Callable[[Outbox], None]) -> Callable[[], None]:
-    def run() -> None:
-        for outbox in _forking:
-            step(outbox)
-        _forking.clear()
-
-    return run
-
-
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=_after_fork(Outbox._after_fork),
-    after_in_child=_after_fork(Outbox._after_fork_in_child),
-)

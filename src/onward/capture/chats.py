@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from onward.capture.dialogue import Asked, Closed, Dialogue, Message, instructions
 from onward.capture.recorder.task import Task, current_task
 from onward.errors import OnwardError
+from onward.forks import Forking, follow
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Chat:
         return 0 < self.length < len(links) and links[self.length] == self.link
 
 
-class Chats:
+class Chats(Forking):
     """All open chats of one client."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Chats:
         self._sessions: OrderedDict[bytes, str] = OrderedDict()
         self._sweeper: threading.Thread | None = None
         recorder.before_close(self.close)
-        _living.add(self)
+        follow(self)
 
     def begin(self, messages: Sequence[Message], tools: Any, session_id: str | None) -> Call:
         """A request is on its way."""
@@ -191,7 +191,7 @@ class Chats:
                     )
                     self._sweeper.start()
 
-    def _after_fork_in_child(self) -> None:
+    def after_fork_in_child(self) -> None:
         self._lock = threading.RLock()
         self._open, self._sweeper = [], None
 
@@ -298,14 +298,3 @@ def _sweep(chats: weakref.ref[Chats], seconds: float) -> None:
             return
         here.sweep()
         del here
-
-
-_living: weakref.WeakSet[Chats] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for chats in list(_living):
-        chats._after_fork_in_child()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

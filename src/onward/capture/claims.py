@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from onward.contracts import MAX_BYTES, canonical_json
+from onward.contracts import MAX_BYTES, canonical_json, subjects
 from onward.errors import ConflictError, ContractError, NotFoundError
 from onward.ids import ID_PATTERN
 
@@ -197,7 +197,7 @@ async def publish(
     msg_id: str,
     headers: Mapping[str, str],
 ) -> Claim | None:
-    """Publish the canonical JSON of a trajectory, by claim check (returned) where it is too large for a
+    """Publish a message; a trajectory by claim check (returned) where it is too large for a
     message.
 
     Raises ObjectError when the store is away, PublishRejectedError when there is none.
@@ -206,7 +206,7 @@ async def publish(
     from onward.telemetry.crashpoints import crashpoint
 
     claim = None
-    if len(body) > min(DIRECT_BYTES, bus.max_payload - ROOM):
+    if subject == subjects.TRAJECTORY and len(body) > min(DIRECT_BYTES, bus.max_payload - ROOM):
         if objects is None:
             raise PublishRejectedError(
                 f"A trajectory of {len(body)} bytes is too large for a message: open the recorder with "

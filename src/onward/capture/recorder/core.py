@@ -17,6 +17,7 @@ from onward.capture.opt_out import VARIABLE, OptOut, user_hash
 from onward.clock import Clock, SystemClock
 from onward.contracts import subjects
 from onward.errors import ConfigError, OnwardError, OutboxFullError
+from onward.forks import Forking, follow
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Stats:
     waiting_bytes: int = 0
 
 
-class Recorder:
+class Recorder(Forking):
     """One per process. Thread-safe; tasks from any number of threads or coroutines run side by side.
 
     ``nats_url`` None only fills the outbox. ``on_full`` says what a full outbox (``max_bytes``, or the
@@ -104,6 +105,7 @@ class Recorder:
         self._closed = threading.Event()
         self._drainer: Drainer | None = None
         _living.add(self)
+        follow(self)
         self._start_drainer()
 
     def task(
@@ -270,7 +272,7 @@ class Recorder:
         with self._lock:
             self._counts[what] += 1
 
-    def _after_fork_in_child(self) -> None:
+    def after_fork_in_child(self) -> None:
         """The child has no drainer: threads do not survive a fork. It makes its own when it records."""
         if self._drainer is not None:
             _of_parents.append(self._drainer)  # kept, so that nothing of the parent's is closed here
@@ -296,10 +298,4 @@ def _close_all() -> None:
         recorder.close(timeout=EXIT_SECONDS)
 
 
-def _after_fork_in_child() -> None:
-    for recorder in list(_living):
-        recorder._after_fork_in_child()
-
-
 atexit.register(_close_all)
-os.register_at_fork(after_in_child=_after_fork_in_child)

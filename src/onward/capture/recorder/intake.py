@@ -11,6 +11,10 @@ from onward.capture import claims, turns
 from onward.capture.redaction import Known, redact_trajectory
 from onward.contracts import Trajectory, canonical_json, validate
 from onward.errors import ContractError
+from onward.forks import Gate
+
+_REDACTING = Gate()
+"""RE2 locks its own memory while it works without the interpreter's lock."""
 
 
 class Intake:
@@ -37,7 +41,8 @@ class Intake:
             raise ContractError(
                 "too_many_turns", f"A trajectory takes at most {turns.MAX_TURNS} turns: split the task."
             )
-        redacted = redact_trajectory(document, known=self._known).document
+        with _REDACTING:
+            redacted = redact_trajectory(document, known=self._known).document
         if turns.has_long_text(redacted):
             redacted, cut = turns.cut_long(redacted)
             redacted["metadata"]["texts_cut"] = cut

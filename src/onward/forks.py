@@ -1,0 +1,91 @@
+"""Objects that must know of a fork: locks, threads and open databases do not survive one.
+
+``follow(thing)`` and its hooks are called around every ``os.fork`` of this process, for as long as it lives.
+A hook must not raise and must not wait for a thread that could itself be forking.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+
+class Forking:
+    """What is followed; each hook does nothing unless it is overridden."""
+
+    def before_fork(self) -> None:
+        """In the parent, with other threads still running."""
+
+    def after_fork(self) -> None:
+        """In the parent, for what was told ``before_fork``."""
+
+    def after_fork_in_child(self) -> None:
+        """In the child, which has this one thread. Nothing of the parent's may be closed here."""
+
+
+class Gate(Forking):
+    """``with gate:`` around work that no fork may interrupt: a fork waits for it, and it for a fork.
+
+    For libraries with locks of their own, which a child would inherit locked and wait for for ever.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._forking = False
+        follow(self)
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while self._forking:
+                self._changed.wait()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def before_fork(self) -> None:
+        with self._changed:
+            self._forking = True
+            while self._inside:
+                self._changed.wait()
+
+    def after_fork(self) -> None:
+        with self._changed:
+            self._forking = False
+            self._changed.notify_all()
+
+    def after_fork_in_child(self) -> None:
+        self._changed, self._forking = threading.Condition(), False
+
+
+def follow(thing: Forking) -> None:
+    _followed.add(thing)
+
+
+_followed: weakref.WeakSet[Forking] = weakref.WeakSet()
+_told: list[Forking] = []
+
+
+def _before() -> None:
+    _told[:] = sorted(_followed, key=id)  # one order everywhere: hooks take locks
+    for thing in _told:
+        thing.before_fork()
+
+
+def _in_parent() -> None:
+    for thing in _told:
+        thing.after_fork()
+    _told.clear()
+
+
+def _in_child() -> None:
+    for thing in _told:
+        thing.after_fork_in_child()
+    _told.clear()
+
+
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
