@@ -89,6 +89,8 @@ _WORDS: dict[str, str] = {
     "vault path": "secret/data/app/config",
     "enum": "TokenType.IDENTIFIER, Token.KEYWORD",
     "parser": "token: NAME 'session_manager' 12:4",
+    "prompt before other quotes": "x = getpass('Password: ')\n    while not data['x']:\n        y = 'z'",
+    "format template": "credentials = '{0}:{1}'.format(user, passwd); auth = f'{user}:{passwd}'",
     "bearer words": "the bearer of this long-document is authenticated",
 }
 
