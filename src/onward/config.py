@@ -65,6 +65,10 @@ class CaptureSettings(_Section):
     """Patterns with commas between them, on session, agent or ``metadata.user_hash``: never stored."""
     quarantine_key: SecretStr | None = None
     """32 bytes in base64 that encrypt held bodies. Empty: ``run/quarantine.key``, made at first use."""
+    optional_kinds: list[str] = Field(default_factory=list)
+    """Kinds that are redacted only when named: WALLET, SEED_PHRASE, GPS, DATE_OF_BIRTH, PASSPORT."""
+    known_secrets_file: Path | None = None
+    """Secrets of your own, one a line, read at the start: replaced wherever they stand."""
     gateway: bool = True
     """Whether the gateway records what it answers. A call says otherwise by ``Onward-Capture: on|off``."""
     off_keys: list[str] = Field(default_factory=list)
@@ -77,6 +81,14 @@ class CaptureSettings(_Section):
     """Conversations followed at once; beyond it the one unused for longest is closed and recorded."""
     max_open_bytes: int = Field(256 << 20, ge=1 << 20)
     """The same limit in bytes of text and tokens, about."""
+
+    @field_validator("optional_kinds", mode="before")
+    @classmethod
+    def _kinds(cls, value: Any) -> Any:
+        """In the environment a text with commas."""
+        return (
+            [kind.strip() for kind in value.split(",") if kind.strip()] if isinstance(value, str) else value
+        )
 
     @field_validator("off_keys")
     @classmethod

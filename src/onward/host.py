@@ -80,6 +80,9 @@ async def parts(
             check_exposure(settings.http.host, settings.http.keys)
             port = getattr(settings.http, f"{role}_port")
             await check_free(settings.http.host, port, f"The {role} (http.{role}_port)")
+    from onward.capture.policy import redactor_of  # compiles the rules: not at every command's start
+
+    redactor_of(settings)  # a kind or file that there is not ends here, before anything is started
     if NEED_MODEL.intersection(roles):
         require_extra("lm", "torch", "The engine")
     base_model = (

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from unittest import mock
 
+import httpx
 import pytest
 import pytest_asyncio
 from collector_world import bodies, collect, count, document, on_disk, publish, rows
@@ -21,7 +22,7 @@ from collector_world import bodies, collect, count, document, on_disk, publish, 
 from onward.bus import Bus, NatsServer
 from onward.bus.deadletter import dead_letters
 from onward.capture import claims, collector
-from onward.capture.judge import Fate
+from onward.capture.judge import Fate, Judge
 from onward.capture.opt_out import OptOut
 from onward.capture.quarantine import KEY_FILE, Keys, Quarantine
 from onward.capture.recorder import Recorder
@@ -32,7 +33,9 @@ from onward.clock import SystemClock
 from onward.config import load
 from onward.context import Context
 from onward.contracts import MAX_BYTES, canonical_json, subjects
-from onward.errors import BusError, NotFoundError
+from onward.errors import BusError, NotFoundError, ObjectError
+from onward.serving.engines.scripted import ScriptedEngine
+from onward.serving.gateway import Gateway
 from onward.telemetry import Alerts, Metrics
 from onward.warehouse import EmbeddedWarehouse, Objects
 
@@ -48,19 +51,20 @@ DEEP = (
 CHILD = """
 import asyncio, sys
 from onward.bus import Bus
-from onward.capture import collector, judge
+from onward.capture import collector
+from onward.capture.redaction import redactor
 from onward.clock import SystemClock
 from onward.config import load
 from onward.context import Context
 from onward.telemetry import Alerts, Metrics, logs
 from onward.warehouse import Objects, connect
 
-def fault(document):
+def fault(document, **_):
     raise RuntimeError(f"cannot redact {document}")
 
 async def main():
     collector.ACK_WAIT_SECONDS = 1.0
-    judge.redact_trajectory = fault
+    redactor.redact_trajectory = fault
     logs.setup("debug")
     settings = load(environ={}, overrides={"data_dir": sys.argv[1]})
     clock, metrics = SystemClock(), Metrics()
@@ -104,7 +108,8 @@ async def ctx(server, warehouse):
 
 def make(bus, warehouse, **capture):
     clock, metrics = SystemClock(), Metrics()
-    settings = load(environ={}, overrides={"data_dir": str(warehouse[1]), "capture": capture})
+    folder = {"data_dir": str(warehouse[1]), "http": {"gateway_port": 0}, "model": {"base": "tiny"}}
+    settings = load(environ={}, overrides={**folder, "capture": capture})
     objects = Objects.open(settings.objects_at)
     return Context(settings, clock, bus, warehouse[0], objects, metrics, Alerts(bus, clock, metrics))
 
@@ -114,10 +119,10 @@ def quarantine(ctx) -> Quarantine:
 
 
 def break_redaction(monkeypatch) -> None:
-    def fault(document):
+    def fault(document, **_):
         raise RuntimeError(f"cannot redact {document}")
 
-    monkeypatch.setattr("onward.capture.judge.redact_trajectory", fault)
+    monkeypatch.setattr("onward.capture.redaction.redactor.redact_trajectory", fault)
 
 
 async def crash(server, folder, point: str) -> None:
@@ -222,9 +227,9 @@ async def test_retry_after_the_fault_is_gone_stores_exactly_one_trajectory(
     await publish(ctx, document(1, text=f"use {SECRET}"))
     await collect(ctx)
     (held,) = await quarantine(ctx).held()
-    still = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, OptOut())
+    still = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())
     assert (still.fate, still.reason) == (Fate.HOLD, "redaction")
-    monkeypatch.setattr("onward.capture.judge.redact_trajectory", redact_trajectory)
+    monkeypatch.setattr("onward.capture.redaction.redactor.redact_trajectory", redact_trajectory)
     code, output = await onward(ctx, server, "retry", held.held_id)
     assert (code, output) == (0, f"{held.held_id}: published clean.\n")
     code, output = await onward(ctx, server, "retry", held.held_id)
@@ -280,7 +285,7 @@ async def test_a_held_body_that_is_clean_but_unusable_becomes_a_dead_letter(ctx,
         await publish(ctx, wrong)
         await collect(ctx)
     (held,) = await quarantine(ctx).held()
-    result = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, OptOut())
+    result = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())
     assert (result.fate, result.reason) == (Fate.BURY, "schema")
     (letter,) = await dead_letters(ctx.bus)
     assert b"use <GITHUB_TOKEN:1>" in letter.body
@@ -293,7 +298,9 @@ async def test_a_retry_honours_an_opt_out_that_came_later(ctx, monkeypatch):
         await publish(ctx, document(1, text=f"use {SECRET}"))
         await collect(ctx)
     (held,) = await quarantine(ctx).held()
-    result = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, OptOut.parse("session:s1"))
+    result = await retry(
+        ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge(opt_out=OptOut.parse("session:s1"))
+    )
     assert result.fate is Fate.DROP
     await collect(ctx)
     assert await rows(ctx) == []
@@ -337,7 +344,7 @@ async def test_a_poisonous_row_is_held_and_not_left_raw(ctx, server, warehouse, 
     (held,) = await quarantine(ctx).held()
     assert (held.reason, held.error) == ("handler_error", "KeyError")
     assert await dead_letters(ctx.bus) == []
-    await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, OptOut())
+    await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())
     await collect(ctx)
     assert len(await rows(ctx)) == 1
     await assert_nowhere(server, warehouse[1])
@@ -419,8 +426,8 @@ async def test_a_large_body_is_held_whole_and_once_even_when_its_message_comes_a
     assert held.size == len(data)
     assert await dead_letters(ctx.bus) == []
     assert await bodies(ctx) == []
-    monkeypatch.setattr("onward.capture.judge.redact_trajectory", redact_trajectory)
-    assert (await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, OptOut())).fate is Fate.STORE
+    monkeypatch.setattr("onward.capture.redaction.redactor.redact_trajectory", redact_trajectory)
+    assert (await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())).fate is Fate.STORE
     await collect(ctx)
     (row,) = await rows(ctx)
     assert row["n_turns"] == 30 and "use <GITHUB_TOKEN:1>" in row["payload"]
@@ -443,3 +450,123 @@ async def test_a_store_that_is_away_keeps_the_message_where_it_is(ctx, warehouse
     await collect(ctx)
     assert len(await quarantine(ctx).held()) == 1
     assert await bodies(ctx) == []
+
+
+@contextlib.asynccontextmanager
+async def gateway(ctx):
+    """A gateway on this data folder, and a client that holds its key."""
+    running = Gateway(ctx, ScriptedEngine())
+    await running.start()
+    headers = {"Authorization": f"Bearer {(ctx.settings.run_dir / 'api.key').read_text()}"}
+    async with httpx.AsyncClient(base_url=running.server.url, headers=headers, timeout=30) as client:
+        try:
+            yield running, client
+        finally:
+            await running.stop()
+
+
+async def ask_and_close(client, text: str, session: str = "s1") -> str:
+    """One answered question, recorded; its trajectory id."""
+    body = {"model": "onward", "messages": [{"role": "user", "content": text}]}
+    answer = await client.post("/v1/chat/completions", json=body, headers={"Onward-Session": session})
+    assert answer.status_code == 200, answer.text
+    closed = await client.post(f"/v1/sessions/{session}/close", json={"status": "failed"})
+    assert closed.status_code == 200, closed.text
+    return answer.json()["onward"]["trajectory_id"]
+
+
+async def test_what_the_gateway_cannot_redact_is_held_encrypted_and_a_retry_stores_it_once(
+    ctx, server, warehouse, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        break_redaction(patch)
+        async with gateway(ctx) as (_, client):
+            name = await ask_and_close(client, f"use {SECRET}")
+    (held,) = await quarantine(ctx).held()
+    assert (held.source, held.reason, held.error) == ("gateway", "redaction", "RuntimeError")
+    assert held.trajectory_id == name and held.size > 500
+    assert count(ctx, "onward_held_total", reason="redaction") == 1
+    assert await bodies(ctx) == []
+    await assert_nowhere(server, warehouse[1])
+    code, output = await onward(ctx, server, "list")
+    assert code == 0 and held.held_id in output
+    with monkeypatch.context() as patch:
+        break_redaction(patch)
+        still = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())
+        assert (still.fate, still.reason) == (Fate.HOLD, "redaction")
+    await retry_and_die(ctx, server, "quarantine.sent")
+    code, output = await onward(ctx, server, "retry", held.held_id)
+    assert (code, output) == (0, f"{held.held_id}: published clean.\n")
+    await collect(ctx)
+    (row,) = await rows(ctx)
+    assert row["trajectory_id"] == name and "use <GITHUB_TOKEN:1>" in row["payload"]
+    (body,) = await bodies(ctx)
+    assert json.loads(body)["turns"][0]["action"]["sampling"]["tokens_void"]
+    assert await quarantine(ctx).held() == []
+    await assert_nowhere(server, warehouse[1])
+
+
+async def test_a_fault_of_the_gateways_redactor_that_passes_holds_nothing(ctx, monkeypatch):
+    calls = []
+
+    def once(document, **how):
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("busy")
+        return redact_trajectory(document, **how)
+
+    async with gateway(ctx) as (running, client):
+        # No journal: the first call is the record's.
+        monkeypatch.setattr(running.capture.behind, "_changed", list)
+        monkeypatch.setattr("onward.capture.redaction.redactor.redact_trajectory", once)
+        await ask_and_close(client, f"use {SECRET}")
+    assert await quarantine(ctx).held() == [] and len(calls) >= 2
+
+
+async def test_a_store_that_is_away_keeps_what_the_gateway_could_not_redact(ctx, monkeypatch):
+    async def away(*_, **__):
+        raise ObjectError("away")
+
+    break_redaction(monkeypatch)
+    async with gateway(ctx) as (_, client):
+        with monkeypatch.context() as patch:
+            patch.setattr(Quarantine, "hold_captured", away)
+            body = {"model": "onward", "messages": [{"role": "user", "content": f"use {SECRET}"}]}
+            await client.post("/v1/chat/completions", json=body, headers={"Onward-Session": "s1"})
+            refused = await client.post("/v1/sessions/s1/close", json={"status": "failed"})
+            assert refused.status_code == 503
+    assert [held.source for held in await quarantine(ctx).held()] == ["gateway"]
+
+
+async def test_a_retry_of_the_gateways_honours_an_opt_out_that_came_later(ctx, monkeypatch):
+    with monkeypatch.context() as patch:
+        break_redaction(patch)
+        async with gateway(ctx) as (_, client):
+            await ask_and_close(client, f"use {SECRET}")
+    (held,) = await quarantine(ctx).held()
+    judge = Judge(opt_out=OptOut.parse("session:s1"))
+    for _ in range(2):
+        with contextlib.suppress(NotFoundError):
+            assert (await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, judge)).fate is Fate.DROP
+    assert await quarantine(ctx).held() == [] and await bodies(ctx) == []
+    entry = await ctx.bus.bucket("rl_capture").get("opted_out")
+    assert json.loads(entry.value)["recent"][-1] == held.held_id
+
+
+async def test_optional_kinds_and_secrets_of_a_file_reach_collector_and_gateway(
+    ctx, server, warehouse, tmp_path
+):
+    (tmp_path / "mine.txt").write_text("Blue Whale 42\n")
+    ctx = make(
+        ctx.bus, warehouse, optional_kinds=["DATE_OF_BIRTH"], known_secrets_file=str(tmp_path / "mine.txt")
+    )
+    text = "Blue Whale 42, born on 12 August" + " 1980"
+    async with gateway(ctx) as (_, client):
+        await ask_and_close(client, text)
+    await publish(ctx, document(1, text=text))
+    await collect(ctx)
+    found = await rows(ctx)
+    assert len(found) == 2
+    for row in found:
+        assert "<KNOWN:1>, born on <DATE_OF_BIRTH:1>" in row["payload"]
+        assert len(row["payload_sha256"].partition(":")[0]) == 20

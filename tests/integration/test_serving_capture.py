@@ -852,13 +852,13 @@ async def test_an_answer_goes_out_whatever_happens_to_capture(world, monkeypatch
 
 async def test_a_full_outbox_delays_and_drops_nothing(world, monkeypatch):
     await world.ask("s1")
-    recorder = world.gateway.capture.behind._files._recorder
-    monkeypatch.setattr(recorder._outbox, "max_bytes", 10)
+    files = world.gateway.capture.behind._files
+    monkeypatch.setattr(files._outbox, "max_bytes", 10)
     for _ in range(2):
         refused = await world.client.post("/sessions/s1/close", json={"status": "failed"})
         assert refused.status_code == 503
     await world.ask("s2")
-    monkeypatch.setattr(recorder._outbox, "max_bytes", 1 << 20)
+    monkeypatch.setattr(files._outbox, "max_bytes", 1 << 20)
     (found,) = await trajectories(world, 1)
     assert found["session_id"] == "s1" and found["metadata"]["outcome"] == {"status": "failed"}
 

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from onward.bus import Ack, DeadLetter, Disposition, Message, consume
-from onward.capture.redaction import redact
+from onward.capture.policy import redactor_of
+from onward.capture.redaction import Redactor
 from onward.context import Context
 from onward.contracts import (
     ModelDeployed,
@@ -40,12 +41,13 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Copy:
-    """From ``subject`` of ``stream`` into ``table``; ``row`` takes the raw body and raises ContractError."""
+    """From ``subject`` of ``stream`` into ``table``; ``row`` takes the raw body and raises ContractError,
+    RedactionError."""
 
     stream: str
     subject: str
     table: str
-    row: Callable[[bytes], Row]
+    row: Callable[[bytes, Redactor], Row]
 
     @property
     def durable(self) -> str:
@@ -79,6 +81,7 @@ class Archiver:
     def __init__(self, ctx: Context, copy: Copy) -> None:
         self._ctx = ctx
         self._copy = copy
+        self._redactor = redactor_of(ctx.settings)
 
     async def handle(self, messages: list[Message]) -> list[Disposition]:
         """Raises WarehouseError when the warehouse is away: the batch is then repeated."""
@@ -86,19 +89,19 @@ class Archiver:
         done: list[Disposition] = []
         for message in messages:
             try:
-                rows.append({**self._copy.row(message.data), "stream_seq": message.sequence})
+                rows.append({**self._copy.row(message.data, self._redactor), "stream_seq": message.sequence})
                 done.append(Ack())
             except (ContractError, RedactionError) as error:
                 reason = error.reason if isinstance(error, ContractError) else "redaction"
                 self._ctx.metrics.dead_letters.labels(self._copy.stream, reason).inc()
-                done.append(DeadLetter(reason, str(error), body=_clean(message.data)))
+                done.append(DeadLetter(reason, str(error), body=_clean(message.data, self._redactor)))
         crashpoint("archive.before_store")
         await self._ctx.warehouse.insert(self._copy.table, rows, token=_token(rows))
         crashpoint("archive.stored")
         return done
 
 
-def status_row(data: bytes) -> Row:
+def status_row(data: bytes, redactor: Redactor) -> Row:
     """The row of table ``status``."""
     event = decode(data, TrainingStatus)
     progress = event.progress
@@ -109,11 +112,11 @@ def status_row(data: bytes) -> Row:
         "current_epoch": min((progress and progress.current_epoch) or 0, UINT32),
         "current_step": min((progress and progress.current_step) or 0, UINT32),
         "percent": float((progress and progress.percent_complete) or 0.0),
-        "payload": _payload(to_document(event)),
+        "payload": _payload(to_document(event), redactor),
     }
 
 
-def deployment_row(data: bytes) -> Row:
+def deployment_row(data: bytes, redactor: Redactor) -> Row:
     """The row of table ``deployments``. ``traffic`` is a percentage; an event without one that takes
     effect at once means all of it."""
     event = decode(data, ModelDeployed)
@@ -128,11 +131,11 @@ def deployment_row(data: bytes) -> Row:
         "event": (metadata and metadata.event) or "",
         "release_id": (metadata and metadata.release_id) or "",
         "traffic": float(traffic),
-        "payload": _payload(to_document(event)),
+        "payload": _payload(to_document(event), redactor),
     }
 
 
-def outcome_row(data: bytes) -> Row:
+def outcome_row(data: bytes, _: Redactor) -> Row:
     """The row of table ``outcomes``; empty text where the event names no release or model."""
     event = decode(data, SessionOutcome)
     return {
@@ -156,9 +159,9 @@ COPIES = (
 )
 
 
-def _payload(document: dict[str, Any]) -> str:
+def _payload(document: dict[str, Any], redactor: Redactor) -> str:
     """Error messages and notes are anybody's text: what is kept is redacted."""
-    return canonical_json(redact(document).document).decode()
+    return canonical_json(redactor.document(document).document).decode()
 
 
 def _time(value: datetime) -> datetime:
@@ -167,10 +170,10 @@ def _time(value: datetime) -> datetime:
     return value
 
 
-def _clean(data: bytes) -> bytes:
+def _clean(data: bytes, redactor: Redactor) -> bytes:
     """The body of a dead letter: redacted text, or nothing where that fails."""
     try:
-        return str(redact(data.decode("utf-8", "replace")).document).encode()
+        return str(redactor.document(data.decode("utf-8", "replace")).document).encode()
     except RedactionError:
         return b""
 

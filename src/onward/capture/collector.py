@@ -25,15 +25,12 @@ from onward.capture.judge import (
     REDACTED,
     Fate,
     Item,
+    Judge,
     conflict,
     hold,
-    judge,
-    judge_claimed,
-    judge_without_body,
 )
-from onward.capture.opt_out import OptOut
+from onward.capture.policy import judge_of
 from onward.capture.quarantine import Keys, Quarantine
-from onward.capture.redaction import POLICY_VERSION
 from onward.context import Context
 from onward.contracts import canonical_json, sha256_hex, subjects
 from onward.errors import BusError, ConflictError, ContractError, ObjectError
@@ -92,7 +89,7 @@ async def clean_claims(ctx: Context) -> None:
 class Collector:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._opt_out = OptOut.parse(ctx.settings.capture.opt_out)
+        self._judge: Judge = judge_of(ctx.settings)
         self._quarantine = Quarantine(ctx.objects, Keys.of(ctx.settings), ctx.clock)
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
@@ -115,9 +112,9 @@ class Collector:
             elif message.num_delivered < CLAIM_TRIES:
                 return Retry(float(2 ** (message.num_delivered - 1)))
             else:
-                await self._settle([judge_without_body(message, error, self._opt_out)])
+                await self._settle([self._judge.judge_without_body(message, error)])
         except ContractError as error:
-            await self._settle([judge_without_body(message, error, self._opt_out)])
+            await self._settle([self._judge.judge_without_body(message, error)])
         else:
             await self._keep([whole], stand_in=message.data)
         return Ack()
@@ -132,12 +129,12 @@ class Collector:
         return name in stored or await self._quarantine.holds(STREAM, message)
 
     async def _keep(self, messages: list[Message], stand_in: bytes | None = None) -> None:
-        now, opt_out = self._ctx.clock.now(), self._opt_out
+        now, judge = self._ctx.clock.now(), self._judge
 
         def judged(message: Message) -> Item:
             if stand_in is None:
-                return judge(message, now, opt_out)
-            return judge_claimed(message, stand_in, now, opt_out)
+                return judge.judge(message, now)
+            return judge.judge_claimed(message, stand_in, now)
 
         items = await asyncio.to_thread(lambda: [judged(message) for message in messages])
         try:
@@ -255,8 +252,9 @@ class Collector:
         crashpoint("collector.counted")
 
 
-async def count_opted_out(bus: Bus, sequences: Sequence[int]) -> int:
-    """Add messages to the count that ``onward status`` shows, each once; how many were new."""
+async def count_opted_out(bus: Bus, sequences: Sequence[int | str]) -> int:
+    """Add messages, by what names them, to the count that ``onward status`` shows, each once; how many were
+    new."""
     bucket = bus.bucket(COUNTS_BUCKET)
     while True:
         entry = await bucket.get(OPTED_OUT)
@@ -283,7 +281,7 @@ async def republish(bus: Bus, item: Item, objects: Objects, now: datetime) -> cl
         canonical_json(item.document),
         subject=subjects.TRAJECTORY,
         msg_id=f"{item.document['trajectory_id']}.redacted.{item.identity[-16:]}",
-        headers={REDACTED: POLICY_VERSION},
+        headers={REDACTED: item.identity.partition(":")[0]},
     )
 
 

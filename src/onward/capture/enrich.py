@@ -7,10 +7,10 @@ still agree on whether two messages are the same trajectory.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from onward.capture.redaction import POLICY_VERSION
 from onward.contracts import canonical_json, sha256_hex
 
 MIXED = "mixed"
@@ -30,9 +30,9 @@ _DOMAIN_WORDS: dict[str, str] = {
 _WORDS = {domain: frozenset(words.split()) for domain, words in _DOMAIN_WORDS.items()}
 
 
-def identity(redacted: dict[str, Any]) -> str:
+def identity(redacted: dict[str, Any], policy_version: str) -> str:
     """``<policy version>:<SHA-256>`` of the canonical JSON after redaction and before enrichment."""
-    return f"{POLICY_VERSION}:{sha256_hex(canonical_json(redacted))}"
+    return f"{policy_version}:{sha256_hex(canonical_json(redacted))}"
 
 
 def same(one: str, other: str) -> bool:
@@ -107,6 +107,13 @@ def row(document: dict[str, Any], *, identity: str, stream_seq: int, ingested_at
     }
 
 
+def is_unjudged(metadata: Mapping[str, Any]) -> bool:
+    """Whether the gateway recorded this and nobody told it an outcome: it saw the texts and no success."""
+    capture = metadata.get("capture")
+    told = isinstance(metadata.get("outcome"), Mapping)
+    return not told and isinstance(capture, Mapping) and capture.get("source") == "gateway"
+
+
 def model_digest(document: dict[str, Any]) -> str:
     """Digest of the one policy that sampled every recorded turn; MIXED for several, empty for none."""
     digests = {record["model_digest"] for record in _records(document) if record.get("model_digest")}
@@ -122,12 +129,15 @@ def tokens(document: dict[str, Any]) -> int:
 
 
 def _success(document: dict[str, Any]) -> tuple[bool, float]:
-    """From ``metadata.outcome``; without one, whether the last turn is a successful response."""
+    """From ``metadata.outcome``; without one, whether the last turn is a successful response. Nothing is
+    derived of what the gateway recorded unjudged (``is_unjudged``): the rewarder gives it no score either."""
     outcome = document["metadata"].get("outcome")
     if isinstance(outcome, dict) and "status" in outcome:
         success = outcome["status"] == "completed_successfully"
         share = outcome.get("completion_percentage")
         return success, float(share) if isinstance(share, (int, float)) else float(success)
+    if is_unjudged(document["metadata"]):
+        return False, 0.0
     last = document["turns"][-1]
     success = last["action"]["type"] == "response" and last["result"]["success"]
     return success, float(success)

@@ -14,8 +14,7 @@ from itertools import chain
 from pathlib import PurePath
 from typing import Any, BinaryIO, Literal, get_args
 
-from onward.capture.redaction import Known, Redacted, placeholders, redact, redact_trajectory
-from onward.capture.redaction.known import NOTHING_KNOWN
+from onward.capture.redaction import PLAIN, Redacted, Redactor, placeholders
 from onward.capture.redaction.trajectory import void_tokens
 from onward.errors import ConfigError, RedactionError
 
@@ -45,7 +44,7 @@ class Piece:
 
 
 def pieces(
-    source: BinaryIO, name: str, kind: Kind | None = None, known: Known = NOTHING_KNOWN
+    source: BinaryIO, name: str, kind: Kind | None = None, redactor: Redactor = PLAIN
 ) -> Iterator[Piece]:
     """Redact ``source`` in order. Without ``kind``: by the suffix of ``name``, else by its first line.
 
@@ -61,11 +60,11 @@ def pieces(
     kind = said or _guess(head)
     rest = chain(head, lines)
     if kind == "jsonl":
-        yield from _json_lines(rest, known)
+        yield from _json_lines(rest, redactor)
     elif kind == "json":
-        yield from _whole_json(rest, name, known, sure=said is not None)
+        yield from _whole_json(rest, name, redactor, sure=said is not None)
     else:
-        yield from _texts(rest, known)
+        yield from _texts(rest, redactor)
 
 
 def _lines(source: BinaryIO, name: str) -> Iterator[bytes]:
@@ -91,19 +90,19 @@ def _guess(head: list[bytes]) -> Kind:
     return "jsonl"
 
 
-def _json_lines(lines: Iterable[bytes], known: Known) -> Iterator[Piece]:
+def _json_lines(lines: Iterable[bytes], redactor: Redactor) -> Iterator[Piece]:
     for number, line in enumerate(lines, start=1):
         text = _decode(line)
         if not text.strip():
             yield Piece(number, line, Redacted(text))
             continue
         try:
-            yield _piece(number, text, known)
+            yield _piece(number, text, redactor)
         except RedactionError as error:
             raise RedactionError(f"Line {number} was not written: {error}") from None
 
 
-def _whole_json(lines: Iterable[bytes], name: str, known: Known, *, sure: bool) -> Iterator[Piece]:
+def _whole_json(lines: Iterable[bytes], name: str, redactor: Redactor, *, sure: bool) -> Iterator[Piece]:
     """A JSON file. Where that was only a guess (not ``sure``), it may be text after all."""
     parts, size = [], 0
     for line in lines:
@@ -119,14 +118,14 @@ def _whole_json(lines: Iterable[bytes], name: str, known: Known, *, sure: bool) 
     if text and not text.strip():
         yield Piece(1, _encode(text), Redacted(text))
         return
-    piece = _piece(1, text, known) if text else None
+    piece = _piece(1, text, redactor) if text else None
     if piece is not None and (sure or not piece.broken):
         yield piece
     else:
-        yield from _texts(chain(parts, lines), known)
+        yield from _texts(chain(parts, lines), redactor)
 
 
-def _piece(number: int, text: str, known: Known) -> Piece:
+def _piece(number: int, text: str, redactor: Redactor) -> Piece:
     """One JSON text; as plain text where it is not JSON."""
     mark = _BOM if text.startswith(_BOM) else ""
     bare = text.removeprefix(mark)
@@ -135,19 +134,19 @@ def _piece(number: int, text: str, known: Known) -> Piece:
     except RecursionError:
         raise RedactionError("The document nests too deep to be read; flatten it.") from None
     except ValueError:
-        redacted = _redact_text(text, known)
+        redacted = _redact_text(text, redactor)
         return Piece(number, _encode(redacted.document), redacted, True, _leaves(redacted))
-    redacted = _redact_document(document, known)
+    redacted = _redact_document(document, redactor)
     if not redacted.changed:
         return Piece(number, _encode(text), redacted)
     written = mark + _like(bare, redacted.document)
     return Piece(number, _encode(written), redacted, leaves=_leaves(redacted))
 
 
-def _redact_text(text: str, known: Known) -> Redacted:
+def _redact_text(text: str, redactor: Redactor) -> Redacted:
     """Text that no parser reads. In broken JSON or a log line a secret may be written with escaped letters
     (``\\u0067``): where more is found with these as letters, that is what comes out."""
-    as_is = redact(text, known=known)
+    as_is = redactor.document(text)
     first, *others = text.split("\\u00")
     if not others:
         return as_is
@@ -157,24 +156,24 @@ def _redact_text(text: str, known: Known) -> Redacted:
         letter = chr(int(code, 16)) if len(code) == 2 and set(code) <= _HEX else ""
         plain = letter and " " <= letter <= "~" and letter not in '"\\'
         letters.append(letter + other[2:] if plain else "\\u00" + other)
-    unescaped = redact("".join(letters), known=known)
+    unescaped = redactor.document("".join(letters))
     return unescaped if sum(unescaped.counts.values()) > sum(as_is.counts.values()) else as_is
 
 
-def _redact_document(document: Any, known: Known) -> Redacted:
+def _redact_document(document: Any, redactor: Redactor) -> Redacted:
     """Any JSON value; token ids go with the text that they stand for."""
     if isinstance(document, dict) and isinstance(document.get("turns"), list):
-        return redact_trajectory(document, known=known)
+        return redactor.trajectory(document)
     if not isinstance(document, (dict, list)):
-        inner = redact([document], known=known)
+        inner = redactor.document([document])
         return replace(inner, document=inner.document[0], touched={path[1:] for path in inner.touched})
-    redacted = redact(document, known=known)
+    redacted = redactor.document(document)
     if redacted.changed:
         void_tokens(redacted.document)
     return redacted
 
 
-def _texts(lines: Iterable[bytes], known: Known) -> Iterator[Piece]:
+def _texts(lines: Iterable[bytes], redactor: Redactor) -> Iterator[Piece]:
     waiting, size, number, enough = [], 0, 0, TEXT_PIECE
     for line in lines:
         waiting.append(_decode(line))
@@ -188,11 +187,11 @@ def _texts(lines: Iterable[bytes], known: Known) -> Iterator[Piece]:
             continue
         number += 1
         cut = cut or len(text)
-        yield _text_piece(number, text[:cut], known)
+        yield _text_piece(number, text[:cut], redactor)
         waiting, size, enough = [text[cut:]], len(text) - cut, TEXT_PIECE
     rest = "".join(waiting)
     if rest:
-        yield _text_piece(number + 1, rest, known)
+        yield _text_piece(number + 1, rest, redactor)
 
 
 def _cut(text: str) -> int:
@@ -206,8 +205,8 @@ def _cut(text: str) -> int:
     return gap + 2 if gap > end * 3 // 4 else end
 
 
-def _text_piece(number: int, text: str, known: Known) -> Piece:
-    redacted = _redact_text(text, known)
+def _text_piece(number: int, text: str, redactor: Redactor) -> Piece:
+    redacted = _redact_text(text, redactor)
     return Piece(number, _encode(redacted.document), redacted, leaves=_leaves(redacted))
 
 

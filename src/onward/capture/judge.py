@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from onward.bus import Message
 from onward.capture import claims, enrich, turns
 from onward.capture.opt_out import OptOut
-from onward.capture.redaction import redact, redact_trajectory
+from onward.capture.redaction import PLAIN, Redactor
 from onward.contracts import (
     MAX_BYTES,
     Trajectory,
@@ -79,33 +79,108 @@ class Item:
         return self.secret or self.fate in (Fate.HOLD, Fate.DROP)
 
 
-def judge(message: Message, now: datetime, opt_out: OptOut = NOBODY) -> Item:
-    """Decode, check and redact one message; what fails is tried once more and then held."""
-    try:
-        return _twice(lambda: _judge(message, now, opt_out))
-    except Exception as error:
-        return hold(message, "redaction", error)
+@dataclass(frozen=True)
+class Judge:
+    """Judges by one redactor and one opt-out."""
 
+    redactor: Redactor = PLAIN
+    opt_out: OptOut = NOBODY
 
-def judge_claimed(message: Message, stand_in: bytes, now: datetime, opt_out: OptOut = NOBODY) -> Item:
-    """``judge`` for a body that came by claim check. What stands for it on the stream must be what would be
-    made of it; anything else is somebody's own text and is replaced like a secret."""
-    item = replace(judge(message, now, opt_out), stand_in=stand_in)
-    if item.fate is Fate.STORE and not item.secret:
-        claim = claims.parse(message.headers[claims.HEADER])
-        assert item.document is not None
-        ours = claim.trajectory_id == item.document["trajectory_id"]
-        if not ours or claims.stand_in(item.document, claim) != stand_in:
-            return replace(item, secret=True)
-    return item
+    def judge(self, message: Message, now: datetime) -> Item:
+        """Decode, check and redact one message; what fails is tried once more and then held."""
+        try:
+            return _twice(lambda: self._judge(message, now))
+        except Exception as error:
+            return hold(message, "redaction", error)
 
+    def judge_claimed(self, message: Message, stand_in: bytes, now: datetime) -> Item:
+        """``judge`` for a body that came by claim check. What stands for it on the stream must be what would
+        be made of it; anything else is somebody's own text and is replaced like a secret."""
+        item = replace(self.judge(message, now), stand_in=stand_in)
+        if item.fate is Fate.STORE and not item.secret:
+            claim = claims.parse(message.headers[claims.HEADER])
+            assert item.document is not None
+            ours = claim.trajectory_id == item.document["trajectory_id"]
+            if not ours or claims.stand_in(item.document, claim) != stand_in:
+                return replace(item, secret=True)
+        return item
 
-def judge_without_body(message: Message, error: ContractError, opt_out: OptOut = NOBODY) -> Item:
-    """A claim whose body is not to be had: a dead letter that can be replayed."""
-    try:
-        return _twice(lambda: _unreadable(message, error, opt_out))
-    except Exception as failure:
-        return hold(message, "redaction", failure)
+    def judge_without_body(self, message: Message, error: ContractError) -> Item:
+        """A claim whose body is not to be had: a dead letter that can be replayed."""
+        try:
+            return _twice(lambda: self._unreadable(message, error))
+        except Exception as failure:
+            return hold(message, "redaction", failure)
+
+    def _judge(self, message: Message, now: datetime) -> Item:
+        try:
+            trajectory = decode(message.data, Trajectory, max_bytes=_limit(message))
+            document = to_document(trajectory)
+        except ContractError as error:
+            return self._unreadable(message, error)
+        if self.opt_out.matches_document(document):
+            return Item(message, Fate.DROP)
+        try:
+            redacted = _twice(lambda: self.redactor.trajectory(document))
+            clean = to_document(validate(redacted.document, Trajectory)) if redacted.changed else document
+            message, secret = self._clean_headers(message, document["trajectory_id"])
+        except Exception as error:
+            return hold(message, "redaction", error, document)
+        secret = secret or redacted.changed
+        try:
+            _check_limits(trajectory, clean, now)
+        except ContractError as error:
+            body = canonical_json(clean)
+            return Item(message, Fate.BURY, secret=secret, reason=error.reason, detail=str(error), body=body)
+        identity = enrich.identity(clean, redacted.policy_version)
+        return Item(message, Fate.STORE, clean, identity, secret, redacted.counts)
+
+    def _unreadable(self, message: Message, error: ContractError) -> Item:
+        """A message that is no trajectory: a dead letter where its body is clean or can be cleaned."""
+        document = _read_anyway(message.data)
+        if isinstance(document, dict) and self.opt_out.matches_document(document):
+            return Item(message, Fate.DROP)
+        if error.reason in _LIMITS:
+            return hold(message, error.reason, error, document)
+        try:
+            clean, secret = self._clean_headers(message)
+            body = self._clean_body(message.data)
+        except Exception as failure:
+            return hold(message, "redaction", failure, document)
+        if body is None:
+            return hold(message, error.reason, error, document)
+        secret = secret or body != message.data
+        return Item(clean, Fate.BURY, secret=secret, reason=error.reason, detail=str(error), body=body)
+
+    def _clean_body(self, data: bytes) -> bytes | None:
+        """``data`` for a dead letter, redacted where it is JSON; None where it cannot be told to be clean."""
+        try:
+            document = decode_document(data)
+        except ContractError:
+            return data if self._spotless_text(data) else None
+        whole = document if isinstance(document, dict) else {"document": document}
+        redacted = _twice(lambda: self.redactor.trajectory(whole))
+        return canonical_json(redacted.document) if redacted.changed else data
+
+    def _spotless_text(self, data: bytes) -> bool:
+        """Whether ``data`` is plain text in which nothing is found. Escaped text and token ids cannot be
+        judged without a parser, so they count as not spotless."""
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return False
+        if "\x00" in text or "\\u" in text or any(word in text for word in _TOKEN_WORDS):
+            return False
+        return not _twice(lambda: self.redactor.document(text)).changed
+
+    def _clean_headers(self, message: Message, trajectory_id: str = "") -> tuple[Message, bool]:
+        """``message`` with redacted headers, and whether that changed anything: they are the publisher's
+        too."""
+        headers = {k: v for k, v in message.headers.items() if not _ours(k, v, trajectory_id)}
+        if not headers:
+            return message, False
+        redacted = _twice(lambda: self.redactor.document(headers))
+        return (replace(message, headers=redacted.document), True) if redacted.changed else (message, False)
 
 
 def hold(message: Message, reason: str, error: Exception, document: Any = None) -> Item:
@@ -131,82 +206,9 @@ def conflict(item: Item) -> Item:
     )
 
 
-def _judge(message: Message, now: datetime, opt_out: OptOut) -> Item:
-    try:
-        trajectory = decode(message.data, Trajectory, max_bytes=_limit(message))
-        document = to_document(trajectory)
-    except ContractError as error:
-        return _unreadable(message, error, opt_out)
-    if opt_out.matches_document(document):
-        return Item(message, Fate.DROP)
-    try:
-        redacted = _twice(lambda: redact_trajectory(document))
-        clean = to_document(validate(redacted.document, Trajectory)) if redacted.changed else document
-        message, secret = _clean_headers(message, document["trajectory_id"])
-    except Exception as error:
-        return hold(message, "redaction", error, document)
-    secret = secret or redacted.changed
-    try:
-        _check_limits(trajectory, clean, now)
-    except ContractError as error:
-        body = canonical_json(clean)
-        return Item(message, Fate.BURY, secret=secret, reason=error.reason, detail=str(error), body=body)
-    return Item(message, Fate.STORE, clean, enrich.identity(clean), secret, redacted.counts)
-
-
 def _limit(message: Message) -> int:
     """Bytes that a body may have: more where it came by claim check."""
     return claims.BODY_BYTES if claims.HEADER in message.headers else MAX_BYTES
-
-
-def _unreadable(message: Message, error: ContractError, opt_out: OptOut) -> Item:
-    """A message that is no trajectory: a dead letter where its body is clean or can be cleaned."""
-    document = _read_anyway(message.data)
-    if isinstance(document, dict) and opt_out.matches_document(document):
-        return Item(message, Fate.DROP)
-    if error.reason in _LIMITS:
-        return hold(message, error.reason, error, document)
-    try:
-        clean_message, secret = _clean_headers(message)
-        body = _clean_body(message.data)
-    except Exception as failure:
-        return hold(message, "redaction", failure, document)
-    if body is None:
-        return hold(message, error.reason, error, document)
-    secret = secret or body != message.data
-    return Item(clean_message, Fate.BURY, secret=secret, reason=error.reason, detail=str(error), body=body)
-
-
-def _clean_body(data: bytes) -> bytes | None:
-    """``data`` for a dead letter, redacted where it is JSON; None where it cannot be told to be clean."""
-    try:
-        document = decode_document(data)
-    except ContractError:
-        return data if _spotless_text(data) else None
-    whole = document if isinstance(document, dict) else {"document": document}
-    redacted = _twice(lambda: redact_trajectory(whole))
-    return canonical_json(redacted.document) if redacted.changed else data
-
-
-def _spotless_text(data: bytes) -> bool:
-    """Whether ``data`` is plain text in which nothing is found. Escaped text and token ids cannot be judged
-    without a parser, so they count as not spotless."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return False
-    if "\x00" in text or "\\u" in text or any(word in text for word in _TOKEN_WORDS):
-        return False
-    return not _twice(lambda: redact(text)).changed
-
-
-def _clean_headers(message: Message, trajectory_id: str = "") -> tuple[Message, bool]:
-    """``message`` with redacted headers, and whether that changed anything: they are the publisher's too."""
-    headers = {k: v for k, v in message.headers.items() if not _ours(k, v, trajectory_id)}
-    if not headers:
-        return message, False
-    redacted = _twice(lambda: redact(headers))
-    return (replace(message, headers=redacted.document), True) if redacted.changed else (message, False)
 
 
 def _ours(name: str, value: str, trajectory_id: str) -> bool:

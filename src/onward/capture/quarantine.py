@@ -2,7 +2,8 @@
 
 One object ``quarantine/<id>`` per message: a line of JSON facts, then AES-256-GCM over headers and body, with
 the facts as associated data. Know before changing: an id comes from stream, sequence and time of the
-message, so holding it again after a crash overwrites itself; and no fact ever comes out of the content.
+message, or from the gateway's own trajectory id, so holding it again after a crash overwrites itself; and
+no fact ever comes out of the content.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from onward.warehouse import Objects
 PREFIX = "quarantine"
 KEY_FILE = "quarantine.key"
 KEY_BYTES = 32
+STREAM, GATEWAY = "stream", "gateway"
 _NONCE_BYTES = 12
 
 
@@ -56,6 +58,8 @@ class Held:
     """Empty unless it was a UUID."""
     key_id: str
     """Which key opens it: the beginning of that key's hash."""
+    source: str = STREAM
+    """``stream``, or ``gateway``: recorded there, redacted nowhere, and on no stream yet."""
 
 
 class Keys:
@@ -109,10 +113,7 @@ class Quarantine:
     ) -> Held:
         """Seal and store durably, over what is there of the same message. Raises ObjectError: the message
         must then stay where it is."""
-        try:
-            key = self._keys.sealing()
-        except ConfigError as failure:
-            raise ObjectError(str(failure)) from None  # a reason to wait, not to give the message up
+        key = self._sealing_key()
         known = {topic.subject for topic in subjects.TOPICS}
         held = Held(
             held_id=held_id(stream, message.sequence, message.timestamp),
@@ -129,6 +130,33 @@ class Quarantine:
         )
         await self.objects.put(f"{PREFIX}/{held.held_id}", _seal(held, message, key))
         return held
+
+    async def hold_captured(self, trajectory_id: str, body: bytes, reason: str, error: str) -> Held:
+        """Seal a trajectory that the gateway recorded. Raises ObjectError: it must then be kept."""
+        key, now = self._sealing_key(), self._clock.now()
+        held = Held(
+            held_id=f"{GATEWAY}-{hashlib.sha256(trajectory_id.encode()).hexdigest()[:16]}",
+            since=utc_text(now),
+            reason=reason,
+            error=error,
+            subject=subjects.TRAJECTORY,
+            stream="",
+            sequence=0,
+            arrived=now.isoformat(),
+            size=len(body),
+            trajectory_id=trajectory_id,
+            key_id=key_id_of(key),
+            source=GATEWAY,
+        )
+        message = Message(body, {}, held.subject, 0, 1, now)
+        await self.objects.put(f"{PREFIX}/{held.held_id}", _seal(held, message, key))
+        return held
+
+    def _sealing_key(self) -> bytes:
+        try:
+            return self._keys.sealing()
+        except ConfigError as failure:
+            raise ObjectError(str(failure)) from None  # a reason to wait, not to give the message up
 
     async def holds(self, stream: str, message: Message) -> bool:
         return await self.objects.exists(f"{PREFIX}/{held_id(stream, message.sequence, message.timestamp)}")
@@ -212,6 +240,7 @@ def _facts(data: bytes) -> tuple[Held, bytes, bytes]:
     line, _, sealed = data.partition(b"\n")
     try:
         facts = json.loads(line)
+        facts = {"source": STREAM, **facts}  # what was held before there was another
         return Held(**{field.name: facts[field.name] for field in fields(Held)}), line, sealed
     except (ValueError, KeyError, TypeError):
         raise TamperedError("A held body has no readable facts: it cannot be used, only dropped.") from None

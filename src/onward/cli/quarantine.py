@@ -13,7 +13,7 @@ from rich.table import Table
 
 from onward import host
 from onward.capture.judge import Fate
-from onward.capture.opt_out import OptOut
+from onward.capture.policy import judge_of
 from onward.capture.quarantine import Held, Keys, Quarantine
 from onward.capture.retry import Retried, discard, retry
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
@@ -98,12 +98,12 @@ def retry_held(
 
     async def work() -> int:
         settings = load_settings(file, data_dir)
-        opt_out, clock, left = OptOut.parse(settings.capture.opt_out), SystemClock(), 0
+        judge, clock, left = judge_of(settings), SystemClock(), 0
         async with host.attached(settings) as (bus, _):
             quarantine = _quarantine(settings)
             for name in await _chosen(quarantine, names, every):
                 try:
-                    result = await retry(bus, quarantine, name, clock, opt_out)
+                    result = await retry(bus, quarantine, name, clock, judge)
                 except OnwardError as error:
                     if not every:
                         raise

@@ -20,7 +20,8 @@ from rich.progress import wrap_file
 from rich.table import Table
 
 from onward.capture.files import KINDS, Kind, Piece, pieces
-from onward.capture.redaction import POLICY_VERSION, Known, table
+from onward.capture.redaction import POLICY_VERSION, Known, Redactor, table
+from onward.capture.redaction.known import read_secrets
 from onward.cli import app
 from onward.errors import ConfigError
 
@@ -39,6 +40,14 @@ def redact(
     ] = None,
     known: Annotated[
         Path | None, typer.Option(help="File with secrets of your own, one a line; they are replaced too.")
+    ] = None,
+    optional: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="Also this kind, which is off by default: WALLET, SEED_PHRASE, GPS, DATE_OF_BIRTH, "
+            "PASSPORT. May be given again.",
+        ),
     ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="On standard error: what was replaced where, never a value.")
@@ -66,10 +75,10 @@ def redact(
         raise ConfigError("--json goes with 'onward redact rules'; a report is JSON anyway (--report).")
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"--format is {kind!r}: expected one of {', '.join(KINDS)}.")
-    secrets = _known(known)
+    redactor = Redactor(Known(read_secrets(known) if known else ()), tuple(optional or ()))
     key = _bytes_of(tenant_key) if tenant_key else None
     with _opened(source) as (stream, name), _report(report, report_to) as out:
-        counts, broken = _run(pieces(stream, name, _kind(kind), secrets), out, key)
+        counts, broken = _run(pieces(stream, name, _kind(kind), redactor), out, key)
     if broken:
         shown = ", ".join(map(str, broken[:_BROKEN_SHOWN])) + (" …" if len(broken) > _BROKEN_SHOWN else "")
         typer.echo(f"Not JSON, so redacted as text: {len(broken)} (line {shown}).", err=True)
@@ -160,16 +169,6 @@ def _report(wanted: bool, to: Path | None) -> Iterator[TextIO | None]:
 
 def _kind(given: str | None) -> Kind | None:
     return next((kind for kind in KINDS if kind == given), None)
-
-
-def _known(path: Path | None) -> Known:
-    if path is None:
-        return Known()
-    try:
-        text = _bytes_of(path).decode()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text: give known secrets one a line.") from None
-    return Known(line.strip() for line in text.splitlines() if line.strip())
 
 
 def _bytes_of(path: Path) -> bytes:

@@ -6,10 +6,10 @@ given is derived from the results, says so, and is weak evidence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from onward.capture.enrich import is_unjudged
 from onward.contracts import Trajectory
 
 Status = Literal["completed_successfully", "partial_completion", "failed", "abandoned"]
@@ -45,13 +45,6 @@ def judge(trajectory: Trajectory) -> Judgement:
     completion = 1.0 if success else float(outcome.completion_percentage or 0.0)
     why = f"the agent reported {outcome.status}"
     return Judgement(outcome.status, success, completion, False, unparsable, why)
-
-
-def is_unjudged(metadata: Mapping[str, Any]) -> bool:
-    """Whether the gateway recorded this and nobody told it an outcome: it saw the texts and no success."""
-    capture = metadata.get("capture")
-    told = isinstance(metadata.get("outcome"), Mapping)
-    return not told and isinstance(capture, Mapping) and capture.get("source") == "gateway"
 
 
 def _derive(trajectory: Trajectory) -> tuple[Status, float, str]:

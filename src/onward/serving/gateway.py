@@ -18,6 +18,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from onward.capture import provenance
+from onward.capture.policy import judge_of
+from onward.capture.quarantine import Keys, Quarantine
 from onward.clock import utc_text
 from onward.context import Context
 from onward.errors import EngineError
@@ -52,8 +54,6 @@ from onward.telemetry import logs
 
 _log = logs.get("gateway")
 RETRY_AFTER_SECONDS = 1
-MIN_SECRET = 6
-"""Characters; shorter ones would mask ordinary text."""
 
 
 class Gateway:
@@ -119,25 +119,17 @@ class Gateway:
 
     def _make_recording(self, on_error: Callable[[str, Exception], None]) -> Recording:
         settings = self._ctx.settings
+        local_key(settings.run_dir)  # made before it is read as a known secret
+        judge = judge_of(settings)
         return Recording(
             settings.data_dir / "outbox",
             clock=self._clock,
-            objects=self._ctx.objects,
-            secrets=self._secrets(),
-            opt_out=settings.capture.opt_out,
+            quarantine=Quarantine(self._ctx.objects, Keys.of(settings), self._clock),
+            redactor=judge.redactor,
+            opt_out=judge.opt_out,
             on_error=on_error,
+            on_held=lambda reason: self._ctx.metrics.held.labels(reason).inc(),
         )
-
-    def _secrets(self) -> list[str]:
-        """What this process itself could give away."""
-        settings = self._ctx.settings
-        given = [local_key(settings.run_dir), self._signing_key.hex()]
-        if settings.nats.token is not None:
-            given.append(settings.nats.token.get_secret_value())
-        embedded = settings.run_dir / "nats.token"
-        if embedded.exists():
-            given.append(embedded.read_text(encoding="utf-8").strip())
-        return [secret for secret in given if len(secret) >= MIN_SECRET]
 
     # Life.
 

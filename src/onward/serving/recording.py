@@ -2,11 +2,13 @@
 
 Everything is redacted before it is written anywhere. Know before changing: a task leaves the journal after
 its trajectory is in the outbox, so a gateway that is killed in between records it twice under one id, which
-counts once, and never zero times.
+counts once, and never zero times. What cannot be redacted is sealed in the quarantine, or kept in memory.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +18,14 @@ from onward.bus import Bus
 from onward.bus.outbox import Outbox
 from onward.capture import claims, turns
 from onward.capture.opt_out import OptOut
-from onward.capture.recorder import Recorder
-from onward.capture.redaction import Known, redact, redact_trajectory
+from onward.capture.quarantine import Quarantine
+from onward.capture.recorder.core import HEADERS
+from onward.capture.recorder.intake import Intake
+from onward.capture.redaction import Redactor
 from onward.clock import Clock
 from onward.contracts import Feedback, encode, subjects, validate
-from onward.errors import BusError, ConflictError, OnwardError, OutboxFullError
+from onward.errors import BusError, ConflictError, ContractError, OnwardError, OutboxFullError
 from onward.serving.journal import Journal
-from onward.warehouse import Objects
 
 Document = dict[str, Any]
 OUTBOX = "gateway.db"
@@ -52,26 +55,22 @@ class Recording:
         folder: Path,
         *,
         clock: Clock,
-        objects: Objects,
-        secrets: Iterable[str],
-        opt_out: str,
+        quarantine: Quarantine,
+        redactor: Redactor,
+        opt_out: OptOut,
         on_error: Callable[[str, Exception], None],
+        on_held: Callable[[str], None],
     ) -> None:
-        """``secrets`` vanish wherever they stand. ``on_error`` gets a step and what it raised, in any thread.
+        """``on_error`` gets a step and what it raised, ``on_held`` why one is held; in any thread.
 
         Raises BusError for a file that cannot be used.
         """
-        self._clock, self._objects, self._on_error = clock, objects, on_error
-        self._opt_out = OptOut.parse(opt_out)
-        self._known = Known(secrets)
-        self._recorder = Recorder(
-            folder / OUTBOX,
-            clock=clock,
-            objects=objects.where,
-            known_secrets=secrets,
-            opt_out=opt_out,
-        )
+        self._clock, self._opt_out = clock, opt_out
+        self._on_error, self._on_held = on_error, on_held
+        self._quarantine, self._redactor = quarantine, redactor
+        self._intake = Intake(redactor, has_store=True)
         self._outbox = Outbox(folder / OUTBOX)
+        self._outbox.retry_refused()
         self._journal = Journal(folder / JOURNAL)
 
     def left_open(self) -> list[Document]:
@@ -96,30 +95,55 @@ class Recording:
 
     async def deliver(self, bus: Bus) -> None:
         """Publish what is in the outbox, until cancelled or NATS goes away (BusError)."""
-        await self._outbox.drain(bus, send=claims.sender(bus, self._objects, self._clock))
+        await self._outbox.drain(bus, send=claims.sender(bus, self._quarantine.objects, self._clock))
 
     def close(self) -> None:
-        self._recorder.close(0.0)
         self._outbox.close()
         self._journal.close()
 
     def _record(self, document: Document) -> bool | None:
-        """Into the outbox. None: there is no room now; False: it can never go in."""
+        """Into the outbox, or held. None: that cannot be now; False: it never can."""
+        if self._opt_out.matches_document(document):
+            return True
         try:
-            self._recorder.accept(turns.plain(document))
+            data = self._prepare(turns.plain(document))
+        except Exception as error:
+            self._on_error("record", error)
+            return self._hold(document, error)
+        try:
+            self._outbox.put(subjects.TRAJECTORY, data, msg_id=document["trajectory_id"], headers=HEADERS)
         except (OutboxFullError, BusError) as error:
             self._on_error("outbox", error)
             return None
         except ConflictError:
-            return True  # by the gateway before this one, which had no time to say so in the journal
-        except Exception as error:
-            self._on_error("record", error)
+            pass  # by the gateway before this one, which had no time to say so in the journal
+        return True
+
+    def _prepare(self, document: Document) -> bytes:
+        try:
+            return self._intake.prepare(document)
+        except Exception:
+            return self._intake.prepare(document)
+
+    def _hold(self, document: Document, error: Exception) -> bool | None:
+        """Of the error only its class is kept: its text may repeat the document."""
+        reason = error.reason if isinstance(error, ContractError) else "redaction"
+        try:
+            body = json.dumps(document, default=str).encode()
+            name = document["trajectory_id"]
+            asyncio.run(self._quarantine.hold_captured(name, body, reason, type(error).__name__))
+        except OnwardError as failure:
+            self._on_error("hold", failure)
+            return None
+        except Exception as failure:
+            self._on_error("hold", failure)
             return False
+        self._on_held(reason)
         return True
 
     def _put_feedback(self, feedback: Document) -> bool:
         try:
-            clean = redact(feedback, known=self._known).document
+            clean = self._redactor.document(feedback).document
             data = encode(validate(clean, Feedback))
             self._outbox.put(subjects.FEEDBACK, data, msg_id=feedback["feedback_id"])
         except (OutboxFullError, BusError) as error:
@@ -135,7 +159,7 @@ class Recording:
             if self._opt_out.matches_document(document):
                 continue
             try:
-                redacted = redact_trajectory(turns.plain(document), known=self._known)
+                redacted = self._redactor.trajectory(turns.plain(document))
                 changed[document["trajectory_id"]] = redacted.document
             except Exception as error:
                 self._on_error("journal", error)

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from onward.capture import provenance
+from onward.capture.enrich import is_unjudged
 from onward.errors import TrainingError
-from onward.reward.judgement import is_unjudged
 
 FILE = "dataset.jsonl"
 

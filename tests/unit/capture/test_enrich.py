@@ -13,9 +13,9 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def test_the_identity_is_the_hash_before_enrichment_with_the_policy(trajectory):
-    plain = enrich.identity(trajectory)
+    plain = enrich.identity(trajectory, POLICY_VERSION)
     assert plain == f"{POLICY_VERSION}:{sha256_hex(canonical_json(trajectory))}"
-    assert enrich.identity(enrich.enrich(trajectory)) != plain
+    assert enrich.identity(enrich.enrich(trajectory), POLICY_VERSION) != plain
 
 
 def test_identities_conflict_only_under_one_policy():

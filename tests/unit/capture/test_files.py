@@ -7,7 +7,7 @@ import pytest
 
 from onward.capture import files
 from onward.capture.files import pieces
-from onward.capture.redaction import Known
+from onward.capture.redaction import Known, Redactor
 from onward.contracts.examples import TRAJECTORY
 from onward.errors import ConfigError, RedactionError
 
@@ -17,7 +17,7 @@ ESCAPED = "\\u0067" + SECRET[1:]
 
 def redacted(data: bytes | str, name: str = "-", kind=None, known: Known | None = None) -> bytes:
     raw = data if isinstance(data, bytes) else data.encode()
-    found = pieces(io.BytesIO(raw), name, kind, known or Known())
+    found = pieces(io.BytesIO(raw), name, kind, Redactor(known or Known()))
     return b"".join(piece.output for piece in found)
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from onward.bus import Message
 from onward.capture import judge as module
-from onward.capture.judge import Fate, Item, conflict, judge
+from onward.capture.judge import Fate, Item, Judge, conflict
 from onward.capture.opt_out import OptOut
-from onward.capture.redaction import POLICY_VERSION, redact_trajectory
+from onward.capture.redaction import POLICY_VERSION, redact_trajectory, redactor
 from onward.contracts import MAX_BYTES, MAX_DEPTH, canonical_json, subjects
 from onward.contracts.examples import TRAJECTORY
 from onward.errors import ContractError, RedactionError
@@ -29,7 +29,7 @@ def document(text: str = "hello") -> dict:
 def judged(body, headers: dict[str, str] | None = None, opt_out: str = "") -> Item:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     message = Message(data, headers or {}, subjects.TRAJECTORY, 1, 1, datetime.now(UTC))
-    return judge(message, NOW, OptOut.parse(opt_out))
+    return Judge(opt_out=OptOut.parse(opt_out)).judge(message, NOW)
 
 
 def test_clean_is_stored_and_stays_on_the_stream():
@@ -63,7 +63,7 @@ def test_any_fault_is_tried_once_more_and_then_holds_the_raw_message(monkeypatch
         calls.append(1)
         raise ZeroDivisionError(f"cannot do {first}")
 
-    monkeypatch.setattr(module, name, fault)
+    monkeypatch.setattr(redactor if name.startswith("redact") else module, name, fault)
     body = document(f"use {SECRET}")
     item = judged(body, {"X-Note": SECRET})
     assert (item.fate, item.reason, item.detail) == (Fate.HOLD, "redaction", "ZeroDivisionError")
@@ -77,13 +77,13 @@ def test_any_fault_is_tried_once_more_and_then_holds_the_raw_message(monkeypatch
 def test_a_fault_that_passes_is_not_held(monkeypatch):
     calls = []
 
-    def once(value):
+    def once(value, **_):
         calls.append(1)
         if len(calls) == 1:
             raise RedactionError("busy")
         return redact_trajectory(value)
 
-    monkeypatch.setattr(module, "redact_trajectory", once)
+    monkeypatch.setattr(redactor, "redact_trajectory", once)
     assert judged(document(f"use {SECRET}")).fate is Fate.STORE
 
 
@@ -125,7 +125,7 @@ def test_limits_beyond_the_contract_give_clean_dead_letters():
     old = document(f"use {SECRET}")
     data = json.dumps(old).encode()
     message = Message(data, {}, subjects.TRAJECTORY, 1, 1, datetime.now(UTC))
-    item = judge(message, NOW + timedelta(days=31))
+    item = Judge().judge(message, NOW + timedelta(days=31))
     assert (item.fate, item.reason) == (Fate.BURY, "expired")
     assert SECRET.encode() not in item.body
 

@@ -66,6 +66,7 @@ async def test_the_facts_are_these_and_say_nothing_of_the_content(tmp_path):
         "trajectory_id": "",
         # printf 'onward quarantine key id\0' and bytes 0 to 31 | sha256sum
         "key_id": "1ea32772",
+        "source": "stream",
     }
 
 

@@ -72,17 +72,19 @@ class Recorder(Forking):
         block_seconds: float | None = None,
         objects: Path | str | None = None,
         known_secrets: Iterable[str] | None = None,
+        optional_kinds: Iterable[str] = (),
         opt_out: str | None = None,
         user_key: str | bytes | None = None,
         clock: Clock | None = None,
     ) -> None:
         """``known_secrets`` vanish wherever they stand; None takes those of the environment (variables
-        named like ``OPENAI_API_KEY``, passwords in URLs). ``opt_out`` are patterns, None those of
+        named like ``OPENAI_API_KEY``, passwords in URLs). ``optional_kinds`` are those that are redacted
+        only when named (``GPS``, ``WALLET`` …). ``opt_out`` are patterns, None those of
         ``RL_CAPTURE_OPT_OUT``. ``user_key`` (or ``ONWARD_USER_KEY``) hashes the ``user`` of a task. Raises
         ConfigError, BusError.
         """
         # Here and not above: building the message models and rules takes longer than all other imports.
-        from onward.capture.recorder.intake import Intake
+        from onward.capture.recorder.intake import Intake, agents_redactor
 
         if on_full not in ("raise", "block"):
             raise ConfigError(f"on_full is {on_full!r}: expected 'raise' or 'block'.")
@@ -95,7 +97,8 @@ class Recorder(Forking):
         self._block_seconds = block_seconds
         self._opt_out = OptOut.parse(os.environ.get(VARIABLE, "") if opt_out is None else opt_out)
         self._user_key = user_key or os.environ.get(USER_KEY)
-        self._intake = Intake(known_secrets, nats_url, nats_token, has_store=self._objects is not None)
+        redactor = agents_redactor(known_secrets, nats_url, nats_token, optional_kinds)
+        self._intake = Intake(redactor, has_store=self._objects is not None)
         self._outbox = Outbox(Path(outbox), max_bytes=max_bytes)
         self._outbox.retry_refused()
         self._lock = threading.Lock()

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from onward.capture import claims, turns
-from onward.capture.redaction import Known, redact_trajectory
+from onward.capture.redaction import Known, Redactor
 from onward.contracts import Trajectory, canonical_json, validate
 from onward.errors import ContractError
 from onward.forks import Gate
@@ -17,22 +17,26 @@ _REDACTING = Gate()
 """RE2 locks its own memory while it works without the interpreter's lock."""
 
 
+def agents_redactor(
+    known_secrets: Iterable[str] | None,
+    nats_url: str | None,
+    nats_token: str | None,
+    optional_kinds: Iterable[str],
+) -> Redactor:
+    """How an agent's recorder redacts. Raises ConfigError for a known secret that is too short, and for an
+    optional kind that there is not."""
+    own = {"NATS_URL": nats_url or "", "NATS_TOKEN": nats_token or ""}
+    if known_secrets is None:
+        known = Known.from_environment({**os.environ, **own})
+    else:
+        token = [nats_token] if nats_token and len(nats_token) >= 6 else []
+        known = Known([*known_secrets, *token])
+    return Redactor(known, tuple(optional_kinds))
+
+
 class Intake:
-    def __init__(
-        self,
-        known_secrets: Iterable[str] | None,
-        nats_url: str | None,
-        nats_token: str | None,
-        *,
-        has_store: bool,
-    ) -> None:
-        """Raises ConfigError for a known secret that is too short."""
-        own = {"NATS_URL": nats_url or "", "NATS_TOKEN": nats_token or ""}
-        if known_secrets is None:
-            self._known = Known.from_environment({**os.environ, **own})
-        else:
-            token = [nats_token] if nats_token and len(nats_token) >= 6 else []
-            self._known = Known([*known_secrets, *token])
+    def __init__(self, redactor: Redactor, *, has_store: bool) -> None:
+        self._redactor = redactor
         self._limit = claims.BODY_BYTES if has_store else claims.DIRECT_BYTES
 
     def prepare(self, document: dict[str, Any]) -> bytes:
@@ -42,7 +46,7 @@ class Intake:
                 "too_many_turns", f"A trajectory takes at most {turns.MAX_TURNS} turns: split the task."
             )
         with _REDACTING:
-            redacted = redact_trajectory(document, known=self._known).document
+            redacted = self._redactor.trajectory(document).document
         if turns.has_long_text(redacted):
             redacted, cut = turns.cut_long(redacted)
             redacted["metadata"]["texts_cut"] = cut

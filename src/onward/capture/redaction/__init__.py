@@ -2,6 +2,7 @@
 
 It fails closed: whatever goes wrong is a RedactionError, and the caller must hold the document back.
 A second run changes nothing. The rules are data; their hash is the policy version.
+``Redactor`` carries how one process redacts: known secrets, optional kinds.
 
 **How a rule is added.** A rule file (``vendors.py`` and ``services.py`` layer 1, ``structure.py`` and
 ``assignments.py`` layer 2, ``personal.py`` layer 3) holds ``RULES``, a tuple of ``rule.Rule``, and may hold
@@ -27,15 +28,18 @@ A second run changes nothing. The rules are data; their hash is the policy versi
 
 from onward.capture.redaction.engine import POLICY_VERSION, Redacted, redact
 from onward.capture.redaction.known import Known
+from onward.capture.redaction.redactor import PLAIN, Redactor
 from onward.capture.redaction.rule import Rule
 from onward.capture.redaction.rules import RULES, table
 from onward.capture.redaction.trajectory import decodes_clean, redact_trajectory
 
 __all__ = [
+    "PLAIN",
     "POLICY_VERSION",
     "RULES",
     "Known",
     "Redacted",
+    "Redactor",
     "Rule",
     "decodes_clean",
     "redact",

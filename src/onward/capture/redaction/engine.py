@@ -36,6 +36,7 @@ class Redacted:
     document: Any
     counts: dict[str, int] = field(default_factory=dict)
     touched: set[Path] = field(default_factory=set)
+    policy_version: str = POLICY_VERSION
     _book: Book | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -49,7 +50,7 @@ class Redacted:
         values in all documents of the tenant. Raises ConfigError for a shorter key.
         """
         report: dict[str, Any] = {
-            "policy_version": POLICY_VERSION,
+            "policy_version": self.policy_version,
             "counts": dict(self.counts),
             "texts": len(self.touched),
         }
@@ -116,7 +117,7 @@ def _redact(
     if not new:
         return Redacted(document)
     copy, paths, places = rebuild(document, texts, new, fixed_keys)
-    return Redacted(copy, work.counts(places), paths, work.book)
+    return Redacted(copy, work.counts(places), paths, _book=work.book)
 
 
 def _found(buffer: bytes, known: Known, also: Sequence[Finder]) -> list[Hit]:

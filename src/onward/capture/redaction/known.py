@@ -7,6 +7,7 @@ memory only and appear in no message, repr or report.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from onward.capture.redaction import placeholders, spread, values
@@ -44,11 +45,11 @@ class Known:
         self._expressions: list[Any] = list(spread.alternations(self._needles))
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> Known:
-        """The values of variables whose name says so (``OPENAI_API_KEY``), and the passwords
+    def from_environment(cls, environ: Mapping[str, str], also: Iterable[str] = ()) -> Known:
+        """``also`` and the values of variables whose name says so (``OPENAI_API_KEY``), and the passwords
         in URLs of any variable. References (``${X}``), dummies (``changeme``), paths and values under six
-        characters are left out."""
-        return cls(dict.fromkeys(_in_environment(environ)))
+        characters are left out. Raises ConfigError for one of ``also`` that is too short."""
+        return cls(dict.fromkeys([*also, *_in_environment(environ)]))
 
     def __bool__(self) -> bool:
         return bool(self._needles)
@@ -70,6 +71,17 @@ class Known:
                 if not placeholders.overlap(kept, *span):
                     hits.append(Hit(*span, KIND, 0, needle.value))
         return hits
+
+
+def read_secrets(path: Path) -> list[str]:
+    """Known secrets, one a line. Raises ConfigError, which repeats nothing of the content."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text: give known secrets one a line.") from None
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _in_environment(environ: Mapping[str, str]) -> Iterator[str]:
