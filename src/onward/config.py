@@ -165,6 +165,9 @@ class TrainingSettings(_Section):
     max_attempts: int = Field(3, ge=1)
     lease_seconds: float = Field(15.0, gt=0)
     return_from: Literal["outcome", "raw_total"] = "outcome"
+    unparsable_penalty: float = Field(0.5, ge=0, le=1)
+    """Taken off the return of a trajectory in which an answer could not be parsed; 0 counts it like any
+    other failure, and then the policy loses its form while it learns the work."""
 
     @field_validator("schedule")
     @classmethod

@@ -189,6 +189,7 @@ def _line(
         "group_key": context.get("group_id"),
         "outcome": float(outcome["completion"]),
         "success": bool(outcome["success"]),
+        "unparsable": bool(outcome.get("unparsable")),
         "raw_total": float(reward["metadata"]["raw_total"]),
         "calls": [
             {

@@ -39,6 +39,7 @@ class JobSpec(BaseModel):
     """Share of the layers, from below, that stay frozen: 0.5 adapts the upper half."""
     normaliser: Literal["token", "sequence", "constant"]
     return_from: str
+    unparsable_penalty: float
     standardise: bool
     kl_coef: float
     seed: int
@@ -95,6 +96,7 @@ def resolve(
         first_lora_layer=recipe.first_lora_layer,
         normaliser=recipe.normaliser,
         return_from=settings.training.return_from,
+        unparsable_penalty=settings.training.unparsable_penalty,
         standardise=recipe.standardise,
         kl_coef=asked.get("kl_coef", recipe.kl_coef),
         seed=asked.get("seed", 0),

@@ -170,6 +170,8 @@ def prepare(
 ) -> tuple[list[Any], list[float], dict[str, Any]]:
     """Token rows, one advantage per row, and a summary of the returns.
 
+    An answer that no program could read costs ``unparsable_penalty`` on top: a release counts it as an
+    error, and a return that calls it one more failure lets the policy drift out of its form.
     Every row of a trajectory carries the trajectory's advantage. REINFORCE takes a running baseline
     per task type, which goes on from ``baseline`` (of the start policy) and is returned in the summary;
     RLOO takes the other attempts of the same group and refuses groups of one.
@@ -177,7 +179,8 @@ def prepare(
     from onward.lm import advantages as estimators
     from onward.lm.tokens import Call, rows_from_calls
 
-    returns = [line["raw_total"] if spec.return_from == "raw_total" else line["outcome"] for line in lines]
+    name = "raw_total" if spec.return_from == "raw_total" else "outcome"
+    returns = [line[name] - spec.unparsable_penalty * line["unparsable"] for line in lines]
     running = estimators.RunningBaseline.from_state(baseline) if baseline else estimators.RunningBaseline()
     if spec.algorithm == "rloo":
         keys = [line["group_key"] for line in lines]
@@ -208,6 +211,7 @@ def prepare(
             "trajectories": len(lines),
             "outcome_mean": _mean([line["outcome"] for line in lines]),
             "raw_total_mean": _mean([line["raw_total"] for line in lines]),
+            "unparsable_share": _mean([line["unparsable"] for line in lines]),
             "success_rate": _mean([line["success"] for line in lines]),
             "baseline": running.state(),
             "sampled_tokens": sum(len(call["token_ids"]) for line in lines for call in line["calls"]),

@@ -39,6 +39,7 @@ def _scored(
     name: str,
     *samplings: dict[str, Any] | None,
     success: bool = True,
+    unparsable: bool = False,
     rewarded: bool = True,
     context: Any = None,
 ) -> Any:
@@ -50,7 +51,7 @@ def _scored(
         "start_timestamp": "2026-03-01T12:00:00Z",
         "task_context": {"task_type": "lookup", "domain": "general", **(context or {})},
     }
-    outcome = {"success": success, "completion": 1.0 if success else 0.25, "unparsable": False}
+    outcome = {"success": success, "completion": 1.0 if success else 0.25, "unparsable": unparsable}
     raw_total = 0.7 if success else 0.2
     reward = {"metadata": {"raw_total": raw_total, "outcome": outcome}} if rewarded else None
     return dataset.Scored(trajectory, reward)
@@ -96,6 +97,12 @@ def test_refusals_are_counted_by_reason_and_never_trained(tmp_path: Path) -> Non
     }
     assert [line["trajectory_id"] for line in dataset.read(frozen.path)] == ["good-1", "good-2"]
     assert frozen.mean_return == pytest.approx((1.0 + 0.25) / 2)
+
+
+def test_the_dataset_says_which_answers_could_not_be_parsed(tmp_path: Path) -> None:
+    bad = _scored("bad", _sampling(), success=False, unparsable=True)
+    frozen = _freeze(tmp_path, [_scored("good", _sampling()), bad])
+    assert [line["unparsable"] for line in dataset.read(frozen.path)] == [False, True]
 
 
 def test_an_unscored_trajectory_is_not_a_zero_and_too_many_fail_the_job(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ def job(tmp_path: Path) -> Path:
         job_id="job-1", epoch=1, algorithm="reinforce", base_model="tiny",
         model_folder=str(tmp_path / "base"), start_digest=None, learning_rate=1e-3, epochs=2,
         batch_rows=2, clip_epsilon=0.2, lora_rank=2,
-        lora_alpha=4.0, first_lora_layer=0.0, normaliser="token", return_from="outcome", standardise=True,
+        lora_alpha=4.0, first_lora_layer=0.0, normaliser="token", return_from="outcome",
+        unparsable_penalty=0.5, standardise=True,
         kl_coef=0.0, seed=0, threads=1,
     )  # fmt: skip
     (folder / "spec.json").write_text(spec.model_dump_json())
@@ -31,7 +32,7 @@ def _lines(folder: Path, outcomes: list[float]) -> None:
     lines = [
         {
             "trajectory_id": f"t{number}", "session_id": "s", "task_type": "a", "group_key": None,
-            "outcome": outcome, "success": outcome == 1.0, "raw_total": outcome,
+            "outcome": outcome, "success": outcome == 1.0, "raw_total": outcome, "unparsable": False,
             "calls": [
                 {
                     "generation_id": f"g{number}", "continues": None, "prompt_ids": [5, 6, 7],
@@ -63,6 +64,19 @@ def test_it_trains_and_writes_a_checkpoint_that_verifies(job: Path, events: list
     # Four rewards of one type, each seen once, then decayed by 0.9: what the next job starts from.
     assert manifest.metrics["baseline"]["sums"]["a"] == pytest.approx(0.9 * 2.0)
     assert manifest.metrics["baseline"]["weights"]["a"] == pytest.approx(0.9 * 4)
+
+
+def test_an_answer_that_cannot_be_parsed_costs_more_than_a_wrong_one(job: Path) -> None:
+    _lines(job, [1.0, 0.0, 0.25])
+    lines = dataset.read(job / dataset.FILE)
+    lines[2]["unparsable"] = True
+    spec = JobSpec.model_validate_json((job / "spec.json").read_bytes())
+    _, advantages, summary = worker.prepare(lines, spec.model_copy(update={"standardise": False}))
+    # Returns 1, 0 and 0.25 - 0.5, each less the mean of the others of its type.
+    expected = [1.0 - (0.0 - 0.25) / 2, 0.0 - (1.0 - 0.25) / 2, -0.25 - (1.0 + 0.0) / 2]
+    assert advantages == pytest.approx(expected)
+    assert summary["outcome_mean"] == pytest.approx(1.25 / 3)
+    assert summary["unparsable_share"] == pytest.approx(1 / 3)
 
 
 def test_equal_returns_are_named_as_the_reason(job: Path, events: list[dict[str, Any]]) -> None:
