@@ -26,6 +26,7 @@ from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
 from onward.errors import ConfigError, MissingExtraError
+from onward.httpbase import local_key
 from onward.httpserver import check_exposure, check_free
 from onward.locks import locked
 from onward.serving import base_models
@@ -91,6 +92,8 @@ async def parts(
         else None
     )
     settings.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not join:
+        local_key(settings.run_dir)  # the collector redacts it from its first message on
     async with AsyncExitStack() as stack:
         if join:
             bus, _ = await stack.enter_async_context(attached(settings))

@@ -486,6 +486,7 @@ async def test_what_the_gateway_cannot_redact_is_held_encrypted_and_a_retry_stor
     assert (held.source, held.reason, held.error) == ("gateway", "redaction", "RuntimeError")
     assert held.trajectory_id == name and held.size > 500
     assert count(ctx, "onward_held_total", reason="redaction") == 1
+    assert count(ctx, "onward_alerts_total", kind="quarantine") == 1
     assert await bodies(ctx) == []
     await assert_nowhere(server, warehouse[1])
     code, output = await onward(ctx, server, "list")

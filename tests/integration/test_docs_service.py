@@ -72,7 +72,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             await asyncio.to_thread(exec, compile(text, "README.md", "exec"), names)
         names["recorder"].close()
         by_key = "key-" + hashlib.sha256(names["KEY"].encode()).hexdigest()[:8]
-        await rewarded(loop, 5)
+        await rewarded(loop, 6)
         rows = await loop.ctx.warehouse.query(
             "SELECT agent_id, success, completion FROM trajectories_v ORDER BY start_ts"
         )
@@ -81,7 +81,8 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             ("my-agent", 1, 1.0),  # a wrapped client
             ("my-agent", 0, 0.0),  # the same within a task of the recorder
             ("my-agent", 0, 0.5),  # plain HTTP
-            ("agent", 1, 1.0),  # README
+            (by_key, 1, 1.0),  # README: nothing but a base URL
+            ("agent", 1, 1.0),  # README: with a recorder
         ]
         payloads = await loop.ctx.warehouse.query("SELECT payload FROM trajectories_v")
         assert all('"signature"' in row["payload"] for row in payloads)

@@ -116,6 +116,7 @@ class Gateway:
             self.app, settings.http.host, settings.http.gateway_port, what="The gateway (http.gateway_port)"
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def _make_recording(self, on_error: Callable[[str, Exception], None]) -> Recording:
         settings = self._ctx.settings
@@ -128,13 +129,28 @@ class Gateway:
             redactor=judge.redactor,
             opt_out=judge.opt_out,
             on_error=on_error,
-            on_held=lambda reason: self._ctx.metrics.held.labels(reason).inc(),
+            on_held=self._held,
         )
+
+    def _held(self, reason: str) -> None:
+        """In the thread that writes: tell of a trajectory that is in the quarantine now."""
+        self._ctx.metrics.held.labels(reason).inc()
+        telling = self._ctx.alerts.raise_(
+            "quarantine",
+            "What the gateway recorded could not be redacted and is held encrypted: "
+            "see 'onward quarantine list'.",
+            reasons=[reason],
+        )
+        if self._loop is None:
+            telling.close()
+        else:
+            asyncio.run_coroutine_threadsafe(telling, self._loop)
 
     # Life.
 
     async def start(self) -> None:
         """Load what is desired, then answer. Raises PortBusyError, ConfigError."""
+        self._loop = asyncio.get_running_loop()
         await self.state.start()
         await self.capture.start()
         await self.server.start()

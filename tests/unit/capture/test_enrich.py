@@ -1,5 +1,6 @@
 """What the collector adds, by hand-worked values."""
 
+import copy
 import math
 from datetime import UTC, datetime
 
@@ -8,6 +9,7 @@ import pytest
 from onward.capture import enrich
 from onward.capture.redaction import POLICY_VERSION
 from onward.contracts import canonical_json, sha256_hex
+from onward.contracts.examples import TRAJECTORY
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -100,3 +102,17 @@ def test_success_and_completion(trajectory, outcome, expected):
         trajectory["metadata"]["outcome"] = outcome
     row = enrich.row(enrich.enrich(trajectory), identity="", stream_seq=1, ingested_at=NOW)
     assert (row["success"], row["completion"]) == expected
+
+
+def test_an_answer_that_nobody_judged_is_no_success():
+    """The rewarder leaves it unscored (``no_outcome``); the column must not count it as solved."""
+    unjudged = copy.deepcopy(TRAJECTORY)
+    unjudged["metadata"].pop("outcome", None)
+    told = {"identity": "p:1", "stream_seq": 1, "ingested_at": datetime(2026, 5, 4, tzinfo=UTC)}
+    derived = enrich.row(enrich.enrich(unjudged), **told)
+    assert (derived["success"], derived["completion"]) == (1, 1.0)  # a recorder's turns say how they went
+    unjudged["metadata"]["capture"] = {"source": "gateway", "closed": "answer"}
+    row = enrich.row(enrich.enrich(unjudged), **told)
+    assert (row["success"], row["completion"]) == (0, 0.0)
+    unjudged["metadata"]["outcome"] = {"status": "completed_successfully"}
+    assert enrich.row(enrich.enrich(unjudged), **told)["success"] == 1

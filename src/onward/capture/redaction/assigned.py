@@ -16,7 +16,8 @@ from onward.capture.redaction.governed import cookie_values
 from onward.capture.redaction.names import KIND, PERSONAL, NameClass, secret_class
 from onward.capture.redaction.rule import Hit, Span
 
-_NAME = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-.")
+_NAME_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-."
+_NAME = frozenset(_NAME_BYTES)
 _NAME_REACH = 64
 _LONGEST_HINT = 64
 _BYTES = re2.Options()
@@ -32,8 +33,8 @@ def assigned(expression: Any, buffer: bytes) -> Iterator[Hit]:
         first, last = match.span()
         if last <= done:
             continue  # within the value before
-        while first > 0 and match.start() - first < _NAME_REACH and buffer[first - 1] in _NAME:
-            first -= 1
+        before = buffer[max(0, first - _NAME_REACH) : first]
+        first -= len(before) - len(before.rstrip(_NAME_BYTES))
         name = _name(buffer[first:last])
         kind = secret_class(name)
         if kind is None or (buffer[last - 1] == 0x3A and buffer[first - 2 : first] == b"//"):
@@ -58,7 +59,9 @@ def flags(expression: Any, buffer: bytes) -> Iterator[Hit]:
         text = buffer[found.start : found.end]
         telling = found.quoted or any(not (0x61 <= c <= 0x7A) for c in text) or len(text) >= 10
         if telling and values.is_secret_value(text, kind, how="env" if not found.quoted else "quoted"):
-            yield Hit(found.start, found.end, KIND[kind], 2)
+            wide = not found.quoted and len(text) == values.WIDEST_BARE
+            end = values.end_of_bare(buffer, found.end, loose=True) if wide else found.end
+            yield Hit(found.start, end, KIND[kind], 2)
 
 
 def cookies(expression: Any, buffer: bytes) -> Iterator[Hit]:
@@ -85,9 +88,7 @@ def _how(buffer: bytes, first: int, last: int, name: str) -> str:
 
 def _name(text: bytes) -> str:
     text = text.lstrip(b"<")
-    end = 0
-    while end < len(text) and (text[end] in _NAME or text[end] == 0x20):
-        end += 1
+    end = len(text) - len(text.lstrip(_NAME_BYTES + b" "))
     return text[:end].decode("latin-1").strip(" .-")
 
 
@@ -97,10 +98,10 @@ def _value(buffer: bytes, at: int, kind: NameClass, how: str) -> Hit | None:
         return None
     start, end = found.start, found.end
     if how == "element":
-        end = buffer.find(b"<", start, start + 1024)
+        end = buffer.find(b"<", start)  # every candidate has one itself: no byte is read twice
         if end < 0 or buffer[end : end + 2] != b"</" or b"\x00" in buffer[start:end]:
             return None
-    if not found.quoted and how == "env":
+    if not found.quoted and how == "env" and buffer.find(b";", start, end + 1) >= 0:
         pair = _NEXT_PAIR.search(buffer, start, end + 48)
         end = min(end, pair.start()) if pair else end
     quoted = found.quoted or how == "element"

@@ -12,7 +12,7 @@ COMMANDS = (
     Rule(
         "CLI_PASSWORD",
         r"(?:curl|wget|http)[^\x00\n|;&]{0,512}?\s(?:-u|--user|--proxy-user|-U)[ =]?[\"']?"
-        r"[^\s:\x00\"'@/]{1,64}:([^\s\x00\"'\\]{3,128})",
+        r"[^\s:\x00\"'@/]{1,64}:([^\s\x00\"'\\]{3,})",
         2,
         take="group",
         checks=("literal",),
@@ -25,7 +25,7 @@ COMMANDS = (
     Rule(
         "CLI_PASSWORD",
         r"(?:mysql|mysqldump|mysqladmin|mariadb)[^\x00\n|;&]{0,256}?"
-        r"\s-p[\"']?([^\s\x00\"'\\-][^\s\x00\"'\\]{2,128})",
+        r"\s-p[\"']?([^\s\x00\"'\\-][^\s\x00\"'\\]{2,})",
         2,
         take="group",
         checks=("literal",),
@@ -34,7 +34,7 @@ COMMANDS = (
     ),
     Rule(
         "CLI_PASSWORD",
-        r"sshpass[ ]{1,3}-p[ ]{0,3}[\"']?([^\s\x00\"'\\]{3,128})",
+        r"sshpass[ ]{1,3}-p[ ]{0,3}[\"']?([^\s\x00\"'\\]{3,})",
         2,
         take="group",
         checks=("literal",),
@@ -45,7 +45,7 @@ COMMANDS = (
         "CLI_PASSWORD",
         r"(?:redis-cli[^\x00\n|;&]{0,256}?\s-a|"
         r"(?:docker|podman|helm)[^\x00\n|;&]{0,64}?login[^\x00\n|;&]{0,256}?\s-p)"
-        r"[ ]{1,3}[\"']?([^\s\x00\"'\\-][^\s\x00\"'\\]{3,128})",
+        r"[ ]{1,3}[\"']?([^\s\x00\"'\\-][^\s\x00\"'\\]{3,})",
         2,
         take="group",
         checks=("literal",),
@@ -58,7 +58,7 @@ COMMANDS = (
     Rule(
         "CLI_PASSWORD",
         r"(?:mongo|mongosh|ldapsearch|smbclient|sqlcmd|psql|ftp)"
-        r"[^\x00\n|;&]{0,256}?\s(?:-a|-p|-w|-P|-pass)[ ]{1,3}[\"']?([^\s\x00\"'\\-][^\s\x00\"'\\]{3,128})",
+        r"[^\x00\n|;&]{0,256}?\s(?:-a|-p|-w|-P|-pass)[ ]{1,3}[\"']?([^\s\x00\"'\\-][^\s\x00\"'\\]{3,})",
         2,
         take="group",
         checks=("literal", "password_like"),
@@ -67,7 +67,7 @@ COMMANDS = (
     ),
     Rule(
         "PASSWORD",
-        r"(?i)(?:identified[ ]+by|password)[ ]+\\?'([^'\s\x00\\]{3,128})\\?'",
+        r"(?i)(?:identified[ ]+by|password)[ ]+\\?'([^'\s\x00\\]{3,})\\?'",
         2,
         take="group",
         checks=("literal",),
@@ -77,7 +77,7 @@ COMMANDS = (
     ),
     Rule(
         "PASSWORD",
-        r"(?i)login[ \t]+[^\s\x00]{1,64}(?:\s|\\n){1,4}password[ \t]+([^\s\x00\"'\\]{3,128})",
+        r"(?i)login[ \t]+[^\s\x00]{1,64}(?:\s|\\n){1,4}password[ \t]+([^\s\x00\"'\\]{3,})",
         2,
         take="group",
         checks=("literal",),
@@ -179,7 +179,7 @@ ASSIGNMENTS = (
     Rule(
         "PASSWORD",
         r"(?i)(?:password|passphrase|passcode|passwort)(?:\s(?:for\s[^\s\x00]{1,40}))?\s"
-        r"(?:is|was|to)[: ]{1,3}[\"'`]?([^\s\x00\"'`<>\\]{4,128})",
+        r"(?:is|was|to)[: ]{1,3}[\"'`]?([^\s\x00\"'`<>\\]{4,})",
         2,
         take="group",
         checks=("literal", "password_like", "trim_prose"),

@@ -15,7 +15,7 @@ from onward.capture.redaction.names import KIND, NameClass, secret_class
 
 _BYTES = re2.Options()
 _BYTES.encoding = re2.Options.Encoding.LATIN1
-_COOKIE: Any = re2.compile(rb"([^\s\x00=;,\"']{1,128})=(\"?)([^\s\x00;,\"]+)", _BYTES)
+_COOKIE: Any = re2.compile(rb"[^\s\x00=;,\"']{1,128}=\"?[^\s\x00;,\"]+", _BYTES)
 _ATTRIBUTES = frozenset((b"path", b"domain", b"expires", b"max-age", b"samesite", b"version", b"priority"))
 _SESSION_WORDS = (b"sess", b"sid", b"auth", b"tok", b"csrf", b"xsrf", b"jwt", b"login", b"remember")
 _MIN_COOKIE = 4
@@ -43,10 +43,20 @@ def governed_spans(value: bytes, name: NameClass) -> list[Part]:
 
 def cookie_values(header: bytes) -> Iterator[Part]:
     """The values of ``a=b; c=d``; names and attributes stay, and so do plain words (``theme=dark``)."""
+    judged: dict[bytes, bool] = {}
     for match in _COOKIE.finditer(header):
-        name, text = match.group(1).lower(), match.group(3)
-        if name in _ATTRIBUTES or values.is_reference(text):
-            continue
-        session = any(word in name for word in _SESSION_WORDS) or secret_class(name.decode("latin-1"))
-        if session or (len(text) >= _MIN_COOKIE and not values.is_word(text)):
-            yield *match.span(3), "COOKIE"
+        first, last = match.span()
+        pair = header[first:last]
+        name, _, text = pair.partition(b"=")
+        if pair not in judged:
+            judged[pair] = _is_session(name.lower(), text.removeprefix(b'"'))
+        if judged[pair]:
+            yield last - len(text.removeprefix(b'"')), last, "COOKIE"
+
+
+def _is_session(name: bytes, text: bytes) -> bool:
+    if name in _ATTRIBUTES or values.is_reference(text):
+        return False
+    if any(word in name for word in _SESSION_WORDS) or secret_class(name.decode("latin-1")):
+        return True
+    return len(text) >= _MIN_COOKIE and not values.is_word(text)

@@ -36,8 +36,10 @@ _TEMPLATE = re2.compile(
 )
 _URL: Any = re2.compile(rb"[a-z][a-z0-9+.-]*://[^\s:/?#@]*:([^\s/]+)@[^\s@]", _BYTES)
 _SPACES = b" \t\r\n"
-_LOOSE = re2.compile(rb"[^ \t\r\n\x00\"'`\\<>|&]*", _BYTES)
-_STRICT = re2.compile(rb"[^ \t\r\n\x00\"'`\\<>|&,;)}\]]*", _BYTES)
+_ENDS_LOOSE = b" \t\r\n\x00\"'`\\<>|&"
+_ENDS_STRICT = _ENDS_LOOSE + b",;)}]"
+_LOOSE, _STRICT = (bytes.maketrans(ends, b"\x00" * len(ends)) for ends in (_ENDS_LOOSE, _ENDS_STRICT))
+"""What ends a bare value, as NUL."""
 _OPENING = re2.compile(rb"[fFrRbBuU]?(\\*)([\"'`])", _BYTES)
 _MAY_OPEN = tuple(bytes([c]) for c in b"fFrRbBuU\\\"'`")
 _MAY_REFER = tuple(bytes([c]) for c in b"${%<[(^\\\xc2")
@@ -47,12 +49,13 @@ _NAME_OF_A_THING = re2.compile(
     rb"[A-Z]{0,5}[0-9]{0,2}(?:[A-Z][a-z]{2,}[0-9]{0,2}){2,}|[A-Z]{2,}(?:_[A-Z]{2,})+", _BYTES
 )
 """``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
-_DIGIT = re2.compile(rb"[0-9]", _BYTES)
-_LETTER = re2.compile(rb"[A-Za-z]", _BYTES)
-_SYMBOL = re2.compile(rb"[!@#$%^&*+=/~?]", _BYTES)
+_DIGITS = b"0123456789"
+_SYMBOLS = b"!@#$%^&*+=/~?"
 _CAPITALS = bytes(range(0x41, 0x5B))
 _WIDEST_QUOTED = 4096
-WIDEST_BARE = 1024
+_FIRST_LOOK = 48
+"""Bytes in which a bare value mostly ends."""
+WIDEST_BARE = 256
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
     value = value.strip(_SPACES)
     if is_reference(value) or is_scheme(value) or _is_path(value):
         return False
-    if kind != "PASSWORD" and _NAME_OF_A_THING.fullmatch(value) and (how == "bare" or value.isupper()):
+    if kind != "PASSWORD" and (how == "bare" or value.isupper()) and _is_name_of_a_thing(value):
         return False
     if kind in PERSONAL:
         return how in ("key", "quoted") and _is_personal(value, kind)
@@ -136,8 +139,7 @@ def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
         start = opened
     elif buffer[at : at + 1] == b"\\":
         return None
-    bare = (_LOOSE if loose else _STRICT).match(buffer, start, start + WIDEST_BARE)
-    end = bare.end() if bare else start
+    end = _end_of_bare(buffer, start, WIDEST_BARE, loose)
     while end > start:
         if buffer[end - 1] in b".,;:)}]!?":
             end -= 1
@@ -150,8 +152,19 @@ def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
 
 def end_of_bare(buffer: bytes, end: int, *, loose: bool) -> int:
     """Where a bare value really ends that was judged by its beginning."""
-    rest = (_LOOSE if loose else _STRICT).match(buffer, end)
-    return rest.end() if rest else end
+    while (later := _end_of_bare(buffer, end, WIDEST_BARE, loose)) == end + WIDEST_BARE:
+        end = later
+    return later
+
+
+def _end_of_bare(buffer: bytes, start: int, widest: int, loose: bool) -> int:
+    """The first byte from ``start`` on that ends a bare value, at most ``widest`` further. Most are short."""
+    table = _LOOSE if loose else _STRICT
+    for width in (_FIRST_LOOK, widest):
+        at = buffer[start : start + width].translate(table).find(b"\x00")
+        if at >= 0:
+            return start + at
+    return min(start + widest, len(buffer))
 
 
 def _closing(buffer: bytes, at: int, limit: int, slashes: int, quote: bytes) -> int | None:
@@ -245,16 +258,20 @@ def _is_random(value: bytes) -> bool:
     return len(value) // 4 < capitals < len(value) * 3 // 4
 
 
+def _is_name_of_a_thing(value: bytes) -> bool:
+    return value.replace(b"_", b"").isalnum() and _NAME_OF_A_THING.fullmatch(value) is not None
+
+
 def _has_digit(value: bytes) -> bool:
-    return _DIGIT.search(value) is not None
+    return len(value.translate(None, _DIGITS)) < len(value)
 
 
 def _has_letter(value: bytes) -> bool:
-    return _LETTER.search(value) is not None
+    return value.lower() != value.upper()
 
 
 def _has_symbol(value: bytes) -> bool:
-    return _SYMBOL.search(value) is not None
+    return len(value.translate(None, _SYMBOLS)) < len(value)
 
 
 _NOT_VALUES = frozenset(word.encode() for word in NOT_VALUES)
