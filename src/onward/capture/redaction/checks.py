@@ -159,7 +159,8 @@ def trim_prose(buffer: bytes, first: int, last: int) -> Span | None:
 
 def literal(buffer: bytes, first: int, last: int) -> Span | None:
     text = buffer[first:last]
-    if values.is_reference(text) or values.is_reference(text.rstrip(b".,;:)}]")) or values.is_scheme(text):
+    bare = text.rstrip(b".,;:)}]")
+    if values.is_reference(text) or (bare != text and values.is_reference(bare)) or values.is_scheme(text):
         return None
     return (first, last)
 
