@@ -186,21 +186,22 @@ async def test_a_claimed_body_that_is_no_trajectory_is_put_aside_with_its_reason
 
 
 async def test_a_claimed_body_that_cannot_be_redacted_is_held_and_comes_back_by_claim(ctx, monkeypatch):
-    from onward.capture import judge, retry
-    from onward.capture.opt_out import OptOut
+    from onward.capture import retry
+    from onward.capture.judge import Judge
+    from onward.capture.redaction import redactor
 
     def broken(*_, **__):
         raise RuntimeError("no")
 
     await claim(ctx, large(1))
-    monkeypatch.setattr(judge, "redact_trajectory", broken)
+    monkeypatch.setattr(redactor, "redact_trajectory", broken)
     await collect(ctx)
     monkeypatch.undo()
     assert await rows(ctx) == [] and await bodies(ctx) == []
     assert await ctx.objects.list("claims") == []
     quarantine = Quarantine(ctx.objects, Keys.of(ctx.settings), ctx.clock)
     (held,) = await quarantine.held()
-    await retry.retry(ctx.bus, quarantine, held.held_id, ctx.clock, OptOut())
+    await retry.retry(ctx.bus, quarantine, held.held_id, ctx.clock, Judge())
     await collect(ctx)
     assert [row["n_turns"] for row in await rows(ctx)] == [40]
     assert len(await ctx.objects.list("claims")) == 1
