@@ -171,6 +171,16 @@ def gae(
     return advantages, torch.where(mask, advantages + values, 0.0)
 
 
+def asymmetric(advantages: Sequence[float], negative_weight: float) -> list[float]:
+    """Negative advantages times ``negative_weight`` (0 to 1), positive ones as they are.
+
+    What is pushed down goes somewhere: with many tokens to choose from, mostly to ones that were never
+    good. Less weight below the baseline keeps a policy in its form. AsymRE (2506.20520) has the same aim
+    with a lower baseline; a weight of 1 is plain REINFORCE.
+    """
+    return [value if value > 0 else value * negative_weight for value in advantages]
+
+
 def whiten(advantages: Tensor, mask: Tensor, eps: float = 1e-8) -> Tensor:
     """Zero mean and unit variance over all trainable tokens; a single one is returned as it is."""
     mask, advantages = mask.bool(), advantages.float()

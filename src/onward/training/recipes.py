@@ -45,6 +45,9 @@ class Recipe:
     clip_epsilon: float = 0.2
     normaliser: Literal["token", "sequence", "constant"] = "token"
     standardise: bool = True
+    negative_weight: float = 0.5
+    """Weight of advantages below the baseline. At 1 the tiny model of the demonstration, five seeds, gave
+    up to 17 % unparsable answers after two jobs and lost its form on questions unlike its tasks."""
     kl_coef: float = 0.0
     lora_rank: int = 16
     lora_alpha: float = 32.0

@@ -41,6 +41,7 @@ class JobSpec(BaseModel):
     return_from: str
     unparsable_penalty: float
     standardise: bool
+    negative_weight: float
     kl_coef: float
     seed: int
     threads: int
@@ -98,6 +99,7 @@ def resolve(
         return_from=settings.training.return_from,
         unparsable_penalty=settings.training.unparsable_penalty,
         standardise=recipe.standardise,
+        negative_weight=recipe.negative_weight,
         kl_coef=asked.get("kl_coef", recipe.kl_coef),
         seed=asked.get("seed", 0),
         threads=settings.model.threads,

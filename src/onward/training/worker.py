@@ -195,6 +195,7 @@ def prepare(
         values = running.advantages(returns, [line["task_type"] for line in lines])
     if spec.standardise:
         values = standardised(values)
+    values = estimators.asymmetric(values, spec.negative_weight)
     rows: list[Any] = []
     per_row: list[float] = []
     for line, value in zip(lines, values, strict=True):

@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.errors import TrainingError
-from onward.lm.advantages import RunningBaseline, gae, grpo, place_reward, returns, rloo, whiten
+from onward.lm.advantages import (
+    RunningBaseline,
+    asymmetric,
+    gae,
+    grpo,
+    place_reward,
+    returns,
+    rloo,
+    whiten,
+)
 
 
 def row(*values: float) -> torch.Tensor:
@@ -181,3 +190,8 @@ def test_whitening_counts_trainable_tokens_only() -> None:
 
 def test_whitening_one_token_is_not_nan() -> None:
     assert whiten(row(2, 7), row(1, 0)).tolist() == [[2, 0]]
+
+
+def test_advantages_below_the_baseline_weigh_less() -> None:
+    assert asymmetric([2.0, -1.0, 0.0], 0.5) == [2.0, -0.5, 0.0]
+    assert asymmetric([2.0, -1.0, 0.0], 1.0) == [2.0, -1.0, 0.0]

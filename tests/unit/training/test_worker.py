@@ -21,7 +21,7 @@ def job(tmp_path: Path) -> Path:
         model_folder=str(tmp_path / "base"), start_digest=None, learning_rate=1e-3, epochs=2,
         batch_rows=2, clip_epsilon=0.2, lora_rank=2,
         lora_alpha=4.0, first_lora_layer=0.0, normaliser="token", return_from="outcome",
-        unparsable_penalty=0.5, standardise=True,
+        unparsable_penalty=0.5, standardise=True, negative_weight=1.0,
         kl_coef=0.0, seed=0, threads=1,
     )  # fmt: skip
     (folder / "spec.json").write_text(spec.model_dump_json())
