@@ -21,7 +21,11 @@ demo: install
 test: install
 	$(BIN)/python -m pytest
 
-test-long: install
+$(VENV)/.bench: $(STAMP)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[all,dev,bench]'
+	touch $@
+
+test-long: $(VENV)/.bench
 	$(BIN)/python -m pytest -m long
 
 lint: install
