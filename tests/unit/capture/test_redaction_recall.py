@@ -20,18 +20,6 @@ from redaction_corpus import personal, stay, structure, vendor
 
 MISSED: frozenset[tuple[str, str]] = frozenset()
 """(kind, context) that are known to leak. Shrink only."""
-FALSELY_CHANGED = frozenset({"prompt before other quotes", "format template"})
-"""Shapes that should stay and do not, in some context. Shrink only."""
-UNLUCKY = frozenset(
-    {
-        "assigned AWS_SECRET_ACCESS_KEY export",
-        "assigned AWS_SECRET_ACCESS_KEY ini",
-        "assigned AWS_SECRET_ACCESS_KEY yaml quoted",
-        "url with a token as user",
-    }
-)
-"""Kinds that leak for rare letters: 5 of 37,140 drawings (a key that reads like a path, a token without a
-digit as the user of a URL). Shrink only."""
 SHARE = {1: 1.0, 2: 1.0, 3: 0.99}
 """Least recall per layer."""
 
@@ -129,12 +117,12 @@ def _changed(make: Callable[[str], Any]) -> set[str]:
 
 @pytest.mark.parametrize("context", corpus.CONTEXTS)
 def test_what_is_no_secret_stays(context: str) -> None:
-    assert _changed(lambda text: [corpus.CONTEXTS[context](text)]) <= FALSELY_CHANGED
+    assert _changed(lambda text: [corpus.CONTEXTS[context](text)]) == set()
 
 
 @pytest.mark.parametrize("placement", corpus.PLACEMENTS)
 def test_what_is_no_secret_stays_wherever_it_stands(placement: str) -> None:
-    assert _changed(corpus.PLACEMENTS[placement]) == FALSELY_CHANGED
+    assert _changed(corpus.PLACEMENTS[placement]) == set()
 
 
 @pytest.mark.parametrize("key", stay.KEYED)
@@ -160,7 +148,7 @@ def test_no_drawing_of_letters_leaks() -> None:
             context = case.contexts[seed % len(case.contexts)]
             if corpus.leaked(case, redact(corpus.document(case, context, "value")).document):
                 leaks.add(case.kind)
-    assert leaks <= UNLUCKY
+    assert leaks == set()
 
 
 @pytest.mark.long

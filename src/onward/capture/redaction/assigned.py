@@ -39,6 +39,8 @@ def assigned(expression: Any, buffer: bytes) -> Iterator[Hit]:
         kind = secret_class(name)
         if kind is None or (buffer[last - 1] == 0x3A and buffer[first - 2 : first] == b"//"):
             continue  # the user of a URL with credentials
+        if values.closes_a_text(buffer, last):
+            continue
         hit = _value(buffer, last, kind, _how(buffer, first, last, name))
         if hit:
             done = hit.end

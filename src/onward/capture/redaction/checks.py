@@ -95,6 +95,12 @@ def mixed(buffer: bytes, first: int, last: int) -> Span | None:
     return (first, last) if telling and b"EXAMPLE" not in text else None
 
 
+def token_user(buffer: bytes, first: int, last: int) -> Span | None:
+    """What stands for the user of a URL is a token: its letters say so, or the word for "no password"."""
+    drawn = values.is_random(buffer[first:last]) or buffer[last : last + 15] == b":x-oauth-basic@"
+    return (first, last) if drawn else mixed(buffer, first, last)
+
+
 def not_example(buffer: bytes, first: int, last: int) -> Span | None:
     return None if buffer[first:last].endswith(b"EXAMPLE") else (first, last)
 
@@ -187,6 +193,7 @@ CHECKS: dict[str, Check] = {
         jwk,
         drawn,
         mixed,
+        token_user,
         not_example,
         jwt_header,
         trim,

@@ -198,7 +198,8 @@ class _Work:
         return sorted(spans)
 
     def _propagate(self, wanted: Iterable[bytes], spans: dict[int, list[_Span]]) -> None:
-        needles = {needle.text: needle for value in wanted for needle in spread.needles(value)}
+        kinds = self._kinds
+        needles = {needle.text: needle for v in wanted for needle in spread.needles(v, kinds[v])}
         if not needles:
             return
         buffer, starts = self.join(range(len(self.keys))) if self._parts else (self._buffer, self.starts)

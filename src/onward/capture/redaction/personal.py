@@ -48,7 +48,7 @@ cyou bond lol fyi how
 TOP_DOMAINS = frozenset((_COUNTRY_DOMAINS + _OTHER_DOMAINS).encode().split())
 """Where mailboxes are: all countries, and the generic domains that are no brands and no words of code."""
 _RESERVED = (b"example.com", b"example.org", b"example.net")
-_ROLES = frozenset((b"git", b"noreply", b"no-reply", b"donotreply", b"do-not-reply"))
+_ROLES = frozenset((b"git", b"noreply", b"no-reply", b"donotreply", b"do-not-reply", b"x-oauth-basic"))
 
 
 def email(buffer: bytes, first: int, last: int) -> Span | None:

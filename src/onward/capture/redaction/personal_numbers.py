@@ -8,7 +8,7 @@ from onward.capture.redaction.surroundings import LEFT, stands_alone
 
 
 def _compact(text: bytes) -> str:
-    return text.translate(None, b" -").decode("latin-1")
+    return text.translate(None, b" .-").decode("latin-1")
 
 
 def card(buffer: bytes, first: int, last: int) -> Span | None:
@@ -27,21 +27,27 @@ def _is_card(buffer: bytes, first: int, last: int) -> bool:
 
 
 def iban(buffer: bytes, first: int, last: int) -> Span | None:
-    """The pattern has each country's length; mod 97 and the surroundings are left to check."""
-    alone = stands_alone(buffer, first, last)
-    return (first, last) if alone and v.iban(_compact(buffer[first:last])) else None
+    """The pattern has each country's length; mod 97 and the surroundings are left to check.
+
+    Grouped in any other way than by four, it must be digits for the most part, so that it is no sentence.
+    """
+    text = buffer[first:last]
+    compact = _compact(text)
+    if not stands_alone(buffer, first, last) or not v.iban(compact.upper()):
+        return None
+    usual = text in (compact.encode(), *(_grouped(compact, *[4] * 9, by=by).encode() for by in " -"))
+    digits = sum(c.isdigit() for c in compact)
+    return (first, last) if (usual and compact.isupper()) or digits * 2 > len(compact) else None
 
 
 def _iban_pattern() -> str:
-    """Each country with its length, compact or grouped by four: no match reaches into what follows."""
+    """Each country with its length, grouped by single signs: no match reaches into what follows."""
     by_length: dict[int, list[str]] = {}
     for country, length in v.IBAN_LENGTH.items():
         by_length.setdefault(length, []).append(country)
     forms = []
     for length, countries in by_length.items():
-        groups, rest = divmod(length - 4, 4)
-        tail = f"[ -]?[A-Z0-9]{{{rest}}}" if rest else ""
-        forms.append(f"(?:{'|'.join(countries)})[0-9]{{2}}(?:[ -]?[A-Z0-9]{{4}}){{{groups}}}{tail}")
+        forms.append(f"(?:{'|'.join(countries)})(?:[ .-]?[0-9]){{2}}(?:[ .-]?[A-Za-z0-9]){{{length - 4}}}")
     return LEFT + "(" + "|".join(forms) + ")"
 
 
@@ -96,6 +102,11 @@ RULES: tuple[Rule, ...] = (
             *whole(_IBAN, _grouped(_IBAN, 4, 4, 4, 4, 4, 2)),
             (_grouped(_IBAN, 4, 4, 4, 4, 4, 2) + " BIC COBA", _grouped(_IBAN, 4, 4, 4, 4, 4, 2)),
         ),
-        negatives=(_IBAN[:-1] + "1", "sha512-" + _IBAN + "x", "XX" + _IBAN[2:]),
+        negatives=(
+            _IBAN[:-1] + "1",
+            "sha512-" + _IBAN + "x",
+            "XX" + _IBAN[2:],
+            _grouped(_IBAN, 4, 9, by="  "),
+        ),
     ),
 )

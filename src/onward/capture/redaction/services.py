@@ -18,7 +18,9 @@ CHAT = (
         negatives=("xoxb-token-goes-here",),
     ),
     token(
-        "SLACK_TOKEN", r"xapp-[0-9]-[A-Za-z0-9-]{10,}", "xapp-" + "1-A0123456789-1234567890-" + body(40, HEX)
+        "SLACK_TOKEN",
+        r"xapp-[0-9]{1,4}-[A-Za-z0-9-]{10,}",
+        "xapp-" + "1-A0123456789-1234567890-" + body(40, HEX),
     ),
     token(
         "SLACK_TOKEN",
@@ -105,8 +107,16 @@ MONEY_AND_MAIL = (
         "shp" + "at_" + body(32, HEX),
         "shp" + "ss_" + body(32, HEX),
     ),
-    token("TWILIO_KEY", r"SK[0-9a-z]{32}", "SK" + body(32, HEX), checks=("start", "end")),
-    token("TWILIO_ACCOUNT", r"AC[0-9a-z]{32}", "AC" + body(32, HEX), checks=("start", "end")),
+    token(
+        "TWILIO_KEY",
+        r"SK(?:[0-9a-z]{32}|[0-9A-Fa-f]{32})",
+        "SK" + body(32, HEX),
+        "SK" + body(32, HEX).upper(),
+        checks=("start", "end"),
+    ),
+    token(
+        "TWILIO_ACCOUNT", r"AC(?:[0-9a-z]{32}|[0-9A-Fa-f]{32})", "AC" + body(32, HEX), checks=("start", "end")
+    ),
     token(
         "SENDGRID_KEY",
         r"SG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}",
@@ -219,19 +229,22 @@ INFRASTRUCTURE = (
     token("README_KEY", r"rdme_[a-z0-9]{70}", "rdme_" + body(70, HEX)),
     token("SHIPPO_TOKEN", r"shippo_(?:live|test)_[0-9a-fA-F]{40}", "shippo_" + "live_" + body(40, HEX)),
     token(
-        "FLUTTERWAVE_KEY", r"FLW(?:PUB|SEC)K_TEST-[0-9a-h]{32}-X", "FLW" + "SECK_TEST-" + body(32, HEX) + "-X"
+        "FLUTTERWAVE_KEY",
+        r"FLW(?:PUB|SEC)K_TEST-(?:[0-9a-h]{32}-X|[0-9a-z]{12}\b)",
+        "FLW" + "SECK_TEST-" + body(32, HEX) + "-X",
+        "FLW" + "SECK_TEST-" + body(12, HEX),
     ),
     token("INTRA42_SECRET", r"s-s4t2(?:ud|af)-[0-9a-f]{64}", "s-s4t2" + "ud-" + body(64, HEX)),
 )
 
 _PREFIXES = (
-    r"AIK_(?:CI|CLIENT)_", r"STS\.", r"apify_api_", r"\$aact_prod_", r"BBDC-", r"bkct_", r"CCIPAT_",
+    r"AIK_(?:CI|CLIENT)_", r"STS\.", r"apify_api_", r"\$aact_prod_", r"BBDC-", r"bk[cp]t_", r"CCIPAT_",
     r"CLOJARS_",
     r"cf[ua]t_", r"v1\.0-[0-9a-f]{24}-", r"csa_", r"CCDB1_", r"configcat-sdk-1/", r"AstraCS:", r"dd[pw]_",
     r"dvc_(?:client|server|mobile)_", r"apk_(?:user_)?", r"cog_", r"SWM(?:TKN|KEY)-1-", r"essu_", r"fio-u-",
     r"AQ\.Ab", r"FlyV1 fm2_", r"[sp]at\.", r"ico-", r"ion_", r"lip_", r"llx-", r"mlsn\.",
-    r"mercury_production_",
-    r"mergify_application_key_", r"napi_[a-z0-9]{40}", r"NRI[IQ]-", r"nyk_", r"API-", r"os_v2_(?:app|org)_",
+    r"mercury_production_", r"napi_[A-Za-z0-9]{24}",
+    r"mergify_application_key_", r"NRI[IQ]-", r"nyk_", r"API-", r"os_v2_(?:app|org)_",
     r"api_live(?:_ca|_us|_eu)?\.", r"sha256~", r"pdl_(?:live|sdbx)_apikey_",
     r"persona_(?:production|sandbox)_",
     r"pcsk_", r"pina_", r"polar_[a-z]{2,4}_", r"ph[xc]_", r"prf_", r"ramp_(?:id|sec)_", r"rzp_(?:live|test)_",
@@ -257,6 +270,7 @@ OTHERS = (
             "ion_drive_of_the_first_spaceship.py",
             "API-reference-of-the-second-Version2",
             "pa-tests/integration/test_the_v2_loader.py",
+            "napi_create_external_arraybuffer_utf8",
             "cog_settings_for_the_bot_v2",
         ),
     ),

@@ -15,6 +15,7 @@ from urllib.parse import quote, quote_plus, unquote_to_bytes
 
 import re2
 
+from onward.capture.redaction.account_places import may_be_word, names_account
 from onward.capture.redaction.checks import may_start
 
 MIN_LENGTH = 6
@@ -32,17 +33,25 @@ _BASE64 = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 
 @dataclass(frozen=True)
 class Needle:
-    """``text`` stands for the secret ``value``; ``encoded`` ones take the whole base64 run with them."""
+    """``text`` stands for the secret ``value``; ``encoded`` ones take the whole base64 run with them,
+    ``account`` ones count only where accounts are named."""
 
     text: bytes
     value: bytes
     whole_word: bool
     encoded: bool = False
+    account: bool = False
 
 
-def needles(value: bytes) -> Iterator[Needle]:
-    """Every form in which ``value`` may stand elsewhere. Nothing for values under 6 bytes."""
+def needles(value: bytes, kind: str = "") -> Iterator[Needle]:
+    """Every form in which ``value`` may stand elsewhere. Nothing for values under 6 bytes.
+
+    A ``USER`` that may be a word (``marshall``) is looked for as it is, as the name of an account.
+    """
     if len(value) < MIN_LENGTH:
+        return
+    if kind == "USER" and may_be_word(value):
+        yield Needle(value, value, whole_word=True, account=True)
         return
     short = len(value) < _FREE_LENGTH
     for form in forms(value):
@@ -89,6 +98,8 @@ def placed(buffer: bytes, start: int, needle: Needle) -> tuple[int, int] | None:
     """What to take for ``needle`` at ``start``; None where it is but a part of a longer word."""
     end = start + len(needle.text)
     if needle.whole_word and not _stands_alone(buffer, start, end):
+        return None
+    if needle.account and not names_account(buffer, start, end):
         return None
     return _whole_run(buffer, start, end) if needle.encoded else (start, end)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onward.capture.redaction.rule import B32, HEX, Rule, body
 
+_LETTERS = "aQkZxWmBvTrLpYcN"
 _PEM_BODY = "\n".join([body(64), body(64, "Zx9Yw8Vu7Ts6Rq5Po4Nm"), body(30)])
 _PUTTY = "PuTTY-User-Key-File-2: ssh-rsa\nPublic-Lines: 1\nAAAA\nPrivate-Lines: 2\n"
 
@@ -113,7 +114,7 @@ HEADERS = (
     Rule(
         "AUTHORIZATION",
         r"(?i)authorization(?:\\*[\"'])?\s{0,4}[:=,]\s{0,4}(?:\\*[\"'])?"
-        r"(?:bearer|basic|token|apikey|api-key|negotiate|ntlm|key)(?:\s|%20|\+){1,4}"
+        r"(?:bearer|basic|token|api-?key|api-?token|ssws|splunk|negotiate|ntlm|key)(?:\s|%20|\+){1,4}"
         r"([A-Za-z0-9._~+/=:|-]{6,})",
         2,
         take="group",
@@ -122,6 +123,7 @@ HEADERS = (
             ("Authorization: Basic " + "dXNlcjpw" + "YXNzdzByZA==", "dXNlcjpw" + "YXNzdzByZA=="),
             ('curl -H "Authorization: Bearer ' + body(24) + '"', body(24)),
             ("Proxy-Authorization: Token " + body(20), body(20)),
+            ("--header='Authorization:    Api-Token " + body(24) + "'", body(24)),
         ),
         negatives=("Authorization: Bearer ${TOKEN}", "authorization: bearer authentication"),
     ),
@@ -193,9 +195,15 @@ URLS = (
         r"(?i)https?://([a-z0-9_-]{20,255})(?::x-oauth-basic)?@[a-z0-9]",
         2,
         take="group",
-        checks=("literal", "mixed"),
-        positives=(("git clone https://" + body(40) + "@github.com/o/r.git", body(40)),),
-        negatives=("https://some-user-name-of-a-person@localhost/",),
+        checks=("literal", "token_user"),
+        positives=(
+            ("git clone https://" + body(40) + "@github.com/o/r.git", body(40)),
+            ("https://" + body(40, _LETTERS) + "@github.com/o/r.git", body(40, _LETTERS)),
+            ("https://" + body(40, _LETTERS) + ":x-oauth-basic@github.com", body(40, _LETTERS)),
+        ),
+        negatives=(
+            "https://some-user-name-of-a-person@localhost/ https://JohnSmithFromAccounting@localhost/",
+        ),
         note="A token in place of the user.",
     ),
     Rule(

@@ -23,25 +23,30 @@ credentials user username env environ dummy default empty missing unset unknown 
 value values x-oauth-basic file os process config settings request headers
 """
 NOT_VALUES = frozenset(_WORDS.split())
-SCHEMES = frozenset(
-    ("bearer", "basic", "token", "digest", "apikey", "negotiate", "ntlm", "aws4-hmac-sha256", "key")
-)
+_SCHEME_WORDS = """
+bearer basic token digest apikey api-key apitoken api-token ssws splunk negotiate ntlm aws4-hmac-sha256 key
+"""
+SCHEMES = frozenset(_SCHEME_WORDS.split())
 MIN_AFTER_SCHEME = 6
 _BYTES = re2.Options()
 _BYTES.encoding = re2.Options.Encoding.LATIN1
-_TEMPLATE = re2.compile(
+_FIELD = (
     rb"\$\{[^}]*\}|\$\([^)]*\)|\$[A-Za-z_][A-Za-z0-9_]*|\{\{.*\}\}|\{[A-Za-z_0-9.\[\]!:]*\}"
-    rb"|%\([^)]*\)[sdr]|%[sdr]|%[A-Za-z_]+%|\xc2\xa7\xc2\xa7[a-z_]+\([^)]*\)|<[^<>]*>|\[[A-Za-z_ ]+\]",
-    _BYTES,
+    rb"|%\([^)]*\)[sdr]|%[sdr]|%[A-Za-z_]+%|\xc2\xa7\xc2\xa7[a-z_]+\([^)]*\)|<[^<>]*>|\[[A-Za-z_ ]+\]"
 )
+_TEMPLATE = re2.compile(rb"(?:%b)(?:[:/@,;|. _-]{1,3}(?:%b))*" % (_FIELD, _FIELD), _BYTES)
+"""``${TOKEN}``, ``{user}:{passwd}``."""
 _URL: Any = re2.compile(rb"[a-z][a-z0-9+.-]*://[^\s:/?#@]*:([^\s/]+)@[^\s@]", _BYTES)
 _SPACES = b" \t\r\n"
 _ENDS_LOOSE = b" \t\r\n\x00\"'`\\<>|&"
 _ENDS_STRICT = _ENDS_LOOSE + b",;)}]"
 _LOOSE, _STRICT = (bytes.maketrans(ends, b"\x00" * len(ends)) for ends in (_ENDS_LOOSE, _ENDS_STRICT))
 """What ends a bare value, as NUL."""
-_OPENING = re2.compile(rb"[fFrRbBuU]?(\\*)([\"'`])", _BYTES)
+_OPENING: Any = re2.compile(rb"[fFrRbBuU]?(\\*)([\"'`])", _BYTES)
 _MAY_OPEN = tuple(bytes([c]) for c in b"fFrRbBuU\\\"'`")
+_MAY_CLOSE = tuple(bytes([c]) for c in b"\\\"'`")
+_BEHIND_A_TEXT: Any = re2.compile(rb"[),;\]}\s\x00]|\\+[nr]|$", _BYTES)
+_LINE_REACH = 200
 _MAY_REFER = tuple(bytes([c]) for c in b"${%<[(^\\\xc2")
 _PATTERN = re2.compile(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]", _BYTES)
 """A regular expression, in code that looks for secrets."""
@@ -114,13 +119,13 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
             return len(value) >= 6 and not _is_prose(value, words=2) and not is_word(value)
         return len(value) >= 8 and not _is_prose(value, words=2) and _is_dense(value)
     if how == "env" and strong:
-        return len(value) >= 4 and not value.isupper()
+        return len(value) >= 4 and not _is_constant(value)
     if strong:
-        telling = _has_digit(value) or _has_symbol(value) or _is_random(value)
+        telling = _has_digit(value) or _has_symbol(value) or is_random(value)
         return len(value) >= 6 and telling and not is_word(value)
     if len(value) < 12 or not _has_letter(value):
         return False
-    return _is_dense(value) if _has_digit(value) else _is_random(value)
+    return _is_dense(value) if _has_digit(value) else is_random(value)
 
 
 def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
@@ -148,6 +153,18 @@ def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
         else:
             break
     return Assigned(start, end, quoted=False) if end > start else None
+
+
+def closes_a_text(buffer: bytes, at: int) -> bool:
+    """Whether the quote at ``at`` ends the text that the name before it is part of: ``input('Password: ')``.
+
+    A quote of this kind is open on its line, and values hardly ever begin with what follows.
+    """
+    quote = _OPENING.match(buffer, at, at + 64) if buffer[at : at + 1] in _MAY_CLOSE else None
+    if quote is None or _BEHIND_A_TEXT.match(buffer, quote.end()) is None:
+        return False
+    line = buffer[max(0, at - _LINE_REACH) : at].rpartition(b"\x00")[2].rpartition(b"\n")[2]
+    return line.count(quote.group()) % 2 == 1
 
 
 def end_of_bare(buffer: bytes, end: int, *, loose: bool) -> int:
@@ -218,14 +235,27 @@ def _is_code(value: bytes) -> bool:
     return False
 
 
+def _is_constant(value: bytes) -> bool:
+    """Capitals that name something: ``YOUR_KEY_2``, ``HMACSHA256``; not ``ABCDEF123456``."""
+    if not value.isupper() or not value.isalnum() or len(value) < 8:
+        return value.isupper()
+    digits = len(value) - len(value.translate(None, _DIGITS))
+    return digits < (1 if len(value) >= 16 else 4)
+
+
 def _is_path(value: bytes) -> bool:
     if value[:1] not in b"/.~" and value[1:3] not in (b":\\", b":/") and b"://" not in value[:12]:
         return False
     if b"://" in value[:12]:
         return b"@" not in value and b"?" not in value
-    if b"+" in value or b"=" in value:
+    if b"+" in value or b"=" in value or _is_drawn(value):
         return False
     return value.count(b"/") + value.count(b"\\") >= 1 and max(map(len, value.split(b"/"))) < 32
+
+
+def _is_drawn(value: bytes) -> bool:
+    """A key in base64 that happens to hold slashes: the folders of a path have fewer capitals."""
+    return len(value) >= 32 and is_random(value.translate(None, _DIGITS + b"/"))
 
 
 def _is_prose(value: bytes, words: int) -> bool:
@@ -250,7 +280,7 @@ def _is_dense(value: bytes) -> bool:
     return value.isdigit() and len(value) >= 12
 
 
-def _is_random(value: bytes) -> bool:
+def is_random(value: bytes) -> bool:
     """Letters in no order of words: ``camelCaseNames`` have few capitals."""
     if len(value) < 16 or not value.isalpha():
         return False

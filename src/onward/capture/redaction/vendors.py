@@ -185,10 +185,12 @@ CODE_HOSTS = (
     token("GITHUB_TOKEN", r"github_pat_[A-Za-z0-9_]{36,}", "github_" + "pat_" + body(22) + "_" + body(59)),
     token(
         "GITLAB_TOKEN",
-        r"gl(?:pat|ptt|dt|rt|rtr|cbt|ft|imt|agent|oas|soat|ffct)-[A-Za-z0-9_-]{20,}(?:\.[0-9a-z]{2}\.[0-9a-z]{7,9})?",
+        r"gl(?:pat|ptt|dt|rt|rtr|cbt|ft|imt|agent|oas|soat|ffct)-[A-Za-z0-9_-]{20,}"
+        r"(?:\.[0-9a-z]{2}\.[0-9a-z]{7,9}|\.[0-9a-z]{9}\b)?",
         "glpat-" + body(20),
         "glrt-" + body(26),
         "glpat-" + body(27) + ".01." + body(9, HEX),
+        "glrt-t1_" + body(27) + "." + body(9, HEX),
         checks=("start", "telling"),
         negatives=("glpat-your-token-goes-here-please",),
     ),

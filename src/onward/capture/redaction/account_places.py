@@ -1,0 +1,43 @@
+"""Where a user name that may be an ordinary word is the name of an account.
+
+``/home/marshall`` names a person, "marshall the troops" does not. A name of small letters alone therefore
+spreads only to places where accounts stand: paths, prompts, addresses, ``user=``, listings, a line alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import re2
+
+_BYTES = re2.Options()
+_BYTES.encoding = re2.Options.Encoding.LATIN1
+_BEFORE: Any = re2.compile(
+    rb"(?:[/\\~@]"
+    rb"|(?i:user|username|login|logname|owner|account|uid|gid|group|su|sudo -u|chown|passwd|for user)"
+    rb"[\"']?\s?[=: ]\s?\\{0,4}[\"']?"
+    rb"|[0-9]\("
+    rb"|[-dlbcps][-rwxsStT]{9}[.+@]?\s+[0-9]+\s(?:\S+\s+)?)$",
+    _BYTES,
+)
+"""``/x``, ``user=x``, ``uid=1000(x)``, ``drwxr-xr-x 2 x x``."""
+_AFTER: Any = re2.compile(rb"@|[/\\][A-Za-z0-9._-]|:[~/A-Za-z0-9]", _BYTES)
+_LINE_BEFORE: Any = re2.compile(rb"(?:[\x00\r\n]|\\[nr])[ \t\"']{0,4}$", _BYTES)
+_LINE_AFTER: Any = re2.compile(rb"[ \t\"']{0,4}(?:$|[\x00\r\n]|\\|[ \t]+(?:[0-9]|pts/|tty))", _BYTES)
+"""``whoami`` prints it alone, ``ps`` and ``who`` before a number or a terminal."""
+_REACH = 48
+
+
+def may_be_word(name: bytes) -> bool:
+    """Small letters alone: nothing says that it is a name and no word."""
+    return name.isalpha() and name.islower()
+
+
+def names_account(buffer: bytes, first: int, last: int) -> bool:
+    """Whether an account can stand at ``first``..``last``. Linear; looks 48 bytes around."""
+    start = max(0, first - _REACH)
+    before = buffer[start:first] if start else b"\x00" + buffer[:first]
+    after = buffer[last : last + _REACH]
+    if _BEFORE.search(before) is not None or _AFTER.match(after) is not None:
+        return True
+    return _LINE_BEFORE.search(before) is not None and _LINE_AFTER.match(after) is not None
