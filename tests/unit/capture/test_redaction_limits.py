@@ -42,10 +42,10 @@ def test_the_quote_that_ends_a_prompt_opens_no_value(code: str) -> None:
 
 @pytest.mark.parametrize(
     "before",
-    ["don't forget, ", "'a': 1, ", "it's ", "", "x = '", 'say "hi", '],
-    ids=["apostrophe", "pair", "its", "nothing", "open quote", "other quotes"],
+    ["don't forget, ", "'a': 1, ", "it's ", "", 'say "hi", '],
+    ids=["apostrophe", "pair", "its", "nothing", "other quotes"],
 )
-@pytest.mark.parametrize("first", ["h", "+", ".", "%", ":"])
+@pytest.mark.parametrize("first", ["h", "+", ".", "%", ":", ")", ";"])
 def test_a_quoted_password_goes_whatever_quotes_stand_before_it(before: str, first: str) -> None:
     secret = first + "unter2-q"
     assert out(f"{before}password: '{secret}'") == f"{before}password: '<PASSWORD:1>'"
@@ -96,6 +96,12 @@ def test_the_scheme_of_an_authorization_stays_and_its_token_goes(scheme: str) ->
     assert redact({"Authorization": f"{scheme} {KEY[:24]}"}).document == {
         "Authorization": f"{scheme} <AUTHORIZATION:1>"
     }
+
+
+@pytest.mark.parametrize("key", ["a1b2c3d4e5f", KEY[:30]])
+def test_a_key_behind_a_scheme_in_another_header_goes(key: str) -> None:
+    assert key not in (after := out(f"curl -H 'X-Api-Key: Bearer {key}'"))
+    assert after.startswith("curl -H 'X-Api-Key: Bearer <") and after.endswith(">'")
 
 
 @pytest.mark.parametrize("value", ["ABCDEF" + "123456", "JBSWY3DPEHPK3" + "PXP", "Q7" * 8])
@@ -149,6 +155,7 @@ def test_a_key_that_begins_like_a_path_goes(prefix: str) -> None:
         "/run/secrets/db_password",
         "/Users/Shared/Library/Keychains/Company2026/Login",
         "/etc/ssl/private/server.key",
+        "/Api/V2/Get/User/Me/And/My/Own/Keys",
         "/var/lib/docker/containers/" + HEX[:24] + "/secrets",
     ],
 )
@@ -200,12 +207,19 @@ def test_a_word_does_not_vanish_because_a_user_is_called_like_it(text: str) -> N
     assert redact(["cd /home/marshall/src", text]).document == ["cd /home/<USER:1>/src", text]
 
 
-@pytest.mark.parametrize("name", ["tberg" + "22", "jane.doe", "Kowalska", "m_kowalska"])
+@pytest.mark.parametrize(
+    "name", ["tberg" + "22", "jane.doe", "Kowalska", "m_kowalska", "mkowalska", "jsmith"]
+)
 def test_a_name_that_is_no_word_goes_from_sentences_too(name: str) -> None:
     assert redact([f"cd /home/{name}/src", f"ask {name} about it"]).document == [
         "cd /home/<USER:1>/src",
         "ask <USER:1> about it",
     ]
+
+
+def test_a_password_that_is_a_user_name_too_goes_everywhere() -> None:
+    document = ["cd /home/marshall/src", {"password": "marshall"}, "say marshall to open"]
+    assert "marshall" not in repr(redact(document).document)
 
 
 RARE = ("assigned AWS_SECRET_ACCESS_KEY", "url with a token as user")

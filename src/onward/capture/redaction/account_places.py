@@ -1,7 +1,8 @@
 """Where a user name that may be an ordinary word is the name of an account.
 
-``/home/marshall`` names a person, "marshall the troops" does not. A name of small letters alone therefore
-spreads only to places where accounts stand: paths, prompts, addresses, ``user=``, listings, a line alone.
+``/home/marshall`` names a person, "marshall the troops" does not. A name that can be read as a word (small
+letters alone, no beginning like ``jsm`` that no word has) therefore spreads only to places where accounts
+stand: paths, prompts, addresses, ``user=``, listings, a line alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _BYTES = re2.Options()
 _BYTES.encoding = re2.Options.Encoding.LATIN1
 _BEFORE: Any = re2.compile(
     rb"(?:[/\\~@]"
-    rb"|(?i:user|username|login|logname|owner|account|uid|gid|group|su|sudo -u|chown|passwd|for user)"
+    rb"|\b(?i:user|username|login|logname|owner|account|uid|gid|group|su|sudo -u|chown|passwd|for user)"
     rb"[\"']?\s?[=: ]\s?\\{0,4}[\"']?"
     rb"|[0-9]\("
     rb"|[-dlbcps][-rwxsStT]{9}[.+@]?\s+[0-9]+\s(?:\S+\s+)?)$",
@@ -26,11 +27,19 @@ _LINE_BEFORE: Any = re2.compile(rb"(?:[\x00\r\n]|\\[nr])[ \t\"']{0,4}$", _BYTES)
 _LINE_AFTER: Any = re2.compile(rb"[ \t\"']{0,4}(?:$|[\x00\r\n]|\\|[ \t]+(?:[0-9]|pts/|tty))", _BYTES)
 """``whoami`` prints it alone, ``ps`` and ``who`` before a number or a terminal."""
 _REACH = 48
+_VOWELS = frozenset(b"aeiouy")
+_ONSETS = frozenset(
+    b"bl br ch cl cr dr dw fl fr gh gl gn gr kh kl kn kr ph pl pn pr ps pt rh sc sh sk sl sm sn sp sq st sv "
+    b"sw th tr ts tw vl vr wh wr zh".split()
+)
+"""Two consonants with which English words begin."""
 
 
 def may_be_word(name: bytes) -> bool:
-    """Small letters alone: nothing says that it is a name and no word."""
-    return name.isalpha() and name.islower()
+    """Small letters alone that a word could begin with: ``marshall``; not ``jsmith``, ``tberg2``, ``Ada``."""
+    if not (name.isalpha() and name.islower()):
+        return False
+    return name[0] in _VOWELS or name[1] in _VOWELS or name[:2] in _ONSETS
 
 
 def names_account(buffer: bytes, first: int, last: int) -> bool:

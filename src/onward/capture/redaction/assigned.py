@@ -110,6 +110,12 @@ def _value(buffer: bytes, at: int, kind: NameClass, how: str) -> Hit | None:
     if kind in PERSONAL and not quoted:
         return None
     text = buffer[start:end]
+    if not quoted and values.is_scheme(text) and buffer[end : end + 1] == b" ":
+        found = values.parse_assigned(buffer, end + 1, loose=False)
+        if found is None or found.quoted:
+            return None
+        start, end, how = found.start, found.end, "bare"
+        text = buffer[start:end]
     if kind == "COOKIE" and b"=" in text:
         return None  # its values are found one by one
     if values.is_secret_value(text, kind, how="quoted" if quoted else how):

@@ -176,30 +176,29 @@ class _Work:
 
     def replace(self, found: dict[int, list[tuple[_Span, str]]], hits: list[Hit]) -> list[int]:
         """Put placeholders for what was found, and for every other place where it stands."""
-        wanted: dict[bytes, None] = {}
+        wanted: dict[bytes, str] = {}
         spans: dict[int, list[_Span]] = {}
         for index, here in found.items():
             for span, kind in here:
                 self._kinds.setdefault(span.value, kind)
                 spans.setdefault(index, []).append(span)
-                wanted[span.value] = None
+                _want(wanted, span.value, kind)
         for hit in hits:
             if hit.value is not None:
                 self._kinds.setdefault(hit.value, hit.kind)
                 if hit.layer:
-                    wanted[hit.value] = None
+                    _want(wanted, hit.value, hit.kind)
                 else:
                     wanted.pop(hit.value, None)  # known ones were looked for in every form already
         if self._fixed:
-            wanted = {v: None for v in wanted if v.decode("utf-8", "replace") not in self._fixed}
+            wanted = {v: k for v, k in wanted.items() if v.decode("utf-8", "replace") not in self._fixed}
         self._propagate(wanted, spans)
         for index in sorted(spans):
             self._parts[index] = self._rewrite(self.text(index), spans[index])
         return sorted(spans)
 
-    def _propagate(self, wanted: Iterable[bytes], spans: dict[int, list[_Span]]) -> None:
-        kinds = self._kinds
-        needles = {needle.text: needle for v in wanted for needle in spread.needles(v, kinds[v])}
+    def _propagate(self, wanted: dict[bytes, str], spans: dict[int, list[_Span]]) -> None:
+        needles = {needle.text: needle for v, kind in wanted.items() for needle in spread.needles(v, kind)}
         if not needles:
             return
         buffer, starts = self.join(range(len(self.keys))) if self._parts else (self._buffer, self.starts)
@@ -242,6 +241,12 @@ class _Work:
 
 def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
+
+
+def _want(wanted: dict[bytes, str], value: bytes, kind: str) -> None:
+    """What is a user's name and a password as well is looked for as a password."""
+    if wanted.get(value, "USER") == "USER":
+        wanted[value] = kind
 
 
 def _settle(hits: list[Hit]) -> list[Hit]:

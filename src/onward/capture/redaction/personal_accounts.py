@@ -24,7 +24,7 @@ ray vllm torch tensorflow pytorch operator code web www http work rust ruby php 
 flask rails odoo frappe steam minecraft site logfiles wwwroot model models kernel linux unix somebody
 someone foo bar baz example template skel lost+found bin lib local src tmp data share opt etc index about
 settings dashboard profile page pages main login logout home news contact help search products feed posts
-static assets img images css js api docs blog shop cart account team tabs screen explore
+static assets img images css js api docs blog shop cart account team tabs screen explore nvidia
 """
 GENERIC = frozenset(_GENERIC_WORDS.encode().split())
 _BEFORE_HOME = frozenset(

@@ -46,7 +46,7 @@ class Needle:
 def needles(value: bytes, kind: str = "") -> Iterator[Needle]:
     """Every form in which ``value`` may stand elsewhere. Nothing for values under 6 bytes.
 
-    A ``USER`` that may be a word (``marshall``) is looked for as it is, as the name of an account.
+    A ``USER`` that may be a word (``marshall``) is looked for only as it is, where an account can stand.
     """
     if len(value) < MIN_LENGTH:
         return

@@ -46,6 +46,7 @@ _OPENING: Any = re2.compile(rb"[fFrRbBuU]?(\\*)([\"'`])", _BYTES)
 _MAY_OPEN = tuple(bytes([c]) for c in b"fFrRbBuU\\\"'`")
 _MAY_CLOSE = tuple(bytes([c]) for c in b"\\\"'`")
 _BEHIND_A_TEXT: Any = re2.compile(rb"[),;\]}\s\x00]|\\+[nr]|$", _BYTES)
+_APOSTROPHE: Any = re2.compile(rb"(?:[A-Za-z]{2}|\bI)'[a-z]", _BYTES)
 _LINE_REACH = 200
 _MAY_REFER = tuple(bytes([c]) for c in b"${%<[(^\\\xc2")
 _PATTERN = re2.compile(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]", _BYTES)
@@ -164,7 +165,10 @@ def closes_a_text(buffer: bytes, at: int) -> bool:
     if quote is None or _BEHIND_A_TEXT.match(buffer, quote.end()) is None:
         return False
     line = buffer[max(0, at - _LINE_REACH) : at].rpartition(b"\x00")[2].rpartition(b"\n")[2]
-    return line.count(quote.group()) % 2 == 1
+    quotes = line.count(quote.group())
+    if quote.group() == b"'":
+        quotes -= len(_APOSTROPHE.findall(line))
+    return quotes % 2 == 1
 
 
 def end_of_bare(buffer: bytes, end: int, *, loose: bool) -> int:
@@ -254,8 +258,9 @@ def _is_path(value: bytes) -> bool:
 
 
 def _is_drawn(value: bytes) -> bool:
-    """A key in base64 that happens to hold slashes: the folders of a path have fewer capitals."""
-    return len(value) >= 32 and is_random(value.translate(None, _DIGITS + b"/"))
+    """A key in base64 that happens to hold slashes: folders of a path are short or have few capitals."""
+    longest = max(map(len, value.split(b"/")))
+    return len(value) >= 32 and longest >= 12 and is_random(value.translate(None, _DIGITS + b"/"))
 
 
 def _is_prose(value: bytes, words: int) -> bool:
