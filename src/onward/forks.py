@@ -1,7 +1,8 @@
 """Objects that must know of a fork: locks, threads and open databases do not survive one.
 
 ``follow(thing)`` and its hooks are called around every ``os.fork`` of this process, for as long as it lives.
-A hook must not raise and must not wait for a thread that could itself be forking.
+Threads fork one after the other. A hook must not raise and must not wait for a thread that could itself be
+forking.
 """
 
 from __future__ import annotations
@@ -63,14 +64,18 @@ class Gate(Forking):
 
 
 def follow(thing: Forking) -> None:
-    _followed.add(thing)
+    with _one_at_a_time:
+        _followed.add(thing)
 
 
 _followed: weakref.WeakSet[Forking] = weakref.WeakSet()
 _told: list[Forking] = []
+_one_at_a_time = threading.RLock()
+"""Held from ``_before`` until the fork is done: what one thread told, another must not tell or clear."""
 
 
 def _before() -> None:
+    _one_at_a_time.acquire()
     _told[:] = sorted(_followed, key=id)  # one order everywhere: hooks take locks
     for thing in _told:
         thing.before_fork()
@@ -80,12 +85,15 @@ def _in_parent() -> None:
     for thing in _told:
         thing.after_fork()
     _told.clear()
+    _one_at_a_time.release()
 
 
 def _in_child() -> None:
+    global _one_at_a_time
     for thing in _told:
         thing.after_fork_in_child()
     _told.clear()
+    _one_at_a_time = threading.RLock()
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
