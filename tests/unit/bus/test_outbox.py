@@ -147,15 +147,31 @@ async def test_many_threads_put_while_it_drains_and_all_arrive_once(tmp_path):
         assert [i for i in bus.ids if i.startswith(f"{n}-")] == [f"{n}-{i}" for i in range(25)]
 
 
+class CountingClock(SystemClock):
+    """Says how often it was asked to wait."""
+
+    def __init__(self) -> None:
+        self.waits = asyncio.Semaphore(0)
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.release()
+        await super().sleep(seconds)
+
+
 async def test_one_drainer_at_a_time(tmp_path):
-    outbox = Outbox(tmp_path / "o.db")
-    first = asyncio.create_task(outbox.drain(RecordingBus()))
-    await asyncio.sleep(0.05)
-    second = asyncio.create_task(Outbox(tmp_path / "o.db").drain(RecordingBus(), once=True))
-    await asyncio.sleep(0.3)
-    assert not second.done()
-    first.cancel()
-    assert await asyncio.wait_for(second, 5) == 0
+    outbox, bus, late = Outbox(tmp_path / "o.db"), RecordingBus(), RecordingBus()
+    bus.clock, late.clock = CountingClock(), CountingClock()
+    outbox.put("s", b"x", "before")
+    first = asyncio.create_task(outbox.drain(bus))
+    async with asyncio.timeout(30):
+        await bus.clock.waits.acquire()  # it has sent what there was, and has its turn
+        second = asyncio.create_task(Outbox(tmp_path / "o.db").drain(late, once=True))
+        for _ in range(3):
+            await late.clock.waits.acquire()
+        assert bus.ids == ["before"] and not second.done()
+        first.cancel()
+        assert await second == 0
+    await asyncio.gather(first, return_exceptions=True)
 
 
 def test_a_file_that_is_no_outbox_gives_one_sentence(tmp_path):

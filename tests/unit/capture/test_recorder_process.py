@@ -133,16 +133,66 @@ def test_a_full_outbox_blocks_no_longer_than_told_and_then_raises(tmp_path):
         assert (recorder.stats().recorded, recorder.stats().failed) == (1, 1)
 
 
-def test_a_blocked_agent_goes_on_when_there_is_room(tmp_path):
+def test_a_blocked_agent_goes_on_when_there_is_room(tmp_path, monkeypatch):
     with Recorder(tmp_path / "o.db", max_bytes=3000, on_full="block", known_secrets=[]) as recorder:
         record(recorder, "first", 1500)
+        refusals, put = threading.Semaphore(0), recorder._outbox.put
+
+        def watched(*args, **given) -> None:
+            try:
+                put(*args, **given)
+            except OutboxFullError:
+                refusals.release()
+                raise
+
+        monkeypatch.setattr(recorder._outbox, "put", watched)
         thread = threading.Thread(target=record, args=(recorder, "second", 1500))
         thread.start()
-        thread.join(0.3)
+        for _ in range(2):  # it tries, waits, and tries again
+            assert refusals.acquire(timeout=30)
         assert thread.is_alive()
         recorder._outbox.remove([message.seq for message in recorder._outbox.next_batch()])
-        thread.join(10)
+        thread.join(30)
         assert not thread.is_alive() and recorder.stats().recorded == 2
+
+
+def test_a_task_that_met_a_full_outbox_is_recorded_when_it_is_finished_again(tmp_path):
+    with Recorder(tmp_path / "o.db", max_bytes=3000, known_secrets=[]) as recorder:
+        record(recorder, "first", 1500)
+        task = recorder.task("x", session_id="second")
+        task.turn(observation="o" * 1500, action="a")
+        for _ in range(2):
+            with pytest.raises(OutboxFullError, match="give it again later"):
+                task.finish()
+        recorder._outbox.remove([message.seq for message in recorder._outbox.next_batch()])
+        for _ in range(2):
+            task.finish()
+        assert recorder.stats().recorded == 1 + 1
+        assert [t.session_id for t in stored(tmp_path / "o.db")] == ["second"]
+
+
+def test_a_task_that_is_given_up_after_a_full_outbox_is_not_recorded_later(tmp_path):
+    with Recorder(tmp_path / "o.db", max_bytes=100, known_secrets=[]) as recorder:
+        task = recorder.task("x")
+        task.turn(observation="o", action="a")
+        with pytest.raises(OutboxFullError):
+            task.finish()
+        task.discard()
+        task.finish()
+
+
+def test_a_recorder_that_cannot_be_closed_does_not_keep_the_others_open_at_the_end(tmp_path):
+    code = (
+        "import sys; from onward import Recorder; from onward.capture.chats import Chats\n"
+        "made = [Recorder(f'{sys.argv[1]}/{n}.db', known_secrets=[]) for n in range(4)]\n"
+        "chats = [Chats(r, source='test') for r in made]\n"
+        "for c in chats: c.begin([{'role': 'user', 'content': 'q'}], None, 'open')\n"
+        "def broken(*_, **__): raise OSError('mine')\n"
+        "made[0]._flush = made[2]._flush = broken\n"
+    )
+    done = run(code, str(tmp_path))
+    assert [len(stored(tmp_path / f"{n}.db")) for n in range(4)] == [1, 1, 1, 1]
+    assert "Traceback" not in done.stderr and done.stderr.count("could not be closed") == 2, done.stderr
 
 
 def test_a_full_outbox_is_one_alert_until_there_is_room_again(tmp_path, caplog):

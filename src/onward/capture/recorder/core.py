@@ -298,7 +298,10 @@ _of_parents: list[object] = []
 
 def _close_all() -> None:
     for recorder in list(_living):
-        recorder.close(timeout=EXIT_SECONDS)
+        try:
+            recorder.close(timeout=EXIT_SECONDS)
+        except Exception as error:  # the others are closed all the same
+            _log.error("a recorder could not be closed", reason=_reason(error))
 
 
 atexit.register(_close_all)

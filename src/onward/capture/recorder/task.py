@@ -71,6 +71,8 @@ class Task:
         self._start = self._clock.now()
         self._turn_began = self._start
         self._done = False
+        self._document: dict[str, Any] | None = None
+        """What is finished and not recorded yet."""
         self._when_done: list[Callable[[], object]] = []
         self._outer: Token[Task | None] | None = None
 
@@ -174,22 +176,31 @@ class Task:
     def discard(self) -> None:
         """Record nothing of this task."""
         with self._lock:
-            self._done = True
+            self._done, self._document = True, None
 
     def when_done(self, step: Callable[[], object]) -> None:
         """Call ``step`` when the task is recorded or left."""
         self._when_done.append(step)
 
     def finish(self) -> None:
-        """Record the task as it is; what ``with`` does at its end. A second call does nothing.
+        """Record the task as it is; what ``with`` does at its end. Once recorded, a further call does nothing.
 
-        Raises OnwardError when it could not be recorded (``Recorder.accept``).
+        Raises OnwardError when it could not be recorded (``Recorder.accept``): it is kept as it was then, for
+        another call.
         """
-        document = self._close()
-        for step in self._when_done:
-            step()
-        if document is not None:
+        self._close()
+        while self._when_done:
+            self._when_done.pop(0)()
+        with self._lock:
+            document, self._document = self._document, None
+        if document is None:
+            return
+        try:
             self._recorder.accept(document)
+        except BaseException:
+            with self._lock:
+                self._document = document
+            raise
 
     def __enter__(self) -> Self:
         self._outer = _current.set(self)
@@ -233,19 +244,20 @@ class Task:
     def _action(self, value: Any) -> dict[str, Any]:
         return turns.action(self.from_completion(value) if turns.is_completion(value) else value)
 
-    def _close(self) -> dict[str, Any] | None:
-        """The finished document, once; None when there is nothing to record."""
+    def _close(self) -> None:
+        """Make the document, once and where there is something to record."""
         session_id = self.session_id
         with self._lock:
-            kept = [_settled(turn) for turn in self._turns if "action" in turn]
-            if self._done or not kept:
-                self._done = True
-                return None
+            if self._done:
+                return
             self._done = True
+            kept = [_settled(turn) for turn in self._turns if "action" in turn]
+            if not kept:
+                return
             metadata = {"model": "unknown", **self._metadata}
             if self._tokens:
                 metadata.setdefault("total_tokens", self._tokens)
-            document = {
+            self._document = {
                 "trajectory_id": self.trajectory_id,
                 "session_id": session_id,
                 "agent_id": self._agent_id,
@@ -255,9 +267,8 @@ class Task:
                 "task_context": self._context,
                 "metadata": metadata,
             }
-        if self._recorder.subordinate_profile is not None:
-            document["subordinate_profile"] = self._recorder.subordinate_profile
-        return document
+            if self._recorder.subordinate_profile is not None:
+                self._document["subordinate_profile"] = self._recorder.subordinate_profile
 
 
 _current: ContextVar[Task | None] = ContextVar("onward_task", default=None)
