@@ -1,7 +1,8 @@
 """Draining an outbox: publish in order, remove after the PubAck, wait for more.
 
 Know before changing: a message is removed only after its PubAck, and a batch is removed as one; a death in
-between publishes it again under the same id. One that waits for the object store lets others pass.
+between publishes it again under the same id. One that waits for the object store lets others pass. The file
+is used in threads only: it may wait for the disk, and the loop may have answers to give.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from onward.errors import ObjectError
+from onward.errors import ObjectError, OnwardError
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
 
@@ -22,6 +23,8 @@ log = logs.get("outbox")
 
 HELD_SECONDS = 5.0
 """How long a message whose body cannot be stored elsewhere waits before the next try."""
+FORGET_SECONDS = 6 * 3600.0
+"""How often old receipts are looked for."""
 _LOOK_SECONDS = 0.25
 """Other processes may put into the same file: look for their messages this often."""
 
@@ -31,7 +34,7 @@ async def drain(outbox: Outbox, bus: Bus, *, once: bool, send: Send | None) -> i
     more = asyncio.Event()
     loop = asyncio.get_running_loop()
     lock = outbox.open_turn()
-    published, held = 0, dict[int, float]()
+    published, held, forget_at = 0, dict[int, float](), bus.clock.monotonic()
 
     def wake() -> None:
         with suppress(RuntimeError):  # the loop has just ended
@@ -46,8 +49,9 @@ async def drain(outbox: Outbox, bus: Bus, *, once: bool, send: Send | None) -> i
         while not outbox.take_turn(lock):
             await bus.clock.sleep(0.2)
         outbox.wake_with(wake)
-        outbox.forget_old_receipts()
         while True:
+            if bus.clock.monotonic() >= forget_at and not await _forget(outbox):
+                forget_at = bus.clock.monotonic() + FORGET_SECONDS
             held = {seq: until for seq, until in held.items() if until > bus.clock.monotonic()}
             batch = await asyncio.to_thread(outbox.next_batch, held)
             if batch:
@@ -55,11 +59,21 @@ async def drain(outbox: Outbox, bus: Bus, *, once: bool, send: Send | None) -> i
             elif once and not held:
                 return published
             else:
-                outbox.give_room_back()
+                with suppress(OnwardError):  # it can wait
+                    await asyncio.to_thread(outbox.give_room_back)
                 await _wait(bus, more)
     finally:
         outbox.wake_with(None)
         outbox.end_turn(lock)
+
+
+async def _forget(outbox: Outbox) -> bool:
+    """Forget some old receipts; whether there are more."""
+    try:
+        return await asyncio.to_thread(outbox.forget_old_receipts) > 0
+    except OnwardError as error:
+        log.warning("old receipts stay", reason=str(error))
+        return False
 
 
 async def _send(outbox: Outbox, bus: Bus, batch: list[Waiting], send: Send, held: dict[int, float]) -> int:
@@ -73,7 +87,7 @@ async def _send(outbox: Outbox, bus: Bus, batch: list[Waiting], send: Send, held
                 await send(message)
             except PublishRejectedError as error:
                 log.error("a message was refused and stays in the outbox", reason=str(error))
-                outbox.mark(message.seq, str(error))
+                await asyncio.to_thread(outbox.mark, message.seq, str(error))
                 continue
             except ObjectError as error:
                 log.warning("a message waits for the object store", reason=str(error))
@@ -81,9 +95,22 @@ async def _send(outbox: Outbox, bus: Bus, batch: list[Waiting], send: Send, held
                 continue
             crashpoint("outbox.acked")
             done.append(message.seq)
-    finally:
-        outbox.remove(done)
+    except BaseException:
+        with suppress(OnwardError):  # what is not removed is published again, under its id
+            await asyncio.to_thread(outbox.remove, done)
+        raise
+    await _remove(outbox, bus, done)
     return len(done)
+
+
+async def _remove(outbox: Outbox, bus: Bus, done: list[int]) -> None:
+    """Remove what was published, as soon as the file lets it: until then it would only be published again."""
+    while True:
+        try:
+            return await asyncio.to_thread(outbox.remove, done)
+        except OnwardError as error:
+            log.warning("what was published cannot be removed from the outbox", reason=str(error))
+            await bus.clock.sleep(HELD_SECONDS)
 
 
 async def _wait(bus: Bus, more: asyncio.Event) -> None:

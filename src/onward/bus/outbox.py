@@ -3,6 +3,7 @@
 Know before changing: ``put`` returns after an fsync (WAL, synchronous=FULL); a message leaves only after
 the server's PubAck. Removal is not fsynced: after a power cut a message may be published twice, which
 ids sort out, and never zero times. SQLite must not be carried over a fork, so it is closed before one.
+Every method raises OutboxFullError for a full disk and BusError for whatever else the file does.
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ import hashlib
 import json
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onward.errors import BusError, ConflictError, OutboxFullError
+from onward.bus.outbox_file import OutboxFile, is_full_disk
+from onward.errors import ConflictError, OutboxFullError
 from onward.forks import Forking, follow
 from onward.telemetry.crashpoints import crashpoint
 
@@ -34,35 +34,8 @@ BATCH_BYTES = 4 << 20
 """What a drainer holds in memory at a time; one larger message makes a batch of its own."""
 RECEIPT_SECONDS = 30 * 86_400.0
 """Receipts are kept this long after the PubAck: as long as the streams keep the message."""
-_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
-"""What SQLite says when a disk or quota is full, or a file may not grow."""
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS receipts (
-  seq INTEGER PRIMARY KEY AUTOINCREMENT,
-  msg_id TEXT NOT NULL UNIQUE,
-  sha256 BLOB NOT NULL,
-  accepted_at REAL NOT NULL,
-  acked_at REAL
-);
-CREATE TABLE IF NOT EXISTS queue (
-  seq INTEGER PRIMARY KEY REFERENCES receipts(seq),
-  subject TEXT NOT NULL,
-  headers TEXT NOT NULL,
-  body BLOB NOT NULL,
-  error TEXT
-);
-CREATE INDEX IF NOT EXISTS waiting ON queue(seq) WHERE error IS NULL;
-CREATE INDEX IF NOT EXISTS refused ON queue(seq) WHERE error IS NOT NULL;
-CREATE TABLE IF NOT EXISTS size (one INTEGER PRIMARY KEY CHECK (one = 1), bytes INTEGER NOT NULL);
-INSERT OR IGNORE INTO size VALUES (1, 0);
-CREATE TRIGGER IF NOT EXISTS grow AFTER INSERT ON queue BEGIN
-  UPDATE size SET bytes = bytes + length(NEW.body) + 200;
-END;
-CREATE TRIGGER IF NOT EXISTS shrink AFTER DELETE ON queue BEGIN
-  UPDATE size SET bytes = bytes - length(OLD.body) - 200;
-END;
-"""
+RECEIPTS_AT_A_TIME = 1000
+"""Old receipts that are forgotten in one go: whoever records waits no longer than that."""
 
 
 @dataclass(frozen=True)
@@ -107,59 +80,18 @@ class Outbox(Forking):
         no outbox or cannot be made."""
         self.path = Path(path)
         self.max_bytes = max_bytes
-        self._lock = threading.RLock()
-        self._remover_lock = threading.RLock()
-        self._connections: dict[str, sqlite3.Connection] = {}
-        self._closed = False
+        self._file = OutboxFile(self.path)
         self._wake: Callable[[], None] | None = None
         self._turns: set[int] = set()
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-        except OSError as error:
-            raise BusError(
-                f"The outbox {self.path} cannot be made ({error.strerror}): give a path that can be written."
-            ) from None
-        _ = self._writer, self._remover
-        descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
         follow(self)
 
     @property
     def _writer(self) -> sqlite3.Connection:
-        return self._connection("FULL")
+        return self._file.writer
 
     @property
     def _remover(self) -> sqlite3.Connection:
-        return self._connection("NORMAL")
-
-    def _connection(self, synchronous: str) -> sqlite3.Connection:
-        known = self._connections.get(synchronous)
-        if known is not None:
-            return known
-        if self._closed:
-            raise BusError(f"The outbox {self.path} is closed: open it again.")
-        try:
-            connection = sqlite3.connect(
-                self.path, timeout=30.0, isolation_level=None, check_same_thread=False
-            )
-            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # new files only: room goes back to the disk
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute(f"PRAGMA synchronous={synchronous}")
-            # Seldom, and by the drainer; by a put only where nobody drains: it keeps the disk busy for 10 ms.
-            connection.execute(f"PRAGMA wal_autocheckpoint={16000 if synchronous == 'FULL' else 4000}")
-            connection.executescript(_SCHEMA)
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode in _DISK:
-                raise self._disk_full() from None
-            raise BusError(
-                f"{self.path} is not a usable outbox ({error}): move it away and restart."
-            ) from None
-        self._connections[synchronous] = connection
-        return connection
+        return self._file.remover
 
     def put(self, subject: str, data: bytes, msg_id: str, headers: Mapping[str, str] | None = None) -> None:
         """Accept one message; durable on return. The same id with the same body is accepted once.
@@ -171,30 +103,24 @@ class Outbox(Forking):
         """
         digest = hashlib.sha256(subject.encode() + b"\0" + data).digest()
         encoded = json.dumps(dict(headers or {}))
-        with self._lock:
-            try:
-                self._insert(subject, data, msg_id, digest, encoded)
-            except sqlite3.OperationalError as error:
-                self._rollback()
-                if error.sqlite_errorcode in _DISK:
-                    raise self._disk_full() from None
-                raise BusError(f"The outbox {self.path} cannot be written ({error}).") from None
-            except BaseException:
-                self._rollback()
-                raise
+        with self._file.writing() as writer:
+            self._insert(writer, subject, data, msg_id, digest, encoded)
         crashpoint("outbox.committed")
         if self._wake is not None:
             self._wake()
 
-    def _disk_full(self) -> OutboxFullError:
-        return OutboxFullError(f"The disk under {self.path} is full: make room; nothing was dropped.")
-
-    def _insert(self, subject: str, data: bytes, msg_id: str, digest: bytes, headers: str) -> None:
-        writer = self._writer
+    def _insert(
+        self,
+        writer: sqlite3.Connection,
+        subject: str,
+        data: bytes,
+        msg_id: str,
+        digest: bytes,
+        headers: str,
+    ) -> None:
         writer.execute("BEGIN IMMEDIATE")
         row = writer.execute("SELECT sha256 FROM receipts WHERE msg_id = ?", (msg_id,)).fetchone()
         if row is not None:
-            writer.execute("ROLLBACK")
             if row[0] != digest:
                 raise ConflictError(f"Message id {msg_id!r} was used for another body: give each its own id.")
             return
@@ -214,26 +140,20 @@ class Outbox(Forking):
         )
         writer.execute("COMMIT")
 
-    def _rollback(self) -> None:
-        writer = self._connections.get("FULL")
-        if writer is not None and writer.in_transaction:
-            with suppress(sqlite3.Error):
-                writer.execute("ROLLBACK")
-
     def pending(self) -> int:
         """Messages that wait for a PubAck; refused ones are not counted."""
-        with self._lock:
-            return self._writer.execute("SELECT count(*) FROM queue WHERE error IS NULL").fetchone()[0]
+        with self._file.writing() as file:
+            return file.execute("SELECT count(*) FROM queue WHERE error IS NULL").fetchone()[0]
 
     def waiting_bytes(self) -> int:
         """What counts against ``max_bytes`` now."""
-        with self._lock:
-            return self._writer.execute("SELECT bytes FROM size").fetchone()[0]
+        with self._file.writing() as file:
+            return file.execute("SELECT bytes FROM size").fetchone()[0]
 
     def refused(self) -> list[Refused]:
         """Messages that the server will never take (too large …), kept with the reason."""
-        with self._lock:
-            rows = self._writer.execute(
+        with self._file.writing() as file:
+            rows = file.execute(
                 "SELECT msg_id, subject, length(body), error FROM queue JOIN receipts USING (seq) "
                 "WHERE error IS NOT NULL ORDER BY seq"
             ).fetchall()
@@ -241,15 +161,15 @@ class Outbox(Forking):
 
     def retry_refused(self) -> int:
         """Let refused messages wait again, for what refused them may have been set right. How many."""
-        with self._lock:
-            return self._writer.execute("UPDATE queue SET error = NULL WHERE error IS NOT NULL").rowcount
+        with self._file.writing() as file:
+            return file.execute("UPDATE queue SET error = NULL WHERE error IS NOT NULL").rowcount
 
     def receipts(self) -> Iterator[Receipt]:
         """What was accepted, in order: all that waits, and the last 30 days of what was acknowledged."""
         last = 0
         while True:
-            with self._lock:
-                rows = self._writer.execute(
+            with self._file.writing() as file:
+                rows = file.execute(
                     "SELECT seq, msg_id, accepted_at, acked_at FROM receipts "
                     "WHERE seq > ? ORDER BY seq LIMIT 1000",
                     (last,),
@@ -297,8 +217,8 @@ class Outbox(Forking):
         """The oldest that wait, but for ``skip``: at most 64, and 4 MiB unless one alone is larger."""
         batch: list[Waiting] = []
         size = 0
-        with self._remover_lock:
-            cursor = self._remover.execute(
+        with self._file.removing() as file:
+            cursor = file.execute(
                 "SELECT seq, msg_id, subject, headers, length(body) FROM queue JOIN receipts USING (seq) "
                 "WHERE error IS NULL ORDER BY seq LIMIT ?",
                 (BATCH_MESSAGES + len(skip),),
@@ -309,79 +229,68 @@ class Outbox(Forking):
                 size += length
                 if batch and (size > BATCH_BYTES or len(batch) == BATCH_MESSAGES):
                     break
-                (body,) = self._remover.execute("SELECT body FROM queue WHERE seq = ?", (seq,)).fetchone()
+                (body,) = file.execute("SELECT body FROM queue WHERE seq = ?", (seq,)).fetchone()
                 batch.append(Waiting(seq, msg_id, subject, json.loads(headers), body))
         return batch
 
     def remove(self, sequences: list[int]) -> None:
-        """Take acknowledged messages out; their receipts get the time."""
+        """Take acknowledged messages out; their receipts get the time. All or nothing."""
         if not sequences:
             return
-        with self._remover_lock:
+        with self._file.removing() as file:
             try:
-                self._delete(sequences)
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode not in _DISK:
+                _delete(file, sequences)
+            except sqlite3.Error as error:
+                if not is_full_disk(error):
                     raise
                 # On a full disk even a removal needs room in the log: make some out of what is done.
-                self._remover.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                self._delete(sequences)
+                if file.in_transaction:
+                    file.execute("ROLLBACK")
+                file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                _delete(file, sequences)
             crashpoint("outbox.removed")
-
-    def _delete(self, sequences: list[int]) -> None:
-        now = time.time()
-        try:
-            self._remover.execute("BEGIN IMMEDIATE")
-            self._remover.executemany(
-                "UPDATE receipts SET acked_at = ? WHERE seq = ?", [(now, seq) for seq in sequences]
-            )
-            self._remover.executemany("DELETE FROM queue WHERE seq = ?", [(seq,) for seq in sequences])
-            self._remover.execute("COMMIT")
-        except BaseException:
-            if self._remover.in_transaction:
-                with suppress(sqlite3.Error):
-                    self._remover.execute("ROLLBACK")
-            raise
 
     def mark(self, seq: int, error: str) -> None:
         """Keep a refused message, with the reason; it does not wait any more."""
-        with self._remover_lock:
-            self._remover.execute("UPDATE queue SET error = ? WHERE seq = ?", (error, seq))
+        with self._file.removing() as file:
+            file.execute("UPDATE queue SET error = ? WHERE seq = ?", (error, seq))
 
-    def forget_old_receipts(self) -> None:
-        with self._remover_lock:
-            self._remover.execute("DELETE FROM receipts WHERE acked_at < ?", (time.time() - RECEIPT_SECONDS,))
+    def forget_old_receipts(self) -> int:
+        """Forget the oldest receipts that were kept long enough, at most 1000; how many it was."""
+        with self._file.removing() as file:
+            return file.execute(
+                "DELETE FROM receipts WHERE seq IN "
+                "(SELECT seq FROM receipts WHERE acked_at < ? ORDER BY acked_at LIMIT ?)",
+                (time.time() - RECEIPT_SECONDS, RECEIPTS_AT_A_TIME),
+            ).rowcount
 
     def give_room_back(self) -> None:
         """After an outage the file is as large as it ever was: shrink it a little at a time."""
-        with self._remover_lock, suppress(sqlite3.OperationalError):
-            (free,) = self._remover.execute("PRAGMA freelist_count").fetchone()
+        with self._file.removing() as file:
+            (free,) = file.execute("PRAGMA freelist_count").fetchone()
             if free > 2048:
-                self._remover.executescript("PRAGMA incremental_vacuum(1024)")  # execute() does one page
+                file.executescript("PRAGMA incremental_vacuum(1024)")  # execute() does one page
 
     def close(self) -> None:
         """Close the file. What waits is sent by the next one who drains it."""
-        with self._lock, self._remover_lock:
-            self._closed = True
-            self._disconnect()
-
-    def _disconnect(self) -> None:
-        for connection in self._connections.values():
-            with suppress(sqlite3.Error):
-                connection.close()
-        self._connections.clear()
+        self._file.close()
 
     def before_fork(self) -> None:
-        self._lock.acquire()
-        self._remover_lock.acquire()
-        self._disconnect()
+        self._file.hold()
 
     def after_fork(self) -> None:
-        self._remover_lock.release()
-        self._lock.release()
+        self._file.release()
 
     def after_fork_in_child(self) -> None:
-        self._lock, self._remover_lock = threading.RLock(), threading.RLock()
+        self._file.locks()
         self._wake = None
         for lock in tuple(self._turns):  # or the parent's turn as the drainer would outlive the parent
             self.end_turn(lock)
+
+
+def _delete(file: sqlite3.Connection, sequences: list[int]) -> None:
+    now = time.time()
+    file.execute("BEGIN IMMEDIATE")
+    file.executemany("UPDATE receipts SET acked_at = ? WHERE seq = ?", [(now, seq) for seq in sequences])
+    file.executemany("DELETE FROM queue WHERE seq = ?", [(seq,) for seq in sequences])
+    file.execute("COMMIT")

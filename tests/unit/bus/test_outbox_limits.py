@@ -9,11 +9,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from onward.bus import Outbox, PublishRejectedError
+from onward.bus import draining as draining_module
 from onward.bus import outbox as module
 from onward.bus.outbox import Waiting
 from onward.clock import ManualClock, SystemClock
@@ -258,3 +260,136 @@ def test_an_outbox_of_an_older_version_goes_on(tmp_path):
         "EXPLAIN QUERY PLAN SELECT count(*) FROM queue WHERE error IS NULL"
     ).fetchall()
     assert "waiting" in str(plan)
+
+
+def damage(path) -> None:
+    """As a broken disk does: the file's pages are noise, under whoever has it open."""
+    path.write_bytes(os.urandom(path.stat().st_size))
+
+
+def test_a_file_damaged_while_it_is_open_is_one_error_in_every_method(tmp_path):
+    outbox = Outbox(tmp_path / "o.db")
+    outbox.put("s", b"x" * 10_000, "id")
+    outbox._remover.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    damage(tmp_path / "o.db")
+    for use in (
+        lambda: outbox.put("s", b"y", "next"),
+        outbox.pending,
+        outbox.waiting_bytes,
+        outbox.refused,
+        outbox.retry_refused,
+        lambda: list(outbox.receipts()),
+        outbox.next_batch,
+        lambda: outbox.remove([1]),
+        lambda: outbox.mark(1, "no"),
+        outbox.forget_old_receipts,
+    ):
+        with pytest.raises(BusError, match=r"The outbox .* cannot be used"):
+            use()
+
+
+class FileWithout:
+    """The remover's connection, on a disk where nothing can be written while ``full`` is true."""
+
+    def __init__(self, file) -> None:
+        self._file, self.full, self.tries = file, True, 0
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def execute(self, statement, *given):
+        if self.full and statement.startswith(("BEGIN", "PRAGMA wal_checkpoint")):
+            self.tries += statement.startswith("BEGIN")
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        return self._file.execute(statement, *given)
+
+
+async def test_what_cannot_be_removed_is_published_once_and_removed_when_there_is_room(tmp_path):
+    outbox, clock = Outbox(tmp_path / "o.db"), ManualClock()
+    bus = RecordingBus(clock)
+    outbox.put("s", b"x", "id")
+    disk = FileWithout(outbox._remover)
+    outbox._file._connections["NORMAL"] = disk  # type: ignore[assignment]
+    draining = asyncio.create_task(outbox.drain(bus, once=True))  # type: ignore[arg-type]
+    while disk.tries < 6:  # two with each removal
+        await clock.advance(1.0)
+        await asyncio.sleep(0.001)
+    assert bus.ids == ["id"] and outbox.pending() == 1
+    disk.full = False
+    while not draining.done():
+        await clock.advance(1.0)
+        await asyncio.sleep(0.001)
+    assert await draining == 1
+    assert bus.ids == ["id"] and outbox.pending() == 0
+
+
+async def test_a_drain_that_is_cancelled_on_a_full_disk_ends_as_cancelled(tmp_path):
+    outbox, sending = Outbox(tmp_path / "o.db"), asyncio.Event()
+    sent = []
+
+    async def send(message: Waiting) -> None:
+        if sent:
+            sending.set()
+            await asyncio.Event().wait()
+        sent.append(message.msg_id)
+
+    for name in ("a", "b"):
+        outbox.put("s", b"x", name)
+    outbox._file._connections["NORMAL"] = FileWithout(outbox._remover)  # type: ignore[assignment]
+    draining = asyncio.create_task(outbox.drain(RecordingBus(), send=send))  # type: ignore[arg-type]
+    await sending.wait()
+    draining.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await draining
+    assert outbox.pending() == 2
+
+
+async def test_a_drain_uses_the_file_in_threads_only(tmp_path, monkeypatch):
+    outbox, bus, threads = Outbox(tmp_path / "o.db"), RecordingBus(), {}
+    for name in ("next_batch", "remove", "mark", "forget_old_receipts", "give_room_back"):
+
+        def used(*given, name=name, real=getattr(outbox, name)):
+            threads.setdefault(name, set()).add(threading.current_thread())
+            return real(*given)
+
+        monkeypatch.setattr(outbox, name, used)
+
+    async def send(message: Waiting) -> None:
+        if message.msg_id == "refused":
+            raise PublishRejectedError("too large")
+
+    outbox.put("s", b"x", "id")
+    outbox.put("s", b"x", "refused")
+    draining = asyncio.create_task(outbox.drain(bus, send=send))  # type: ignore[arg-type]
+    while len(threads) < 5:
+        await asyncio.sleep(0.01)
+    draining.cancel()
+    await asyncio.gather(draining, return_exceptions=True)
+    assert threading.current_thread() not in set.union(*threads.values())
+
+
+async def test_old_receipts_are_forgotten_while_it_drains_in_slices_that_an_index_finds(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "RECEIPTS_AT_A_TIME", 3)
+    outbox, clock = Outbox(tmp_path / "o.db"), ManualClock()
+    draining = asyncio.create_task(outbox.drain(RecordingBus(clock)))  # type: ignore[arg-type]
+    for i in range(10):
+        outbox.put("s", b"x", f"id{i}")
+    while outbox.pending():
+        await clock.advance(0.25)
+        await asyncio.sleep(0.001)
+    outbox._writer.execute("UPDATE receipts SET acked_at = 1.0 WHERE seq <= 8")
+    assert [outbox.forget_old_receipts(), len(list(outbox.receipts()))] == [3, 7]
+    while len(list(outbox.receipts())) > 2:
+        await clock.advance(600.0)
+        await asyncio.sleep(0.001)
+    assert clock.monotonic() >= draining_module.FORGET_SECONDS
+    draining.cancel()
+    await asyncio.gather(draining, return_exceptions=True)
+    plan = outbox._writer.execute(
+        "EXPLAIN QUERY PLAN SELECT seq FROM receipts WHERE acked_at < ? ORDER BY acked_at LIMIT 3", (1.0,)
+    ).fetchall()
+    assert "acknowledged" in str(plan) and "SCAN" not in str(plan)

@@ -1,0 +1,166 @@
+"""The file of an outbox: its tables, its two connections, and what an error of SQLite means.
+
+Know before changing: no error of SQLite leaves this module as it is, for those who record and those who
+deliver live on after the errors they know. The writer's commits are fsynced, the remover's are not.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from onward.errors import BusError, OnwardError, OutboxFullError
+
+_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+"""What SQLite says when a disk or quota is full, or a file may not grow."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS receipts (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  msg_id TEXT NOT NULL UNIQUE,
+  sha256 BLOB NOT NULL,
+  accepted_at REAL NOT NULL,
+  acked_at REAL
+);
+CREATE TABLE IF NOT EXISTS queue (
+  seq INTEGER PRIMARY KEY REFERENCES receipts(seq),
+  subject TEXT NOT NULL,
+  headers TEXT NOT NULL,
+  body BLOB NOT NULL,
+  error TEXT
+);
+CREATE INDEX IF NOT EXISTS waiting ON queue(seq) WHERE error IS NULL;
+CREATE INDEX IF NOT EXISTS refused ON queue(seq) WHERE error IS NOT NULL;
+CREATE INDEX IF NOT EXISTS acknowledged ON receipts(acked_at) WHERE acked_at IS NOT NULL;
+CREATE TABLE IF NOT EXISTS size (one INTEGER PRIMARY KEY CHECK (one = 1), bytes INTEGER NOT NULL);
+INSERT OR IGNORE INTO size VALUES (1, 0);
+CREATE TRIGGER IF NOT EXISTS grow AFTER INSERT ON queue BEGIN
+  UPDATE size SET bytes = bytes + length(NEW.body) + 200;
+END;
+CREATE TRIGGER IF NOT EXISTS shrink AFTER DELETE ON queue BEGIN
+  UPDATE size SET bytes = bytes - length(OLD.body) - 200;
+END;
+"""
+
+
+class OutboxFile:
+    """One SQLite file, mode 0600. Any thread may use it; each connection is one thread's at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises BusError for a file that is no outbox or cannot be made, OutboxFullError."""
+        self.path = path
+        self.locks()
+        self._connections: dict[str, sqlite3.Connection] = {}
+        self._closed = False
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            _ = self.writer, self.remover
+            descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise BusError(
+                f"The outbox {path} cannot be made ({error.strerror}): give a path that can be written."
+            ) from None
+
+    @property
+    def writer(self) -> sqlite3.Connection:
+        return self._connection("FULL")
+
+    @property
+    def remover(self) -> sqlite3.Connection:
+        return self._connection("NORMAL")
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """The connection whose commits are durable, for the caller alone; what it leaves half done is undone.
+
+        Raises OutboxFullError when the disk is full, BusError for whatever else the file does.
+        """
+        with self._write_lock, self._errors():
+            yield from self._used(self.writer)
+
+    @contextmanager
+    def removing(self) -> Iterator[sqlite3.Connection]:
+        """As ``writing``, for what may be done twice after a power cut: it does not wait for the disk."""
+        with self._remove_lock, self._errors():
+            yield from self._used(self.remover)
+
+    @staticmethod
+    def _used(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+        try:
+            yield connection
+        finally:
+            if connection.in_transaction:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._meant(error, f"The outbox {self.path} cannot be used ({error}).") from None
+
+    def _meant(self, error: sqlite3.Error, otherwise: str) -> OnwardError:
+        if is_full_disk(error):
+            return OutboxFullError(f"The disk under {self.path} is full: make room; nothing was dropped.")
+        return BusError(otherwise)
+
+    def _connection(self, synchronous: str) -> sqlite3.Connection:
+        known = self._connections.get(synchronous)
+        if known is not None:
+            return known
+        if self._closed:
+            raise BusError(f"The outbox {self.path} is closed: open it again.")
+        try:
+            connection = sqlite3.connect(
+                self.path, timeout=30.0, isolation_level=None, check_same_thread=False
+            )
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # new files only: room goes back to the disk
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(f"PRAGMA synchronous={synchronous}")
+            # Seldom, and by the drainer; by a put only where nobody drains: it keeps the disk busy for 10 ms.
+            connection.execute(f"PRAGMA wal_autocheckpoint={16000 if synchronous == 'FULL' else 4000}")
+            connection.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            message = f"{self.path} is not a usable outbox ({error}): move it away and restart."
+            raise self._meant(error, message) from None
+        self._connections[synchronous] = connection
+        return connection
+
+    def close(self) -> None:
+        with self._write_lock, self._remove_lock:
+            self._closed = True
+            self._disconnect()
+
+    def hold(self) -> None:
+        """Before a fork: nobody uses the file until ``release``, and it is connected to anew after it."""
+        self._write_lock.acquire()
+        self._remove_lock.acquire()
+        self._disconnect()
+
+    def release(self) -> None:
+        self._remove_lock.release()
+        self._write_lock.release()
+
+    def locks(self) -> None:
+        """Make the locks; in a forked child anew, where nobody would release the old ones."""
+        self._write_lock, self._remove_lock = threading.RLock(), threading.RLock()
+
+    def _disconnect(self) -> None:
+        for connection in self._connections.values():
+            with suppress(sqlite3.Error):
+                connection.close()
+        self._connections.clear()
+
+
+def is_full_disk(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", None) in _DISK
