@@ -40,7 +40,7 @@ KEEP = timedelta(days=31)
 """A day longer than the stream keeps the message that names the body."""
 _TEXT = 2000
 _KEPT_METADATA = ("model", "temperature", "total_tokens", "total_cost_usd", "outcome", "release", "user_hash")
-_URI = re.compile(rf"{PREFIX}/(\d{{8}})/({ID_PATTERN.pattern})\.([0-9a-f]{{16}})")
+_URI = re.compile(rf"{PREFIX}/([0-9]{{8}})/({ID_PATTERN.pattern})\.([0-9a-f]{{16}})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -187,6 +187,11 @@ def stand_in(document: dict[str, Any], claim: Claim) -> bytes:
     )
 
 
+def needs_store(bus: Bus, subject: str, body: bytes) -> bool:
+    """Whether it is a trajectory that is too large for a message."""
+    return subject == subjects.TRAJECTORY and len(body) > min(DIRECT_BYTES, bus.max_payload - ROOM)
+
+
 async def publish(
     bus: Bus,
     objects: Objects | None,
@@ -206,7 +211,7 @@ async def publish(
     from onward.telemetry.crashpoints import crashpoint
 
     claim = None
-    if subject == subjects.TRAJECTORY and len(body) > min(DIRECT_BYTES, bus.max_payload - ROOM):
+    if needs_store(bus, subject, body):
         if objects is None:
             raise PublishRejectedError(
                 f"A trajectory of {len(body)} bytes is too large for a message: open the recorder with "

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from onward.bus.outbox import Outbox
 from onward.clock import Clock, SystemClock, utc_text
 from onward.contracts import subjects
-from onward.errors import BusError, OnwardError
+from onward.errors import BusError, ObjectError, OnwardError
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
     from onward.bus.connection import Bus
+    from onward.bus.outbox import Send, Waiting
     from onward.warehouse.objects import Objects
 
 RETRY_SECONDS = (0.2, 5.0)
@@ -45,6 +46,8 @@ class Delivery:
         self._clock = clock or SystemClock()
         self._bus: Bus | None = None
         self._failed = False
+        self._sent = False
+        """Whether the present try had something acknowledged."""
 
     @property
     def away(self) -> bool:
@@ -54,10 +57,10 @@ class Delivery:
 
     async def run(self) -> None:
         from onward.bus.connection import Bus
-        from onward.capture import claims
 
         pause, most = RETRY_SECONDS
         while True:
+            self._sent, began = False, self._clock.monotonic()
             try:
                 self._bus = await Bus.connect(
                     self._url,
@@ -66,9 +69,8 @@ class Delivery:
                     clock=self._clock,
                     connect_timeout=CONNECT_SECONDS,
                 )
-                self._failed, pause = False, RETRY_SECONDS[0]
-                send = claims.sender(self._bus, self._store(), self._clock)
-                await self._outbox.drain(self._bus, send=send)
+                self._failed = False
+                await self._outbox.drain(self._bus, send=self._sender(self._bus))
             except BusError as error:
                 _log.warning("the outbox waits for NATS", reason=str(error))
             except OnwardError as error:
@@ -80,6 +82,8 @@ class Delivery:
                 bus, self._bus = self._bus, None
                 if bus is not None:
                     await bus.close()
+            if self._sent or self._clock.monotonic() - began > most:  # a connection alone is no success
+                pause = RETRY_SECONDS[0]
             await self._clock.sleep(pause)
             pause = min(pause * 2, most)
 
@@ -97,11 +101,32 @@ class Delivery:
         }
         await self._bus.notify(subjects.ALERT, json.dumps(body, sort_keys=True).encode())
 
+    def _sender(self, bus: Bus) -> Send:
+        """How a message is published. The store is opened for the first that needs it, so that an address
+        that is wrong, or a client that is missing, keeps no other message waiting."""
+        from onward.capture import claims
+
+        async def send(message: Waiting) -> None:
+            large = claims.needs_store(bus, message.subject, message.body)
+            await claims.sender(bus, self._store() if large else None, self._clock)(message)
+            self._sent = True
+
+        return send
+
     def _store(self) -> Objects | None:
+        """Raises ObjectError when it cannot be opened."""
         if self._objects is None and self._where is not None:
             from onward.warehouse.objects import Objects
 
-            self._objects = Objects.open(self._where)
+            try:
+                self._objects = Objects.open(self._where)
+            except OnwardError as error:
+                raise ObjectError(str(error)) from None
+            except Exception as error:
+                raise ObjectError(
+                    f"The object store cannot be opened ({type(error).__name__}): look at the address in "
+                    "objects= and its credentials."
+                ) from None
         return self._objects
 
 

@@ -183,7 +183,7 @@ class Task:
         self._when_done.append(step)
 
     def finish(self) -> None:
-        """Record the task as it is; what ``with`` does at its end. Once recorded, a further call does nothing.
+        """Record the task as it is; what ``with`` does at its end. Once recorded, a call does nothing.
 
         Raises OnwardError when it could not be recorded (``Recorder.accept``): it is kept as it was then, for
         another call.
