@@ -134,6 +134,11 @@ def test_an_iban_goes_however_it_is_grouped(country: str) -> None:
         assert out(f"pay {written} now") == "pay <IBAN:1> now", written
 
 
+def test_an_iban_of_capitals_goes_with_some_fours_apart() -> None:
+    number = "MT84" + "MALT" + "011000012345" + "MTLCAST001S"
+    assert out(f"pay {number[:8]} {number[8:20]}-{number[20:]} now") == "pay <IBAN:1> now"
+
+
 def test_an_irregular_iban_with_a_wrong_digit_stays() -> None:
     number = _iban("DE", random.Random(5))
     wrong = number[:-1] + str((int(number[-1]) + 1) % 10)

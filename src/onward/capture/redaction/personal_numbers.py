@@ -29,13 +29,14 @@ def _is_card(buffer: bytes, first: int, last: int) -> bool:
 def iban(buffer: bytes, first: int, last: int) -> Span | None:
     """The pattern has each country's length; mod 97 and the surroundings are left to check.
 
-    Grouped in any other way than by four, it must be digits for the most part, so that it is no sentence.
+    With a sign elsewhere than between fours, it must be digits for the most part, so that it is no sentence.
     """
     text = buffer[first:last]
     compact = _compact(text)
     if not stands_alone(buffer, first, last) or not v.iban(compact.upper()):
         return None
-    usual = text in (compact.encode(), *(_grouped(compact, *[4] * 9, by=by).encode() for by in " -"))
+    before = [len(_compact(text[:i])) for i, c in enumerate(text) if c in b" .-"]
+    usual = all(count % 4 == 0 for count in before)
     digits = sum(c.isdigit() for c in compact)
     return (first, last) if (usual and compact.isupper()) or digits * 2 > len(compact) else None
 
