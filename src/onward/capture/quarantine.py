@@ -2,7 +2,7 @@
 
 One object ``quarantine/<id>`` per message: a line of JSON facts, then AES-256-GCM over headers and body, with
 the facts as associated data. Know before changing: an id comes from stream, sequence and time of the
-message, or from the gateway's own trajectory id, so holding it again after a crash overwrites itself; and
+message, or from the gateway's own trajectory id, so holding it again after a crash makes no second one; and
 no fact ever comes out of the content.
 """
 
@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +28,7 @@ from onward.bus import Message
 from onward.clock import Clock, utc_text
 from onward.config import Settings
 from onward.contracts import subjects
-from onward.errors import ConfigError, NotFoundError, ObjectError, TamperedError
+from onward.errors import ConfigError, ConflictError, NotFoundError, ObjectError, TamperedError
 from onward.ids import is_id
 from onward.warehouse import Objects
 
@@ -132,7 +133,8 @@ class Quarantine:
         return held
 
     async def hold_captured(self, trajectory_id: str, body: bytes, reason: str, error: str) -> Held:
-        """Seal a trajectory that the gateway recorded. Raises ObjectError: it must then be kept."""
+        """Seal a trajectory that the gateway recorded, once: after a crash it comes back from the journal,
+        with less in it than what is held. Raises ObjectError: it must then be kept."""
         key, now = self._sealing_key(), self._clock.now()
         held = Held(
             held_id=f"{GATEWAY}-{hashlib.sha256(trajectory_id.encode()).hexdigest()[:16]}",
@@ -149,7 +151,8 @@ class Quarantine:
             source=GATEWAY,
         )
         message = Message(body, {}, held.subject, 0, 1, now)
-        await self.objects.put(f"{PREFIX}/{held.held_id}", _seal(held, message, key))
+        with suppress(ConflictError):
+            await self.objects.put(f"{PREFIX}/{held.held_id}", _seal(held, message, key), create_only=True)
         return held
 
     def _sealing_key(self) -> bytes:
