@@ -8,12 +8,8 @@ no fact ever comes out of the content.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -21,10 +17,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from onward.bus import Message
+from onward.capture import sealing
+from onward.capture.sealing import key_id_of
 from onward.clock import Clock, utc_text
 from onward.config import Settings
 from onward.contracts import subjects
@@ -34,9 +29,7 @@ from onward.warehouse import Objects
 
 PREFIX = "quarantine"
 KEY_FILE = "quarantine.key"
-KEY_BYTES = 32
 STREAM, GATEWAY = "stream", "gateway"
-_NONCE_BYTES = 12
 
 
 @dataclass(frozen=True)
@@ -74,7 +67,7 @@ class Keys:
     def of(cls, settings: Settings) -> Self:
         """Raises ConfigError when ``capture.quarantine_key`` is not 32 bytes in base64."""
         given = settings.capture.quarantine_key
-        key = None if given is None else _key(given.get_secret_value(), "capture.quarantine_key")
+        key = None if given is None else sealing.key_of(given.get_secret_value(), "capture.quarantine_key")
         return cls(key, settings.run_dir / KEY_FILE)
 
     def sealing(self) -> bytes:
@@ -82,18 +75,13 @@ class Keys:
         what is in it is no key."""
         if self._given is not None:
             return self._given
-        try:
-            if not self._file.exists():
-                _make_key_file(self._file)
-            return _key(self._file.read_text(encoding="ascii", errors="replace"), str(self._file))
-        except OSError as error:
-            raise ObjectError(f"{self._file} cannot be made or read: {error.strerror}.") from None
+        return sealing.key_in(self._file)
 
     def opening(self, key_id: str) -> bytes:
         """The key with that id. Raises ConfigError when it is not here."""
         candidates = [self._given] if self._given is not None else []
         if self._file.exists():
-            candidates.append(_key(self._file.read_text(encoding="ascii", errors="replace"), str(self._file)))
+            candidates.append(sealing.key_in(self._file))
         for key in candidates:
             if key_id_of(key) == key_id:
                 return key
@@ -182,7 +170,7 @@ class Quarantine:
         """
         data = await self._read(name)
         held, line, sealed = _facts(data)
-        plain = _unseal(held, line, sealed, self._keys.opening(held.key_id))
+        plain = sealing.unseal(line, sealed, self._keys.opening(held.key_id), held.held_id)
         return held, _message(held, plain)
 
     async def facts(self, name: str) -> Held:
@@ -218,29 +206,15 @@ def held_id(stream: str, sequence: int, arrived: datetime) -> str:
     return f"{sequence}-{hashlib.sha256(f'{stream} {arrived.isoformat()}'.encode()).hexdigest()[:8]}"
 
 
-def key_id_of(key: bytes) -> str:
-    return hashlib.sha256(b"onward quarantine key id\x00" + key).hexdigest()[:8]
-
-
 def _seal(held: Held, message: Message, key: bytes) -> bytes:
-    nonce = secrets.token_bytes(_NONCE_BYTES)
     line = json.dumps(asdict(held), sort_keys=True).encode()
     plain = json.dumps(message.headers, sort_keys=True).encode() + b"\n" + message.data
-    return line + b"\n" + nonce + AESGCM(key).encrypt(nonce, plain, line)
-
-
-def _unseal(held: Held, line: bytes, sealed: bytes, key: bytes) -> bytes:
-    try:
-        return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], line)
-    except (InvalidTag, ValueError):
-        raise TamperedError(
-            f"Held body {held.held_id} was changed after it was sealed: it cannot be used, only dropped."
-        ) from None
+    return sealing.seal(line, plain, key)
 
 
 def _facts(data: bytes) -> tuple[Held, bytes, bytes]:
     """The facts, their line as it was sealed, and the rest."""
-    line, _, sealed = data.partition(b"\n")
+    line, sealed = sealing.parts(data)
     try:
         facts = json.loads(line)
         facts = {"source": STREAM, **facts}  # what was held before there was another
@@ -265,42 +239,6 @@ def _message(held: Held, plain: bytes) -> Message:
 def _sequence_of(name: str) -> int:
     number = name.partition("-")[0]
     return int(number) if number.isdecimal() else 0
-
-
-def _key(text: str, where: str) -> bytes:
-    try:
-        key = base64.b64decode(
-            text.strip(), altchars=b"-_" if {"-", "_"} & set(text) else None, validate=True
-        )
-    except (binascii.Error, ValueError):
-        key = b""
-    if len(key) != KEY_BYTES:
-        raise ConfigError(
-            f"{where} is not {KEY_BYTES} bytes in base64: make one with 'openssl rand -base64 32'."
-        )
-    return key
-
-
-def _make_key_file(path: Path) -> None:
-    """Made once, whole and durable or not at all; where another process is first, its key counts."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(base64.b64encode(secrets.token_bytes(KEY_BYTES)))
-            out.flush()
-            os.fsync(out.fileno())
-        os.link(partial, path)
-    except FileExistsError:
-        pass
-    finally:
-        partial.unlink()
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _not_there(name: str) -> NotFoundError:

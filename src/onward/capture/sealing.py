@@ -1,0 +1,97 @@
+"""Sealing: bodies that may be kept only encrypted, and the key file that opens them.
+
+A line of facts that anybody may read, then AES-256-GCM (NIST SP 800-38D) with the facts as associated data.
+Know before changing: what was sealed before has this form, and there is no other copy of it. Agents load this
+when something must be held, so it imports no part of a server.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import secrets
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from onward.errors import ConfigError, ObjectError, TamperedError
+
+KEY_BYTES = 32
+_NONCE_BYTES = 12
+
+
+def seal(facts: bytes, plain: bytes, key: bytes) -> bytes:
+    """``facts``: one line, readable afterwards."""
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return facts + b"\n" + nonce + AESGCM(key).encrypt(nonce, plain, facts)
+
+
+def parts(data: bytes) -> tuple[bytes, bytes]:
+    """The line of facts and the rest."""
+    facts, _, sealed = data.partition(b"\n")
+    return facts, sealed
+
+
+def unseal(facts: bytes, sealed: bytes, key: bytes, name: str) -> bytes:
+    """Raises TamperedError, which calls it ``name``."""
+    try:
+        return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], facts)
+    except (InvalidTag, ValueError):
+        raise TamperedError(
+            f"Held body {name} was changed after it was sealed: it cannot be used, only dropped."
+        ) from None
+
+
+def key_id_of(key: bytes) -> str:
+    return hashlib.sha256(b"onward quarantine key id\x00" + key).hexdigest()[:8]
+
+
+def key_in(file: Path) -> bytes:
+    """Makes the file (mode 0600) at first use. Raises ObjectError when it cannot be written or read,
+    ConfigError when what is in it is no key."""
+    try:
+        if not file.exists():
+            _make_key_file(file)
+        return key_of(file.read_text(encoding="ascii", errors="replace"), str(file))
+    except OSError as error:
+        raise ObjectError(f"{file} cannot be made or read: {error.strerror}.") from None
+
+
+def key_of(text: str, where: str) -> bytes:
+    """A key in base64. Raises ConfigError, which names ``where``, for anything else."""
+    try:
+        key = base64.b64decode(
+            text.strip(), altchars=b"-_" if {"-", "_"} & set(text) else None, validate=True
+        )
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ConfigError(
+            f"{where} is not {KEY_BYTES} bytes in base64: make one with 'openssl rand -base64 32'."
+        )
+    return key
+
+
+def _make_key_file(path: Path) -> None:
+    """Made once, whole and durable or not at all; where another process is first, its key counts."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(base64.b64encode(secrets.token_bytes(KEY_BYTES)))
+            out.flush()
+            os.fsync(out.fileno())
+        os.link(partial, path)
+    except FileExistsError:
+        pass
+    finally:
+        partial.unlink()
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
