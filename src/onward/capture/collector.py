@@ -22,15 +22,18 @@ from onward.bus.consumer import AWAY, POISON_AFTER
 from onward.bus.deadletter import bury, fits
 from onward.capture import claims, enrich
 from onward.capture.judge import (
+    ARRIVED,
     REDACTED,
     Fate,
     Item,
     Judge,
+    arrived,
     conflict,
-    hold,
+    poisoned,
 )
 from onward.capture.policy import judge_of
 from onward.capture.quarantine import Keys, Quarantine
+from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import canonical_json, sha256_hex, subjects
 from onward.errors import BusError, ConflictError, ContractError, ObjectError
@@ -48,6 +51,8 @@ OPTED_OUT = "opted_out"
 _RECENT = 1000
 CLAIM_TRIES = 5
 """Deliveries before a claim without its body is a dead letter: about 15 s, in which a store may catch up."""
+STUCK_SECONDS = 60.0
+"""Until a message that can be neither stored nor held is tried again."""
 CLEAN_SECONDS = 6 * 3600.0
 """How often bodies are deleted that were stored longer ago than the stream keeps their messages."""
 
@@ -94,13 +99,45 @@ class Collector:
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
         """Store a batch. Raises BusError, WarehouseError or ObjectError when one is away: the batch is then
-        repeated."""
+        repeated. A message that alone fails in any other way is held in the end: the bus would bury it
+        without its body and leave the raw message on the stream."""
+        try:
+            return await self._handle(messages)
+        except AWAY:
+            raise
+        except Exception as error:
+            if len(messages) > 1 or messages[0].num_delivered < POISON_AFTER:
+                raise
+            return [await self._give_up(messages[0], error)]
+
+    async def _handle(self, messages: list[Message]) -> list[Disposition]:
         claimed = [message for message in messages if claims.HEADER in message.headers]
         direct = [message for message in messages if claims.HEADER not in message.headers]
         if direct:
             await self._keep(direct)
         answers = {message.sequence: await self._keep_claimed(message) for message in claimed}
         return [answers.get(message.sequence, Ack()) for message in messages]
+
+    async def _give_up(self, message: Message, error: Exception) -> Disposition:
+        """Hold it, whole; where not even that succeeds, it stays unacknowledged and comes again for ever."""
+        try:
+            if claims.HEADER in message.headers:
+                try:
+                    message = await claims.resolve(self._ctx.objects, message)
+                except ContractError:
+                    pass  # there is no body to be had
+            await self._settle([poisoned(message, error)])
+        except AWAY:
+            raise
+        except Exception as failure:
+            _log.error(
+                "a message can be neither stored nor held",
+                sequence=message.sequence,
+                error=type(error).__name__,
+                holding=type(failure).__name__,
+            )
+            return Retry(STUCK_SECONDS)
+        return Ack()
 
     async def _keep_claimed(self, message: Message) -> Disposition:
         """One at a time: a body may be as large as 64 MiB."""
@@ -137,16 +174,8 @@ class Collector:
             return judge.judge_claimed(message, stand_in, now)
 
         items = await asyncio.to_thread(lambda: [judged(message) for message in messages])
-        try:
-            items, new = await self._sort(items)
-            await self._store(new)
-        except AWAY:
-            raise
-        except Exception as error:
-            if len(messages) > 1 or messages[0].num_delivered < POISON_AFTER:
-                raise
-            # The bus would bury it without its body and leave the raw message on the stream.
-            items = [hold(messages[0], "handler_error", error, items[0].document)]
+        items, new = await self._sort(items)
+        await self._store(new)
         await self._settle(items)
 
     async def _sort(self, items: list[Item]) -> tuple[list[Item], list[Item]]:
@@ -281,7 +310,7 @@ async def republish(bus: Bus, item: Item, objects: Objects, now: datetime) -> cl
         canonical_json(item.document),
         subject=subjects.TRAJECTORY,
         msg_id=f"{item.document['trajectory_id']}.redacted.{item.identity[-16:]}",
-        headers={REDACTED: item.identity.partition(":")[0]},
+        headers={REDACTED: item.identity.partition(":")[0], ARRIVED: utc_text(arrived(item.message))},
     )
 
 

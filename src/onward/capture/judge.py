@@ -18,6 +18,7 @@ from onward.bus import Message
 from onward.capture import claims, enrich, turns
 from onward.capture.opt_out import OptOut
 from onward.capture.redaction import PLAIN, Redactor
+from onward.clock import utc_text
 from onward.contracts import (
     MAX_BYTES,
     Trajectory,
@@ -31,9 +32,13 @@ from onward.errors import ContractError
 
 REDACTED = "Onward-Redacted"
 """Header of a message that the collector published again; its value is the policy version."""
+ARRIVED = "Onward-Arrived"
+"""Header of what Onward published again: when it came first. Its age is that of then, however long it was
+held or waited; a publisher gains nothing by it that a forged time in its body would not give."""
 FUTURE = timedelta(hours=24)
 PAST = timedelta(days=30)
-"""Accepted range around now. A late outbox is legitimate; the retention period is the limit."""
+"""Accepted range: after now, and before the arrival. A late outbox is legitimate; the retention period is
+the limit."""
 NOBODY = OptOut()
 _LIMITS = frozenset(("too_large", "too_deep"))
 _TOKEN_WORDS = ("token_ids", "prompt_ids")
@@ -128,7 +133,7 @@ class Judge:
             return hold(message, "redaction", error, document)
         secret = secret or redacted.changed
         try:
-            _check_limits(trajectory, clean, now)
+            _check_limits(trajectory, clean, now, min(now, arrived(message)))
         except ContractError as error:
             body = canonical_json(clean)
             return Item(message, Fate.BURY, secret=secret, reason=error.reason, detail=str(error), body=body)
@@ -194,6 +199,16 @@ def hold(message: Message, reason: str, error: Exception, document: Any = None) 
     )
 
 
+def poisoned(message: Message, error: Exception) -> Item:
+    """To be held since what comes after redaction fails again and again."""
+    return hold(message, "handler_error", error, _read_anyway(message.data))
+
+
+def arrived(message: Message) -> datetime:
+    """When the trajectory came first: before it was published again."""
+    return _moment(message.headers.get(ARRIVED, "")) or message.timestamp
+
+
 def conflict(item: Item) -> Item:
     """``item`` as the dead letter of an id that stands for another trajectory already."""
     return replace(
@@ -219,10 +234,10 @@ def _ours(name: str, value: str, trajectory_id: str) -> bool:
         return rest == "" or (rest.startswith(".redacted.") and _is_hex(rest.removeprefix(".redacted.")))
     if name == claims.HEADER and trajectory_id:
         return claims.is_of(value, trajectory_id)
-    return name == REDACTED and _is_hex(value)
+    return (name == REDACTED and _is_hex(value)) or (name == ARRIVED and _moment(value) is not None)
 
 
-def _check_limits(trajectory: Trajectory, clean: dict[str, Any], now: datetime) -> None:
+def _check_limits(trajectory: Trajectory, clean: dict[str, Any], now: datetime, arrival: datetime) -> None:
     """Inbound limits beyond the contract. Raises ContractError."""
     if len(trajectory.turns) > turns.MAX_TURNS:
         raise ContractError("too_many_turns", f"The trajectory has more than {turns.MAX_TURNS} turns.")
@@ -230,8 +245,8 @@ def _check_limits(trajectory: Trajectory, clean: dict[str, Any], now: datetime) 
         raise ContractError("string_too_long", f"One text is longer than {turns.MAX_STRING} bytes.")
     if max(trajectory.start_timestamp, trajectory.end_timestamp) > now + FUTURE:
         raise ContractError("future", "The trajectory ends more than 24 hours in the future.")
-    if trajectory.start_timestamp < now - PAST:
-        raise ContractError("expired", f"The trajectory began more than {PAST.days} days ago.")
+    if trajectory.start_timestamp < arrival - PAST:
+        raise ContractError("expired", f"The trajectory began more than {PAST.days} days before it came.")
 
 
 def _read_anyway(data: bytes) -> Any:
@@ -248,6 +263,15 @@ def _uuid_of(document: Any) -> str:
         return value if isinstance(value, str) and str(uuid.UUID(value)) == value else ""
     except ValueError:
         return ""
+
+
+def _moment(text: str) -> datetime | None:
+    """The time that ``utc_text`` wrote, or None for any other text."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment if utc_text(moment) == text else None
+    except ValueError:
+        return None
 
 
 def _is_hex(text: str) -> bool:

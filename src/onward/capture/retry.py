@@ -1,9 +1,9 @@
 """Second try of held messages, and their removal by a person.
 
-A held message is judged again by today's rules and then takes the way that the collector would have sent
-it; one that the gateway recorded takes the gateway's, under the same message id. Know before changing: it
-leaves the quarantine last, so a crash repeats a step instead of losing it; the message id is made from id
-and content, or is the trajectory's, so a repeat is a duplicate.
+A held message is judged again by today's rules, its age as when it came, and then takes the way that the
+collector would have sent it; one that the gateway recorded takes the gateway's, under the same message id.
+Know before changing: it leaves the quarantine last, so a crash repeats a step instead of losing it; the
+message id is made from id and content, or is the trajectory's, so a repeat is a duplicate.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import getpass
 import json
 import os
 from dataclasses import dataclass
+from datetime import datetime
 
 from onward.bus import Bus, Message
 from onward.bus.deadletter import bury, fits
 from onward.capture import claims
 from onward.capture.collector import count_opted_out, republish
-from onward.capture.judge import Fate, Item, Judge
+from onward.capture.judge import ARRIVED, Fate, Item, Judge
 from onward.capture.quarantine import GATEWAY, Held, Quarantine
 from onward.capture.recorder.core import HEADERS
 from onward.capture.recorder.intake import Intake
@@ -96,7 +97,7 @@ async def _send_captured(
         body,
         subject=subjects.TRAJECTORY,
         msg_id=held.trajectory_id,
-        headers=HEADERS,
+        headers={**HEADERS, ARRIVED: utc_text(datetime.fromisoformat(held.arrived))},
     )
     return Retried(held.held_id, Fate.STORE)
 

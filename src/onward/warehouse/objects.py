@@ -11,6 +11,7 @@ import asyncio
 import os
 import re
 import secrets
+import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -100,10 +101,11 @@ class Objects:
         return await self._store.list(check_key(prefix) if prefix else "")
 
     async def exists(self, key: str) -> bool:
+        """Raises ObjectError where that cannot be told."""
         return await self._store.exists(check_key(key))
 
     async def delete(self, key: str) -> None:
-        """Remove ``key``. A missing key is no error."""
+        """Remove ``key``. A missing key is no error. Raises ObjectError."""
         await self._store.delete(check_key(key))
 
 
@@ -117,11 +119,11 @@ class _FolderStore:
 
     async def put(self, key: str, data: bytes | Path, create_only: bool) -> None:
         try:
-            await asyncio.to_thread(self._write, self._root / key, data, create_only)
-        except FileExistsError:
-            raise ConflictError(f"Object {key} exists already and was to be created only.") from None
+            created = await asyncio.to_thread(self._write, self._root / key, data, create_only)
         except OSError as error:
             raise ObjectError(f"Object {key} cannot be written: {error.strerror}.") from error
+        if not created:
+            raise ConflictError(f"Object {key} exists already and was to be created only.")
 
     async def stream(self, key: str) -> AsyncIterator[bytes]:
         try:
@@ -130,17 +132,33 @@ class _FolderStore:
                     yield part
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise NotFoundError(f"Object {key} does not exist in {self._root}.") from None
+        except OSError as error:
+            raise ObjectError(f"Object {key} cannot be read: {error.strerror}.") from error
 
     async def list(self, prefix: str) -> list[str]:
-        return await asyncio.to_thread(self._walk, prefix)
+        try:
+            return await asyncio.to_thread(self._walk, prefix)
+        except OSError as error:
+            raise ObjectError(f"Objects under {prefix!r} cannot be listed: {error.strerror}.") from error
 
     async def exists(self, key: str) -> bool:
-        return (self._root / key).is_file()
+        try:
+            return stat.S_ISREG((self._root / key).stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise ObjectError(f"Object {key} cannot be looked up: {error.strerror}.") from error
 
     async def delete(self, key: str) -> None:
-        (self._root / key).unlink(missing_ok=True)
+        try:
+            (self._root / key).unlink()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise ObjectError(f"Object {key} cannot be deleted: {error.strerror}.") from error
 
-    def _write(self, target: Path, data: bytes | Path, create_only: bool) -> None:
+    def _write(self, target: Path, data: bytes | Path, create_only: bool) -> bool:
+        """Whether it was written: not where the object exists and was to be created only."""
         self._make_folders(target.parent)
         draft = _draft(target)
         try:
@@ -153,12 +171,16 @@ class _FolderStore:
                     file.write(data)
                 _flush(file)
             if create_only:
-                os.link(draft, target)
+                try:
+                    os.link(draft, target)
+                except FileExistsError:
+                    return False
             else:
                 draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
         _fsync_folder(target.parent)
+        return True
 
     def _make_folders(self, folder: Path) -> None:
         """Like mkdir -p; the entry of each new folder is durable too."""

@@ -12,6 +12,7 @@ from onward.capture import judge as module
 from onward.capture.judge import Fate, Item, Judge, conflict
 from onward.capture.opt_out import OptOut
 from onward.capture.redaction import POLICY_VERSION, redact_trajectory, redactor
+from onward.clock import utc_text
 from onward.contracts import MAX_BYTES, MAX_DEPTH, canonical_json, subjects
 from onward.contracts.examples import TRAJECTORY
 from onward.errors import ContractError, RedactionError
@@ -160,3 +161,28 @@ def test_a_conflict_keeps_the_redacted_document():
 def test_the_text_of_a_contract_error_is_the_only_detail_of_a_dead_letter():
     item = judged(b"not json")
     assert item.detail == str(ContractError("not_json", "The message is not JSON."))
+
+
+def aged(start: timedelta, came: datetime, headers: dict[str, str] | None = None) -> Item:
+    """A trajectory that began ``start`` before NOW, came at ``came`` and is judged at NOW."""
+    body = document()
+    body["start_timestamp"] = utc_text(NOW - start)
+    message = Message(json.dumps(body).encode(), headers or {}, subjects.TRAJECTORY, 1, 1, came)
+    return Judge().judge(message, NOW)
+
+
+def test_age_is_that_of_the_arrival_however_long_it_was_held():
+    old = timedelta(days=45)
+    assert aged(old, NOW).reason == "expired"
+    assert aged(old, NOW - timedelta(days=14)).reason == "expired"
+    assert aged(old, NOW - timedelta(days=16)).fate is Fate.STORE
+    marked = {module.ARRIVED: utc_text(NOW - timedelta(days=16))}
+    item = aged(old, NOW, marked)
+    assert (item.fate, item.secret, item.message.headers) == (Fate.STORE, False, marked)
+    assert aged(old, NOW, {module.ARRIVED: "yesterday"}).reason == "expired"
+    assert aged(old, NOW, {module.ARRIVED: utc_text(NOW + timedelta(days=900))}).reason == "expired"
+
+
+def test_a_secret_in_place_of_the_arrival_must_go():
+    item = judged(document(), {module.ARRIVED: SECRET})
+    assert (item.secret, item.message.headers) == (True, {module.ARRIVED: "<GITHUB_TOKEN:1>"})

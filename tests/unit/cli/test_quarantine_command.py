@@ -1,5 +1,5 @@
 """``onward quarantine`` where nothing runs: one sentence, nothing made. (With a service:
-tests/integration/test_capture_quarantine.py.)"""
+tests/integration/test_capture_quarantine.py and test_capture_retry.py.)"""
 
 from pathlib import Path
 

@@ -67,6 +67,24 @@ async def test_delete_twice(objects: Objects):
     assert not await objects.exists("k")
 
 
+async def test_an_error_of_the_disk_is_an_object_error(objects: Objects, tmp_path: Path):
+    """Whoever waits for a store that is away must not take it for a fault of what it was about to do."""
+    loop = tmp_path / "store" / "d"
+    loop.symlink_to(loop)
+    for work in (objects.get, objects.exists, objects.delete):
+        with pytest.raises(ObjectError, match="symbolic links") as caught:
+            await work("d/k")
+        assert not isinstance(caught.value, NotFoundError)
+    with pytest.raises(ObjectError, match="cannot be written"):
+        await objects.put("d/k", b"")
+
+
+async def test_a_folder_is_no_object(objects: Objects):
+    await objects.put("a/b", b"1")
+    await objects.delete("a")
+    assert await objects.get("a/b") == b"1"
+
+
 async def test_a_failed_write_leaves_the_old_object_and_no_draft(
     objects: Objects, tmp_path: Path, monkeypatch
 ):
