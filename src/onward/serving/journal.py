@@ -12,6 +12,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,22 @@ class Journal:
     """One SQLite file, mode 0600. Any thread may call; durable on return."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        """Raises BusError for a file that is no journal or cannot be made."""
         self._path = path
         self._lock = threading.Lock()
         try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._file = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
             self._file.execute("PRAGMA journal_mode=WAL")
             self._file.execute("PRAGMA synchronous=FULL")
             self._file.execute("PRAGMA secure_delete=ON")
             self._file.executescript(_SCHEMA)
-        except sqlite3.DatabaseError as error:
+        except OSError as error:
+            raise BusError(
+                f"The journal {path} cannot be made ({error.strerror}): give a path that can be written."
+            ) from None
+        except sqlite3.Error as error:
             raise BusError(f"{path} is not a usable journal ({error}): move it away and restart.") from None
 
     def write(self, changed: Mapping[str, Mapping[str, Any]], gone: Iterable[str]) -> None:
@@ -56,13 +62,17 @@ class Journal:
                 self._file.execute("COMMIT")
             except sqlite3.Error as error:
                 if self._file.in_transaction:
-                    self._file.execute("ROLLBACK")
+                    with suppress(sqlite3.Error):
+                        self._file.execute("ROLLBACK")
                 raise BusError(f"The journal {self._path} cannot be written ({error}).") from None
 
     def read(self) -> list[dict[str, Any]]:
-        """What a gateway before this one left open."""
-        with self._lock:
-            rows = self._file.execute("SELECT document FROM open ORDER BY rowid").fetchall()
+        """What a gateway before this one left open. Raises BusError when the file cannot be read."""
+        try:
+            with self._lock:
+                rows = self._file.execute("SELECT document FROM open ORDER BY rowid").fetchall()
+        except sqlite3.Error as error:
+            raise BusError(f"{self._path} is not readable ({error}): move it away and restart.") from None
         return [json.loads(row[0]) for row in rows]
 
     def close(self) -> None:

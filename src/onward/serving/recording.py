@@ -24,8 +24,9 @@ from onward.capture.recorder.intake import Intake
 from onward.capture.redaction import Redactor
 from onward.clock import Clock
 from onward.contracts import Feedback, encode, subjects, validate
-from onward.errors import BusError, ConflictError, ContractError, OnwardError, OutboxFullError
+from onward.errors import BusError, ConflictError, ContractError, OutboxFullError
 from onward.serving.journal import Journal
+from onward.telemetry.crashpoints import crashpoint
 
 Document = dict[str, Any]
 OUTBOX = "gateway.db"
@@ -72,26 +73,32 @@ class Recording:
         self._outbox = Outbox(folder / OUTBOX)
         self._outbox.retry_refused()
         self._journal = Journal(folder / JOURNAL)
+        self._unkept: dict[str, Mapping[str, Any]] = {}
+        """What the journal could not take so far, redacted."""
+        self._gone: set[str] = set()
+        """Recorded, and in the journal until it can be written."""
 
     def left_open(self) -> list[Document]:
         """Tasks that a gateway before this one had in hand when it was killed."""
         return self._journal.read()
 
-    def write(self, work: Work) -> tuple[Work, set[str]]:
-        """Blocks for some fsyncs. Returns what nobody could take yet, and the ids that are recorded now."""
+    def write(self, work: Work) -> Work:
+        """Blocks for some fsyncs. Returns what nobody could take yet; all else is recorded, and durable."""
         later = Work()
         later.said = [feedback for feedback in work.said if not self._put_feedback(feedback)]
-        recorded, gone = set(), set()
         for document in work.ended:
-            done = self._record(document)
-            if done is None:
+            if self._record(document):
+                self._gone.add(document["trajectory_id"])
+            else:
                 later.ended.append(document)
-                continue
-            gone.add(document["trajectory_id"])
-            if done:
-                recorded.add(document["trajectory_id"])
-        self._keep([*later.ended, *work.open], gone)
-        return later, recorded
+        crashpoint("capture.recorded")
+        self._keep([*later.ended, *work.open])
+        return later
+
+    @property
+    def owes(self) -> bool:
+        """Whether the journal lacks something that it could not take when it was written."""
+        return bool(self._unkept or self._gone)
 
     async def deliver(self, bus: Bus) -> None:
         """Publish what is in the outbox, until cancelled or NATS goes away (BusError)."""
@@ -101,22 +108,22 @@ class Recording:
         self._outbox.close()
         self._journal.close()
 
-    def _record(self, document: Document) -> bool | None:
-        """Into the outbox, or held. None: that cannot be now; False: it never can."""
-        if self._opt_out.matches_document(document):
-            return True
+    def _record(self, document: Document) -> bool:
+        """Into the outbox, or held; False: that cannot be now. Nothing is ever given up here."""
         try:
+            if self._opt_out.matches_document(document):
+                return True
             data = self._prepare(turns.plain(document))
         except Exception as error:
             self._on_error("record", error)
             return self._hold(document, error)
         try:
             self._outbox.put(subjects.TRAJECTORY, data, msg_id=document["trajectory_id"], headers=HEADERS)
-        except (OutboxFullError, BusError) as error:
-            self._on_error("outbox", error)
-            return None
         except ConflictError:
             pass  # by the gateway before this one, which had no time to say so in the journal
+        except Exception as error:
+            self._on_error("outbox", error)
+            return False
         return True
 
     def _prepare(self, document: Document) -> bytes:
@@ -125,20 +132,22 @@ class Recording:
         except Exception:
             return self._intake.prepare(document)
 
-    def _hold(self, document: Document, error: Exception) -> bool | None:
+    def _hold(self, document: Document, error: Exception) -> bool:
         """Of the error only its class is kept: its text may repeat the document."""
         reason = error.reason if isinstance(error, ContractError) else "redaction"
         try:
             body = json.dumps(document, default=str).encode()
             name = document["trajectory_id"]
+            crashpoint("capture.holding")
             asyncio.run(self._quarantine.hold_captured(name, body, reason, type(error).__name__))
-        except OnwardError as failure:
-            self._on_error("hold", failure)
-            return None
+            crashpoint("capture.held")
         except Exception as failure:
             self._on_error("hold", failure)
             return False
-        self._on_held(reason)
+        try:
+            self._on_held(reason)
+        except Exception as failure:
+            self._on_error("hold", failure)
         return True
 
     def _put_feedback(self, feedback: Document) -> bool:
@@ -153,18 +162,22 @@ class Recording:
             self._on_error("feedback", error)
         return True
 
-    def _keep(self, documents: Iterable[Document], gone: set[str]) -> None:
-        changed: dict[str, Mapping[str, Any]] = {}
+    def _keep(self, documents: Iterable[Document]) -> None:
+        """Into the journal, and out of it what is recorded; where it cannot be written, the next time."""
         for document in documents:
-            if self._opt_out.matches_document(document):
-                continue
             try:
+                if self._opt_out.matches_document(document):
+                    continue
                 redacted = self._redactor.trajectory(turns.plain(document))
-                changed[document["trajectory_id"]] = redacted.document
+                self._unkept[document["trajectory_id"]] = redacted.document
             except Exception as error:
                 self._on_error("journal", error)
+        for name in self._gone:
+            self._unkept.pop(name, None)
         try:
-            if changed or gone:
-                self._journal.write(changed, gone)
-        except OnwardError as error:
+            if self.owes:
+                self._journal.write(self._unkept, self._gone)
+        except Exception as error:
             self._on_error("journal", error)
+            return
+        self._unkept, self._gone = {}, set()

@@ -1,7 +1,8 @@
 """The queue between answers and disk: what is to be recorded waits here and is written in a thread.
 
 Know before changing: nothing leaves the queue before it is durable, or known to be refused for ever, and a
-write that has begun is finished whoever is cancelled. Errors are counted where they happen and never raised.
+write that has begun is finished whoever is cancelled. No error ends the tasks that call this: the gateway
+would go down with them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from onward.telemetry import logs
 _log = logs.get("capture")
 BATCH = 200
 """Trajectories that are recorded in one go: somebody may wait for the next."""
-_REMEMBERED = 10_000
 _RETRY_SECONDS = 1.0
 
 
@@ -31,9 +31,9 @@ class WriteBehind:
         self._open_files, self._changed, self._clock = open_files, changed, clock
         self._files: Recording | None = None
         self._work = Work()
+        self._in_hand: list[Document] = []
+        """Trajectories that are being written."""
         self._writing = asyncio.Lock()
-        self._recorded: dict[str, None] = {}
-        """Trajectories that were recorded last, the newest at the end."""
 
     async def start(self) -> int:
         """Open the files and take up what a gateway before this one left open; how much. Raises BusError."""
@@ -51,7 +51,9 @@ class WriteBehind:
         self._work.said.append(feedback)
 
     def are_recorded(self, trajectory_ids: Iterable[str]) -> bool:
-        return all(name in self._recorded for name in trajectory_ids)
+        """Whether none of these waits. Nothing is ever given up: what does not wait any more is recorded."""
+        waiting = {item["trajectory_id"] for item in (*self._work.ended, *self._in_hand)}
+        return waiting.isdisjoint(trajectory_ids)
 
     async def write(self) -> None:
         """Write what can be written now; the rest waits for the next time."""
@@ -64,8 +66,8 @@ class WriteBehind:
             try:
                 assert self._files is not None
                 await self._files.deliver(bus)
-            except OnwardError as error:
-                _log.warning("the outbox waits", reason=str(error))
+            except Exception as error:
+                _log.warning("the outbox waits", reason=_named(error))
             await self._clock.sleep(_RETRY_SECONDS)
 
     async def stop(self) -> None:
@@ -82,14 +84,21 @@ class WriteBehind:
                 return False
             work, self._work = self._work, Work()
             self._work.ended, work.ended = work.ended[BATCH:], work.ended[:BATCH]
-            work.open = self._changed()
-            if not work:
-                return False
-            later, recorded = await asyncio.to_thread(self._files.write, work)
-            more = bool(self._work.ended) and not later
-            self._work.ended += later.ended
-            self._work.said += later.said
-            self._recorded.update(dict.fromkeys(recorded))
-            while len(self._recorded) > _REMEMBERED:
-                del self._recorded[next(iter(self._recorded))]
-            return more
+            self._in_hand, later = work.ended, work
+            try:
+                work.open = self._changed()
+                if not work and not self._files.owes:
+                    return False
+                later = await asyncio.to_thread(self._files.write, work)
+            except Exception as error:
+                _log.error("not recorded now, and tried again", reason=_named(error))
+            finally:
+                self._in_hand = []
+                self._work.ended += later.ended
+                self._work.said += later.said
+            return bool(self._work.ended) and not later
+
+
+def _named(error: Exception) -> str:
+    """The text of an error of ours; of another only its class, for it may repeat what was said."""
+    return str(error) if isinstance(error, OnwardError) else type(error).__name__

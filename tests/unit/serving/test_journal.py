@@ -30,3 +30,23 @@ def test_a_failed_write_changes_nothing(tmp_path):
     with pytest.raises(BusError, match="cannot be written"):
         journal.write({"b": {"trajectory_id": "b"}}, ["a"])
     assert journal.read() == [{"trajectory_id": "a"}]
+
+
+def test_a_journal_damaged_while_it_is_open_is_one_error(tmp_path):
+    path = tmp_path / "open.db"
+    before = Journal(path)
+    before.write({"a": {"trajectory_id": "a", "text": "x" * 10_000}}, [])
+    before.close()
+    journal = Journal(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + os.urandom(len(whole) - 4096))
+    with pytest.raises(BusError, match="cannot be written"):
+        journal.write({"b": {}}, ["a"])
+    with pytest.raises(BusError, match="is not readable"):
+        journal.read()
+
+
+def test_a_journal_that_cannot_be_made_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(BusError, match="cannot be made"):
+        Journal(tmp_path / "file" / "open.db")

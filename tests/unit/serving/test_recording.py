@@ -1,0 +1,252 @@
+"""What stands between answers and disk: nothing accepted is lost, whatever the files do, and nobody hears."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from onward.capture.opt_out import OptOut
+from onward.capture.quarantine import Keys, Quarantine
+from onward.capture.redaction import Redactor
+from onward.clock import ManualClock, SystemClock
+from onward.config import load
+from onward.errors import BusError
+from onward.serving.journal import Journal
+from onward.serving.recording import JOURNAL, OUTBOX, Recording, Work
+from onward.serving.write_behind import WriteBehind
+from onward.warehouse import Objects
+
+NOW = datetime(2026, 5, 4, tzinfo=UTC)
+
+
+def document(number: int = 1, text: str = "hello") -> dict[str, Any]:
+    return {
+        "trajectory_id": f"00000000-0000-4000-8000-{number:012d}",
+        "session_id": f"s{number}",
+        "agent_id": "agent",
+        "start_timestamp": "2026-01-01T00:00:00.000Z",
+        "end_timestamp": "2026-01-01T00:01:00.000Z",
+        "turns": [
+            {
+                "turn_id": 1,
+                "timestamp": "2026-01-01T00:00:01.000Z",
+                "observation": {"type": "user_message", "content": text},
+                "action": {"type": "response", "raw_response": "done"},
+                "result": {"success": True},
+            }
+        ],
+        "task_context": {"task_id": "t", "instructions": "Say hello", "domain": "general"},
+        "metadata": {"model": "m"},
+    }
+
+
+class Files:
+    """A recording in ``folder``; ``errors`` are what it was told of."""
+
+    def __init__(self, folder) -> None:
+        self.folder, self.errors = folder, []
+        self.quarantine = Quarantine(
+            Objects.open(folder / "objects"),
+            Keys.of(load(environ={}, overrides={"data_dir": str(folder)})),
+            ManualClock(NOW),
+        )
+
+    def open(self) -> Recording:
+        return Recording(
+            self.folder,
+            clock=SystemClock(),
+            quarantine=self.quarantine,
+            redactor=Redactor(),
+            opt_out=OptOut(),
+            on_error=lambda step, error: self.errors.append((step, type(error))),
+            on_held=lambda reason: None,
+        )
+
+    def journal(self) -> list[str]:
+        journal = Journal(self.folder / JOURNAL)
+        try:
+            return [item["session_id"] for item in journal.read()]
+        finally:
+            journal.close()
+
+
+@pytest.fixture
+def files(tmp_path) -> Files:
+    return Files(tmp_path)
+
+
+async def behind(files: Files, changed=list) -> WriteBehind:
+    writing = WriteBehind(files.open, changed, ManualClock(NOW))
+    await writing.start()
+    return writing
+
+
+def accepted(recording: Recording) -> list[str]:
+    return [receipt.msg_id[-1] for receipt in recording._outbox.receipts()]
+
+
+async def test_an_outbox_damaged_while_it_is_open_loses_nothing_and_ends_nobody(files):
+    writing = await behind(files)
+    writing.put(document(1))
+    await writing.write()
+    outbox = writing._files._outbox
+    outbox._remover.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    whole = (files.folder / OUTBOX).read_bytes()
+    (files.folder / OUTBOX).write_bytes(os.urandom(len(whole)))
+    for number in (2, 3):
+        writing.put(document(number))
+    await writing.write()
+    assert ("outbox", BusError) in files.errors
+    names = [document(number)["trajectory_id"] for number in (1, 2, 3)]
+    assert [writing.are_recorded([name]) for name in names] == [True, False, False]
+    assert files.journal() == ["s2", "s3"]
+    (files.folder / OUTBOX).write_bytes(whole)
+    outbox._file._disconnect()  # what SQLite remembers of the noise
+    await writing.write()
+    assert writing.are_recorded(names) and accepted(writing._files) == ["1", "2", "3"]
+    assert files.journal() == []
+    await writing.stop()
+
+
+async def test_a_defect_in_the_writing_puts_everything_back_in_order(files, monkeypatch):
+    writing = await behind(files)
+
+    def broken(self, work: Work) -> Work:
+        raise RuntimeError("defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recording, "write", broken)
+        for number in range(3):
+            writing.put(document(number))
+        await writing.write()
+        assert not writing.are_recorded([document(1)["trajectory_id"]])
+    await writing.write()
+    assert accepted(writing._files) == ["0", "1", "2"]
+    await writing.stop()
+
+
+async def test_what_is_being_written_is_not_called_recorded(files, monkeypatch):
+    writing, loop = await behind(files), asyncio.get_running_loop()
+    seen, name, real = asyncio.Event(), document()["trajectory_id"], Recording.write
+    said = []
+
+    def slow(self, work: Work) -> Work:
+        said.append(writing.are_recorded([name]))
+        loop.call_soon_threadsafe(seen.set)
+        return real(self, work)
+
+    monkeypatch.setattr(Recording, "write", slow)
+    writing.put(document())
+    await writing.write()
+    assert said == [False] and seen.is_set() and writing.are_recorded([name])
+    await writing.stop()
+
+
+async def test_a_task_recorded_long_ago_is_still_called_recorded(files, monkeypatch):
+    """A client may send its close again after any number of others."""
+    writing = await behind(files)
+    monkeypatch.setattr(Recording, "write", lambda self, work: Work())
+    for number in range(10_200):
+        writing.put(document(number))
+    await writing.write()
+    assert writing.are_recorded([document(0)["trajectory_id"]])
+    await writing.stop()
+
+
+async def test_delivery_goes_on_after_any_error(files, monkeypatch):
+    writing, tries = await behind(files), []
+    over = asyncio.Event()
+
+    async def deliver(self, bus) -> None:
+        tries.append(bus)
+        if len(tries) == 1:
+            raise sqlite3.OperationalError("database or disk is full")
+        if len(tries) == 2:
+            raise RuntimeError("defect")
+        over.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Recording, "deliver", deliver)
+    delivering = asyncio.create_task(writing.deliver("bus"))  # type: ignore[arg-type]
+    while not over.is_set():
+        await writing._clock.advance(1.0)  # type: ignore[attr-defined]
+    assert len(tries) == 3 and not delivering.done()
+    delivering.cancel()
+    await asyncio.gather(delivering, return_exceptions=True)
+    await writing.stop()
+
+
+async def test_a_trajectory_that_cannot_be_held_for_an_unknown_reason_waits(files, monkeypatch):
+    writing = await behind(files)
+
+    def fault(*_: object, **__: object) -> None:
+        raise RuntimeError("defect")
+
+    name = document()["trajectory_id"]
+    with monkeypatch.context() as patch:
+        patch.setattr(writing._files._intake, "prepare", fault)
+        patch.setattr(files.quarantine, "hold_captured", fault)
+        writing.put(document())
+        await writing.write()
+        assert ("hold", RuntimeError) in files.errors
+        assert not writing.are_recorded([name]) and files.journal() == ["s1"]
+    await writing.write()
+    assert writing.are_recorded([name]) and files.journal() == []
+    assert accepted(writing._files) == ["1"]
+    await writing.stop()
+
+
+async def test_what_is_held_is_not_overwritten_by_what_the_journal_has_of_it(files, monkeypatch):
+    secret = "ghp_" + "aB3dE5fG7hJ9" * 3
+    raw = document(text=f"use {secret}")
+
+    def fault(*_: object) -> None:
+        raise RuntimeError("no contract for this")
+
+    async def record(*ended: dict[str, Any]) -> None:
+        writing = await behind(files)
+        monkeypatch.setattr(writing._files._intake, "prepare", fault)
+        for item in ended:
+            writing.put(item)
+        await writing.write()
+        assert files.journal() == []
+        await writing.stop()
+
+    first = files.open()
+    first.write(Work(open=[raw]))
+    assert secret not in json.dumps(first.left_open()) and files.journal() == ["s1"]
+    # killed after it was held, before the journal knew
+    monkeypatch.setattr(first._intake, "prepare", fault)
+    monkeypatch.setattr(first._journal, "write", fault)
+    await asyncio.to_thread(first.write, Work(ended=[raw]))
+    first.close()
+    assert files.journal() == ["s1"]
+    await record()
+    (held,) = await files.quarantine.held()
+    _, message = await files.quarantine.open(held.held_id)
+    assert json.loads(message.data) == raw
+
+
+def test_what_the_journal_cannot_take_it_gets_when_it_can(files, monkeypatch):
+    recording = files.open()
+
+    def full(*_: object) -> None:
+        raise BusError("full")
+
+    recording.write(Work(open=[document(1), document(2)]))
+    with monkeypatch.context() as patch:
+        patch.setattr(recording._journal, "write", full)
+        recording.write(Work(open=[document(2, "changed"), document(3)], ended=[document(1)]))
+        assert recording.owes and files.errors == [("journal", BusError)]
+    assert files.journal() == ["s1", "s2"]
+    recording.write(Work(ended=[document(3)]))
+    assert not recording.owes
+    (left,) = recording.left_open()
+    assert left["turns"][0]["observation"]["content"] == "changed"
+    recording.close()
