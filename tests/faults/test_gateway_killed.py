@@ -4,95 +4,109 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import pytest
+from gateway_child import gateway, kept, recorded
 
-from onward.bus import Bus, NatsServer
-from onward.contracts import Trajectory, decode
+from onward.bus import Bus, NatsServer, Outbox
+from onward.capture.quarantine import Keys, Quarantine
+from onward.clock import SystemClock
+from onward.config import load
+from onward.serving.journal import Journal
+from onward.warehouse import Objects
 
-TESTS = Path(__file__).parents[1] / "integration"
-GATEWAY = """
-import asyncio, os, sys
-from pathlib import Path
-from onward.bus import Bus
-from serving_world import World
-
-async def main():
-    bus = await Bus.connect(os.environ["BUS"], token=os.environ["TOKEN"], name="killed")
-    async with World(bus, Path(sys.argv[1])) as world:
-        print(world.gateway.server.url, flush=True)
-        await asyncio.sleep(600)
-
-asyncio.run(main())
-"""
+SECRET = "ghp_" + "aB3dE5fG7hJ9" * 3
 
 
-async def gateway(server: NatsServer, folder: Path) -> tuple[asyncio.subprocess.Process, httpx.AsyncClient]:
-    environment = {**os.environ, "BUS": server.url, "TOKEN": server.token, "PYTHONPATH": str(TESTS)}
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", GATEWAY, str(folder), env=environment, stdout=asyncio.subprocess.PIPE
-    )
-    assert child.stdout is not None
-    url = (await asyncio.wait_for(child.stdout.readline(), 60)).decode().strip()
-    key = (folder / "data" / "run" / "api.key").read_text()
-    return child, httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=30)
-
-
-async def recorded(bus: Bus, count: int) -> list[Trajectory]:
-    async with asyncio.timeout(30):
-        while (last := (await bus.js.stream_info("RL_TRAJECTORIES")).state.last_seq) < count:
-            await asyncio.sleep(0.05)
-    messages = [await bus.js.get_msg("RL_TRAJECTORIES", seq=number) for number in range(1, last + 1)]
-    return [decode(message.data or b"", Trajectory) for message in messages]
-
-
-async def test_killed_with_tasks_in_hand(tmp_path: Path) -> None:
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
     server = NatsServer(tmp_path / "nats", respawn=False)
     await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def bus(server: NatsServer) -> AsyncIterator[Bus]:
     bus = await Bus.connect(server.url, token=server.token, name="test")
     await bus.ensure_streams()
-    children: list[asyncio.subprocess.Process] = []
-    try:
-        child, client = await gateway(server, tmp_path)
-        children.append(child)
-        async with client:
-            for number in range(20):
-                asked = [{"role": "user", "content": f"task {number}"}]
-                answer = await client.post(
-                    "/v1/chat/completions",
-                    json={"messages": asked},
-                    headers={"Onward-Session": f"s{number}"},
-                )
-                assert answer.status_code == 200
-            closed = await client.post("/sessions/s0/close", json={"status": "failed"})
-            assert closed.status_code == 200
-            journal = tmp_path / "data" / "outbox"
-            async with asyncio.timeout(30):
-                while not all(_is_kept(journal, f"task {number}") for number in range(1, 20)):
-                    await asyncio.sleep(0.05)
-        child.send_signal(signal.SIGKILL)
-        await child.wait()
-        child, client = await gateway(server, tmp_path)
-        children.append(child)
-        await client.aclose()
+    yield bus
+    await bus.close()
+
+
+async def test_killed_with_tasks_in_hand(server, bus, tmp_path):
+    async with gateway(server, tmp_path) as child:
+        for number in range(20):
+            await child.ask(f"s{number}", f"task {number}")
+        assert (await child.close("s0")).status_code == 200
+        await kept(tmp_path, *(f"task {number}" for number in range(1, 20)))
+    async with gateway(server, tmp_path):
         found = await recorded(bus, 20)
-        assert sorted(item.session_id for item in found) == sorted(f"s{number}" for number in range(20))
-        assert len({item.trajectory_id for item in found}) == 20
-        outcomes = {item.session_id: item.metadata.outcome for item in found}
-        assert outcomes["s0"] is not None and not any(outcomes[f"s{number}"] for number in range(1, 20))
+    assert sorted(item.session_id for item in found) == sorted(f"s{number}" for number in range(20))
+    assert len({item.trajectory_id for item in found}) == 20
+    outcomes = {item.session_id: item.metadata.outcome for item in found}
+    assert outcomes["s0"] is not None and not any(outcomes[f"s{number}"] for number in range(1, 20))
+
+
+async def die_at(point: str, server: NatsServer, folder: Path, text: str, *, unclean: bool = False) -> str:
+    """A gateway with one task in its journal that dies while it records this; the task's trajectory id."""
+    async with gateway(server, folder, crash_at=point, unclean=unclean) as child:
+        name = await child.ask("s", text)
+        await kept(folder, text.replace(SECRET, "<GITHUB_TOKEN:1>"))
+        with pytest.raises(httpx.HTTPError):
+            await child.close("s")
+        assert await asyncio.wait_for(child.process.wait(), 30) == 137
+    return name
+
+
+def left_open(folder: Path) -> list[dict]:
+    journal = Journal(folder / "data" / "outbox" / "gateway-open.db")
+    try:
+        return journal.read()
     finally:
-        for child in children:
-            if child.returncode is None:
-                child.kill()
-                await child.wait()
-        await bus.close()
-        await server.stop()
+        journal.close()
 
 
-def _is_kept(folder: Path, text: str) -> bool:
-    needle = json.dumps(text).encode()
-    return any(needle in file.read_bytes() for file in folder.glob("gateway-open.db*"))
+async def nothing_open(folder: Path) -> None:
+    async with asyncio.timeout(60):
+        while left_open(folder):
+            await asyncio.sleep(0.05)
+
+
+async def test_killed_between_the_outbox_and_the_journal_is_one_trajectory(server, bus, tmp_path):
+    name = await die_at("capture.recorded", server, tmp_path, "the one task")
+    assert [item["trajectory_id"] for item in left_open(tmp_path)] == [name]
+    async with gateway(server, tmp_path):
+        await recorded(bus, 1)
+        await nothing_open(tmp_path)
+        outbox = Outbox(tmp_path / "data" / "outbox" / "gateway.db")
+        async with asyncio.timeout(60):
+            while outbox.pending():
+                await asyncio.sleep(0.05)
+        assert [receipt.msg_id for receipt in outbox.receipts()] == [name]
+        outbox.close()
+    (found,) = await recorded(bus, 1)
+    assert found.trajectory_id == name
+    outcome = found.metadata.outcome
+    assert outcome is not None and outcome.status == "failed", (
+        "the one that was closed, not the one left open"
+    )
+
+
+@pytest.mark.parametrize("point, has_secret", [("capture.holding", False), ("capture.held", True)])
+async def test_killed_around_the_quarantine_is_one_held_body(server, bus, tmp_path, point, has_secret):
+    """Before it is held there is only what the journal has, redacted; after it, the raw body stays."""
+    name = await die_at(point, server, tmp_path, f"use {SECRET}", unclean=True)
+    async with gateway(server, tmp_path, unclean=True):
+        await nothing_open(tmp_path)
+    settings = load(environ={}, overrides={"data_dir": str(tmp_path / "data")})
+    quarantine = Quarantine(Objects.open(tmp_path / "objects"), Keys.of(settings), SystemClock())
+    (held,) = await quarantine.held()
+    assert (held.trajectory_id, held.reason) == (name, "unclean")
+    _, message = await quarantine.open(held.held_id)
+    assert json.loads(message.data)["trajectory_id"] == name
+    assert (SECRET.encode() in message.data) == has_secret
+    assert (await bus.js.stream_info("RL_TRAJECTORIES")).state.last_seq == 0

@@ -91,7 +91,8 @@ class Recording:
                 self._gone.add(document["trajectory_id"])
             else:
                 later.ended.append(document)
-        crashpoint("capture.recorded")
+        if work.ended:
+            crashpoint("capture.recorded")
         self._keep([*later.ended, *work.open])
         return later
 
