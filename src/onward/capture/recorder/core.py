@@ -8,15 +8,24 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from onward.bus.outbox import Outbox
 from onward.capture.opt_out import VARIABLE, OptOut, user_hash
+from onward.capture.recorder.held import Held, HeldTasks
 from onward.clock import Clock, SystemClock
 from onward.contracts import subjects
-from onward.errors import ConfigError, OnwardError, OutboxFullError
+from onward.errors import (
+    ConfigError,
+    ConflictError,
+    ContractError,
+    OnwardError,
+    OutboxFullError,
+    RedactionError,
+)
 from onward.forks import Forking, follow
 from onward.telemetry import logs
 
@@ -41,12 +50,15 @@ class Stats:
     opted_out: int = 0
     """Dropped on request (``RL_CAPTURE_OPT_OUT``), before anything was written."""
     failed: int = 0
-    """Not recorded; the agent was told by an exception or, where it had one of its own, by the log."""
+    """Tries that did not record; the agent was told by an exception or, where it had one of its own, by
+    the log."""
     pending: int = 0
     """In the outbox, not acknowledged yet."""
     refused: int = 0
     """In the outbox, and the server will not take them as they are: see the log."""
     waiting_bytes: int = 0
+    held: int = 0
+    """Could not be redacted or made to fit, and are kept encrypted beside the outbox: ``Recorder.held``."""
 
 
 class Recorder(Forking):
@@ -101,6 +113,9 @@ class Recorder(Forking):
         self._intake = Intake(redactor, has_store=self._objects is not None)
         self._outbox = Outbox(Path(outbox), max_bytes=max_bytes)
         self._outbox.retry_refused()
+        self._held = HeldTasks(Path(outbox), max_bytes)
+        if waiting := len(self._held.names()):
+            _log.warning("tasks are held beside the outbox: call retry_held()", held=waiting)
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {"recorded": 0, "opted_out": 0, "failed": 0}
         self._full_since: float | None = None
@@ -159,7 +174,39 @@ class Recorder(Forking):
             pending=self._outbox.pending(),
             refused=len(self._outbox.refused()),
             waiting_bytes=self._outbox.waiting_bytes(),
+            held=len(self._held.names()),
         )
+
+    def held(self) -> list[Held]:
+        """Tasks that could not be redacted or made to fit, in order, without their content."""
+        return self._held.all()
+
+    def drop_held(self, held_id: str) -> None:
+        """Remove it for good. One that is not there is no error."""
+        self._held.drop(held_id)
+
+    def retry_held(self) -> int:
+        """Give all that is held another chance, by the present rules and settings; how many are recorded
+        now. What fails again stays. Raises OutboxFullError, BusError."""
+        recorded = 0
+        for held in self.held():
+            try:
+                document = self._held.open(held.held_id)
+                if self._opt_out.matches_document(document):
+                    self._held.drop(held.held_id)
+                    self._count("opted_out")
+                    continue
+                data = self._intake.prepare(document)
+            except Exception as error:
+                _log.warning("a task is still held", held_id=held.held_id, reason=_reason(error))
+                continue
+            self._start_drainer()
+            with suppress(ConflictError):  # recorded before, by one that was killed before it said so here
+                self._put(data, document["trajectory_id"])
+            self._held.drop(held.held_id)
+            self._count("recorded")
+            recorded += 1
+        return recorded
 
     @property
     def closed(self) -> bool:
@@ -207,20 +254,49 @@ class Recorder(Forking):
     def accept(self, document: dict[str, Any]) -> None:
         """Redact a finished trajectory, check it against the contract, and make it durable.
 
-        Raises OnwardError (OutboxFullError, RedactionError, ContractError …): it is then not recorded. Blocks
-        for one fsync, and for longer only when the outbox is full and ``on_full`` is ``block``.
+        What cannot be redacted, whatever the reason, is tried once more and then held (``held``). Raises
+        ContractError for what breaks the contract or its limits, which is held, too; OutboxFullError,
+        BusError, and RedactionError when it cannot even be held: it is then not recorded. Blocks for one
+        fsync, and for longer only when the outbox is full and ``on_full`` is ``block``.
         """
         if self._opt_out.matches_document(document):
             self._count("opted_out")
             return
         try:
-            data = self._intake.prepare(document)
+            try:
+                data = self._prepare(document)
+            except Exception as error:
+                self._hold(document, error)
+                return
             self._start_drainer()
             self._put(data, document["trajectory_id"])
         except BaseException:
             self._count("failed")
             raise
         self._count("recorded")
+
+    def _prepare(self, document: dict[str, Any]) -> bytes:
+        try:
+            return self._intake.prepare(document)
+        except Exception:
+            return self._intake.prepare(document)
+
+    def _hold(self, document: dict[str, Any], error: Exception) -> None:
+        """Of the error only its class is kept: its text may repeat the document."""
+        reason = error.reason if isinstance(error, ContractError) else "redaction"
+        name = type(error).__name__
+        try:
+            held = self._held.hold(document, reason, name, self.clock.now())
+        except Exception as failure:
+            _log.error("a task could not be held", reason=_reason(failure), error=name)
+            if isinstance(error, OnwardError):
+                raise error from None
+            raise RedactionError(
+                f"The task could not be redacted ({name}) and not be held: see the log."
+            ) from None
+        _log.error("a task is held beside the outbox", held_id=held.held_id, reason=reason, error=name)
+        if isinstance(error, ContractError):
+            raise error
 
     def _put(self, data: bytes, trajectory_id: str) -> None:
         # Real time: an agent is blocked in real time, whatever clock its records carry.

@@ -176,7 +176,9 @@ class Task:
     def discard(self) -> None:
         """Record nothing of this task."""
         with self._lock:
-            self._done, self._document = True, None
+            self._done, finished, self._document = True, self._document, None
+        if finished is not None:
+            self._recorder.drop_held(self.trajectory_id)
 
     def when_done(self, step: Callable[[], object]) -> None:
         """Call ``step`` when the task is recorded or left."""

@@ -1,0 +1,133 @@
+"""Tasks that could not be redacted or made to fit: sealed in a folder beside the outbox until they can be.
+
+Know before changing: what is in here was not redacted, so it is written encrypted only, and no fact beside it
+comes out of its content. The collector never sees it; its key is made here and stays here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from onward.clock import utc_text
+from onward.errors import ConfigError, ObjectError, OutboxFullError
+from onward.ids import is_id
+
+_DRAFT = "."
+
+
+@dataclass(frozen=True)
+class Held:
+    """The facts of one held task; none of them comes out of its content."""
+
+    held_id: str
+    """Its trajectory id, or a hash of that where it is no id."""
+    since: str
+    reason: str
+    """``redaction``, or what it did not keep to: ``too_large``, ``too_deep``, ``too_many_turns`` …"""
+    error: str
+    """Class of the error that stopped it."""
+    size: int
+    """Bytes of its JSON."""
+
+
+class HeldTasks:
+    """The folder ``<outbox>.held`` (mode 0700) and the key file ``<outbox>.key`` (0600). Any number of
+    processes may share them."""
+
+    def __init__(self, outbox: Path, max_bytes: int) -> None:
+        """``max_bytes`` bounds all bodies together."""
+        self._folder = outbox.with_name(outbox.name + ".held")
+        self._key_file = outbox.with_name(outbox.name + ".key")
+        self._max_bytes = max_bytes
+
+    def hold(self, document: Mapping[str, Any], reason: str, error: str, now: datetime) -> Held:
+        """Seal durably; the same task again overwrites itself. Raises OutboxFullError, ObjectError,
+        ConfigError (the key file holds no key)."""
+        from onward.capture import sealing
+
+        body = json.dumps(document, default=str).encode()
+        held = Held(_name(str(document.get("trajectory_id"))), utc_text(now), reason, error, len(body))
+        sealed = sealing.seal(json.dumps(asdict(held)).encode(), body, sealing.key_in(self._key_file))
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            taken = sum(path.stat().st_size for path in self._folder.iterdir() if path.name != held.held_id)
+            if taken + len(sealed) > self._max_bytes:
+                raise OutboxFullError(
+                    f"{self._folder} holds {taken} of {self._max_bytes} bytes: call retry_held(), or "
+                    "drop_held() what is not needed."
+                )
+            self._write(held.held_id, sealed)
+        except OSError as failure:
+            raise ObjectError(f"{self._folder} cannot be written: {failure.strerror}.") from None
+        return held
+
+    def names(self) -> list[str]:
+        """Raises ObjectError when the folder cannot be read."""
+        try:
+            return sorted(name for name in os.listdir(self._folder) if not name.startswith(_DRAFT))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise ObjectError(f"{self._folder} cannot be read: {error.strerror}.") from None
+
+    def all(self) -> list[Held]:
+        """By time; those that cannot be read have the reason ``damaged``."""
+        found = []
+        for name in self.names():
+            try:
+                data = (self._folder / name).read_bytes()
+            except FileNotFoundError:
+                continue  # recorded by somebody else in the meantime
+            except OSError:
+                data = b""
+            try:
+                facts = json.loads(data.partition(b"\n")[0])
+                found.append(Held(**{field.name: facts[field.name] for field in fields(Held)}))
+            except (ValueError, KeyError, TypeError):
+                found.append(Held(name, "", "damaged", "", len(data)))
+        return sorted(found, key=lambda held: (held.since, held.held_id))
+
+    def open(self, held_id: str) -> dict[str, Any]:
+        """The document, decrypted in memory only. Raises TamperedError, ObjectError, ConfigError."""
+        from onward.capture import sealing
+
+        try:
+            facts, sealed = sealing.parts((self._folder / held_id).read_bytes())
+        except OSError as error:
+            raise ObjectError(f"The held task {held_id} cannot be read: {error.strerror}.") from None
+        if not self._key_file.exists():
+            raise ConfigError(f"{self._key_file} is not here: put it back to open what is held.")
+        return json.loads(sealing.unseal(facts, sealed, sealing.key_in(self._key_file), held_id))
+
+    def drop(self, held_id: str) -> None:
+        if held_id in self.names():
+            (self._folder / held_id).unlink(missing_ok=True)
+
+    def _write(self, name: str, data: bytes) -> None:
+        draft = self._folder / f"{_DRAFT}{name}.{secrets.token_hex(4)}"
+        try:
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            draft.replace(self._folder / name)
+        finally:
+            draft.unlink(missing_ok=True)
+        for folder in (self._folder, self._folder.parent):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _name(trajectory_id: str) -> str:
+    return trajectory_id if is_id(trajectory_id) else hashlib.sha256(trajectory_id.encode()).hexdigest()[:32]
