@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import json
 import os
 import sqlite3
@@ -19,6 +20,7 @@ from serving_world import World, eventually
 
 from onward import Recorder, wrap_openai
 from onward.capture import provenance
+from onward.capture.quarantine import Keys, Quarantine
 from onward.clock import ManualClock
 from onward.contracts import Feedback, Reward, Trajectory, decode, to_document, validate
 from onward.errors import EngineError
@@ -26,6 +28,7 @@ from onward.lm.tokens import Call, rows_from_calls
 from onward.reward import Unscored
 from onward.reward.scoring import score
 from onward.reward.state import State
+from onward.serving.captured import trajectory
 from onward.serving.conversations import Conversations
 from onward.serving.engines.scripted import BASE_DIGEST
 
@@ -544,11 +547,13 @@ async def test_the_outcome_and_the_feedback_of_a_session_arrive(world):
         ({"outcome": "failed"}, "outcome"),
         ({"feedback": {"signal": "rating"}}, "feedback.value"),
         ({"feedback": "good"}, "feedback"),
+        ({"feedback": {"signal": "thumbs_up", "comment": "half \ud83d"}}, "feedback.comment"),
+        ({"feedback": {"signal": "thumbs_up", "comment": "x" * (64 * 1024 + 1)}}, "feedback.comment"),
     ],
 )
 async def test_an_outcome_that_cannot_be_meant_is_refused_and_the_task_stays_open(world, body, param):
     await world.ask("s1", "q")
-    refused = await world.client.post("/sessions/s1/close", json=body)
+    refused = await world.client.post("/sessions/s1/close", content=json.dumps(body))
     assert refused.status_code == 400 and refused.json()["error"]["param"] == param
     await close(world, "s1")
 
@@ -568,18 +573,166 @@ async def test_a_close_that_is_sent_again_gets_the_same_answer_and_another_outco
     await trajectories(world, 1)
 
 
-async def test_closing_waits_for_the_answer_that_is_under_way(world):
-    world.engine.delay = 0.2
+async def test_a_close_after_a_new_task_that_ended_by_itself_is_not_answered_for_the_old_one(bus, tmp_path):
+    clock = ManualClock()
+    async with World(bus, tmp_path, clock=clock) as world:
+        await world.ask("w", "one")
+        first = await close(world, "w", status="completed_successfully")
+        second = (await world.ask("w", "two"))["onward"]["trajectory_id"]
+        await clock.advance(61)
+        _, ended = await moving(clock, trajectories(world, 2))
+        assert ended["trajectory_id"] == second != first["closed"][0]["trajectory_id"]
+        for status in ("completed_successfully", "failed"):
+            late = await world.client.post("/sessions/w/close", json={"status": status})
+            assert late.status_code == 404
+
+
+async def test_feedback_on_a_task_that_is_closed_already_is_published_once(world):
+    await world.ask("v")
+    first = await close(world, "v", status="failed")
+    for _ in range(2):  # as clients do that send again
+        assert await close(world, "v", feedback={"signal": "thumbs_down", "comment": "no"}) == first
+    assert await close(world, "v", status="failed", feedback={"signal": "retry"}) == first
+
+    async def said() -> list[bytes] | None:
+        found = await messages_of(world, "RL_FEEDBACK")
+        return found if len(found) >= 2 else None
+
+    heard = [decode(data, Feedback) for data in await eventually(said)]
+    assert [(f.signal, f.comment, f.trajectory_id) for f in heard] == [
+        ("thumbs_down", "no", first["closed"][0]["trajectory_id"]),
+        ("retry", None, first["closed"][0]["trajectory_id"]),
+    ]
+    await trajectories(world, 1)
+
+
+class Gate:
+    """Stops the engine before its answer, and a close while it waits for that."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked, self.waits, self.opens = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        generate, at_rest = world.engine.generate, world.gateway.capture._at_rest
+
+        async def stopped(*args: Any, **how: Any) -> Any:
+            self.asked.set()
+            await self.opens.wait()
+            return await generate(*args, **how)
+
+        async def waiting(*args: Any) -> Any:
+            self.waits.set()
+            return await at_rest(*args)
+
+        monkeypatch.setattr(world.engine, "generate", stopped)
+        monkeypatch.setattr(world.gateway.capture, "_at_rest", waiting)
+
+
+async def test_closing_waits_for_the_answer_that_is_under_way(world, monkeypatch):
+    gate = Gate(world, monkeypatch)
     running = asyncio.create_task(world.chat("s1"))
-    await asyncio.sleep(0.05)
+    await gate.asked.wait()
     closing = asyncio.create_task(close(world, "s1", status="failed"))
+    await gate.waits.wait()
+    gate.opens.set()
     assert (await running).status_code == 200
     await closing
     (found,) = await trajectories(world, 1)
     assert len(found["turns"]) == 1 and found["metadata"]["outcome"] == {"status": "failed"}
 
 
+async def test_a_close_that_is_given_up_leaves_nothing_running(world, monkeypatch):
+    gate = Gate(world, monkeypatch)
+    running = asyncio.create_task(world.chat("s1"))
+    await gate.asked.wait()
+
+    before, waits = asyncio.all_tasks(), ("Event.wait", "SystemClock.sleep")
+    closing = asyncio.create_task(world.gateway.capture.close("s1", None, None))
+    begun: list[asyncio.Task[Any]] = []
+    while len(begun) < 2:
+        await asyncio.sleep(0)
+        new = asyncio.all_tasks() - before
+        begun = [task for task in new if getattr(task.get_coro(), "__qualname__", "") in waits]
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    for _ in range(10):  # rounds of the loop, in which a cancelled task ends
+        await asyncio.sleep(0)
+    assert all(task.done() for task in begun)
+    gate.opens.set()
+    await running
+
+
 # What is recorded, and what is not.
+
+
+async def test_what_nests_too_deep_for_a_trajectory_is_refused_or_kept_as_text(world):
+    deep: Any = 1
+    for _ in range(40):
+        deep = {"x": deep}
+    odd = {"type": "function", "function": {"name": "f", "x-meta": deep}}
+    refused = await world.chat("s1", "q", tools=[odd])
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "tools[0]"
+    written = '{"tool_name": "f", "tool_args": ' + '{"a":' * 29 + "1" + "}" * 30
+    world.engine.script = saying(written)
+    await world.ask("s2")
+    await close(world, "s2")
+    (found,) = await trajectories(world, 1)
+    assert told(found) == [(1, "user_message", "hello", "response", None, None, written, {"success": True})]
+
+
+@pytest.mark.parametrize("ends", ["close", "shutdown"])
+async def test_an_answered_conversation_that_no_trajectory_can_hold_is_held_encrypted(bus, tmp_path, ends):
+    async with World(bus, tmp_path) as world:
+        await world.ask("s1", "between us")
+        (conversation,) = world.gateway.capture._open
+        deep: Any = "the end"
+        for _ in range(40):
+            deep = [deep]
+        conversation.metadata["deep"] = deep
+        if ends == "close":
+            assert (await close(world, "s1"))["closed"][0]["trajectory_id"] == conversation.id
+    quarantine = Quarantine(world.ctx.objects, Keys.of(world.settings), world.clock)
+    (held,) = await quarantine.held()
+    assert (held.trajectory_id, held.reason, held.source) == (conversation.id, "too_deep", "gateway")
+    _, message = await quarantine.open(held.held_id)
+    body = json.loads(message.data)
+    assert body["turns"][0]["observation"]["content"] == "between us" and body["metadata"]["deep"] == deep
+    assert await messages_of(world, "RL_TRAJECTORIES") == []
+
+
+async def test_a_conversation_of_which_no_trajectory_can_be_made_is_held_and_disturbs_no_other(
+    world, monkeypatch
+):
+    def broken(conversation: Any, closed: Any) -> Any:
+        if conversation.session_id == "s1":
+            raise RuntimeError("no")
+        return trajectory(conversation, closed)
+
+    monkeypatch.setattr("onward.serving.capture.trajectory", broken)
+    await world.ask("s1", "the odd one")
+    await world.ask("s2", "for the record")
+    await eventually_in(world.settings.data_dir / "outbox" / "gateway-open.db", b"for the record")
+    (odd,) = (await close(world, "s1"))["closed"]
+    await close(world, "s2")
+    (found,) = await trajectories(world, 1)
+    assert found["session_id"] == "s2"
+    quarantine = Quarantine(world.ctx.objects, Keys.of(world.settings), world.clock)
+    (held,) = await quarantine.held()
+    assert held.trajectory_id == odd["trajectory_id"]
+    (turn,) = json.loads((await quarantine.open(held.held_id))[1].data)["turns"]
+    assert (turn["new"], turn["text"]) == (
+        [{"role": "user", "content": "the odd one"}],
+        "base: the odd one",
+    )
+
+
+async def test_a_user_who_is_no_id_is_in_the_session_only_as_a_hash_that_needs_the_key(bus, tmp_path):
+    address = "someone@example" + ".org"
+    names = []
+    for _ in range(2):  # the second time after a restart
+        async with World(bus, tmp_path) as world:
+            names.append((await world.ask("", user=address))["onward"]["session_id"])
+    key = provenance.load_key(world.settings.run_dir)
+    keyed = hmac.new(key, address.encode(), hashlib.sha256).hexdigest()
+    assert names == ["u-" + keyed[:32]] * 2
 
 
 async def test_a_secret_in_a_tool_result_is_nowhere_at_rest_and_its_tokens_are_void(bus, tmp_path):
@@ -737,9 +890,25 @@ async def test_who_opted_out_is_not_even_in_the_journal(bus, tmp_path):
         await world.ask("private-1", "between us")
         await world.ask("s2", "for the record")
         await eventually_in(world.settings.data_dir / "outbox" / "gateway-open.db", b"for the record")
-        await close(world, "private-1")
-        await close(world, "s2")
+        good = {"signal": "thumbs_up"}
+        private = await close(world, "private-1", feedback=good)
+        assert await close(world, "private-1", feedback={"signal": "retry"}) == private
+        await close(world, "s2", feedback=good)
         (found,) = await trajectories(world, 1)
+
+        async def counted() -> Any:
+            return await world.bus.bucket("rl_capture").get("opted_out")
+
+        assert json.loads((await eventually(counted)).value)["count"] == 1
+
+        async def said() -> list[bytes]:
+            return await messages_of(world, "RL_FEEDBACK")
+
+        assert [decode(data, Feedback).session_id for data in await eventually(said)] == ["s2"]
+        assert world.ctx.metrics.opted_out._value.get() == 1
+        assert world.gateway._metrics.captured.labels(closed="close")._value.get() == 1
+        await world.ask("private-2", "and this")  # ends with the gateway
+    assert json.loads((await counted()).value)["count"] == 2
     assert found["session_id"] == "s2"
     assert b"between us" not in b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
 

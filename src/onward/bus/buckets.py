@@ -53,7 +53,9 @@ BUCKETS: dict[str, BucketSpec] = {
     "rl_sessions": BucketSpec("gateway", 1, 7 * 86_400.0, "the arm that each session was given"),
     "rl_rewarder": BucketSpec("rewarder", 4, None, "windows, baselines and stream cursor in one record"),
     "rl_coordinator": BucketSpec("coordinator", 8, None, "the last snapshot and the request made from it"),
-    "rl_capture": BucketSpec("collector", 1, None, "how many trajectories were dropped by an opt-out"),
+    "rl_capture": BucketSpec(
+        "whoever drops one", 1, None, "how many trajectories were dropped by an opt-out"
+    ),
     "rl_leases": BucketSpec("the holder", 1, None, "who owns a piece of work, and its epoch"),
     "rl_control": BucketSpec("operator", 16, None, "what people switched: learning paused, model pinned"),
 }

@@ -20,6 +20,8 @@ from onward.errors import ContractError
 MAX_TURNS = 2000
 MAX_STRING = 64 * 1024
 """Bytes of one text, in UTF-8. Inbound limits: the collector refuses more."""
+CALL_DEPTH = MAX_DEPTH - 6
+"""Levels of a tool call: the deepest place where a trajectory holds one's arguments is six levels down."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def _from_text(text: str) -> dict[str, Any]:
     if not text.lstrip().startswith("{"):
         return plain_answer
     try:
-        answer = decode_document(text.encode())
+        answer = decode_document(text.encode(), max_depth=CALL_DEPTH)
     except (ContractError, UnicodeEncodeError):
         return plain_answer
     name = answer.get("tool_name") if isinstance(answer, dict) else None
@@ -152,7 +154,7 @@ def _arguments(text: Any) -> dict[str, Any]:
     if isinstance(text, Mapping):
         return dict(text)
     try:
-        parsed = decode_document((text or "{}").encode())
+        parsed = decode_document((text or "{}").encode(), max_depth=CALL_DEPTH)
     except (ContractError, UnicodeEncodeError, AttributeError):
         return {"unparsed": str(text)}
     return parsed if isinstance(parsed, dict) else {"value": parsed}

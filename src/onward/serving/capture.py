@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from onward.capture import turns
-from onward.capture.opt_out import user_hash
-from onward.clock import Clock, utc_text
+from onward.capture.opt_out import OptOut, user_hash
+from onward.clock import Clock
 from onward.config import CaptureSettings
 from onward.errors import OnwardError
 from onward.httpbase import Caller, HttpError
-from onward.ids import new_id
 from onward.serving import openai
-from onward.serving.captured import SOURCE, UNPARSABLE, Closed, trajectory
+from onward.serving.captured import UNPARSABLE, Closed, trajectory, unshaped
+from onward.serving.closing import Closing, Closings, Said, feedback_on
 from onward.serving.conversations import (
     Conversation,
     Conversations,
@@ -46,7 +45,6 @@ MAX_BYTES = 4 << 20
 CLOSE_PATIENCE_SECONDS = 5.0
 MakeRecording = Callable[[Callable[[str, Exception], None]], Recording]
 """Opens the files, given what to do with an error. Called in a thread."""
-_REMEMBERED = 10_000
 
 
 @dataclass
@@ -82,19 +80,18 @@ class Capture:
         metrics: GatewayMetrics,
         user_key: bytes,
         on_answered: Callable[[str], None] = lambda session_id: None,
+        on_opted_out: Callable[[str], None] = lambda trajectory_id: None,
     ) -> None:
         """``on_answered`` gets the sessions whose task ended with an answer that nobody judged, where the
-        key's agents never judge."""
+        key's agents never judge; ``on_opted_out`` the trajectories that are kept nowhere."""
         self._settings, self._clock, self._metrics = settings, clock, metrics
         self.behind = WriteBehind(lambda: make_recording(self._failed), self._changed, clock)
-        self._user_key, self._on_answered = user_key, on_answered
+        self._user_key, self._on_answered, self._on_opted_out = user_key, on_answered, on_opted_out
+        self._opt_out = OptOut.parse(settings.opt_out)
         self._off = {key.lower() for key in settings.off_keys}
         self._open = Conversations()
         self._dirty: dict[str, Conversation] = {}
-        self._closed: OrderedDict[
-            tuple[str | None, str], tuple[dict[str, Any] | None, list[dict[str, Any]]]
-        ] = OrderedDict()
-        """Who closed what, with which outcome, and the answer."""
+        self._closings = Closings()
         self._telling: set[str] = set()
         """Keys whose agents say how their tasks end: one of theirs that does not may be lost."""
         self._freed = asyncio.Event()
@@ -201,6 +198,7 @@ class Capture:
         self._open.add(conversation, exchange, asked.links, said)
         if conversation.recorded:
             self._dirty[conversation.id] = conversation
+            self._closings.forget(conversation.session_id, conversation.owner)
 
     # Closing.
 
@@ -209,40 +207,39 @@ class Capture:
         name: str,
         owner: str | None,
         outcome: dict[str, Any] | None,
-        feedback: dict[str, Any] | None = None,
+        feedback: Said | None = None,
     ) -> list[dict[str, Any]]:
         """End the open tasks of a session, or the one task with this trajectory id, and record them.
 
-        ``owner`` None may close anybody's. Returns what was recorded: trajectory id and number of turns.
+        Sent again, it ends nothing and is answered as before; feedback that was not said before is taken then
+        too. ``owner`` None may close anybody's. Returns what was recorded: trajectory id and number of turns.
         Raises HttpError: 404 nothing open, 409 a call under way or not clear which task, 503 not stored yet.
         """
-        closed = self._repeated(name, owner, outcome)
-        if closed is None:
-            closed = [
-                self._close_one(conversation, outcome, feedback)
-                for conversation in await self._at_rest(name, owner)
-            ]
-            self._closed[owner, name] = (outcome, closed)
-            while len(self._closed) > _REMEMBERED:
-                self._closed.popitem(last=False)
+        is_open = self._open.get(name) is not None or self._open.of_session(name, owner)
+        closing = None if is_open else self._closings.find(name, owner, outcome)
+        if closing is None:
+            closing = Closing(outcome)
+            for conversation in await self._at_rest(name, owner):
+                self._close_one(conversation, closing)
+            self._closings.add(name, owner, closing)
+        for task in closing.hear(feedback):
+            self.behind.say(feedback_on(task, feedback or {}, self._clock.now()))
         await self.behind.write()
-        if not self.behind.are_recorded(item["trajectory_id"] for item in closed):
+        if not self.behind.are_recorded(task["trajectory_id"] for task in closing.tasks):
             raise HttpError(
                 503,
                 "The outbox takes nothing at the moment: what was closed is kept and tried again.",
                 type="service_unavailable",
             )
-        return closed
+        return closing.tasks
 
-    def _close_one(
-        self, conversation: Conversation, outcome: dict[str, Any] | None, feedback: dict[str, Any] | None
-    ) -> dict[str, Any]:
-        conversation.outcome = outcome
+    def _close_one(self, conversation: Conversation, closing: Closing) -> None:
+        conversation.outcome = closing.outcome
         document = self._end(conversation, "close")
-        if feedback is not None:
-            self.behind.say(self._feedback(conversation, feedback))
+        if self._opt_out.matches_document(document):
+            closing.silent.add(conversation.id)
         facts = {"trajectory_id": conversation.id, "session_id": conversation.session_id}
-        return {**facts, "turns": len(document["turns"])}
+        closing.tasks.append({**facts, "turns": len(document["turns"])})
 
     async def _at_rest(self, name: str, owner: str | None) -> list[Conversation]:
         """The conversations of this name, once no call of theirs is under way. Raises HttpError."""
@@ -257,25 +254,12 @@ class Capture:
             self._freed.clear()
             timer = asyncio.ensure_future(self._clock.sleep(0.1))
             waiter = asyncio.ensure_future(self._freed.wait())
-            await asyncio.wait({timer, waiter}, return_when=asyncio.FIRST_COMPLETED)
-            timer.cancel()
-            waiter.cancel()
+            try:
+                await asyncio.wait({timer, waiter}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                timer.cancel()
+                waiter.cancel()
         return self._named(name, owner)
-
-    def _repeated(
-        self, name: str, owner: str | None, outcome: dict[str, Any] | None
-    ) -> list[dict[str, Any]] | None:
-        """What the same call was answered before, where nothing is open any more: clients send again."""
-        if self._open.get(name) is not None or self._open.of_session(name, owner):
-            return None
-        before = self._closed.get((owner, name))
-        if before is None:
-            return None
-        if before[0] != outcome:
-            raise HttpError(
-                409, "This task is closed and recorded with another outcome.", type="conflict_error"
-            )
-        return before[1]
 
     def _named(self, name: str, owner: str | None) -> list[Conversation]:
         one = self._open.get(name)
@@ -298,11 +282,19 @@ class Capture:
         return found
 
     def _end(self, conversation: Conversation, closed: Closed) -> dict[str, Any]:
-        document = turns.plain(trajectory(conversation, closed))
+        """Hand it over as it is: what cannot be recorded of it is held by who records."""
+        try:
+            document = trajectory(conversation, closed)
+        except Exception as error:
+            self._failed("close", error)
+            document = unshaped(conversation, closed)
         self._open.remove(conversation)
         self._dirty.pop(conversation.id, None)
         self.behind.put(document, first=closed == "close")
-        self._metrics.captured.labels(closed=closed).inc()
+        if self._opt_out.matches_document(document):
+            self._on_opted_out(conversation.id)
+        else:
+            self._metrics.captured.labels(closed=closed).inc()
         if conversation.outcome is not None:
             self._telling.add(conversation.owner)
         elif conversation.is_final and conversation.owner not in self._telling:
@@ -358,18 +350,14 @@ class Capture:
 
     def _changed(self) -> list[dict[str, Any]]:
         dirty, self._dirty = self._dirty, {}
-        return [trajectory(c, "restart") for c in dirty.values() if c.recorded and c.exchanges]
-
-    def _feedback(self, conversation: Conversation, given: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "feedback_id": new_id(),
-            "session_id": conversation.session_id,
-            "trajectory_id": conversation.id,
-            "kind": "explicit",
-            "source": SOURCE,
-            "timestamp": utc_text(self._clock.now()),
-            **given,
-        }
+        changed = []
+        for conversation in dirty.values():
+            try:
+                if conversation.recorded and conversation.exchanges:
+                    changed.append(trajectory(conversation, "restart"))
+            except Exception as error:
+                self._failed("journal", error)
+        return changed
 
     def _failed(self, step: str, error: Exception) -> None:
         self._metrics.capture_errors.labels(step=step).inc()

@@ -43,6 +43,17 @@ def trajectory(conversation: Conversation, closed: Closed) -> dict[str, Any]:
     }
 
 
+def unshaped(conversation: Conversation, closed: Closed) -> dict[str, Any]:
+    """All that is known of a conversation of which no trajectory can be made: it is held for people."""
+    return {
+        "trajectory_id": conversation.id,
+        "session_id": conversation.session_id,
+        "agent_id": f"key-{conversation.owner[:8]}",
+        "turns": [vars(exchange) for exchange in conversation.exchanges],
+        "metadata": {**conversation.metadata, "capture": {"source": SOURCE, "closed": closed}},
+    }
+
+
 def _numbered(groups: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     turns: list[dict[str, Any]] = []
     for group in groups:

@@ -1,18 +1,89 @@
-"""The body of ``POST /sessions/{id}/close``: how a task ended, and what a person said about it. Pure."""
+"""``POST /sessions/{id}/close``: how a task ended and what a person said about it, and what was closed last.
+
+Pure. Know before changing: clients send a close again, so one that was carried out is remembered until its
+session has a new task; what is said here was checked, so that nothing is acknowledged and then refused.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, get_args
 
 from onward.capture.recorder.task import Status
+from onward.capture.turns import MAX_STRING
+from onward.clock import utc_text
 from onward.httpbase import HttpError
-from onward.ids import is_id
+from onward.ids import is_id, new_id
+from onward.serving.captured import SOURCE
 
 Outcome = dict[str, Any]
 """``status`` and, where given, ``completion_percentage``."""
+Said = dict[str, Any]
+"""``signal`` and, where given, ``value`` and ``comment``."""
+REMEMBERED = 10_000
 
 
-def parse_close(document: dict[str, Any]) -> tuple[Outcome | None, dict[str, Any] | None]:
+@dataclass
+class Closing:
+    """A close that was carried out."""
+
+    outcome: Outcome | None
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    """What was recorded: ``trajectory_id``, ``session_id`` and number of ``turns``."""
+    silent: set[str] = field(default_factory=set)
+    """Trajectories of those who opted out: nothing is said of them."""
+    heard: list[Said] = field(default_factory=list)
+
+    def hear(self, feedback: Said | None) -> list[dict[str, Any]]:
+        """The tasks that this feedback is to be published for; none where it was said before."""
+        if feedback is None or feedback in self.heard:
+            return []
+        self.heard.append(feedback)
+        return [task for task in self.tasks if task["trajectory_id"] not in self.silent]
+
+
+class Closings:
+    """The latest closes, by who closed (None: an administrator) and what."""
+
+    def __init__(self) -> None:
+        self._latest: OrderedDict[tuple[str | None, str], Closing] = OrderedDict()
+
+    def add(self, name: str, owner: str | None, closing: Closing) -> None:
+        self._latest[owner, name] = closing
+        while len(self._latest) > REMEMBERED:
+            self._latest.popitem(last=False)
+
+    def find(self, name: str, owner: str | None, outcome: Outcome | None) -> Closing | None:
+        """Raises HttpError 409 for another outcome than it was closed with; none at all is no other one."""
+        closing = self._latest.get((owner, name))
+        if closing is not None and outcome is not None and outcome != closing.outcome:
+            raise HttpError(
+                409, "This task is closed and recorded with another outcome.", type="conflict_error"
+            )
+        return closing
+
+    def forget(self, session_id: str, owner: str) -> None:
+        """A new task of this session: a close under its name is meant for that one."""
+        self._latest.pop((owner, session_id), None)
+        self._latest.pop((None, session_id), None)
+
+
+def feedback_on(task: dict[str, Any], said: Said, now: datetime) -> dict[str, Any]:
+    """The message that tells what was said of a task in ``Closing.tasks``."""
+    return {
+        "feedback_id": new_id(),
+        "session_id": task["session_id"],
+        "trajectory_id": task["trajectory_id"],
+        "kind": "explicit",
+        "source": SOURCE,
+        "timestamp": utc_text(now),
+        **said,
+    }
+
+
+def parse_close(document: dict[str, Any]) -> tuple[Outcome | None, Said | None]:
     """Outcome and feedback, each None where it was not given. Raises HttpError 400 that names the field."""
     unknown = document.keys() - {"status", "completion_percentage", "feedback"}
     if unknown:
@@ -34,7 +105,7 @@ def _outcome(document: dict[str, Any]) -> Outcome | None:
     return {"status": status, "completion_percentage": _share(share, "completion_percentage")}
 
 
-def _feedback(given: Any) -> dict[str, Any] | None:
+def _feedback(given: Any) -> Said | None:
     """``{"signal": "thumbs_up", "value"?: 0 to 1, "comment"?: text}``."""
     if given is None:
         return None
@@ -43,14 +114,24 @@ def _feedback(given: Any) -> dict[str, Any] | None:
     signal, comment = given.get("signal"), given.get("comment")
     if not isinstance(signal, str) or not is_id(signal):
         raise _bad("'feedback.signal' must be a word such as thumbs_up or rating.", "feedback.signal")
-    if not (comment is None or isinstance(comment, str)):
-        raise _bad("'feedback.comment' must be text.", "feedback.comment")
-    kept: dict[str, Any] = {"signal": signal}
+    if comment is not None and not _is_text(comment):
+        raise _bad(
+            f"'feedback.comment' must be text of whole characters, at most {MAX_STRING} bytes in UTF-8.",
+            "feedback.comment",
+        )
+    kept: Said = {"signal": signal}
     if given.get("value") is not None:
         kept["value"] = _share(given["value"], "feedback.value")
     elif signal == "rating":
         raise _bad("A rating needs a 'value' from 0 to 1.", "feedback.value")
     return kept if comment is None else {**kept, "comment": comment}
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and len(value.encode()) <= MAX_STRING
+    except UnicodeEncodeError:
+        return False
 
 
 def _share(value: Any, name: str) -> float:

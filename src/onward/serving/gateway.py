@@ -44,6 +44,7 @@ from onward.serving.desired import DesiredState
 from onward.serving.engines import Engine
 from onward.serving.engines.local import EngineProcess
 from onward.serving.metrics import gateway_metrics
+from onward.serving.opted_out import OptedOut
 from onward.serving.outcomes import Outcomes
 from onward.serving.recording import Recording
 from onward.serving.registry import AdapterRegistry
@@ -99,6 +100,7 @@ class Gateway:
             metrics=self._metrics,
             signing_key=self._signing_key,
         )
+        self._opted_out = OptedOut(ctx.bus, ctx.clock, ctx.metrics)
         self.capture = Capture(
             settings.capture,
             self._make_recording,
@@ -106,6 +108,7 @@ class Gateway:
             metrics=self._metrics,
             user_key=self._signing_key,
             on_answered=self.outcomes.answered,
+            on_opted_out=self._opted_out.add,
         )
         self._resume_at: datetime | None = None
         self._in_flight = 0
@@ -162,6 +165,7 @@ class Gateway:
                 ("outcomes", self.outcomes.run()),
                 ("control", self._follow_control()),
                 ("capture", self.capture.run()),
+                ("opted-out", self._opted_out.run()),
                 ("outbox", self.capture.behind.deliver(self._ctx.bus)),
             )
         ]
@@ -174,6 +178,7 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.capture.stop()
+        await self._opted_out.write()
         await self.state.withdraw()
 
     async def wait(self) -> None:
@@ -267,7 +272,8 @@ class Gateway:
                 headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
             )
         chat = openai.parse_chat(await read_json(request))
-        asked = self.capture.ask(request.headers, caller, chat, session_of(request, chat, caller))
+        session = session_of(request, chat, caller, self._signing_key)
+        asked = self.capture.ask(request.headers, caller, chat, session)
         call = Call(chat, asked.session_id, asked.scope, asked.messages, asked.trajectory_id)
         leave = self._enter()
         if chat.stream:

@@ -2,16 +2,17 @@
 
 Know before changing: the same caller must get the same id for every call of one piece of work, or its
 calls are assigned to arms one by one. That holds on every gateway and after a restart, so the id follows from
-the request alone.
+the request and from the key that signs records, which all gateways of one loop share: without the key nobody
+can try out whose session an id is.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 from fastapi import Request
 
+from onward.capture.opt_out import user_hash
 from onward.httpbase import Caller
 from onward.ids import check_id, is_id
 from onward.serving import openai
@@ -24,15 +25,14 @@ class Session:
     """Whether the client said which session this is."""
 
 
-def session_of(request: Request, chat: openai.ChatRequest, caller: Caller) -> Session:
-    """Header ``Onward-Session``, else ``user``, else a hash of API key and first user message."""
+def session_of(request: Request, chat: openai.ChatRequest, caller: Caller, key: bytes) -> Session:
+    """Header ``Onward-Session``, else ``user``, else a hash of API key and first user message.
+
+    A ``user`` that may be an id is one and stays as it is; any other stands there as its keyed hash.
+    """
     header = request.headers.get("onward-session")
     if header:
         return Session(check_id(header, "The header Onward-Session"), True)
     if chat.user is not None:
-        return Session(chat.user if is_id(chat.user) else "u-" + _short_hash(chat.user), True)
-    return Session("h-" + _short_hash(f"{caller.key_hash}\x1f{chat.first_user_message}"), False)
-
-
-def _short_hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return Session(chat.user if is_id(chat.user) else "u-" + user_hash(chat.user, key), True)
+    return Session("h-" + user_hash(f"{caller.key_hash}\x1f{chat.first_user_message}", key), False)

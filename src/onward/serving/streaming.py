@@ -127,12 +127,16 @@ class AnswerStream:
     async def _end(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> None:
         """Whatever happened: no sampling goes on, and what a client was sent before it left is recorded."""
         work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
-        if not self._told and self._sent:
-            self._told = True
-            self._record_part(work)
-        self._capture.gave_up(self._asked)
-        self._leave()
+        try:
+            await asyncio.gather(work, return_exceptions=True)
+        finally:  # whoever waits here may be cancelled once more
+            try:
+                if not self._told and self._sent:
+                    self._told = True
+                    self._record_part(work)
+            finally:
+                self._capture.gave_up(self._asked)
+                self._leave()
 
     def _record_part(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> None:
         generation, cut = self._live.cut(), _LEFT

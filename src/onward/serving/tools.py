@@ -23,6 +23,8 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MAX_TOOLS = 128
 MAX_DEPTH = 20
 """Levels of arguments and schemas: a trajectory holds them some levels down and has a limit of its own."""
+TOOL_DEPTH = MAX_DEPTH + 2
+"""Levels of a whole tool, around its schema: all of it is recorded, whatever its keys are."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -69,11 +71,13 @@ def check_tools(given: Any) -> list[dict[str, Any]]:
         if not isinstance(function.get("description") or "", str):
             raise _bad(f"{where}.function.description must be text.", where)
         parameters = function.get("parameters") or {}
-        if not isinstance(parameters, dict) or _too_deep(parameters):
+        if not isinstance(parameters, dict) or _too_deep(parameters, MAX_DEPTH):
             raise _bad(
                 f"{where}.function.parameters must be a JSON Schema object of at most {MAX_DEPTH} levels.",
                 where,
             )
+        if _too_deep(tool, TOOL_DEPTH):
+            raise _bad(f"{where} must be JSON of at most {TOOL_DEPTH} levels.", where)
         if function.get("strict"):
             raise _bad(
                 f"{where}.function.strict cannot be enforced by this engine: leave it out.",
@@ -172,9 +176,9 @@ def _named(item: Any) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
-def _too_deep(schema: dict[str, Any]) -> bool:
+def _too_deep(given: dict[str, Any], levels: int) -> bool:
     try:
-        decode_document(json.dumps(schema).encode(), max_depth=MAX_DEPTH)
+        decode_document(json.dumps(given).encode(), max_depth=levels)
     except (ContractError, ValueError, RecursionError):
         return True
     return False

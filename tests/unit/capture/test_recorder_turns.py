@@ -1,6 +1,7 @@
 """Turns in progress: time, errors, order, and what becomes of those that never end."""
 
 import asyncio
+import json
 import sqlite3
 from datetime import UTC, datetime
 
@@ -137,3 +138,19 @@ def test_a_value_that_contains_itself_or_is_too_deep_is_refused_in_one_sentence(
             with pytest.raises(ContractError, match="record it as text"):
                 task.turn(observation={"v": value}, action="a")
     assert recorder.pending() == 0
+
+
+@pytest.mark.parametrize(("levels", "is_call"), [(25, True), (26, False), (28, False), (40, False)])
+def test_a_completion_whose_call_nests_too_deep_is_recorded_as_text(recorder, levels, is_call):
+    """By the API's form in a parallel call, where arguments lie deepest, and in a call written as text."""
+    arguments = '{"a":' * (levels - 1) + "{}" + "}" * (levels - 1)
+    call = {"function": {"name": "f", "arguments": arguments}}
+    text = '{"tool_name": "f", "tool_args": ' + arguments + "}"
+    with recorder.task("x") as task:
+        for message in ({"content": None, "tool_calls": [call, call]}, {"content": text}):
+            task.turn(observation="q", action={"choices": [{"message": message}]})
+    (trajectory,) = stored(recorder)
+    by_api, by_text = (turn.action for turn in trajectory.turns)
+    whole, unparsed = json.loads(arguments), {"unparsed": arguments}
+    assert by_api.tool_args == (whole if levels <= 26 else unparsed)
+    assert by_text.type == ("tool_call" if is_call else "response") and by_text.raw_response == text

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.serving.tools import Said, ToolCall, call_id, read_answer, settled
+from onward.httpbase import HttpError
+from onward.serving.tools import Said, ToolCall, call_id, check_tools, read_answer, settled
 
 NAMES = {"add", "search"}
 ADD = '{"tool_name": "add", "tool_args": {"x": 1}}'
@@ -123,3 +124,22 @@ def test_arguments_come_through_as_they_were_written(arguments):
     text = json.dumps({"tool_name": "add", "tool_args": arguments})
     (call,) = read_answer(text, NAMES, "g").calls
     assert json.loads(call.document()["function"]["arguments"]) == arguments
+
+
+def nested(levels: int) -> dict:
+    value: dict = {}
+    for _ in range(levels - 1):
+        value = {"x": value}
+    return value
+
+
+def test_a_whole_tool_is_bounded_and_not_only_its_schema():
+    def tool(**more):
+        return [{"type": "function", "function": {"name": "f", **more}}]
+
+    for tools in (tool(parameters=nested(20)), tool(note=nested(20)), [{**tool()[0], "note": nested(21)}]):
+        assert check_tools(tools) == tools
+    for tools in (tool(parameters=nested(21)), tool(note=nested(21)), [{**tool()[0], "note": nested(22)}]):
+        with pytest.raises(HttpError) as refused:
+            check_tools(tools)
+        assert refused.value.status == 400 and refused.value.param == "tools[0]"
