@@ -92,16 +92,21 @@ class Chats(Forking):
         recorder.before_close(self.close)
         follow(self)
 
-    def begin(self, messages: Sequence[Message], tools: Any, session_id: str | None) -> Call:
-        """A request is on its way."""
+    def begin(
+        self, messages: Sequence[Message], tools: Any, session_id: str | None, user: str | None = None
+    ) -> Call:
+        """A request is on its way. ``user`` names its session where ``session_id`` does not, and is kept
+        nowhere."""
         clock = self.recorder.clock
-        seed = session_id or self._session_id or ""
+        named = session_id or (self.recorder.session_of(user) if user else None)
+        seed = named or self._session_id or ""
         links = _chain(seed, messages)
         task = current_task(self.recorder)
         with self._lock:
             chat, known = self._find(messages, links, seed, task)
             if chat is None:
                 chat = self._start(messages, links, seed, task)
+                self._describe(chat, session_id, user)
             asked = chat.dialogue.asked(messages[known:], tools, clock.now())
             chat.call = Call(self, chat, asked, links[-1], len(messages))
             chat.touched = clock.monotonic()
@@ -150,6 +155,16 @@ class Chats(Forking):
             chat = Chat(Dialogue(task, self._source), seed)
         self._open.append(chat)
         return chat
+
+    def _describe(self, chat: Chat, session_id: str | None, user: str | None) -> None:
+        """What a call says of its task goes to the task; what the agent's block said already counts more."""
+        task = chat.dialogue.task
+        task.note({}, session_id=session_id)
+        hashed = self.recorder.user_hash(user) if user else None
+        if hashed and chat.ambient:
+            task.note_user(hashed)
+        elif hashed:
+            task.note({"user_hash": hashed})
 
     def _forget(self, chat: Chat) -> None:
         with self._lock:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from onward.capture.chats import Call, Chats, Errors, guard
 from onward.errors import ConfigError
-from onward.ids import is_id
+from onward.ids import check_id, is_id
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -41,16 +41,21 @@ def wrap_openai(
 
     One trajectory for each task: it goes from the first request over all tool calls to the answer that
     calls no tool. Without such an answer it ends after ``idle_seconds`` of silence, or when the client or
-    the recorder is closed. Session: header ``Onward-Session``, else ``user``, else ``session_id``, else one
-    for each conversation. Within ``with recorder.task(…)`` the calls are turns of that task. ``described``
-    (``domain``, ``task_type``, ``metadata`` …) goes to ``Recorder.task``. ``errors="raise"`` lets the agent
-    see recording fail. Requests carry two headers for our gateway: ``Onward-Capture: off``, so that it does
-    not record the same again, and, where they name none, the session.
+    the recorder is closed. Session: header ``Onward-Session``, else one for each ``user``, else
+    ``session_id``, else one for each conversation. The ``user`` itself is kept nowhere; with a ``user_key``
+    the recorder has its hash. Within ``with recorder.task(…)`` the calls are turns of that task.
+    ``described`` (``domain``, ``task_type``, ``metadata`` …) goes to ``Recorder.task``. ``errors="raise"``
+    lets the agent see recording fail. Requests carry two headers for our gateway: ``Onward-Capture: off``,
+    so that it does not record the same again, and, where they have none of their own, ``Onward-Session``, so
+    that both speak of the same session.
 
-    Raises ConfigError for an object without ``chat.completions.create``.
+    Raises ConfigError for an object without ``chat.completions.create``, ContractError for a ``session_id``
+    that is no id.
     """
     if getattr(client, ATTRIBUTE, None) is not None:
         return client
+    if session_id is not None:
+        check_id(session_id, "session_id")
     chats = Chats(
         recorder,
         source="openai_client",
@@ -113,8 +118,12 @@ def _begin(client: Any, chats: Chats, given: Mapping[str, Any]) -> Call | None:
     with guard(chats.errors):
         messages = [_message(message) for message in given.get("messages") or ()]
         tools = given.get("tools")
+        user = given.get("user")
         return chats.begin(
-            messages, tools if isinstance(tools, (list, tuple)) else None, _session(client, given)
+            messages,
+            tools if isinstance(tools, (list, tuple)) else None,
+            _session(client, given),
+            user if isinstance(user, str) and user else None,
         )
     return None
 
@@ -254,9 +263,9 @@ def _message(message: Any) -> Mapping[str, Any]:
 
 
 def _session(client: Any, given: Mapping[str, Any]) -> str | None:
+    """What the caller's own header says."""
     for headers in (given.get("extra_headers"), getattr(client, "_custom_headers", None)):
         for name, value in (headers or {}).items():
             if name.lower() == SESSION_HEADER.lower() and isinstance(value, str) and value:
                 return value
-    user = given.get("user")
-    return user if isinstance(user, str) and user else None
+    return None

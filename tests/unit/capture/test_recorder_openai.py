@@ -15,9 +15,11 @@ import pytest
 from chat_server import ChatServer, calls, completion, text
 
 from onward import Recorder, wrap_openai
+from onward.capture.opt_out import user_hash
 from onward.clock import ManualClock
 from onward.contracts import Trajectory, decode
-from onward.errors import ConfigError, OutboxFullError
+from onward.errors import ConfigError, ContractError, OutboxFullError
+from onward.ids import is_id
 
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
@@ -122,9 +124,61 @@ def test_the_gateway_is_told_the_session_that_is_recorded(recorder, server):
     with recorder.task("x", session_id="mine"):
         run_agent(client)
     told = [headers.get("onward-session") for headers in server.headers]
-    first, _, third = stored(recorder)
-    assert told == [first.session_id] * 2 + [None] * 2 + [third.session_id] * 2
-    assert third.session_id == "mine"
+    assert told == [t.session_id for t in stored(recorder) for _ in range(2)]
+    assert stored(recorder)[2].session_id == "mine"
+
+
+USERS = ["anna." + "meier@siemens.com", "Alice Smith", "by-user"]
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_user_is_recorded_nowhere_and_the_gateway_is_told_the_session_that_is(tmp_path, server, user):
+    path = tmp_path / "o.db"
+    with Recorder(path, known_secrets=[], user_key="k" * 32) as recorder:
+        client = wrap_openai(client_of(server), recorder)
+        for _ in range(2):
+            run_agent(client, user=user)
+        run_agent(client, user="somebody else")
+        with recorder.task("x", session_id="mine"):
+            run_agent(client, user=user)
+        with recorder.task("x", user="told by the task"):
+            run_agent(client, user=user, extra_headers={"Onward-Session": "by-header"})
+        first, second, other, within, described = stored(recorder)
+    told = [headers["onward-session"] for headers in server.headers]
+    assert told == [t.session_id for t in (first, second, other, within, described) for _ in range(2)]
+    assert first.session_id == second.session_id != other.session_id
+    assert all(is_id(session) for session in told)
+    assert (within.session_id, described.session_id) == ("mine", "by-header")
+    hashes = [t.metadata.model_dump()["user_hash"] for t in (first, second, within)]
+    assert hashes == [user_hash(user, "k" * 32)] * 3
+    assert described.metadata.model_dump()["user_hash"] == user_hash("told by the task", "k" * 32)
+    assert not any(user.encode() in file.read_bytes() for file in tmp_path.glob("o.db*"))
+    with Recorder(tmp_path / "later.db", known_secrets=[], user_key="k" * 32) as later:
+        run_agent(wrap_openai(client_of(server), later), user=user)
+        assert stored(later)[0].session_id == first.session_id
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_without_a_key_a_user_has_one_session_for_each_recorder_and_no_hash(recorder, server, user):
+    client = wrap_openai(client_of(server), recorder)
+    for _ in range(2):
+        run_agent(client, user=user)
+    first, second = stored(recorder)
+    assert first.session_id == second.session_id == server.headers[0]["onward-session"]
+    assert user not in first.model_dump_json() and "user_hash" not in first.metadata.model_dump()
+
+
+def test_a_user_whom_a_pattern_names_is_dropped(tmp_path, server):
+    with Recorder(tmp_path / "o.db", known_secrets=[], opt_out="session:by-*, Alice*") as recorder:
+        client = wrap_openai(client_of(server), recorder)
+        for user in USERS:
+            run_agent(client, user=user)
+        assert (recorder.stats().opted_out, recorder.stats().recorded) == (2, 1)
+
+
+def test_a_session_that_no_header_can_carry_is_refused(recorder, server):
+    with pytest.raises(ContractError, match="session_id 'Alice Smith'"):
+        wrap_openai(client_of(server), recorder, session_id="Alice Smith")
 
 
 @pytest.mark.parametrize("how", ["for", "with", "next"])
@@ -197,13 +251,13 @@ def test_a_conversation_that_goes_on_is_a_new_task_in_the_same_session(recorder,
     "given,expected",
     [
         ({"extra_headers": {"Onward-Session": "by-header"}, "user": "u"}, "by-header"),
-        ({"user": "by-user"}, "by-user"),
+        ({"user": "by-user"}, None),
         ({}, "by-default"),
     ],
 )
 def test_the_session_is_that_of_header_then_user_then_own(recorder, server, given, expected):
     run_agent(wrap_openai(client_of(server), recorder, session_id="by-default"), **given)
-    assert stored(recorder)[0].session_id == expected
+    assert stored(recorder)[0].session_id == (expected or recorder.session_of("by-user"))
 
 
 def test_a_default_header_of_the_client_names_the_session(recorder, server):

@@ -255,6 +255,12 @@ def test_a_user_without_a_key_is_refused(tmp_path):
         recorder.task("x", user="alice")
 
 
+def test_a_user_key_that_is_too_short_is_refused_before_any_work_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setenv("ONWARD_USER_KEY", "short")
+    with pytest.raises(ConfigError, match="16 bytes"):
+        Recorder(tmp_path / "o.db", known_secrets=[])
+
+
 def test_secrets_of_the_environment_vanish_wherever_they_stand(tmp_path, monkeypatch):
     password = "korrekt-" + "pferd-batterie"
     monkeypatch.setenv("SHOP_DB_PASSWORD", password)

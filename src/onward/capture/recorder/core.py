@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import threading
 import time
 import weakref
@@ -109,6 +110,9 @@ class Recorder(Forking):
         self._block_seconds = block_seconds
         self._opt_out = OptOut.parse(os.environ.get(VARIABLE, "") if opt_out is None else opt_out)
         self._user_key = user_key or os.environ.get(USER_KEY)
+        if self._user_key is not None:
+            user_hash("", self._user_key)  # a key that is too short is told at once
+        self._own_key = secrets.token_bytes(32)
         redactor = agents_redactor(known_secrets, nats_url, nats_token, optional_kinds)
         self._intake = Intake(redactor, has_store=self._objects is not None)
         self._outbox = Outbox(Path(outbox), max_bytes=max_bytes)
@@ -149,7 +153,12 @@ class Recorder(Forking):
 
         described = dict(metadata or {})
         if user is not None:
-            described["user_hash"] = self._hash(user)
+            described["user_hash"] = hashed = self.user_hash(user)
+            if hashed is None:
+                raise ConfigError(
+                    "A task names its user, but there is no key to hash it: give user_key= or set "
+                    f"{USER_KEY}."
+                )
         return Task(
             self,
             instructions,
@@ -161,6 +170,18 @@ class Recorder(Forking):
             metadata=described,
             agent_id=agent_id or self.agent_id,
         )
+
+    def user_hash(self, user: str) -> str | None:
+        """What stands for a user in metadata; None without a key."""
+        return None if self._user_key is None else user_hash(user, self._user_key)
+
+    def session_of(self, user: str) -> str:
+        """The session of a user whose calls name no other: an id that does not tell who it is, the same on
+        each call; and in each process, given a key. One whom a pattern opts out by name keeps the name: it
+        is matched when the task ends, and goes nowhere."""
+        if self._opt_out.matches(user, None, None):
+            return user
+        return "u-" + user_hash(user, self._user_key or self._own_key)
 
     def pending(self) -> int:
         """Trajectories that wait for the server's acknowledgement."""
@@ -339,13 +360,6 @@ class Recorder(Forking):
                 return False
             self._closed.wait(0.005)
         return True
-
-    def _hash(self, user: str) -> str:
-        if self._user_key is None:
-            raise ConfigError(
-                f"A task names its user, but there is no key to hash it: give user_key= or set {USER_KEY}."
-            )
-        return user_hash(user, self._user_key)
 
     def _count(self, what: str) -> None:
         with self._lock:

@@ -155,6 +155,11 @@ class Task:
             if self._session_id is None and session_id:
                 self._session_id = session_id
 
+    def note_user(self, user_hash: str) -> None:
+        """Whose work it is, where nobody said so before."""
+        with self._lock:
+            self._metadata.setdefault("user_hash", user_hash)
+
     def outcome(self, status: Status, completion_percentage: float | None = None) -> None:
         """How the task ended; ``completion_percentage`` is a share, 0 to 1. The last call counts."""
         outcome: dict[str, Any] = {"status": status}
