@@ -606,6 +606,27 @@ async def test_feedback_on_a_task_that_is_closed_already_is_published_once(world
     await trajectories(world, 1)
 
 
+async def test_feedback_that_is_not_on_disk_is_not_acknowledged_and_arrives_once_it_is(world, monkeypatch):
+    await world.ask("v")
+    await close(world, "v")
+
+    def broken(self: Any, document: Any) -> Any:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("onward.capture.redaction.Redactor.document", broken)
+    for _ in range(2):
+        refused = await world.client.post("/sessions/v/close", json={"feedback": {"signal": "thumbs_up"}})
+        assert refused.status_code == 503
+    monkeypatch.undo()
+    await close(world, "v", feedback={"signal": "thumbs_up"})
+
+    async def said() -> list[bytes]:
+        return await messages_of(world, "RL_FEEDBACK")
+
+    (heard,) = await eventually(said)
+    assert decode(heard, Feedback).signal == "thumbs_up"
+
+
 class Gate:
     """Stops the engine before its answer, and a close while it waits for that."""
 

@@ -20,7 +20,7 @@ from onward.errors import OnwardError
 from onward.httpbase import Caller, HttpError
 from onward.serving import openai
 from onward.serving.captured import UNPARSABLE, Closed, trajectory, unshaped
-from onward.serving.closing import Closing, Closings, Said, feedback_on
+from onward.serving.closing import Closing, Closings, Said
 from onward.serving.conversations import (
     Conversation,
     Conversations,
@@ -222,10 +222,10 @@ class Capture:
             for conversation in await self._at_rest(name, owner):
                 self._close_one(conversation, closing)
             self._closings.add(name, owner, closing)
-        for task in closing.hear(feedback):
-            self.behind.say(feedback_on(task, feedback or {}, self._clock.now()))
+        for message in closing.hear(feedback, self._clock.now()):
+            self.behind.say(message)
         await self.behind.write()
-        if not self.behind.are_recorded(task["trajectory_id"] for task in closing.tasks):
+        if not self.behind.are_recorded(closing.ids):
             raise HttpError(
                 503,
                 "The outbox takes nothing at the moment: what was closed is kept and tried again.",

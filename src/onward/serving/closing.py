@@ -35,13 +35,22 @@ class Closing:
     silent: set[str] = field(default_factory=set)
     """Trajectories of those who opted out: nothing is said of them."""
     heard: list[Said] = field(default_factory=list)
+    feedback_ids: list[str] = field(default_factory=list)
 
-    def hear(self, feedback: Said | None) -> list[dict[str, Any]]:
-        """The tasks that this feedback is to be published for; none where it was said before."""
+    @property
+    def ids(self) -> list[str]:
+        """Of all that must be on disk before it is answered."""
+        return [*(task["trajectory_id"] for task in self.tasks), *self.feedback_ids]
+
+    def hear(self, feedback: Said | None, now: datetime) -> list[dict[str, Any]]:
+        """The messages that tell of this feedback, one for each task; none where it was said before."""
         if feedback is None or feedback in self.heard:
             return []
         self.heard.append(feedback)
-        return [task for task in self.tasks if task["trajectory_id"] not in self.silent]
+        tasks = [task for task in self.tasks if task["trajectory_id"] not in self.silent]
+        messages = [_feedback_on(task, feedback, now) for task in tasks]
+        self.feedback_ids += [message["feedback_id"] for message in messages]
+        return messages
 
 
 class Closings:
@@ -70,8 +79,7 @@ class Closings:
         self._latest.pop((None, session_id), None)
 
 
-def feedback_on(task: dict[str, Any], said: Said, now: datetime) -> dict[str, Any]:
-    """The message that tells what was said of a task in ``Closing.tasks``."""
+def _feedback_on(task: dict[str, Any], said: Said, now: datetime) -> dict[str, Any]:
     return {
         "feedback_id": new_id(),
         "session_id": task["session_id"],

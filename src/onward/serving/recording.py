@@ -152,15 +152,16 @@ class Recording:
         return True
 
     def _put_feedback(self, feedback: Document) -> bool:
+        """Into the outbox; False: that cannot be now, and who gave it is told so."""
         try:
             clean = self._redactor.document(feedback).document
             data = encode(validate(clean, Feedback))
             self._outbox.put(subjects.FEEDBACK, data, msg_id=feedback["feedback_id"])
-        except (OutboxFullError, BusError) as error:
-            self._on_error("outbox", error)
-            return False
+        except ConflictError:
+            pass  # in a write that failed later on
         except Exception as error:
-            self._on_error("feedback", error)
+            self._on_error("outbox" if isinstance(error, OutboxFullError | BusError) else "feedback", error)
+            return False
         return True
 
     def _keep(self, documents: Iterable[Document]) -> None:

@@ -31,8 +31,8 @@ class WriteBehind:
         self._open_files, self._changed, self._clock = open_files, changed, clock
         self._files: Recording | None = None
         self._work = Work()
-        self._in_hand: list[Document] = []
-        """Trajectories that are being written."""
+        self._in_hand = Work()
+        """What is being written."""
         self._writing = asyncio.Lock()
 
     async def start(self) -> int:
@@ -50,10 +50,13 @@ class WriteBehind:
         """Publish this feedback."""
         self._work.said.append(feedback)
 
-    def are_recorded(self, trajectory_ids: Iterable[str]) -> bool:
-        """Whether none of these waits. Nothing is ever given up: what does not wait any more is recorded."""
-        waiting = {item["trajectory_id"] for item in (*self._work.ended, *self._in_hand)}
-        return waiting.isdisjoint(trajectory_ids)
+    def are_recorded(self, ids: Iterable[str]) -> bool:
+        """Whether none of these trajectories and feedbacks waits. Nothing is ever given up: what does not
+        wait any more is recorded."""
+        works = (self._work, self._in_hand)
+        waiting = {item["trajectory_id"] for work in works for item in work.ended}
+        waiting |= {item["feedback_id"] for work in works for item in work.said}
+        return waiting.isdisjoint(ids)
 
     async def write(self) -> None:
         """Write what can be written now; the rest waits for the next time."""
@@ -84,7 +87,7 @@ class WriteBehind:
                 return False
             work, self._work = self._work, Work()
             self._work.ended, work.ended = work.ended[BATCH:], work.ended[:BATCH]
-            self._in_hand, later = work.ended, work
+            self._in_hand = later = work
             try:
                 work.open = self._changed()
                 if not work and not self._files.owes:
@@ -93,7 +96,7 @@ class WriteBehind:
             except Exception as error:
                 _log.error("not recorded now, and tried again", reason=_named(error))
             finally:
-                self._in_hand = []
+                self._in_hand = Work()
                 self._work.ended += later.ended
                 self._work.said += later.said
             return bool(self._work.ended) and not later

@@ -1,7 +1,11 @@
+from datetime import UTC, datetime
+
 import pytest
 
 from onward.httpbase import HttpError
 from onward.serving.closing import Closing, Closings, parse_close
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_nothing_said_is_no_outcome():
@@ -33,10 +37,19 @@ def test_a_close_is_remembered_until_its_session_has_a_new_task_and_contradicted
 def test_feedback_is_heard_once_and_not_of_those_who_opted_out():
     tasks = [{"trajectory_id": name, "session_id": "s", "turns": 1} for name in ("a", "b")]
     closing = Closing(None, tasks, {"b"})
-    assert closing.hear(None) == []
-    assert closing.hear({"signal": "thumbs_up"}) == tasks[:1]
-    assert closing.hear({"signal": "thumbs_up"}) == []
-    assert closing.hear({"signal": "thumbs_down"}) == tasks[:1]
+    assert closing.hear(None, NOW) == []
+    messages = [
+        message
+        for signal in ("thumbs_up", "thumbs_up", "thumbs_down")
+        for message in closing.hear({"signal": signal}, NOW)
+    ]
+    ids = [message.pop("feedback_id") for message in messages]
+    about = {"trajectory_id": "a", "session_id": "s", "kind": "explicit", "source": "gateway"}
+    assert messages == [
+        {**about, "timestamp": "2026-01-01T00:00:00.000Z", "signal": signal}
+        for signal in ("thumbs_up", "thumbs_down")
+    ]
+    assert len(set(ids)) == 2 and closing.ids == ["a", "b", *ids]
 
 
 @pytest.mark.parametrize("comment", ["half \ud83d", "x" * (64 * 1024 + 1), "ø" * (32 * 1024 + 1), 7])
