@@ -28,7 +28,6 @@ TEXT_PIECE = 8 << 20
 _BEGINNINGS = frozenset(('{"', "{}", '["', "[{", "[["))
 _BOM = "\ufeff"
 _SPACE = " \t\r\n"
-_HEX = frozenset("0123456789abcdefABCDEF")
 
 
 @dataclass(frozen=True)
@@ -134,30 +133,13 @@ def _piece(number: int, text: str, redactor: Redactor) -> Piece:
     except RecursionError:
         raise RedactionError("The document nests too deep to be read; flatten it.") from None
     except ValueError:
-        redacted = _redact_text(text, redactor)
+        redacted = redactor.document(text)
         return Piece(number, _encode(redacted.document), redacted, True, _leaves(redacted))
     redacted = _redact_document(document, redactor)
     if not redacted.changed:
         return Piece(number, _encode(text), redacted)
     written = mark + _like(bare, redacted.document)
     return Piece(number, _encode(written), redacted, leaves=_leaves(redacted))
-
-
-def _redact_text(text: str, redactor: Redactor) -> Redacted:
-    """Text that no parser reads. In broken JSON or a log line a secret may be written with escaped letters
-    (``\\u0067``): where more is found with these as letters, that is what comes out."""
-    as_is = redactor.document(text)
-    first, *others = text.split("\\u00")
-    if not others:
-        return as_is
-    letters = [first]
-    for other in others:
-        code = other[:2]
-        letter = chr(int(code, 16)) if len(code) == 2 and set(code) <= _HEX else ""
-        plain = letter and " " <= letter <= "~" and letter not in '"\\'
-        letters.append(letter + other[2:] if plain else "\\u00" + other)
-    unescaped = redactor.document("".join(letters))
-    return unescaped if sum(unescaped.counts.values()) > sum(as_is.counts.values()) else as_is
 
 
 def _redact_document(document: Any, redactor: Redactor) -> Redacted:
@@ -206,7 +188,7 @@ def _cut(text: str) -> int:
 
 
 def _text_piece(number: int, text: str, redactor: Redactor) -> Piece:
-    redacted = _redact_text(text, redactor)
+    redacted = redactor.document(text)
     return Piece(number, _encode(redacted.document), redacted, leaves=_leaves(redacted))
 
 

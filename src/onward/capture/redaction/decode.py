@@ -1,7 +1,9 @@
-"""One layer of encoding is looked through: base64 and URL-encoded runs are decoded and scanned as text.
+"""One layer of encoding is looked through: base64 and URL-encoded runs are decoded and scanned as text, and
+so are texts with escaped letters (``\\u0067``).
 
-A base64 run with a secret in it goes as a whole, since its letters cannot be cut; in a URL-encoded text
-only the part that tells goes. What decodes to no text is no business of this file.
+A base64 run with a secret in it goes as a whole, since its letters cannot be cut; in the other two only the
+part that tells goes, letters whole, so that JSON within a text still parses. What decodes to no text is no
+business of this file.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ _BASE64 = re2.compile(rb"[A-Za-z0-9+/_-]{40,}(?:(?:\r?\n|\\n)[A-Za-z0-9+/_-]{8,}
 _LINE = re2.compile(rb"[A-Za-z0-9+/_-]{40,}", _BYTES)
 _PERCENT: Any = re2.compile(rb"[^\s\x00\"'<>\\`]*%[0-9A-Fa-f]{2}[^\s\x00\"'<>\\`]*", _BYTES)
 _ONE_PERCENT: Any = re2.compile(rb"%[0-9A-Fa-f]{2}", _BYTES)
+_ESCAPE: Any = re2.compile(rb"\\+u00(?:0[9AaDd]|[2-6][0-9A-Fa-f]|7[0-9A-Ea-e])", _BYTES)
 _TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 _BREAKS = b"\r\n"
 _MIN_URL = 8
@@ -39,6 +42,56 @@ def hits(buffer: bytes, scan: Scan) -> list[Hit]:
     if b"%" in buffer:
         found += _in_urls(buffer, scan)
     return found
+
+
+class Unescaped:
+    """The texts of a buffer that hold escaped letters, unescaped; and where their bytes stand in it."""
+
+    def __init__(self, buffer: bytes) -> None:
+        parts: list[bytes] = []
+        self._at: list[int] = []
+        """Edges, in ``text``: where a text begins, and where an escaped letter ends …"""
+        self._from: list[int] = []
+        """… and the same in the buffer."""
+        size, match = 0, _ESCAPE.search(buffer)
+        while match is not None:
+            here = buffer.rfind(b"\x00", 0, match.start()) + 1
+            last = buffer.find(b"\x00", match.end())
+            last = len(buffer) if last < 0 else last
+            self._at.append(size)
+            self._from.append(here)
+            for escape in _ESCAPE.finditer(buffer, here, last):
+                first, end = escape.span()
+                parts += [buffer[here:first], bytes((int(buffer[end - 2 : end], 16),))]
+                size += first - here + 1
+                here = end
+                self._at.append(size)
+                self._from.append(here)
+            parts += [buffer[here:last], b"\x00"]
+            size += last - here + 1
+            match = _ESCAPE.search(buffer, last)
+        self.text = b"".join(parts[:-1])
+
+    def place(self, first: int, last: int) -> tuple[int, int]:
+        """Where bytes ``first``..``last`` of ``text`` stand in the buffer, escapes whole."""
+        return self._back(first), self._back(last)
+
+    def hits(self, find: Scan) -> list[Hit]:
+        """What ``find`` finds in ``text``, as hits in the buffer."""
+        found = []
+        for hit in find(self.text):
+            value = self.text[hit.start : hit.end] if hit.value is None else hit.value
+            found.append(Hit(*self.place(hit.start, hit.end), hit.kind, hit.layer, value))
+        return found
+
+    def _back(self, position: int) -> int:
+        i = bisect_right(self._at, position) - 1
+        return self._from[i] + position - self._at[i]
+
+
+def unescaped(buffer: bytes) -> Unescaped | None:
+    """None where no letter is escaped."""
+    return Unescaped(buffer) if b"\\u00" in buffer and _ESCAPE.search(buffer) else None
 
 
 def _in_base64(buffer: bytes, scan: Scan) -> list[Hit]:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from onward.capture.redaction import placeholders, spread
+from onward.capture.redaction import decode, placeholders, spread
 from onward.capture.redaction.governed import governed_spans
 from onward.capture.redaction.known import NOTHING_KNOWN, Known
 from onward.capture.redaction.personal_optional import Finder
 from onward.capture.redaction.placeholders import Book
 from onward.capture.redaction.rules import SAME, policy_version
 from onward.capture.redaction.scan import Hit, scan
-from onward.capture.redaction.walk import Key, Path, Texts, collect, rebuild
+from onward.capture.redaction.spread import as_number
+from onward.capture.redaction.walk import NOTHING_FIXED, Fixed, Key, Path, Texts, collect, rebuild
 from onward.errors import ConfigError, RedactionError
 
 POLICY_VERSION = policy_version()
@@ -69,18 +70,18 @@ def redact(
     *,
     known: Known = NOTHING_KNOWN,
     also: Sequence[Finder] = (),
-    fixed_keys: frozenset[str] = frozenset(),
+    fixed: Fixed = NOTHING_FIXED,
     fixed_values: frozenset[str] = frozenset(),
 ) -> Redacted:
     """``document`` without secrets; the same value gets the same ``<KIND:n>`` everywhere in it.
 
     ``known`` are secrets of the client, replaced wherever they stand; ``also`` finds more than the rules do
-    (``personal_optional.py``). ``fixed_keys`` and ``fixed_values`` are words of a contract (field names, enum
+    (``personal_optional.py``). ``fixed`` and ``fixed_values`` are words of a contract (field names, enum
     members) that stay even where they happen to equal a found secret.
     Raises RedactionError for anything that goes wrong: the document must then be held back.
     """
     try:
-        return _redact(document, known, also, fixed_keys, fixed_values)
+        return _redact(document, known, also, fixed, fixed_values)
     except RedactionError:
         raise
     except Exception as error:
@@ -92,14 +93,14 @@ def _redact(
     document: Any,
     known: Known,
     also: Sequence[Finder],
-    fixed_keys: frozenset[str],
+    fixed: Fixed,
     fixed_values: frozenset[str],
 ) -> Redacted:
-    texts = collect(document, fixed_keys)
+    texts = collect(document, fixed.keys)
     plain = texts.plain()
     buffer = _encode("\x00".join(plain))
     hits = _found(buffer, known, also)
-    if not hits and not texts.under:
+    if not hits and not texts.under and not known.numbers:
         return Redacted(document)
     work = _Work(texts, plain, buffer, fixed_values)
     pending: Sequence[int] = range(len(plain))
@@ -114,14 +115,22 @@ def _redact(
     else:
         raise RedactionError("The redactor did not come to an end; the document is held back.")
     new = work.changed()
-    if not new:
+    number = work.numbers(known)
+    if not new and number is None:
         return Redacted(document)
-    copy, paths, places = rebuild(document, texts, new, fixed_keys)
-    return Redacted(copy, work.counts(places), paths, _book=work.book)
+    copy, paths, places, numbers = rebuild(document, texts, new, number, fixed)
+    if not paths:
+        return Redacted(document)
+    return Redacted(copy, work.counts(places, numbers), paths, _book=work.book)
 
 
 def _found(buffer: bytes, known: Known, also: Sequence[Finder]) -> list[Hit]:
-    return scan(buffer) + known.find(buffer) + [hit for finder in also for hit in finder(buffer)]
+    def find(buffer: bytes) -> list[Hit]:
+        return scan(buffer) + known.find(buffer) + [hit for finder in also for hit in finder(buffer)]
+
+    hits = find(buffer)
+    escaped = decode.unescaped(buffer)
+    return hits if escaped is None else hits + escaped.hits(find)
 
 
 class _Span(NamedTuple):
@@ -203,7 +212,13 @@ class _Work:
             return
         buffer, starts = self.join(range(len(self.keys))) if self._parts else (self._buffer, self.starts)
         kept = placeholders.spans(buffer)
-        for start, end, needle in spread.find(buffer, needles):
+        found = spread.find(buffer, needles)
+        escaped = decode.unescaped(buffer)
+        if escaped is not None:
+            found = chain(
+                found, ((*escaped.place(a, b), n) for a, b, n in spread.find(escaped.text, needles))
+            )
+        for start, end, needle in found:
             i = bisect_right(starts, start) - 1
             if placeholders.overlap(kept, start, end) or (self._fixed and self._plain[i] in self._fixed):
                 continue
@@ -227,8 +242,26 @@ class _Work:
     def changed(self) -> dict[Key, str]:
         return {self.keys[i]: part.decode("utf-8", "surrogatepass") for i, part in self._parts.items()}
 
-    def counts(self, places: Counter[Key]) -> dict[str, int]:
+    def numbers(self, known: Known) -> Callable[[float], str | None] | None:
+        """What gives the placeholder of a number that equals a found or known secret; None without any."""
+        found = dict(known.numbers)
+        for value, kind in self._kinds.items():
+            number = as_number(value)
+            if number is not None:
+                found.setdefault(number, (value, kind))
+        if not found:
+            return None
+
+        def name(number: float) -> str | None:
+            secret = found.get(abs(number))
+            return None if secret is None else self.book.name(*secret)
+
+        return name
+
+    def counts(self, places: Counter[Key], numbers: Counter[str]) -> dict[str, int]:
         total: Counter[str] = Counter()
+        for placeholder, times in numbers.items():
+            total.update({kind: n * times for kind, n in placeholders.count(_encode(placeholder)).items()})
         for i in sorted(self._parts):
             times = places[self.keys[i]]
             new = placeholders.count(self._parts[i])

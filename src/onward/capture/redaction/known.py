@@ -42,6 +42,12 @@ class Known:
                 text = line.strip()
                 if len(text) >= _MIN_LINE and not values.is_word(text) and b"-----" not in text:
                     self._needles.setdefault(text, Needle(text, value, whole_word=len(text) < 16))
+        self.numbers: dict[float, tuple[bytes, str]] = {}
+        """Those that a document may hold as a number, which no expression sees."""
+        for needle in self._needles.values():
+            number = spread.as_number(needle.value)
+            if number is not None:
+                self.numbers[number] = (needle.value, KIND)
         self._expressions: list[Any] = list(spread.alternations(self._needles))
 
     @classmethod

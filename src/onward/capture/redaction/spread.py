@@ -23,6 +23,7 @@ _FREE_LENGTH = 16
 _MIN_LINE = 20
 _FEW = 24
 _BATCH = 400
+_LONGEST_NUMBER = 40
 _LONGEST = re2.Options()
 _LONGEST.encoding = re2.Options.Encoding.LATIN1
 _LONGEST.longest_match = True
@@ -84,6 +85,18 @@ def forms(value: bytes) -> set[bytes]:
         found |= {percent, percent.lower() if percent != plain else plain, quote_plus(plain).encode()}
         found.add(quote(plain, safe="/").encode())
     return {form for form in found if len(form) >= MIN_LENGTH}
+
+
+def as_number(value: bytes) -> float | None:
+    """The number, of six characters and more, that a document may hold in place of ``value``, or None."""
+    whole, point, rest = value.partition(b".")
+    if not MIN_LENGTH <= len(value) <= _LONGEST_NUMBER or not whole.isdigit():
+        return None
+    if whole.startswith(b"0") and whole != b"0":
+        return None
+    if point:
+        return float(value) if rest.isdigit() else None
+    return int(value)
 
 
 def find(buffer: bytes, by_text: dict[bytes, Needle]) -> Iterator[tuple[int, int, Needle]]:

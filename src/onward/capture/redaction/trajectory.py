@@ -14,7 +14,7 @@ from onward import contracts
 from onward.capture.redaction.engine import Redacted, redact
 from onward.capture.redaction.known import NOTHING_KNOWN, Known
 from onward.capture.redaction.personal_optional import Finder
-from onward.capture.redaction.walk import Path
+from onward.capture.redaction.walk import Fixed, Path
 from onward.errors import RedactionError
 
 _MODELS = (
@@ -36,6 +36,22 @@ TOKEN_FIELDS = ("prompt_ids", "token_ids", "logprobs")
 _ID_FIELDS = frozenset(("session_id", "generation_id", "continues", "release_id"))
 _UNCHANGEABLE = frozenset(("trajectory_id", "start_timestamp", "end_timestamp"))
 _OUTSIDE_PROMPTS = frozenset((("session_id",), ("agent_id",)))
+
+
+def _holds_number(annotation: Any) -> bool:
+    """Whether a field's type is, or holds, a number."""
+    return annotation in (int, float) or any(_holds_number(part) for part in get_args(annotation))
+
+
+_FIXED = Fixed(
+    FIELD_NAMES,
+    frozenset(
+        name
+        for model in _MODELS
+        for name, field in model.model_fields.items()
+        if _holds_number(field.annotation)
+    ),
+)
 
 
 def _literals(annotation: Any) -> set[str]:
@@ -72,7 +88,7 @@ def redact_trajectory(
 
 
 def _redact_trajectory(document: dict[str, Any], known: Known, also: Sequence[Finder]) -> Redacted:
-    redacted = redact(document, known=known, also=also, fixed_keys=FIELD_NAMES, fixed_values=_ENUM_VALUES)
+    redacted = redact(document, known=known, also=also, fixed=_FIXED, fixed_values=_ENUM_VALUES)
     if not redacted.changed:
         return redacted
     clean = redacted.document

@@ -3,15 +3,16 @@ changes.
 
 ``collect`` reads, ``rebuild`` writes a copy with some texts replaced. Equal texts are one text: agents
 repeat their history in every prompt, and it is scanned once. What a dict key says about its value
-(``password``) travels down with the walk; the judgement is made in ``engine.py``.
+(``password``) travels down with the walk; the judgement is made in ``engine.py``. Shorter numbers are
+looked at only by ``rebuild``, once something was found: documents hold thousands of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from onward.capture.redaction.names import NameClass, secret_class
 from onward.errors import RedactionError
@@ -23,6 +24,8 @@ MAX_TEXT = 32 << 20
 """Characters of all distinct texts together."""
 LONG_NUMBER = 10**8
 """Numbers of nine digits and more are read like text: a card number is one."""
+_GOVERNED = 10_000
+"""Below a secret-named key: numbers of five digits and more."""
 
 Path = tuple[str | int, ...]
 Governed = tuple[str, NameClass]
@@ -97,11 +100,14 @@ class _Collector:
                     seen[item, below] = None
                     self.under[id(value), name] = below
             elif kind is int:
-                if (item > 9999 and below is not None) or (
+                if (item >= _GOVERNED and below is not None) or (
                     not -LONG_NUMBER < item < LONG_NUMBER and name not in fixed
                 ):
                     self._number(value, name, item, below)
-            elif kind is bool or kind is float or item is None:
+            elif kind is float:
+                if below is not None and _is_long(item):
+                    self._number(value, name, item, below)
+            elif kind is bool or item is None:
                 continue
             elif isinstance(item, dict):
                 yield item, None if below is not None and _is_schema(item) else below
@@ -122,16 +128,19 @@ class _Collector:
                     seen[item, governed] = None
                     self.under[id(value), i] = governed
             elif kind is int:
-                if not -LONG_NUMBER < item < LONG_NUMBER or (governed is not None and item > 9999):
+                if not -LONG_NUMBER < item < LONG_NUMBER or (governed is not None and item >= _GOVERNED):
                     self._number(value, i, item, governed)
-            elif kind is float or kind is bool or item is None:
+            elif kind is float:
+                if governed is not None and _is_long(item):
+                    self._number(value, i, item, governed)
+            elif kind is bool or item is None:
                 continue
             elif isinstance(item, (dict, list, tuple)):
                 yield item, governed
             else:
                 raise _odd(kind)
 
-    def _number(self, holder: Any, step: str | int, item: int, governed: NameClass | None) -> None:
+    def _number(self, holder: Any, step: str | int, item: float, governed: NameClass | None) -> None:
         if governed is None:
             self.seen[str(item)] = None
         else:
@@ -157,31 +166,78 @@ def collect(document: Any, fixed_keys: frozenset[str] = frozenset()) -> Texts:
     return texts
 
 
+class Fixed(NamedTuple):
+    """Words of a contract. ``keys``: dict keys that are no texts, and whose long numbers are not read.
+    ``numbers``: those whose numbers, or lists of numbers, are never replaced."""
+
+    keys: frozenset[str] = frozenset()
+    numbers: frozenset[str] = frozenset()
+
+
+NOTHING_FIXED = Fixed()
+
+
+class Rebuilt(NamedTuple):
+    document: Any
+    paths: set[Path]
+    """Of what changed, in the copy."""
+    places: Counter[Key]
+    """How often each text that changed stood."""
+    numbers: Counter[str]
+    """Placeholders of numbers that were not read as texts."""
+
+
 class _Rebuilder:
-    def __init__(self, texts: Texts, new: dict[Key, str], fixed_keys: frozenset[str]) -> None:
+    def __init__(
+        self, texts: Texts, new: dict[Key, str], number: Callable[[float], str | None] | None, fixed: Fixed
+    ) -> None:
         self.touched: Counter[Key] = Counter()
         self.paths: set[Path] = set()
+        self.numbers: Counter[str] = Counter()
         self._under = texts.under
         self._new = new
-        self._fixed_keys = fixed_keys
+        self._number = number
+        self._fixed_keys, self._fixed_numbers = fixed
 
     def copy(self, value: Any, holder: Any, step: str | int, path: Path) -> Any:
         kind = type(value)
-        if kind is str or (kind is int and not -9999 <= value <= 9999):
-            text = value if kind is str else str(value)
-            governed = self._under.get((id(holder), step))
-            key = text if governed is None else (text, governed)
-            new = self._new.get(key)
-            if new is None or (kind is int and governed is None and step in self._fixed_keys):
+        if kind is str:
+            return self._text(value, value, holder, step, path)
+        if kind is int or kind is float:
+            if kind is int and -_GOVERNED < value < _GOVERNED:
                 return value
-            self.touched[key] += 1
-            self.paths.add(path)
-            return new
+            if kind is float and (id(holder), step) not in self._under:
+                return self._found_number(value, step, path)
+            new = self._text(value, str(value), holder, step, path)
+            return new if new is not value else self._found_number(value, step, path)
         if isinstance(value, dict):
             return self._dict(value, path)
         if isinstance(value, (list, tuple)):
             return [self.copy(item, value, i, (*path, i)) for i, item in enumerate(value)]
         return value
+
+    def _text(self, value: Any, text: str, holder: Any, step: str | int, path: Path) -> Any:
+        """What stands for ``value``, whose text is ``text``; ``value`` where nothing does."""
+        governed = self._under.get((id(holder), step))
+        key = text if governed is None else (text, governed)
+        new = self._new.get(key)
+        if new is None or (governed is None and value is not text and self._is_fixed(step, path)):
+            return value
+        self.touched[key] += 1
+        self.paths.add(path)
+        return new
+
+    def _is_fixed(self, step: str | int, path: Path) -> bool:
+        name = path[-2] if type(step) is int and len(path) > 1 else step
+        return name in self._fixed_numbers or step in self._fixed_keys
+
+    def _found_number(self, value: float, step: str | int, path: Path) -> Any:
+        new = None if self._number is None else self._number(value)
+        if new is None or (path[-2] if type(step) is int and len(path) > 1 else step) in self._fixed_numbers:
+            return value
+        self.numbers[new] += 1
+        self.paths.add(path)
+        return new
 
     def _dict(self, value: dict[str, Any], path: Path) -> dict[str, Any]:
         out: dict[str, Any] = {}
@@ -200,15 +256,24 @@ class _Rebuilder:
 
 
 def rebuild(
-    document: Any, texts: Texts, new: dict[Key, str], fixed_keys: frozenset[str] = frozenset()
-) -> tuple[Any, set[Path], Counter[Key]]:
-    """A copy of ``document`` with ``new`` texts; paths (in the copy) of what changed; how often each stood.
+    document: Any,
+    texts: Texts,
+    new: dict[Key, str],
+    number: Callable[[float], str | None] | None = None,
+    fixed: Fixed = NOTHING_FIXED,
+) -> Rebuilt:
+    """A copy of ``document`` with ``new`` texts, and with what ``number`` gives for shorter numbers.
 
     Keys that were renamed keep their order and never merge. A number becomes text.
     """
-    rebuilder = _Rebuilder(texts, new, fixed_keys)
+    rebuilder = _Rebuilder(texts, new, number, fixed)
     copy = rebuilder.copy(document, None, 0, ())
-    return copy, rebuilder.paths, rebuilder.touched
+    return Rebuilt(copy, rebuilder.paths, rebuilder.touched, rebuilder.numbers)
+
+
+def _is_long(number: float) -> bool:
+    """A governed float that is read like text: positive, five digits and more."""
+    return number > 0 and sum(map(str.isdigit, str(number))) >= 5
 
 
 def _inherit(own: NameClass | None, governed: NameClass) -> NameClass:
