@@ -46,16 +46,15 @@ class Server:
 
 
 class Pauses(SystemClock):
-    """Notes the pauses between tries and does not wait; ``at`` is called with their number before each."""
+    """Notes the pauses between tries and does not wait, but for ever when there were ``number``."""
 
-    def __init__(self, number: int, at=lambda count: None) -> None:
+    def __init__(self, number: int) -> None:
         self.seconds: list[float] = []
         self.enough = asyncio.Event()
-        self._number, self._at = number, at
+        self._number = number
 
     async def sleep(self, seconds: float) -> None:
         self.seconds.append(seconds)
-        self._at(len(self.seconds))
         if len(self.seconds) == self._number:
             self.enough.set()
             await asyncio.Event().wait()
@@ -73,12 +72,16 @@ def server(monkeypatch):
 
 
 async def until(event: asyncio.Event, outbox: Outbox, clock, objects: str | None = None) -> None:
-    task = asyncio.create_task(Delivery(outbox, "nats://unused", None, objects, clock).run())
-    try:
-        await asyncio.wait_for(event.wait(), 30)
-    finally:
+    """Deliver until the event, or until there were as many pauses as the clock counts."""
+    tasks = [
+        asyncio.create_task(Delivery(outbox, "nats://unused", None, objects, clock).run()),
+        asyncio.create_task(event.wait()),
+        asyncio.create_task(clock.enough.wait()),
+    ]
+    await asyncio.wait(tasks, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.mark.parametrize("address", ["nonsense://store", "/dev/null/store"])
