@@ -177,9 +177,13 @@ async def test_a_body_that_is_not_the_claimed_one_is_never_stored(ctx, tmp_path,
     assert [letter.reason for letter in await dead_letters(ctx.bus)] == ["claim_mismatch"]
 
 
-async def test_a_claim_that_points_elsewhere_is_a_dead_letter_and_nothing_is_read(ctx):
+@pytest.mark.parametrize(
+    "uri",
+    ["jobs/secret", "claims/٢٠٢٦٠١٠١/00000000-0000-4000-8000-000000000001." + "ab" * 8],
+)
+async def test_a_claim_that_points_elsewhere_is_a_dead_letter_and_nothing_is_read(ctx, uri):
     await ctx.objects.put("jobs/secret", b"{}")
-    header = json.dumps({"uri": "jobs/secret", "sha256": "ab" * 32, "size": 2})
+    header = json.dumps({"uri": uri, "sha256": "ab" * 32, "size": 2})
     await publish(ctx, document(1), headers={claims.HEADER: header})
     await collect(ctx)
     assert await rows(ctx) == []

@@ -2,10 +2,12 @@
 
 import copy
 import json
+import random
+import re
 
 import pytest
 
-from onward.capture.redaction import Known, redact, redact_trajectory
+from onward.capture.redaction import Known, decode, redact, redact_trajectory
 from onward.contracts import Trajectory, validate
 from onward.contracts.examples import TRAJECTORY
 
@@ -120,3 +122,36 @@ def test_every_letter_escaped_is_still_found():
         "\\u006B\\u0065\\u0079\\u0020<GITHUB_TOKEN:1>\\u0020\\u0065\\u006E\\u0064",
         "<GITHUB_TOKEN:1>",
     ]
+
+
+def test_unescaped_text_and_its_places_are_those_of_a_slow_reference():
+    draw = random.Random(7)
+    parts = ["a", "\\", "\\u00", "\\u0067", "\\\\u002B", "\\u00e9", "\\u005c", "\x00", "é", "u0067", "\\u003"]
+    for _ in range(500):
+        text = "".join(draw.choice(parts) for _ in range(draw.randrange(30)))
+        escapes = re.compile(r"\\+u00(?!5[cC]|7[fF])(0[9aAdD]|[2-7][0-9a-fA-F])")
+        expected, places, at = [], [], 0
+        for piece in text.split("\x00"):
+            if escapes.search(piece):
+                here = 0
+                for match in [*escapes.finditer(piece), None]:
+                    first = len(piece) if match is None else match.start()
+                    for letter in range(here, first):
+                        expected.append(piece[letter])
+                        places.append((at + letter, at + letter + 1))
+                    if match is not None:
+                        expected.append(chr(int(match[1], 16)))
+                        places.append((at + match.start(), at + match.end()))
+                        here = match.end()
+                expected.append("\x00")
+                places.append((0, 0))
+            at += len(piece) + 1
+        buffer = text.encode("latin-1")
+        found = decode.unescaped(buffer)
+        if found is None:
+            assert expected == []
+            continue
+        assert found.text.decode("latin-1") == "".join(expected[:-1])
+        for i, letter in enumerate(expected[:-1]):
+            if letter != "\x00":
+                assert found.place(i, i + 1) == places[i]

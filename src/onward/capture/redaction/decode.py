@@ -25,7 +25,15 @@ _BASE64 = re2.compile(rb"[A-Za-z0-9+/_-]{40,}(?:(?:\r?\n|\\n)[A-Za-z0-9+/_-]{8,}
 _LINE = re2.compile(rb"[A-Za-z0-9+/_-]{40,}", _BYTES)
 _PERCENT: Any = re2.compile(rb"[^\s\x00\"'<>\\`]*%[0-9A-Fa-f]{2}[^\s\x00\"'<>\\`]*", _BYTES)
 _ONE_PERCENT: Any = re2.compile(rb"%[0-9A-Fa-f]{2}", _BYTES)
-_ESCAPE: Any = re2.compile(rb"\\+u00(?:0[9AaDd]|[2-6][0-9A-Fa-f]|7[0-9A-Ea-e])", _BYTES)
+_MARK = b"\\u00"
+_ESCAPE: Any = re2.compile(rb"\\u00(?:0[9AaDd]|[2-46][0-9A-Fa-f]|5[0-9ABD-Fabd-f]|7[0-9A-Ea-e])", _BYTES)
+_LETTERS = {
+    code.encode(): bytes((letter,))
+    for letter in (9, 10, 13, *range(0x20, 0x7F))
+    if letter != ord("\\")
+    for code in (f"{letter:02x}", f"{letter:02X}")
+}
+"""What such an escape stands for."""
 _TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 _BREAKS = b"\r\n"
 _MIN_URL = 8
@@ -60,15 +68,27 @@ class Unescaped:
             last = len(buffer) if last < 0 else last
             self._at.append(size)
             self._from.append(here)
-            for escape in _ESCAPE.finditer(buffer, here, last):
-                first, end = escape.span()
-                parts += [buffer[here:first], bytes((int(buffer[end - 2 : end], 16),))]
-                size += first - here + 1
-                here = end
-                self._at.append(size)
-                self._from.append(here)
-            parts += [buffer[here:last], b"\x00"]
-            size += last - here + 1
+            first, *others = buffer[here:last].split(_MARK)
+            parts.append(first)
+            size += len(first)
+            here += len(first)
+            for piece in others:
+                letter = _LETTERS.get(piece[:2])
+                if letter is None:
+                    parts += (_MARK, piece)
+                    size += len(_MARK) + len(piece)
+                else:
+                    if parts[-1].endswith(b"\\"):  # escaped itself, in JSON within JSON
+                        size -= len(parts[-1])
+                        parts[-1] = parts[-1].rstrip(b"\\")
+                        size += len(parts[-1])
+                    parts += (letter, piece[2:])
+                    self._at.append(size + 1)
+                    self._from.append(here + len(_MARK) + 2)
+                    size += len(piece) - 1
+                here += len(_MARK) + len(piece)
+            parts.append(b"\x00")
+            size += 1
             match = _ESCAPE.search(buffer, last)
         self.text = b"".join(parts[:-1])
 
@@ -91,7 +111,7 @@ class Unescaped:
 
 def unescaped(buffer: bytes) -> Unescaped | None:
     """None where no letter is escaped."""
-    return Unescaped(buffer) if b"\\u00" in buffer and _ESCAPE.search(buffer) else None
+    return Unescaped(buffer) if _MARK in buffer and _ESCAPE.search(buffer) else None
 
 
 def _in_base64(buffer: bytes, scan: Scan) -> list[Hit]:
