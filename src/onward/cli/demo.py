@@ -14,7 +14,7 @@ from onward.telemetry import logs
 
 COSTS = {
     "tiny": "about 1 M parameters, trained from nothing: 2 cycles take about 3 minutes on two cores",
-    "smollm2": "SmolLM2-135M: 3 cycles take about 30 minutes on two cores and 4 GB of memory",
+    "smollm2": "SmolLM2-135M: 3 cycles take about 30 minutes on two cores and 6 GB of memory",
 }
 
 
