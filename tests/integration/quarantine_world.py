@@ -11,17 +11,17 @@ import io
 import os
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta
 from unittest import mock
 
 import httpx
 import pytest_asyncio
-from collector_world import on_disk
+from collector_world import document, on_disk
 
 from onward.bus import Bus, NatsServer
 from onward.capture.quarantine import Keys, Quarantine
 from onward.cli import main
-from onward.clock import SystemClock
+from onward.clock import SystemClock, utc_text
 from onward.config import load
 from onward.context import Context
 from onward.serving.engines.scripted import ScriptedEngine
@@ -36,7 +36,7 @@ import asyncio, sys
 from onward.bus import Bus
 from onward.capture import collector
 from onward.capture.redaction import redactor
-from onward.clock import SystemClock
+from onward.clock import SystemClock, utc_text
 from onward.config import load
 from onward.context import Context
 from onward.telemetry import Alerts, Metrics, logs
@@ -97,15 +97,15 @@ def make(bus, warehouse, **capture):
     return Context(settings, clock, bus, warehouse[0], objects, metrics, Alerts(bus, clock, metrics))
 
 
-class LaterClock(SystemClock):
-    """Forty days on: longer than a trajectory may be old when it comes."""
-
-    def now(self):
-        return super().now() + timedelta(days=40)
-
-
 def quarantine(ctx) -> Quarantine:
     return Quarantine(ctx.objects, Keys.of(ctx.settings), ctx.clock)
+
+
+def old_document(now) -> tuple[dict, datetime]:
+    """A trajectory that began 45 days ago, and when it came: 20 days ago, since when it was held."""
+    days = timedelta(days=1)
+    body = document(1, text=f"use {SECRET}", start_timestamp=utc_text(now - 45 * days))
+    return body, now - 20 * days
 
 
 def break_redaction(monkeypatch) -> None:

@@ -2,19 +2,18 @@
 
 import contextlib
 import json
-from dataclasses import replace
 
 import pytest
 from collector_world import bodies, collect, count, document, publish, rows
 from quarantine_world import (  # noqa: F401
     SECRET,
-    LaterClock,
     ask_and_close,
     assert_nowhere,
     break_redaction,
     ctx_fixture,
     gateway,
     make,
+    old_document,
     onward,
     quarantine,
     retry_and_die,
@@ -25,9 +24,10 @@ from quarantine_world import (  # noqa: F401
 from onward.bus.deadletter import dead_letters
 from onward.capture.judge import Fate, Judge
 from onward.capture.opt_out import OptOut
-from onward.capture.quarantine import Quarantine
+from onward.capture.quarantine import Keys, Quarantine
 from onward.capture.redaction import redact_trajectory
 from onward.capture.retry import retry
+from onward.clock import ManualClock
 from onward.errors import NotFoundError, ObjectError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -65,17 +65,12 @@ async def test_what_the_gateway_cannot_redact_is_held_encrypted_and_a_retry_stor
     await assert_nowhere(server, warehouse[1])
 
 
-async def test_what_the_gateway_held_for_longer_than_a_trajectory_may_be_old_is_still_stored(
-    ctx, monkeypatch
-):
-    with monkeypatch.context() as patch:
-        break_redaction(patch)
-        async with gateway(ctx) as (_, client):
-            await ask_and_close(client, f"use {SECRET}")
-    (held,) = await quarantine(ctx).held()
-    later = replace(ctx, clock=LaterClock())
-    assert (await retry(ctx.bus, quarantine(ctx), held.held_id, later.clock, Judge())).fate is Fate.STORE
-    await collect(later)
+async def test_what_the_gateway_held_for_longer_than_a_trajectory_may_be_old_is_still_stored(ctx):
+    body, came = old_document(ctx.clock.now())
+    then = Quarantine(ctx.objects, Keys.of(ctx.settings), ManualClock(came))
+    held = await then.hold_captured(body["trajectory_id"], json.dumps(body).encode(), "redaction", "KeyError")
+    assert (await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())).fate is Fate.STORE
+    await collect(ctx)
     assert len(await rows(ctx)) == 1 and await dead_letters(ctx.bus) == []
 
 

@@ -1,16 +1,15 @@
 """Held messages are tried again and dropped: exactly one trajectory, or none and an audit entry."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from collector_world import bodies, collect, count, document, publish, rows
 from quarantine_world import (  # noqa: F401
     SECRET,
-    LaterClock,
     assert_nowhere,
     break_redaction,
     ctx_fixture,
+    old_document,
     onward,
     quarantine,
     retry_and_die,
@@ -18,12 +17,14 @@ from quarantine_world import (  # noqa: F401
     warehouse_fixture,
 )
 
+from onward.bus import Message
 from onward.bus.deadletter import dead_letters
 from onward.capture import collector
 from onward.capture.judge import Fate, Judge
 from onward.capture.opt_out import OptOut
 from onward.capture.redaction import redact_trajectory
 from onward.capture.retry import retry
+from onward.contracts import subjects
 from onward.errors import NotFoundError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -87,17 +88,14 @@ async def test_a_held_body_that_is_clean_but_unusable_becomes_a_dead_letter(ctx,
     assert await quarantine(ctx).held() == []
 
 
-async def test_what_was_held_for_longer_than_a_trajectory_may_be_old_is_still_stored(ctx, monkeypatch):
-    """Held for a defect of the redactor, repaired a month later: its age is that of its arrival."""
-    with monkeypatch.context() as patch:
-        break_redaction(patch)
-        await publish(ctx, document(1, text=f"use {SECRET}"))
-        await collect(ctx)
-    (held,) = await quarantine(ctx).held()
-    later = replace(ctx, clock=LaterClock())
-    result = await retry(ctx.bus, quarantine(ctx), held.held_id, later.clock, Judge())
+async def test_what_was_held_for_longer_than_a_trajectory_may_be_old_is_still_stored(ctx):
+    """Held for a defect of the redactor, repaired weeks later: its age is that of its arrival."""
+    body, came = old_document(ctx.clock.now())
+    message = Message(json.dumps(body).encode(), {}, subjects.TRAJECTORY, 7, 1, came)
+    held = await quarantine(ctx).hold(collector.STREAM, message, "redaction")
+    result = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())
     assert (result.fate, result.reason) == (Fate.STORE, "")
-    await collect(later)
+    await collect(ctx)
     (row,) = await rows(ctx)
     assert "use <GITHUB_TOKEN:1>" in row["payload"]
     assert await dead_letters(ctx.bus) == []
