@@ -134,7 +134,8 @@ def test_personal_data_goes_in_every_context_and_nothing_else_does(context, secr
     redacted = redact(text)
     left, right = context.format("|").split("|")
     assert redacted.document.startswith(left) and redacted.document.endswith(right)
-    assert redacted.document[len(left) : len(redacted.document) - len(right)].startswith("<")
+    quote = '"' if context == "[{}]" and secret.isdigit() else ""  # an array of JSON, and it stays one
+    assert redacted.document[len(left) : len(redacted.document) - len(right)].startswith(f"{quote}<")
     assert secret not in redacted.document
     assert not redact(redacted.document).changed
 

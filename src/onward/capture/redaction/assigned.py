@@ -13,6 +13,7 @@ import re2
 
 from onward.capture.redaction import values
 from onward.capture.redaction.governed import cookie_values
+from onward.capture.redaction.json_numbers import behind_key
 from onward.capture.redaction.names import KIND, PERSONAL, NameClass, secret_class
 from onward.capture.redaction.rule import Hit, Span
 
@@ -20,6 +21,8 @@ _NAME_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-
 _NAME = frozenset(_NAME_BYTES)
 _NAME_REACH = 64
 _LONGEST_HINT = 64
+_PIN = 5
+"""Digits that a bare number of JSON needs to be a password, as it does outside of texts."""
 _BYTES = re2.Options()
 _BYTES.encoding = re2.Options.Encoding.LATIN1
 _LINE = re2.compile(rb"(?:[^\x00\r\n\"'\\]|\\[^nr\"'\x00])*", _BYTES)
@@ -118,6 +121,8 @@ def _value(buffer: bytes, at: int, kind: NameClass, how: str) -> Hit | None:
         text = buffer[start:end]
     if kind == "COOKIE" and b"=" in text:
         return None  # its values are found one by one
+    if kind == "PASSWORD" and not quoted and len(text) == _PIN and text.isdigit():
+        how = "key" if behind_key(buffer, start, end) and not text.startswith(b"0") else how
     if values.is_secret_value(text, kind, how="quoted" if quoted else how):
         if not quoted and len(text) == values.WIDEST_BARE:
             end = values.end_of_bare(buffer, end, loose=how == "env")

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 from onward.capture.redaction import decode, placeholders, spread
 from onward.capture.redaction.governed import governed_spans
+from onward.capture.redaction.json_numbers import Numbers
 from onward.capture.redaction.known import NOTHING_KNOWN, Known
 from onward.capture.redaction.personal_optional import Finder
 from onward.capture.redaction.placeholders import Book
 from onward.capture.redaction.rules import SAME, policy_version
 from onward.capture.redaction.scan import Hit, scan
-from onward.capture.redaction.spread import as_number
+from onward.capture.redaction.spread import as_number, same_number
 from onward.capture.redaction.walk import NOTHING_FIXED, Fixed, Key, Path, Texts, collect, rebuild
 from onward.errors import ConfigError, RedactionError
 
@@ -226,16 +227,26 @@ class _Work:
 
     def _rewrite(self, text: bytes, spans: list[_Span]) -> bytes:
         """``spans`` may overlap: one that was found goes first, then the longest; the rest of an overlap
-        goes with it."""
+        goes with it. A number of JSON goes whole, for text in quotes; one that only holds the digits of what
+        was found elsewhere is another number, and stays as it does outside of texts."""
         spans.sort(key=lambda span: (span.start, not span.found, -span.end))
         out: list[bytes] = []
+        numbers = Numbers(text)
         at = 0
         for span in spans:
             if span.start < at:
                 at = max(at, span.end)
                 continue
-            out += [text[at : span.start], self.book.name(span.value, self._kinds[span.value]).encode()]
-            at = span.end
+            number = numbers.around(span.start, span.end)
+            if number is None:
+                first, last, quote = span.start, span.end, b""
+            elif span.found or same_number(text[number.first : number.last], span.value):
+                first, last, quote = number
+            else:
+                continue
+            name = self.book.name(span.value, self._kinds[span.value]).encode()
+            out += [text[at:first], quote, name, quote]
+            at = last
         out.append(text[at:])
         return b"".join(out)
 
@@ -253,7 +264,7 @@ class _Work:
             return None
 
         def name(number: float) -> str | None:
-            secret = found.get(abs(number))
+            secret = found.get(number) or found.get(abs(number))
             return None if secret is None else self.book.name(*secret)
 
         return name

@@ -89,7 +89,7 @@ def forms(value: bytes) -> set[bytes]:
 
 def as_number(value: bytes) -> float | None:
     """The number, of six characters and more, that a document may hold in place of ``value``, or None."""
-    whole, point, rest = value.partition(b".")
+    whole, point, rest = value.removeprefix(b"-").partition(b".")
     if not MIN_LENGTH <= len(value) <= _LONGEST_NUMBER or not whole.isdigit():
         return None
     if whole.startswith(b"0") and whole != b"0":
@@ -97,6 +97,12 @@ def as_number(value: bytes) -> float | None:
     if point:
         return float(value) if rest.isdigit() else None
     return int(value)
+
+
+def same_number(text: bytes, value: bytes) -> bool:
+    """Whether the number ``text`` of JSON is what ``value`` is, sign aside; true where ``value`` is none."""
+    number = as_number(value)
+    return number is None or abs(float(text)) == abs(float(number))
 
 
 def find(buffer: bytes, by_text: dict[bytes, Needle]) -> Iterator[tuple[int, int, Needle]]:

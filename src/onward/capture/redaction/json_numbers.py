@@ -1,0 +1,103 @@
+"""Bare numbers of JSON within a text: what replaces one needs quotes, or the text no longer parses.
+
+Know before changing: a value behind a key is judged by what stands beside it, so cut-off JSON counts; an
+element of an array by the brackets and quotes before it in its text. What is neither stays without quotes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import re2
+
+_BYTES = re2.Options()
+_BYTES.encoding = re2.Options.Encoding.LATIN1
+_SPACE = rb"(?:[ \t\r\n]|\\+[nrt]){0,64}"
+_NUMBER: Any = re2.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", _BYTES)
+_OF_A_NUMBER = b"0123456789.+-eE"
+_REACH = 400
+"""Bytes before a number that are looked at; a longer number is no number of a document."""
+_KEY: Any = re2.compile(rb"(?s).*?(\\*)\"" + _SPACE + rb":" + _SPACE, _BYTES)
+_ELEMENT: Any = re2.compile(rb"(?s).*(?:\[|[0-9\"\]}el]" + _SPACE + rb",)" + _SPACE, _BYTES)
+_ENDS_VALUE: Any = re2.compile(_SPACE + rb"(?:[,}\]\x00]|$)", _BYTES)
+_ENDS_ELEMENT: Any = re2.compile(_SPACE + rb"(?:\]|," + _SPACE + rb"(?:\\*\"|[\[{0-9<tfn-]))", _BYTES)
+_BEGINS_ARRAY: Any = re2.compile(rb"(?s)(?:.*(?:\"" + _SPACE + rb":|[\"\[,\n]))?" + _SPACE, _BYTES)
+_MARKS: Any = re2.compile(rb"\\*\"|[\[\]{}\n]", _BYTES)
+
+
+class Number(NamedTuple):
+    """Bytes ``first``..``last`` are a whole number; ``quote`` is how its text writes the quotes around it."""
+
+    first: int
+    last: int
+    quote: bytes
+
+
+class Numbers:
+    """The bare numbers of one text. Places must be asked for from left to right."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._marks = iter(_MARKS.finditer(text))
+        self._next = next(self._marks, None)
+        self._strings: list[int] = []
+        """Open strings, outermost first: the backslashes before their quotes."""
+        self._open: list[list[bool]] = [[]]
+        """Open brackets outside, and within each open string: whether each is an array of JSON."""
+
+    def around(self, start: int, end: int) -> Number | None:
+        """The JSON number that bytes ``start``..``end`` are, or are a part of."""
+        whole = _whole(self._text, start, end)
+        if whole is None:
+            return None
+        first, last = whole
+        key = behind_key(self._text, first, last)
+        if key is not None:
+            return Number(first, last, key)
+        before = self._text[max(0, first - _REACH) : first]
+        if not _ELEMENT.fullmatch(before) or not _ENDS_ELEMENT.match(self._text, last):
+            return None
+        self._read_to(first)
+        brackets = self._open[-1]
+        if not brackets or not brackets[-1]:
+            return None
+        slashes = 2 * self._strings[-1] + 1 if self._strings else 0
+        return Number(first, last, b"\\" * slashes + b'"')
+
+    def _read_to(self, position: int) -> None:
+        while self._next is not None and self._next.start() < position:
+            mark, at = self._next.group(), self._next.start()
+            if mark == b"\n":  # no string of JSON holds one: what seemed open was none
+                del self._strings[:], self._open[1:]
+            elif mark in (b"[", b"{"):
+                before = self._text[max(0, at - _REACH) : at]
+                array = mark == b"[" and _BEGINS_ARRAY.fullmatch(before) is not None
+                self._open[-1].append(array)
+            elif mark in (b"]", b"}"):
+                del self._open[-1][-1:]
+            else:
+                self._quote(len(mark) - 1)
+            self._next = next(self._marks, None)
+
+    def _quote(self, slashes: int) -> None:
+        if slashes in self._strings:
+            outer = self._strings.index(slashes)
+            del self._strings[outer:], self._open[outer + 1 :]
+        elif not self._strings or slashes > self._strings[-1]:
+            self._strings.append(slashes)
+            self._open.append([])
+
+
+def behind_key(text: bytes, first: int, last: int) -> bytes | None:
+    """The quote, backslashes included, of the key whose value ``first``..``last`` is; None without one."""
+    if not _ENDS_VALUE.match(text, last):
+        return None
+    key = _KEY.fullmatch(text[max(0, first - _REACH) : first])
+    return None if key is None else key.group(1) + b'"'
+
+
+def _whole(text: bytes, start: int, end: int) -> tuple[int, int] | None:
+    before, behind = text[max(0, start - _REACH) : start], text[end : end + _REACH]
+    first = start - len(before) + len(before.rstrip(_OF_A_NUMBER))
+    last = end + len(behind) - len(behind.lstrip(_OF_A_NUMBER))
+    return (first, last) if _NUMBER.fullmatch(text, first, last) else None
