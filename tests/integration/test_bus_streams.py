@@ -10,6 +10,7 @@ from nats.js import api
 from nats.js.errors import APIError
 
 from onward.bus import Ack, Bus, consume
+from onward.bus.buckets import BUCKETS
 from onward.bus.streams import DAY, STREAMS, Difference, apply, ensure_streams, plan
 from onward.contracts import subjects
 from onward.errors import StreamDriftError
@@ -41,7 +42,7 @@ def fields(found: list[Difference], stream: str) -> dict[str, tuple[bool, str]]:
 
 async def test_a_fresh_server_gets_everything_and_then_differs_in_nothing(bare_bus):
     found = await plan(bare_bus)
-    assert {d.migration for d in found} == {"create"} and len(found) == 18
+    assert {d.migration for d in found} == {"create"} and len(found) == len(STREAMS) + len(BUCKETS)
     assert await ensure_streams(bare_bus) == []
     assert await plan(bare_bus) == []
 

@@ -198,6 +198,7 @@ async def _messages(bus: Bus) -> AsyncIterator[tuple[str, bytes]]:
             batch = await subscription.fetch(min(left, 500), timeout=10)
             for message in batch:
                 yield message.subject, message.data
+                await message.ack()  # the server hands out at most 1,000 that are not acknowledged
             left -= len(batch)
         await subscription.unsubscribe()
 

@@ -18,7 +18,7 @@ from onward.contracts import Reward, Trajectory, decode, encode, subjects, valid
 from onward.reward import reward_id, rewarder
 from onward.reward.rewarder import Rewarder
 from onward.telemetry import Alerts, Metrics
-from onward.warehouse import EmbeddedWarehouse, queries
+from onward.warehouse import EmbeddedWarehouse, Objects, queries
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TABLES = ("trajectories", "rewards", "unscored")
@@ -33,7 +33,7 @@ async def embedded(tmp_path_factory):
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def ctx(embedded, nats_server):
+async def ctx(embedded, nats_server, tmp_path):
     bus = await Bus.connect(nats_server.url, token=nats_server.token, name="test")
     for info in await bus.js.streams_info():
         await bus.js.delete_stream(str(info.config.name))
@@ -42,8 +42,8 @@ async def ctx(embedded, nats_server):
         await embedded.command(f"TRUNCATE TABLE {table}")
     clock, metrics = SystemClock(), Metrics()
     yield SimpleNamespace(
-        settings=load(environ={}, overrides={"reward": {"window": 40}}),
-        clock=clock, bus=bus, warehouse=embedded, metrics=metrics,
+        settings=load(environ={}, overrides={"reward": {"window": 40}, "data_dir": tmp_path}),
+        clock=clock, bus=bus, warehouse=embedded, metrics=metrics, objects=Objects.open(tmp_path / "objects"),
         alerts=Alerts(bus, clock, metrics), ready={},
     )  # fmt: skip
     await bus.close()
