@@ -12,26 +12,27 @@ from onward.bus import Bus
 from onward.capture import collector
 from onward.clock import SystemClock
 from onward.config import load
+from onward.context import Context
 from onward.contracts import encode, subjects
 from onward.telemetry import Alerts, Metrics
-from onward.warehouse import EmbeddedWarehouse, queries
+from onward.warehouse import EmbeddedWarehouse, Objects, queries
 
 PROGRAM = """
 import asyncio, json, sys
-from types import SimpleNamespace
 from onward.bus import Bus
 from onward.clock import SystemClock
 from onward.config import load
+from onward.context import Context
 from onward.reward import rewarder
 from onward.telemetry import Alerts, Metrics
-from onward.warehouse import connect
+from onward.warehouse import Objects, connect
 
 async def main(data_dir, url, token):
     settings, clock, metrics = load(environ={}, overrides={"data_dir": data_dir}), SystemClock(), Metrics()
     bus = await Bus.connect(url, token=token, clock=clock)
-    await rewarder.run(SimpleNamespace(
+    await rewarder.run(Context(
         settings=settings, clock=clock, bus=bus, warehouse=await connect(settings), metrics=metrics,
-        alerts=Alerts(bus, clock, metrics), ready={}))
+        objects=Objects.open(settings.objects_at), alerts=Alerts(bus, clock, metrics)))
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -39,16 +40,15 @@ asyncio.run(main(*sys.argv[1:]))
 
 @pytest.mark.long
 async def test_a_rewarder_killed_between_its_commits(own_server, tmp_path, monkeypatch):
-    from types import SimpleNamespace
-
     embedded = EmbeddedWarehouse(tmp_path)
     warehouse = await embedded.start()
     bus = await Bus.connect(own_server.url, token=own_server.token)
     await bus.ensure_streams()
     clock, metrics = SystemClock(), Metrics()
-    ctx = SimpleNamespace(
-        settings=load(environ={}), clock=clock, bus=bus, warehouse=warehouse, metrics=metrics,
-        alerts=Alerts(bus, clock, metrics), ready={},
+    settings = load(environ={}, overrides={"data_dir": tmp_path})
+    ctx = Context(
+        settings=settings, clock=clock, bus=bus, warehouse=warehouse, metrics=metrics,
+        objects=Objects.open(settings.objects_at), alerts=Alerts(bus, clock, metrics),
     )  # fmt: skip
 
     def start(crashpoint: str) -> subprocess.Popen:

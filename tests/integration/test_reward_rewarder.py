@@ -14,6 +14,7 @@ from onward.bus import Bus
 from onward.capture import collector
 from onward.clock import SystemClock
 from onward.config import load
+from onward.context import Context
 from onward.contracts import Reward, Trajectory, decode, encode, subjects, validate
 from onward.reward import reward_id, rewarder
 from onward.reward.rewarder import Rewarder
@@ -41,10 +42,10 @@ async def ctx(embedded, nats_server, tmp_path):
     for table in TABLES:
         await embedded.command(f"TRUNCATE TABLE {table}")
     clock, metrics = SystemClock(), Metrics()
-    yield SimpleNamespace(
+    yield Context(
         settings=load(environ={}, overrides={"reward": {"window": 40}, "data_dir": tmp_path}),
         clock=clock, bus=bus, warehouse=embedded, metrics=metrics, objects=Objects.open(tmp_path / "objects"),
-        alerts=Alerts(bus, clock, metrics), ready={},
+        alerts=Alerts(bus, clock, metrics),
     )  # fmt: skip
     await bus.close()
 
