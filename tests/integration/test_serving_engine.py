@@ -76,6 +76,21 @@ def _ask(text):
     return [{"role": "system", "content": "You help."}, {"role": "user", "content": text}]
 
 
+async def _long_call(engine, adapter=None):
+    """Arguments of a call whose answer is long for certain: it runs to ``max_tokens`` with this seed."""
+    asked = {"messages": _ask("x"), "session_id": "long", "adapter": adapter, "max_tokens": 400}
+    for seed in range(50):
+        if (await engine.generate(**asked, seed=seed)).sampling["finish_reason"] == "length":
+            return {**asked, "seed": seed}
+    raise AssertionError("no seed gives a long answer")
+
+
+async def _is_running(engine):
+    async with asyncio.timeout(5):
+        while (await engine.health())["running"] == 0:
+            await asyncio.sleep(0.002)
+
+
 async def test_the_answer_is_what_was_sampled(engine, tiny):
     _, policy, _ = tiny
     answer = await engine.generate(_ask("Add 2 and 3."), session_id="a", adapter=None, max_tokens=12)
@@ -107,15 +122,8 @@ async def test_the_answer_is_told_while_it_is_sampled(engine):
 
 async def test_a_stream_that_is_cancelled_ends_the_sampling(engine):
     begun = asyncio.Event()
-    work = asyncio.create_task(
-        engine.generate(
-            _ask("x"),
-            session_id="cut",
-            adapter=None,
-            max_tokens=400,
-            on_progress=lambda p: p.text and begun.set(),
-        )
-    )
+    asked = await _long_call(engine)
+    work = asyncio.create_task(engine.generate(**asked, on_progress=lambda p: p.text and begun.set()))
     await asyncio.wait_for(begun.wait(), 20)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -255,15 +263,10 @@ async def test_an_adapter_stays_while_any_client_holds_it(engine, tiny):
 
 
 async def test_a_cancelled_call_leaves_the_batch(engine):
-    asked = {"messages": _ask("x"), "session_id": "a", "adapter": None, "max_tokens": 400}
-    for seed in range(50):  # an answer that is long for certain
-        if (await engine.generate(**asked, seed=seed)).sampling["finish_reason"] == "length":
-            break
+    asked = await _long_call(engine)
     before = (await engine.health())["generations"]
-    call = asyncio.create_task(engine.generate(**asked, seed=seed))
-    async with asyncio.timeout(5):
-        while (await engine.health())["running"] == 0:
-            await asyncio.sleep(0.002)
+    call = asyncio.create_task(engine.generate(**asked))
+    await _is_running(engine)
     call.cancel()
     async with asyncio.timeout(5):
         while (await engine.health())["running"]:
@@ -296,8 +299,8 @@ async def test_kill_9_gives_a_new_child_with_the_adapter_loaded_again(process, t
     await engine.load_adapter(digest, folder)
     asked = {"session_id": "a", "adapter": digest, "temperature": 0.0, "max_tokens": 8}
     before = await engine.generate(_ask("x"), **asked)
-    running = asyncio.create_task(engine.generate(_ask("y"), session_id="b", adapter=digest, max_tokens=400))
-    await asyncio.sleep(0.05)
+    running = asyncio.create_task(engine.generate(**await _long_call(engine, digest)))
+    await _is_running(engine)
     first = process.pid
     os.kill(first, signal.SIGKILL)
     with pytest.raises(EngineError):
