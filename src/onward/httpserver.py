@@ -10,13 +10,18 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import json
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import Message, Receive, Scope, Send
 
 from onward.errors import ConfigError, PortBusyError
+
+GRACE_SECONDS = 5.0
+"""How long a server that stops lets the running calls go on."""
 
 
 class _EmbeddedServer(uvicorn.Server):
@@ -59,14 +64,15 @@ class Server:
         with self._one_sentence(listener):
             listener.listen(1024)
         config = uvicorn.Config(
-            self._app,
+            self._answer,
+            interface="asgi3",
             log_level="error",
             access_log=False,
             server_header=False,
             proxy_headers=False,
             lifespan="off",
             timeout_keep_alive=60,
-            timeout_graceful_shutdown=5,
+            timeout_graceful_shutdown=int(GRACE_SECONDS),
             h11_max_incomplete_event_size=64 << 10,
         )
         self._server = _EmbeddedServer(config)
@@ -76,6 +82,23 @@ class Server:
                 await self._task
                 raise ConfigError(f"{self._what} did not start on {self.host}:{self._asked}.")
             await asyncio.sleep(0.005)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The app; a call that our stop cuts off is no defect, and gets 503 where nothing was sent yet."""
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except asyncio.CancelledError:
+            if self._server is None or not self._server.should_exit:
+                raise
+            if not begun:
+                await _cut_off(send)
 
     def _bind(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
@@ -110,6 +133,14 @@ class Server:
         self._server.should_exit = True
         await self._task
         self._server = self._task = None
+
+
+async def _cut_off(send: Send) -> None:
+    message = "The service is stopping and did not finish this call: send it again in a moment."
+    said = {"type": "stopping", "message": message, "param": None}
+    headers = [(b"content-type", b"application/json"), (b"retry-after", b"5")]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"error": said}).encode()})
 
 
 async def check_free(host: str, port: int, what: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import logging
 import os
 import sqlite3
 import sys
@@ -24,6 +25,7 @@ from onward.capture.quarantine import Keys, Quarantine
 from onward.clock import ManualClock
 from onward.contracts import Feedback, Reward, Trajectory, decode, to_document, validate
 from onward.errors import EngineError
+from onward.httpserver import GRACE_SECONDS
 from onward.lm.tokens import Call, rows_from_calls
 from onward.reward import Unscored
 from onward.reward.scoring import score
@@ -50,6 +52,21 @@ def call(name: str, of: str) -> dict[str, Any]:
 def saying(*texts: str) -> Callable[..., str]:
     """A script that says these texts, by how many answers the conversation has already."""
     return lambda messages, adapter: texts[sum(m["role"] == "assistant" for m in messages)]
+
+
+@pytest.fixture
+def service_log():
+    """What the HTTP server logs, with its tracebacks."""
+    lines: list[str] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(self.format(record))
+
+    handler = Kept()
+    logging.getLogger("uvicorn.error").addHandler(handler)
+    yield lines
+    logging.getLogger("uvicorn.error").removeHandler(handler)
 
 
 @pytest.fixture
@@ -1073,6 +1090,55 @@ async def test_a_gateway_that_stops_records_what_is_open(bus, tmp_path):
         (found,) = await trajectories(world, 1)
     assert found["metadata"]["capture"]["closed"] == "shutdown" and "outcome" not in found["metadata"]
     assert found["turns"][0]["action"]["tool_name"] == "weather"
+
+
+async def test_calls_under_way_when_the_gateway_stops_end_in_order_and_are_recorded(
+    bus, tmp_path, service_log
+):
+    clock, question = ManualClock(), {"messages": [{"role": "user", "content": "Count."}]}
+    async with World(bus, tmp_path, clock=clock) as world:
+        world.engine.delay = 60.0
+        plain = asyncio.create_task(world.chat("plain", "q"))
+
+        async def is_asked() -> bool:
+            return len(world.engine.calls) == 1
+
+        await eventually(is_asked)
+        world.engine.script = saying("one two " * 5000)
+        world.engine.delay, world.engine.piece, world.engine.pause = 0.0, 4, 0.02
+        async with world.client.stream(
+            "POST", "/v1/chat/completions", json={**question, "stream": True}, headers={"Onward-Session": "s"}
+        ) as stream:
+            assert stream.status_code == 200
+            lines = stream.aiter_lines()
+            events = [await anext(lines)]
+            stopping = asyncio.create_task(world.gateway.stop())
+
+            async def is_refusing() -> httpx.Response | None:
+                return await world.chat("new") if world.gateway._stopping else None
+
+            refused = await eventually(is_refusing)
+            assert len(world.engine.calls) == 2 and not stopping.done()  # the grace of what runs
+            await clock.advance(GRACE_SECONDS)
+            events += [line async for line in lines]
+        ended = await plain
+        await stopping
+    for answer in (refused, ended):
+        assert answer.status_code == 503 and answer.headers["Retry-After"] == "5"
+        assert answer.json()["error"]["type"] == "stopping"
+    *pieces, last = [json.loads(event.removeprefix("data: ")) for event in events if event]
+    assert last["error"]["type"] == "stopping" and "send it again" in last["error"]["message"]
+    sent = "".join(piece["choices"][0]["delta"]["content"] for piece in pieces)
+    assert not [line for line in service_log if "ASGI" in line]
+    async with World(bus, tmp_path) as world:
+        (found,) = await trajectories(world, 1)
+    assert found["session_id"] == "s" and found["metadata"]["capture"]["closed"] == "shutdown"
+    (turn,) = found["turns"]
+    assert sent.startswith("one ") and turn["action"]["raw_response"].startswith(sent)
+    assert turn["result"] == {"success": False, "error": "the gateway stopped before the end of the answer"}
+    (record,) = records(found)
+    assert bytes(record["token_ids"]).decode() == turn["action"]["raw_response"]
+    assert provenance.verify(record, provenance.load_key(world.settings.run_dir))
 
 
 async def test_a_gateway_that_was_killed_records_at_its_next_start_what_was_open(bus, tmp_path):

@@ -3,12 +3,16 @@ import json
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from serving_world import World, eventually, outcome_id
 
+from onward import httpserver
 from onward.capture import provenance
 from onward.clock import ManualClock
 from onward.contracts import Sampling, validate
 from onward.errors import ConfigError
+from onward.serving import gateway
+from onward.serving.capture import Capture
 from onward.serving.router import Assignment, choose, session_key
 
 
@@ -267,6 +271,79 @@ async def test_pause_answers_429_and_lets_running_calls_end(world):
 
     await eventually(resumed)
     assert (await world.chat("s2")).status_code == 200
+
+
+async def test_a_role_that_is_cancelled_again_and_again_still_ends_its_calls_before_its_engine(
+    bus, tmp_path, monkeypatch
+):
+    world = World(bus, tmp_path)
+    order = []
+
+    class Process:
+        engine = world.engine
+
+        def __init__(self, *_, **__):
+            pass
+
+        async def start(self):
+            pass
+
+        async def stop(self):
+            order.append("engine")
+
+    whole = Capture.stop
+
+    async def recorded(capture):
+        await whole(capture)
+        order.append("capture")
+
+    monkeypatch.setattr(gateway, "EngineProcess", Process)
+    monkeypatch.setattr(gateway, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(Capture, "stop", recorded)
+    role = asyncio.create_task(gateway.run(world.ctx))
+
+    async def up():
+        return world.ctx.ready.get("gateway")
+
+    await eventually(up)
+    world.engine.delay = 60.0
+    key = (world.settings.run_dir / "api.key").read_text()
+    async with httpx.AsyncClient(
+        base_url=world.ctx.endpoints["gateway_url"], headers={"Authorization": f"Bearer {key}"}, timeout=30
+    ) as client:
+        ask = {"messages": [{"role": "user", "content": "q"}]}
+        call = asyncio.create_task(client.post("/v1/chat/completions", json=ask))
+
+        async def asked():
+            return world.engine.calls
+
+        await eventually(asked)
+        while not role.done():  # as the host does, each second
+            role.cancel()
+            await asyncio.wait({role}, timeout=0.05)
+        answer = await call
+    assert role.cancelled() and order == ["capture", "engine"]
+    assert answer.status_code == 503 and answer.headers["Retry-After"] == "5"
+
+
+async def test_a_call_that_outlives_the_grace_of_its_server_gets_503(monkeypatch):
+    monkeypatch.setattr(httpserver, "GRACE_SECONDS", 0)
+    app, begun = FastAPI(), asyncio.Event()
+
+    @app.get("/")
+    async def endless() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    server = httpserver.Server(app, "127.0.0.1", 0)
+    await server.start()
+    async with httpx.AsyncClient(timeout=30) as client:
+        call = asyncio.create_task(client.get(server.url))
+        await begun.wait()
+        await server.stop()
+        answer = await call
+    assert answer.status_code == 503 and answer.headers["Retry-After"] == "5"
+    assert answer.json()["error"]["type"] == "stopping"
 
 
 async def test_restart_serves_the_desired_state_again(bus, tmp_path):

@@ -8,9 +8,10 @@ they left open.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import Any
 
@@ -34,6 +35,7 @@ from onward.httpbase import (
     read_json,
     read_or_create_secret,
 )
+from onward.httpserver import GRACE_SECONDS
 from onward.ids import check_id, is_id
 from onward.serving import openai
 from onward.serving.assignments import Assignments
@@ -50,7 +52,7 @@ from onward.serving.recording import Recording
 from onward.serving.registry import AdapterRegistry
 from onward.serving.router import Routes
 from onward.serving.session_ids import session_of
-from onward.serving.streaming import AnswerStream, while_connected
+from onward.serving.streaming import AnswerStream, stopping, while_connected
 from onward.telemetry import logs
 
 _log = logs.get("gateway")
@@ -114,6 +116,9 @@ class Gateway:
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._stopping = False
+        self._ending = asyncio.Event()
+        """Set when the calls that still run are ended."""
         self.app = self._make_app()
         self.server = Server(
             self.app, settings.http.host, settings.http.gateway_port, what="The gateway (http.gateway_port)"
@@ -172,8 +177,15 @@ class Gateway:
         self._ctx.ready["gateway"] = True
 
     async def stop(self) -> None:
+        """Take no new calls, end the running ones, then record what is open and close the files."""
         self._ctx.ready["gateway"] = False
+        self._stopping = True
+        if not await self._is_idle_within(GRACE_SECONDS):
+            _log.warning("calls are ended before their answer", calls=self._in_flight)
+        self._ending.set()
         await self.server.stop()
+        # A client that reads nothing was cut off by the server: its call is over a little later.
+        await self._is_idle_within(GRACE_SECONDS)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -205,6 +217,16 @@ class Gateway:
     async def drain(self) -> None:
         """Wait until no call runs. Pause first."""
         await self._idle.wait()
+
+    async def _is_idle_within(self, seconds: float) -> bool:
+        timer = asyncio.ensure_future(self._clock.sleep(seconds))
+        idle = asyncio.ensure_future(self._idle.wait())
+        try:
+            await asyncio.wait({timer, idle}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            idle.cancel()
+        return self._idle.is_set()
 
     async def _follow_control(self) -> None:
         """``rl_control`` key ``traffic``: {"paused": bool, "until"?: time}."""
@@ -264,6 +286,8 @@ class Gateway:
     async def _chat(self, request: Request) -> Response:
         started = self._clock.monotonic()
         caller = authorize(request, "chat")
+        if self._stopping:
+            raise stopping()
         if self.paused:
             raise HttpError(
                 429,
@@ -277,10 +301,11 @@ class Gateway:
         call = Call(chat, asked.session_id, asked.scope, asked.messages, asked.trajectory_id)
         leave = self._enter()
         if chat.stream:
-            stream = AnswerStream(self.calls, self.capture, call, asked, self._clock, leave)
+            stream = AnswerStream(self.calls, self.capture, call, asked, self._clock, leave, self._ending)
             return await stream.response(request)
         try:
-            answer, text, engine_seconds = await while_connected(request, self.calls.answer(call))
+            work = self.calls.answer(call)
+            answer, text, engine_seconds = await while_connected(request, work, self._ending)
             self.capture.answered(asked, answer, text)
         finally:
             self.capture.gave_up(asked)
@@ -329,5 +354,20 @@ async def run(ctx: Context) -> None:
         _log.info("gateway serves", url=gateway.server.url, at=utc_text(ctx.clock.now()))
         await gateway.wait()
     finally:
+        await _to_the_end(_stop(gateway, process))
+
+
+async def _stop(gateway: Gateway, process: EngineProcess) -> None:
+    try:
         await gateway.stop()
+    finally:
         await process.stop()
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for ``work`` however often the waiting is cancelled: the host cancels its roles every second."""
+    task = asyncio.create_task(work, name="gateway-stop")
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+    task.result()

@@ -1,7 +1,8 @@
-"""An answer that is sent while it is sampled, and what happens when the client goes away.
+"""An answer that is sent while it is sampled, and what happens when the client or the gateway goes away.
 
 Know before changing: the answer's status is decided by its first token, so nothing is sent before it. A
-client that leaves ends the sampling; what was sampled until then is recorded, with exactly those tokens.
+client that leaves ends the sampling, and so does a gateway that stops; what was sampled until then is
+recorded, with exactly those tokens.
 """
 
 from __future__ import annotations
@@ -25,20 +26,38 @@ T = TypeVar("T")
 CLIENT_GONE = 499
 _LEFT = "the client went away before the end of the answer"
 _BROKEN = "the engine failed before the end of the answer"
+_STOPPED = "the gateway stopped before the end of the answer"
+STOPPED_RETRY_AFTER_SECONDS = 5
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of ``work``; it is cancelled when the client goes away (HttpError 499, read by nobody)."""
+def stopping() -> HttpError:
+    """What a call gets that comes, or is still under way, when the gateway stops."""
+    return HttpError(
+        503,
+        "The gateway is stopping and did not finish this call: send it again in a moment.",
+        type="stopping",
+        headers={"Retry-After": str(STOPPED_RETRY_AFTER_SECONDS)},
+    )
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T], ending: asyncio.Event) -> T:
+    """The result of ``work``, which is cancelled when the client goes away or ``ending`` is set.
+
+    Raises HttpError: 499 for a client that went away (read by nobody), 503 at the end of the gateway.
+    """
     task, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
+    ended = asyncio.create_task(ending.wait())
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
+        await asyncio.wait({task, gone, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return await task
+        if gone.done():
             raise HttpError(CLIENT_GONE, "The client went away.", type="client_gone")
-        return await task
+        raise stopping()
     finally:
-        for each in (task, gone):
+        for each in (task, gone, ended):
             each.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        await asyncio.gather(task, gone, ended, return_exceptions=True)
 
 
 async def _disconnected(request: Request) -> None:
@@ -47,7 +66,8 @@ async def _disconnected(request: Request) -> None:
 
 
 class AnswerStream:
-    """One streamed answer. ``leave`` is called once, when it is over, however it ends."""
+    """One streamed answer. ``leave`` is called once, when it is over, however it ends; once ``ending`` is set
+    it ends with an error."""
 
     def __init__(
         self,
@@ -57,9 +77,11 @@ class AnswerStream:
         asked: Asked,
         clock: Clock,
         leave: Callable[[], None],
+        ending: asyncio.Event,
     ) -> None:
         self._calls, self._capture, self._call, self._asked = calls, capture, call, asked
-        self._clock, self._leave = clock, leave
+        self._clock, self._leave, self._ending = clock, leave, ending
+        self._ended: asyncio.Task[Any] | None = None
         self._news = asyncio.Event()
         self._live = Live(lambda text: self._news.set())
         self._sent = 0
@@ -70,9 +92,11 @@ class AnswerStream:
     async def response(self, request: Request) -> StreamingResponse:
         """Waits for the first token. Raises HttpError when there is none."""
         work = asyncio.create_task(self._calls.stream(self._call, self._live))
-        work.add_done_callback(lambda _: self._news.set())
+        self._ended = asyncio.create_task(self._ending.wait())
+        for each in (work, self._ended):
+            each.add_done_callback(lambda _: self._news.set())
         try:
-            await while_connected(request, self._begun(work))
+            await while_connected(request, self._begun(work), self._ending)
             if work.done():
                 work.result()
         except BaseException:
@@ -88,15 +112,19 @@ class AnswerStream:
     async def _events(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> AsyncIterator[bytes]:
         chunks = self._chunks(work)
         yield chunks.role()
-        while not work.done():
+        while not work.done() and not self._ending.is_set():
             self._news.clear()
             if text := self._new_content():
                 yield chunks.content(text)
             else:
                 await self._news.wait()
         try:
+            if not work.done():
+                raise stopping()
             answer, text, _ = work.result()
         except HttpError as error:
+            if text := self._new_content():
+                yield chunks.content(text)
             yield failure(error_body(error.type, error.message, error.param))
             return
         message = answer["choices"][0]["message"]
@@ -127,6 +155,8 @@ class AnswerStream:
     async def _end(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> None:
         """Whatever happened: no sampling goes on, and what a client was sent before it left is recorded."""
         work.cancel()
+        if self._ended is not None:
+            self._ended.cancel()
         try:
             await asyncio.gather(work, return_exceptions=True)
         finally:  # whoever waits here may be cancelled once more
@@ -139,7 +169,7 @@ class AnswerStream:
                 self._leave()
 
     def _record_part(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> None:
-        generation, cut = self._live.cut(), _LEFT
+        generation, cut = self._live.cut(), _STOPPED if self._ending.is_set() else _LEFT
         if not work.cancelled() and work.exception() is not None:
             cut = _BROKEN
         if not work.cancelled() and work.exception() is None:

@@ -43,7 +43,7 @@ async def test_a_second_cancellation_at_the_end_of_a_stream_still_frees_its_conv
     engine, capture, left = Engine(), Capture(), list[str]()
     stream = AnswerStream(
         cast(Any, engine), cast(Any, capture), cast(Any, None), cast(Any, "asked"), ManualClock(),
-        lambda: left.append("left"),
+        lambda: left.append("left"), asyncio.Event(),
     )  # fmt: skip
     answering = asyncio.create_task(stream.response(cast(Any, Request())))
     await engine.works.wait()
