@@ -24,14 +24,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
     [
         ("session:s1", "s2"),
         ("agent:tes*", "s2"),
-        ("user:u-1", "s2"),
+        ("user:a1", "s2"),
         ("nobody, s1", "s2"),
     ],
 )
 async def test_opt_out_by_session_agent_and_user_drops_before_storage(ctx, warehouse, patterns, kept):
     ctx = make(ctx.bus, warehouse, opt_out=patterns)
     first = document(1, text=f"use {SECRET}", agent_id="tester")
-    first["metadata"]["user_hash"] = "u-1"
+    first["metadata"]["user_hash"] = "a1"
     wrong = {**first, "turns": []}
     await publish(ctx, first)
     await publish(ctx, wrong, msg_id="wrong")

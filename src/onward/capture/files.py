@@ -30,14 +30,18 @@ _BOM = "\ufeff"
 _SPACE = " \t\r\n"
 
 
+class _NotTakenError(ValueError):
+    """JSON by its grammar, but not one that could be written again."""
+
+
 @dataclass(frozen=True)
 class Piece:
     number: int
     """Line of JSON lines; else counted from 1."""
     output: bytes
     redacted: Redacted
-    broken: bool = False
-    """It should have been JSON, was not, and was redacted as text."""
+    broken: str = ""
+    """It should have been JSON and was redacted as text: the line and why. Nothing of its content."""
     leaves: list[tuple[str, dict[str, int]]] = field(default_factory=list)
     """For each text that changed: where (a JSON pointer, RFC 6901) and its placeholders per kind."""
 
@@ -129,17 +133,26 @@ def _piece(number: int, text: str, redactor: Redactor) -> Piece:
     mark = _BOM if text.startswith(_BOM) else ""
     bare = text.removeprefix(mark)
     try:
-        document = json.loads(bare, object_pairs_hook=_unique, parse_float=_finite)
+        document = json.loads(bare.rstrip(_SPACE), object_pairs_hook=_unique, parse_float=_finite)
     except RecursionError:
         raise RedactionError("The document nests too deep to be read; flatten it.") from None
-    except ValueError:
+    except ValueError as error:
         redacted = redactor.document(text)
-        return Piece(number, _encode(redacted.document), redacted, True, _leaves(redacted))
+        why = _why(error, number, bare)
+        return Piece(number, _encode(redacted.document), redacted, why, _leaves(redacted))
     redacted = _redact_document(document, redactor)
     if not redacted.changed:
         return Piece(number, _encode(text), redacted)
     written = mark + _like(bare, redacted.document)
     return Piece(number, _encode(written), redacted, leaves=_leaves(redacted))
+
+
+def _why(error: ValueError, number: int, text: str) -> str:
+    """Why ``text``, whose first line is ``number``, is not taken as JSON."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"line {number + error.lineno - 1}, column {error.colno}: {error.msg.removesuffix(' at')}"
+    why = str(error) if isinstance(error, _NotTakenError) else "a number is too long"
+    return why if "\n" in text.strip(_SPACE) else f"line {number}: {why}"
 
 
 def _redact_document(document: Any, redactor: Redactor) -> Redacted:
@@ -230,14 +243,14 @@ def _indent(body: str) -> str | None:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("the same key twice: one of its values would be lost")
+        raise _NotTakenError("a key is repeated")  # one of its values would be lost
     return found
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError("a number that JSON could not be written with again")
+        raise _NotTakenError("a number is too large")  # it could not be written again
     return number
 
 

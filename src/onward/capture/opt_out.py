@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -19,6 +21,9 @@ VARIABLE = "RL_CAPTURE_OPT_OUT"
 FIELDS = ("session", "agent", "user")
 """What a pattern may be held against; ``user`` is ``metadata.user_hash``."""
 MIN_KEY_BYTES = 16
+_IN_HASH_PATTERNS = frozenset("0123456789abcdef*?[]!-")
+_PREFIX = re.compile(r"[A-Za-z]+")
+_log = logging.getLogger("onward.capture")
 
 
 @dataclass(frozen=True)
@@ -33,16 +38,23 @@ class OptOut:
         """``demo-*, agent:tester, user:3f2a*``: patterns with commas between them, empty ones skipped.
 
         A prefix ``session:``, ``agent:`` or ``user:`` holds a pattern against that field alone. Raises
-        ConfigError for a prefix without a pattern, which would read as a wish and match nothing.
+        ConfigError for what would read as a wish and match nothing: a prefix without a pattern, a name or
+        address behind ``user:``. Another ``word:`` is warned about: only an agent id may hold a colon.
         """
         found: list[tuple[str, str]] = []
         for part in (piece.strip() for piece in text.split(",")):
             field, colon, rest = part.partition(":")
             if not (colon and field in FIELDS):
+                _warn_of_prefix(field, colon)
                 field, rest = "", part
             elif not rest.strip():
                 raise ConfigError(
                     f"{VARIABLE} names {field!r} without a pattern: give for example '{field}:name-*'."
+                )
+            elif field == "user" and not set(rest.strip()) <= _IN_HASH_PATTERNS:
+                raise ConfigError(
+                    f"{VARIABLE} holds a pattern behind 'user:' that no user hash can match: give the hash "
+                    "that user_hash(user, key) returns, 32 digits of 0-9 and a-f, or a part of it with '*'."
                 )
             if rest.strip():
                 found.append((field, rest.strip()))
@@ -65,6 +77,16 @@ class OptOut:
 
     def __bool__(self) -> bool:
         return bool(self.patterns)
+
+
+def _warn_of_prefix(word: str, colon: str) -> None:
+    if colon and _PREFIX.fullmatch(word):
+        _log.warning(
+            "%s: '%s:' is none of session:, agent:, user:, so the pattern is taken as it is for all three, "
+            "and only an agent id may hold a colon",
+            VARIABLE,
+            word,
+        )
 
 
 def user_hash(user_id: str, key: str | bytes) -> str:

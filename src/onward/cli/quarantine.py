@@ -53,7 +53,10 @@ def list_held(
     limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is held and why, by its place in the stream. Needs no running service."""
+    """Show what is held and why, by its place in the stream. Needs no running service.
+
+    'show ID' says the rest: class of the error, subject, trajectory.
+    """
 
     async def work() -> list[Held]:
         return await _quarantine(load_settings(file, data_dir)).held(limit)
@@ -65,11 +68,11 @@ def list_held(
     if not found:
         typer.echo("Nothing is held.")
         return
-    table = Table()
-    for name in ("id", "since", "reason", "error", "bytes", "trajectory"):
-        table.add_column(name, justify="right" if name == "bytes" else "left", no_wrap=name == "id")
+    table = Table()  # no wider than 80 columns, so that ids and times stay whole
+    for name in ("id", "since", "reason", "bytes"):
+        table.add_column(name, justify="right" if name == "bytes" else "left", no_wrap=True)
     for held in found:
-        table.add_row(held.held_id, held.since, held.reason, held.error, str(held.size), held.trajectory_id)
+        table.add_row(held.held_id, _to_seconds(held.since), held.reason, str(held.size))
     Console().print(table)
 
 
@@ -140,6 +143,10 @@ def drop(
                 typer.echo(f"{name}: dropped for good.")
 
     run_async(work())
+
+
+def _to_seconds(since: str) -> str:
+    return since[:19].replace("T", " ") + "Z"
 
 
 async def _chosen(quarantine: Quarantine, names: list[str] | None, every: bool) -> list[str]:

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from onward.capture.files import KINDS, Kind, Piece, pieces
 from onward.capture.redaction import POLICY_VERSION, Known, Redactor, table
+from onward.capture.redaction.engine import check_tenant_key
 from onward.capture.redaction.known import read_secrets
 from onward.cli import app
 from onward.errors import ConfigError
@@ -77,26 +78,28 @@ def redact(
         raise ConfigError(f"--format is {kind!r}: expected one of {', '.join(KINDS)}.")
     redactor = Redactor(Known(read_secrets(known) if known else ()), tuple(optional or ()))
     key = _bytes_of(tenant_key) if tenant_key else None
+    if key is not None:
+        check_tenant_key(key)
     with _opened(source) as (stream, name), _report(report, report_to) as out:
         counts, broken = _run(pieces(stream, name, _kind(kind), redactor), out, key)
     if broken:
-        shown = ", ".join(map(str, broken[:_BROKEN_SHOWN])) + (" …" if len(broken) > _BROKEN_SHOWN else "")
-        typer.echo(f"Not JSON, so redacted as text: {len(broken)} (line {shown}).", err=True)
+        shown = "; ".join(broken[:_BROKEN_SHOWN]) + ("; …" if len(broken) > _BROKEN_SHOWN else "")
+        typer.echo(f"Redacted as text, since not usable as JSON: {len(broken)} ({shown}).", err=True)
     typer.echo(_summary(counts), err=True)
     if broken:
         raise typer.Exit(1)
 
 
-def _run(found: Iterator[Piece], report: TextIO | None, key: bytes | None) -> tuple[Counter[str], list[int]]:
-    """Write every piece; counts per kind, and the numbers of those that were not JSON."""
+def _run(found: Iterator[Piece], report: TextIO | None, key: bytes | None) -> tuple[Counter[str], list[str]]:
+    """Write every piece; counts per kind, and where and why something was not taken as JSON."""
     counts: Counter[str] = Counter()
-    broken: list[int] = []
+    broken: list[str] = []
     try:
         for piece in found:
             _write(piece.output)
             counts.update(piece.redacted.counts)
             if piece.broken:
-                broken.append(piece.number)
+                broken.append(piece.broken)
             if report is not None and piece.redacted.changed:
                 report.write(json.dumps(_report_of(piece, key)) + "\n")
         _flush()

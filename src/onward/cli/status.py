@@ -46,14 +46,16 @@ def _show(found: dict[str, Any], endpoints: dict[str, Any], console: Console) ->
     console.print(_streams(found["streams"]))
     counts = found["counts"]
     console.print(
-        f"{counts['trajectories']} trajectories stored, {counts['rewarded']} rewarded, "
-        f"{counts['unscored']} unscored; {counts['outcomes']} session outcomes in releases, "
-        f"{counts['deployments']} deployments, {counts['status_events']} training status events.",
+        f"{_counted(counts['trajectories'], 'trajectory', 'trajectories')} stored, "
+        f"{counts['rewarded']} rewarded, {counts['unscored']} unscored; "
+        f"{_counted(counts['outcomes'], 'session outcome')} in releases, "
+        f"{_counted(counts['deployments'], 'deployment')}, "
+        f"{_counted(counts['status_events'], 'training status event')}.",
         highlight=False,
     )
     if found["held"]:
         console.print(
-            f"Quarantine: {found['held']} held, since redaction failed ('onward quarantine list').",
+            f"{found['held']} held in quarantine ('onward quarantine list' says why).",
             style="yellow",
             highlight=False,
         )
@@ -81,6 +83,10 @@ def _show(found: dict[str, Any], endpoints: dict[str, Any], console: Console) ->
         console.print(f"{found['pinned']} is pinned ('onward unpin').", style="yellow")
     for name, why in found["not_active"].items():
         console.print(f"Not active: {name}: {why}.", style="dim", highlight=False)
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def _streams(streams: list[dict[str, Any]]) -> Table:

@@ -23,7 +23,7 @@ def redacted(data: bytes | str, name: str = "-", kind=None, known: Known | None 
 
 def counts(data: str, name: str = "-") -> list[tuple[int, bool, dict[str, int]]]:
     return [
-        (piece.number, piece.broken, piece.redacted.counts)
+        (piece.number, bool(piece.broken), piece.redacted.counts)
         for piece in pieces(io.BytesIO(data.encode()), name)
     ]
 

@@ -20,8 +20,8 @@ from onward.errors import ConfigError
         ("s[23]", "s1", "a", None, False),
         ("session:a1", "s1", "a1", None, False),
         ("agent:a1", "s1", "a1", None, True),
-        ("user:u*", "u1", "u2", "x", False),
-        ("user:u*", "s1", "a1", "u9", True),
+        ("user:a*", "a1", "a2", "x", False),
+        ("user:a*", "s1", "a1", "a9", True),
         ("user:*", "s1", "a1", None, False),
         ("*", "s1", None, None, True),
         ("other, agent:a1 ,s9", "s1", "a1", None, True),
@@ -36,6 +36,25 @@ def test_patterns(patterns, session, agent, user, dropped):
 def test_a_field_without_a_pattern_is_refused_because_it_would_match_nothing():
     with pytest.raises(ConfigError, match="'agent' without a pattern"):
         OptOut.parse("s1, agent: ")
+
+
+@pytest.mark.parametrize("pattern", ["ann@example.com", "u-*", "3F2A*", "zoë"])
+def test_a_user_by_name_is_refused_because_no_hash_would_match(pattern):
+    with pytest.raises(ConfigError, match="32 digits of 0-9 and a-f") as caught:
+        OptOut.parse(f"s1, user:{pattern}")
+    assert pattern not in str(caught.value)
+
+
+@pytest.mark.parametrize("pattern", ["3f2a*", "*", "[0-9a]?*", "[!0]*", "0123456789abcdef" * 2])
+def test_a_user_by_hash_or_part_of_one_is_taken(pattern):
+    assert OptOut.parse(f"user:{pattern}").patterns == (("user", pattern),)
+
+
+@pytest.mark.parametrize("text", ["usr:x", "s1, Session:x"])
+def test_an_unknown_prefix_is_warned_about_and_held_as_it_is(text, caplog):
+    assert OptOut.parse(text).patterns[-1][0] == ""
+    (record,) = caplog.records
+    assert "is none of session:, agent:, user:" in record.getMessage()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs_blocks import run_command
+from onward.capture.quarantine import Held, Quarantine
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,31 @@ def test_a_key_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         output
         == "capture.quarantine_key is not 32 bytes in base64: make one with 'openssl rand -base64 32'.\n"
     )
+
+
+def test_the_list_shows_ids_and_times_whole_on_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(
+        held_id="gateway-" + "0123456789abcdef",
+        since="2026-07-01T12:34:56.123456Z",
+        reason="handler_error",
+        error="RuntimeError",
+        subject="agent.rl.trajectory.v1",
+        stream="RL_TRAJECTORIES",
+        sequence=0,
+        arrived="2026-07-01T12:34:56.123456Z",
+        size=33_554_433,
+        trajectory_id="",
+        key_id="ab",
+    )
+
+    async def found(self: Quarantine, limit: int) -> list[Held]:
+        return [held]
+
+    monkeypatch.setattr(Quarantine, "held", found)
+    monkeypatch.setenv("COLUMNS", "80")
+    code, output = run_command(f"onward quarantine list --dir {tmp_path}")
+    assert code == 0
+    for part in (held.held_id, "2026-07-01 12:34:56Z", "handler_error", "33554433"):
+        assert part in output

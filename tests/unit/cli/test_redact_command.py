@@ -40,8 +40,26 @@ def test_json_lines_with_a_broken_one_from_standard_input(tmp_path: Path) -> Non
     done = redact(tmp_path, given=data)
     assert done.stdout == b'{"a": "<GITHUB_TOKEN:1>"}\n{"a": "<GITHUB_TOKEN:1>\n{"b": 1}\n'
     assert done.returncode == 1
-    assert b"Not JSON, so redacted as text: 1 (line 2)." in done.stderr
+    said = "Redacted as text, since not usable as JSON: 1 (line 2, column 7: Unterminated string starting)."
+    assert said in done.stderr.decode()
     assert redact(tmp_path, "-", given=data).stdout == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"a": 1, "a": 2}', "line 1: a key is repeated"),
+        ('{\n "a": 1,\n "a": 2\n}\n', "a key is repeated"),
+        ('{\n "a": 1\n "b": 2\n}\n', "line 3, column 2: Expecting ',' delimiter"),
+        ('{"a": 1e999}', "line 1: a number is too large"),
+        ('{"a": ' + "9" * 5000 + "}", "line 1: a number is too long"),
+    ],
+)
+def test_why_a_file_is_not_taken_as_json_is_said(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    done = redact(tmp_path, "a.json")
+    assert (done.returncode, done.stdout.decode()) == (1, text)
+    assert done.stderr.decode().splitlines()[0] == (f"Redacted as text, since not usable as JSON: 1 ({why}).")
 
 
 def test_text_that_holds_nothing(tmp_path: Path) -> None:
@@ -61,6 +79,7 @@ def test_text_that_holds_nothing(tmp_path: Path) -> None:
         (("a.txt", "--known", "missing"), "missing cannot be read"),
         (("a.txt", "--known", "short"), "Known secret number 1 has 3 bytes"),
         (("a.txt", "--report", "--tenant-key", "short"), "A tenant key of 3 bytes was given"),
+        (("a.txt", "--tenant-key", "short"), "A tenant key of 3 bytes was given"),
         (("a.txt", "--report-to", "no/folder"), "no/folder cannot be written"),
         (("a.txt", "--json"), "--json goes with 'onward redact rules'"),
         (("deep.jsonl",), "Line 1 was not written: The document nests deeper"),

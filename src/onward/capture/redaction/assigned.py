@@ -19,6 +19,8 @@ from onward.capture.redaction.rule import Hit, Span
 
 _NAME_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-."
 _NAME = frozenset(_NAME_BYTES)
+_IN_NAMES = _NAME_BYTES + b" '" + bytes(range(0x80, 0x100))
+"""What the name that a rule found may hold, letters beyond ASCII too (``contraseña``)."""
 _NAME_REACH = 64
 _LONGEST_HINT = 64
 _PIN = 5
@@ -53,7 +55,7 @@ def assigned(expression: Any, buffer: bytes) -> Iterator[Hit]:
 def flags(expression: Any, buffer: bytes) -> Iterator[Hit]:
     """The values behind ``--name``."""
     for match in expression.finditer(buffer):
-        kind = secret_class(match.group().decode("latin-1").strip(" \t-"))
+        kind = secret_class(match.group().decode("utf-8", "replace").strip(" \t-"))
         if kind is None or buffer[match.end() : match.end() + 1] == b"-":
             continue
         if match.start() and buffer[match.start() - 1] in _NAME:
@@ -93,8 +95,8 @@ def _how(buffer: bytes, first: int, last: int, name: str) -> str:
 
 def _name(text: bytes) -> str:
     text = text.lstrip(b"<")
-    end = len(text) - len(text.lstrip(_NAME_BYTES + b" "))
-    return text[:end].decode("latin-1").strip(" .-")
+    end = len(text) - len(text.lstrip(_IN_NAMES))
+    return text[:end].decode("utf-8", "replace").strip(" .-'")
 
 
 def _value(buffer: bytes, at: int, kind: NameClass, how: str) -> Hit | None:

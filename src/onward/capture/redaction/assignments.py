@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from onward.capture.redaction.rule import B32, Rule, body
 
+_PASSWORDS_ABROAD = (
+    r"kennwort|mot[ _-]?de[ _-]?passe|mdp|contrase(?:n|\xc3[\xb1\x91])a|senha|wachtwoord|"
+    r"has(?:l|\xc5[\x82\x81])o|palavra[ _-]passe|parola[ _-]d(?:['_-]|\xe2\x80\x99)?ordine"
+)
+"""German, French, Spanish, Portuguese, Dutch, Polish, Italian; UTF-8 by its bytes. ``passw`` is elsewhere."""
+
 COMMANDS = (
     Rule(
         "CLI_PASSWORD",
@@ -87,13 +93,15 @@ COMMANDS = (
     ),
     Rule(
         "ASSIGNED",
-        r"(?i)--?[a-z0-9-]{0,30}?(?:password|passwd|passphrase|passwort|secret|token|api-?key|access-?key|"
+        rf"(?i)--?[a-z0-9-]{{0,30}}?(?:{_PASSWORDS_ABROAD}|"
+        r"password|passwd|passphrase|passwort|secret|token|api-?key|access-?key|"
         r"auth|pass)[a-z0-9-]{0,20}[ \t]{1,4}",
         2,
         take="flag",
         positives=(
             ("login --password " + "hunter2-z" + " now", "hunter2-z"),
             ("tool --api-key '" + body(20) + "'", body(20)),
+            ("tool --kennwort " + "hunter2-a" + " now", "hunter2-a"),
         ),
         negatives=("--token TOKEN  the token", "use --password to give one", "--password <pw>"),
     ),
@@ -104,7 +112,10 @@ _SECRET_WORDS = (
     r"account[_-]?key|private[_-]?key|signing[_-]?key|encryption[_-]?key|master[_-]?key|license[_-]?key|"
     r"app[_-]?key|application[_-]?key|client[_-]?key|consumer[_-]?key|shared[_-]?key|storage[_-]?key|"
     r"subscription[_-]?key|service[_-]?key|deploy[_-]?key|ssh[_-]?key|api[_-]?hash|auth|cookie|session|"
-    r"connection[_-]?string|conn[_-]?str|dsn|jwt|nkey"
+    r"connection[_-]?string|conn[_-]?str|dsn|jwt|nkey|"
+    r"geheim|clave|segret|segred|sekret|(?:api|privater|geheimer)[ _-]?schl(?:ue|\xc3[\xbc\x9c])ssel|"
+    r"(?:api|geheime)[ _-]?sleutel|cl(?:e|\xc3[\xa9\x89])[ _-]?(?:api|priv|secr)[a-z\xc3\xa8\xa9]{0,5}|"
+    r"chiave[ _-]?(?:api|priv)|chave[ _-]?(?:api|priv)|klucz[ _-]?(?:api|pryw)"
 )
 _PERSONAL_WORDS = (
     r"(?:first|last|middle|full|given|family|maiden|birth|legal|sur|patient|customer|employee|contact|holder|"
@@ -131,6 +142,15 @@ ASSIGNMENTS = (
             ("PGPASSWORD=" + "hunter2-k" + " psql -h db", "hunter2-k"),
             ("Server=db;User Id=sa;Password=" + "hunter2;Encrypt=no"[:7] + ";Encrypt=no", "hunter2"),
             ("jdbc:sqlserver://h;user=sa;pwd=" + "abcdefg" + ";x=1", "abcdefg"),
+            ("Passwort: " + "korrekt9pferd", "korrekt9pferd"),
+            ("Datenbankpasswort=" + "korrekt9-pferd", "korrekt9-pferd"),
+            ("geheim: " + body(20), body(20)),
+            ("clave = '" + body(21) + "'", body(21)),
+            ("segreto: " + body(22), body(22)),
+            ("segredo=" + body(23), body(23)),
+            ("API-Schlüssel: " + body(24), body(24)),
+            ("clé api : " + body(25), body(25)),
+            ("klucz_api = '" + body(26) + "'", body(26)),
         ),
         negatives=(
             "total_tokens=1843 max_tokens: 4096 token_count = 12",
@@ -143,7 +163,42 @@ ASSIGNMENTS = (
             "the author: Smith; monkey: 3; session: started",
             "eos_token: </s>, token_ids = [1, 2, 3]",
             'api_key="<your key>" password="<PASSWORD:1>"',
+            'for clave, valor in d: clave = "nombre"; enclave: kx9wq2zz7',
+            "parola chiave: ricerca9x, Schlüssel: abc9def7, sleutel = paar9x9x",
+            "Geheimnis: niemand, Passwort: geheim, passwort_länge = 12",
         ),
+    ),
+    Rule(
+        "ASSIGNED",
+        rf"(?i)(?:{_PASSWORDS_ABROAD})[A-Za-z0-9_.-]{{0,40}}(?:\xc2\xa0|\xe2\x80\xaf)?"
+        r"(?:\\{0,8}[\"'`])?\]?[ \t]{0,8}(?:===?|=>|:=|=|:)[ \t]{0,8}",
+        2,
+        take="assigned",
+        positives=(
+            ("DB_KENNWORT=" + "korrekt9pferd", "korrekt9pferd"),
+            ("Mot de passe : " + "cheval9x", "cheval9x"),
+            ("Mot de passe\u00a0: " + "cheval9y", "cheval9y"),
+            ('{"mot_de_passe": "' + "cheval9!z" + '"}', "cheval9!z"),
+            ('mdp = "' + "cheval9-w" + '"', "cheval9-w"),
+            ('"contraseña": "' + "caballo9x" + '"', "caballo9x"),
+            ("contrasena=" + "caballo9y", "caballo9y"),
+            ("Senha: " + "cavalo9x", "cavalo9x"),
+            ("palavra-passe: " + "cavalo9y", "cavalo9y"),
+            ("parola d'ordine: " + "cavallo9x", "cavallo9x"),
+            ("wachtwoord: " + "paard9x", "paard9x"),
+            ("hasło: " + "kotek9x", "kotek9x"),
+            ("haslo=" + "kotek9y", "kotek9y"),
+        ),
+        negatives=(
+            "kennwort: str, Kennwort: geheim",
+            "mot de passe : requis, mot_de_passe = getenv('X')",
+            "contraseña: obligatorio; longitud_contraseña = 12, contraseña_longitud: 12",
+            "desenhar: 12345x, desenha = forma2x",
+            "numero d'ordine: 2024x99",
+            "wachtwoord: ${WACHTWOORD}, hasło: $HASLO",
+            'input("Contraseña: ")',
+        ),
+        note="Passwords by their names in other languages.",
     ),
     Rule(
         "ASSIGNED",
@@ -156,11 +211,15 @@ ASSIGNMENTS = (
     ),
     Rule(
         "ASSIGNED",
-        r"(?i)<[a-z0-9_.:-]{0,40}(?:secret|token|passw|passphrase|pwd|api_?key|access_?key|private_?key)"
+        r"(?i)<[a-z0-9_.:-]{0,40}(?:secret|token|passw|passphrase|pwd|api_?key|access_?key|private_?key|"
+        r"kennwort|wachtwoord|senha|mot_?de_?passe|contrase(?:n|\xc3[\xb1\x91])a)"
         r"[a-z0-9_.-]{0,40}>",
         2,
         take="assigned",
-        positives=(("<db><password>" + "hunter2-e" + "</password></db>", "hunter2-e"),),
+        positives=(
+            ("<db><password>" + "hunter2-e" + "</password></db>", "hunter2-e"),
+            ("<db><contraseña>" + "caballo9z" + "</contraseña></db>", "caballo9z"),
+        ),
         negatives=("<password>changeme</password>", "<token></token>", "use <password> here"),
         note="XML.",
     ),
@@ -178,13 +237,24 @@ ASSIGNMENTS = (
     ),
     Rule(
         "PASSWORD",
-        r"(?i)(?:password|passphrase|passcode|passwort)(?:\s(?:for\s[^\s\x00]{1,40}))?\s"
-        r"(?:is|was|to)[: ]{1,3}[\"'`]?([^\s\x00\"'`<>\\]{4,})",
+        rf"(?i)(?:password|passphrase|passcode|passwort|{_PASSWORDS_ABROAD})"
+        r"(?:\s(?:for\s[^\s\x00]{1,40}))?\s(?:is|was|to|ist|lautet|est|es|jest|\xc3[\xa8\xa9])"
+        r"[: ]{1,3}[\"'`]?([^\s\x00\"'`<>\\]{4,})",
         2,
         take="group",
         checks=("literal", "password_like", "trim_prose"),
-        positives=(("my password is " + "hunter2!x" + ", thanks", "hunter2!x"),),
-        negatives=("the password is required", "your password was changed", "password is None."),
+        positives=(
+            ("my password is " + "hunter2!x" + ", thanks", "hunter2!x"),
+            ("das Passwort lautet " + "pferd9!x" + ", danke", "pferd9!x"),
+            ("le mot de passe est " + "cheval9!x" + ", merci", "cheval9!x"),
+        ),
+        negatives=(
+            "the password is required",
+            "your password was changed",
+            "password is None.",
+            "das Passwort ist erforderlich",
+            "le mot de passe est requis",
+        ),
     ),
 )
 

@@ -57,13 +57,18 @@ class Redacted:
             "texts": len(self.touched),
         }
         if tenant_key is not None:
-            if len(tenant_key) < _MIN_TENANT_KEY:
-                raise ConfigError(
-                    f"A tenant key of {len(tenant_key)} bytes was given; give at least {_MIN_TENANT_KEY}, "
-                    "so that nobody can guess it."
-                )
+            check_tenant_key(tenant_key)
             report["links"] = self._book.links(tenant_key) if self._book else {}
         return report
+
+
+def check_tenant_key(key: bytes) -> None:
+    """Raises ConfigError for a key under 16 bytes."""
+    if len(key) < _MIN_TENANT_KEY:
+        raise ConfigError(
+            f"A tenant key of {len(key)} bytes was given; give at least {_MIN_TENANT_KEY}, "
+            "so that nobody can guess it."
+        )
 
 
 def redact(

@@ -52,8 +52,16 @@ SINGLE: dict[str, NameClass] = {
     "cookie": "COOKIE",
     "cookies": "COOKIE",
     "session": "SESSION",
+    **dict.fromkeys(
+        ("passwort", "kennwort", "mdp", "contraseña", "contrasena", "senha", "wachtwoord", "hasło", "haslo"),
+        "PASSWORD",
+    ),
+    **dict.fromkeys(
+        ("geheim", "geheimnis", "clave", "secreto", "secreta", "segreto", "segreta", "segredo", "sekret"),
+        "SECRET",
+    ),
 }
-PAIRS: dict[tuple[str, str], NameClass] = {
+PAIRS: dict[tuple[str, ...], NameClass] = {
     ("api", "key"): "API_KEY",
     ("access", "key"): "API_KEY",
     ("account", "key"): "API_KEY",
@@ -84,7 +92,31 @@ PAIRS: dict[tuple[str, str], NameClass] = {
     ("conn", "str"): "SECRET",
     ("nkey", "seed"): "SECRET",
     ("http", "auth"): "AUTHORIZATION",
-}
+    **dict.fromkeys(
+        (
+            ("mot", "de", "passe"), ("mot", "passe"), ("parola", "d", "ordine"), ("parola", "ordine"),
+            ("palavra", "passe"),
+        ),
+        "PASSWORD",
+    ),
+    **dict.fromkeys(
+        (
+            ("api", "schlüssel"), ("api", "schluessel"), ("api", "sleutel"), ("clé", "api"), ("cle", "api"),
+            ("chiave", "api"), ("chave", "api"), ("klucz", "api"),
+        ),
+        "API_KEY",
+    ),
+    **dict.fromkeys(
+        (
+            ("privater", "schlüssel"), ("privater", "schluessel"), ("geheimer", "schlüssel"),
+            ("geheimer", "schluessel"), ("clé", "privée"), ("cle", "privee"), ("clé", "secrète"),
+            ("cle", "secrete"), ("chiave", "privata"), ("chave", "privada"), ("geheime", "sleutel"),
+            ("klucz", "prywatny"),
+        ),
+        "SECRET",
+    ),
+}  # fmt: skip
+"""Neighbouring components, two or three."""
 ENDINGS: dict[str, NameClass] = {
     "password": "PASSWORD",
     "passwd": "PASSWORD",
@@ -99,6 +131,10 @@ ENDINGS: dict[str, NameClass] = {
     "secretkey": "SECRET",
     "accountkey": "API_KEY",
     "clientsecret": "SECRET",
+    "passwort": "PASSWORD",
+    "kennwort": "PASSWORD",
+    "wachtwoord": "PASSWORD",
+    "motdepasse": "PASSWORD",
 }
 PERSONAL_NAMES: dict[tuple[str, ...], NameClass] = {
     **dict.fromkeys(
@@ -163,6 +199,7 @@ endpoint host port file filename path dir expiry expires expired expiration ttl 
 rules required enabled disabled valid invalid strength hint prompt label regex pattern format void rate
 cost price index position offset embedding method mode scheme status state error errors manager provider
 service store class flow time timeout date at help description version rotation duration start end
+länge laenge datei longueur fichier longitud archivo lunghezza comprimento lengte
 """
 AFTER_EXEMPT = frozenset(_AFTER_EXEMPT_WORDS.split())
 _BEST_FIRST: tuple[NameClass, ...] = (
@@ -212,7 +249,8 @@ def _cached(name: str) -> NameClass | None:
     parts = components(name)
     found: dict[int, NameClass] = {}
     for i, part in enumerate(parts):
-        kind = SINGLE.get(part) or PAIRS.get((parts[i - 1], part) if i else ("", ""))
+        kind = SINGLE.get(part) or PAIRS.get(tuple(parts[max(0, i - 1) : i + 1]))
+        kind = kind or PAIRS.get(tuple(parts[max(0, i - 2) : i + 1]))
         for ending in ENDINGS if kind is None else ():
             if part.endswith(ending):
                 kind = ENDINGS[ending]

@@ -21,8 +21,10 @@ array list dict text char varchar secretstr password passwd passphrase pass pwd 
 tokens apikey api_key api-key key keys auth authorization bearer basic digest cookie session credential
 credentials user username env environ dummy default empty missing unset unknown foo bar baz self this
 value values x-oauth-basic file os process config settings request headers
+passwort kennwort geheim contraseña contrasena senha wachtwoord hasło haslo erforderlich requis obligatoire
+obligatorio obligatoria vereist wymagane
 """
-NOT_VALUES = frozenset(_WORDS.split())
+NOT_VALUES = frozenset((*_WORDS.split(), "mot de passe", "parola d'ordine", "palavra-passe"))
 _SCHEME_WORDS = """
 bearer basic token digest apikey api-key apitoken api-token ssws splunk negotiate ntlm aws4-hmac-sha256 key
 """
