@@ -40,6 +40,7 @@ class Server:
         self._listener: socket.socket | None = None
         self._server: _EmbeddedServer | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_stopping = False
         self.port = 0
 
     @property
@@ -95,7 +96,7 @@ class Server:
         try:
             await self._app(scope, receive, watched)
         except asyncio.CancelledError:
-            if self._server is None or not self._server.should_exit:
+            if not self._is_stopping:
                 raise
             if not begun:
                 await _cut_off(send)
@@ -130,6 +131,7 @@ class Server:
             self._listener = None
         if self._server is None or self._task is None:
             return
+        self._is_stopping = True  # and stays so: what was cut off may end after the server
         self._server.should_exit = True
         await self._task
         self._server = self._task = None

@@ -333,7 +333,10 @@ async def test_a_call_that_outlives_the_grace_of_its_server_gets_503(monkeypatch
     @app.get("/")
     async def endless() -> None:
         begun.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.1)  # it ends after its server
 
     server = httpserver.Server(app, "127.0.0.1", 0)
     await server.start()
