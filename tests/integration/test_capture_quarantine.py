@@ -293,5 +293,5 @@ async def test_status_shows_what_is_held_and_what_was_dropped(ctx, server, wareh
     await collect(ctx)
     code, output = await onward(ctx, server, group="status")
     assert code == 0
-    assert "Quarantine: 1 held" in output
+    assert "1 held in quarantine" in output
     assert "Opted out: 1 dropped before storage." in output

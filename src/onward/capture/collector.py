@@ -236,7 +236,7 @@ class Collector:
         if held:
             await self._ctx.alerts.raise_(
                 "quarantine",
-                f"{len(held)} messages could not be redacted and are held encrypted: "
+                f"{len(held)} message(s) could not be redacted and are held encrypted: "
                 "see 'onward quarantine list'.",
                 reasons=sorted({item.reason for item in held}),
             )
