@@ -13,7 +13,6 @@ import hmac
 import ipaddress
 import json
 import logging
-import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -36,6 +35,7 @@ from onward.errors import (
     OnwardError,
 )
 from onward.httpserver import Server, check_exposure
+from onward.secretfile import make_once
 from onward.telemetry.metrics import Metrics
 
 __all__ = [
@@ -139,15 +139,8 @@ def local_key(run_dir: Path) -> str:
 
 def read_or_create_secret(path: Path, make: Callable[[], str]) -> str:
     """Read a secret file, or create it with mode 0600; two processes that race agree on one secret."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not path.exists():
-        partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write(make())
-        with contextlib.suppress(FileExistsError):
-            os.link(partial, path)
-        partial.unlink()
+        make_once(path, make())
     text = path.read_text(encoding="utf-8").strip()
     if not text:
         raise ConfigError(f"{path} is empty: delete it and a new one is made at the next start.")

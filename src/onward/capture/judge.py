@@ -8,14 +8,15 @@ a body in which redaction found nothing or which it cleaned.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from onward.bus import Message
 from onward.capture import claims, enrich, turns
+from onward.capture.attempt import twice
 from onward.capture.opt_out import OptOut
 from onward.capture.redaction import PLAIN, Redactor
 from onward.clock import utc_text
@@ -44,8 +45,6 @@ _LIMITS = frozenset(("too_large", "too_deep"))
 _TOKEN_WORDS = ("token_ids", "prompt_ids")
 _DEEPEST = 200
 """Levels to which a body is read only to learn whose it is."""
-
-T = TypeVar("T")
 
 
 class Fate(StrEnum):
@@ -94,7 +93,7 @@ class Judge:
     def judge(self, message: Message, now: datetime) -> Item:
         """Decode, check and redact one message; what fails is tried once more and then held."""
         try:
-            return _twice(lambda: self._judge(message, now))
+            return twice(lambda: self._judge(message, now))
         except Exception as error:
             return hold(message, "redaction", error)
 
@@ -113,7 +112,7 @@ class Judge:
     def judge_without_body(self, message: Message, error: ContractError) -> Item:
         """A claim whose body is not to be had: a dead letter that can be replayed."""
         try:
-            return _twice(lambda: self._unreadable(message, error))
+            return twice(lambda: self._unreadable(message, error))
         except Exception as failure:
             return hold(message, "redaction", failure)
 
@@ -126,7 +125,7 @@ class Judge:
         if self.opt_out.matches_document(document):
             return Item(message, Fate.DROP)
         try:
-            redacted = _twice(lambda: self.redactor.trajectory(document))
+            redacted = twice(lambda: self.redactor.trajectory(document))
             clean = to_document(validate(redacted.document, Trajectory)) if redacted.changed else document
             message, secret = self._clean_headers(message, document["trajectory_id"])
         except Exception as error:
@@ -164,7 +163,7 @@ class Judge:
         except ContractError:
             return data if self._spotless_text(data) else None
         whole = document if isinstance(document, dict) else {"document": document}
-        redacted = _twice(lambda: self.redactor.trajectory(whole))
+        redacted = twice(lambda: self.redactor.trajectory(whole))
         return canonical_json(redacted.document) if redacted.changed else data
 
     def _spotless_text(self, data: bytes) -> bool:
@@ -176,7 +175,7 @@ class Judge:
             return False
         if "\x00" in text or "\\u" in text or any(word in text for word in _TOKEN_WORDS):
             return False
-        return not _twice(lambda: self.redactor.document(text)).changed
+        return not twice(lambda: self.redactor.document(text)).changed
 
     def _clean_headers(self, message: Message, trajectory_id: str = "") -> tuple[Message, bool]:
         """``message`` with redacted headers, and whether that changed anything: they are the publisher's
@@ -184,7 +183,7 @@ class Judge:
         headers = {k: v for k, v in message.headers.items() if not _ours(k, v, trajectory_id)}
         if not headers:
             return message, False
-        redacted = _twice(lambda: self.redactor.document(headers))
+        redacted = twice(lambda: self.redactor.document(headers))
         return (replace(message, headers=redacted.document), True) if redacted.changed else (message, False)
 
 
@@ -276,10 +275,3 @@ def _moment(text: str) -> datetime | None:
 
 def _is_hex(text: str) -> bool:
     return 0 < len(text) <= 64 and set(text) <= set("0123456789abcdef")
-
-
-def _twice(work: Callable[[], T]) -> T:
-    try:
-        return work()
-    except Exception:
-        return work()

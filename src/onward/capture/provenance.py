@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from onward.contracts import canonical_json
 from onward.errors import ConfigError, ContractError, NotFoundError
+from onward.secretfile import make_once
 
 KEY_FILE = "gateway.key"
 KEY_BYTES = 32
@@ -47,16 +47,7 @@ def load_key(run_dir: Path, *, create: bool = False) -> bytes:
     """
     path = run_dir / KEY_FILE
     if create and not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as out:
-            out.write(secrets.token_hex(KEY_BYTES))
-        try:
-            os.link(partial, path)
-        except FileExistsError:
-            pass  # another process made it first: its key counts
-        partial.unlink()
+        make_once(path, secrets.token_hex(KEY_BYTES))
     try:
         key = bytes.fromhex(path.read_text(encoding="ascii").strip())
     except FileNotFoundError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import os
 import secrets
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from onward.errors import ConfigError, ObjectError, TamperedError
+from onward.secretfile import make_once
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -54,7 +54,7 @@ def key_in(file: Path) -> bytes:
     ConfigError when what is in it is no key."""
     try:
         if not file.exists():
-            _make_key_file(file)
+            make_once(file, base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode())
         return key_of(file.read_text(encoding="ascii", errors="replace"), str(file))
     except OSError as error:
         raise ObjectError(f"{file} cannot be made or read: {error.strerror}.") from None
@@ -73,25 +73,3 @@ def key_of(text: str, where: str) -> bytes:
             f"{where} is not {KEY_BYTES} bytes in base64: make one with 'openssl rand -base64 32'."
         )
     return key
-
-
-def _make_key_file(path: Path) -> None:
-    """Made once, whole and durable or not at all; where another process is first, its key counts."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(base64.b64encode(secrets.token_bytes(KEY_BYTES)))
-            out.flush()
-            os.fsync(out.fileno())
-        os.link(partial, path)
-    except FileExistsError:
-        pass
-    finally:
-        partial.unlink()
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

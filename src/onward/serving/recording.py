@@ -17,6 +17,7 @@ from typing import Any
 from onward.bus import Bus
 from onward.bus.outbox import Outbox
 from onward.capture import claims, turns
+from onward.capture.attempt import reason_of, twice
 from onward.capture.opt_out import OptOut
 from onward.capture.quarantine import Quarantine
 from onward.capture.recorder.core import HEADERS
@@ -24,7 +25,7 @@ from onward.capture.recorder.intake import Intake
 from onward.capture.redaction import Redactor
 from onward.clock import Clock
 from onward.contracts import Feedback, encode, subjects, validate
-from onward.errors import BusError, ConflictError, ContractError, OutboxFullError
+from onward.errors import BusError, ConflictError, OutboxFullError
 from onward.serving.journal import Journal
 from onward.telemetry.crashpoints import crashpoint
 
@@ -114,7 +115,8 @@ class Recording:
         try:
             if self._opt_out.matches_document(document):
                 return True
-            data = self._prepare(turns.plain(document))
+            plain = turns.plain(document)
+            data = twice(lambda: self._intake.prepare(plain))
         except Exception as error:
             self._on_error("record", error)
             return self._hold(document, error)
@@ -127,15 +129,9 @@ class Recording:
             return False
         return True
 
-    def _prepare(self, document: Document) -> bytes:
-        try:
-            return self._intake.prepare(document)
-        except Exception:
-            return self._intake.prepare(document)
-
     def _hold(self, document: Document, error: Exception) -> bool:
         """Of the error only its class is kept: its text may repeat the document."""
-        reason = error.reason if isinstance(error, ContractError) else "redaction"
+        reason = reason_of(error)
         try:
             body = json.dumps(document, default=str).encode()
             name = document["trajectory_id"]

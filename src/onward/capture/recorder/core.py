@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from onward.bus.outbox import Outbox
+from onward.capture.attempt import reason_of, twice
 from onward.capture.opt_out import VARIABLE, OptOut, user_hash
 from onward.capture.recorder.held import Held, HeldTasks
 from onward.clock import Clock, SystemClock
@@ -285,7 +286,7 @@ class Recorder(Forking):
             return
         try:
             try:
-                data = self._prepare(document)
+                data = twice(lambda: self._intake.prepare(document))
             except Exception as error:
                 self._hold(document, error)
                 return
@@ -296,15 +297,9 @@ class Recorder(Forking):
             raise
         self._count("recorded")
 
-    def _prepare(self, document: dict[str, Any]) -> bytes:
-        try:
-            return self._intake.prepare(document)
-        except Exception:
-            return self._intake.prepare(document)
-
     def _hold(self, document: dict[str, Any], error: Exception) -> None:
         """Of the error only its class is kept: its text may repeat the document."""
-        reason = error.reason if isinstance(error, ContractError) else "redaction"
+        reason = reason_of(error)
         name = type(error).__name__
         try:
             held = self._held.hold(document, reason, name, self.clock.now())
