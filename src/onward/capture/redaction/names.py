@@ -202,16 +202,7 @@ service store class flow time timeout date at help description version rotation 
 länge laenge datei longueur fichier longitud archivo lunghezza comprimento lengte
 """
 AFTER_EXEMPT = frozenset(_AFTER_EXEMPT_WORDS.split())
-_BEST_FIRST: tuple[NameClass, ...] = (
-    "PASSWORD",
-    "SECRET",
-    "API_KEY",
-    "TOKEN",
-    "AUTHORIZATION",
-    "COOKIE",
-    "COOKIE_VALUE",
-    "SESSION",
-)
+_BEST_FIRST: tuple[NameClass, ...] = tuple(name for name in get_args(NameClass) if name not in PERSONAL)
 
 
 def components(name: str) -> list[str]:
