@@ -28,6 +28,7 @@ import httpx
 from onward.children import set_death_signal
 from onward.clock import Clock, SystemClock
 from onward.errors import BusError, NotFoundError, PortBusyError
+from onward.secretfile import make_once
 from onward.telemetry import logs
 
 log = logs.get("nats")
@@ -340,14 +341,7 @@ def _child_setup(parent: int):
 def _token(path: Path) -> str:
     """The token of this data directory: made once, whole or not at all, readable by its owner only."""
     if not path.exists():
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        _write_private(temporary, secrets.token_urlsafe(32))
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            pass  # somebody else was first: theirs counts
-        finally:
-            temporary.unlink()
+        make_once(path, secrets.token_urlsafe(32))
     path.chmod(0o600)
     token = path.read_text().strip()
     if len(token) < 16:

@@ -17,6 +17,7 @@ from pathlib import Path
 from onward.children import child_environment
 from onward.clock import Clock, SystemClock
 from onward.errors import WarehouseError
+from onward.secretfile import make_once
 from onward.telemetry import logs
 from onward.warehouse.client import TOKEN_FILE, Warehouse, read_address
 from onward.warehouse.protocol import EXIT_IN_USE
@@ -145,10 +146,6 @@ class EmbeddedWarehouse:
 
 def _token(path: Path) -> str:
     """The key of this data directory: made once, readable by its owner only."""
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_text(encoding="ascii").strip()
-    with os.fdopen(handle, "w", encoding="ascii") as file:
-        file.write(secrets.token_urlsafe(32))
+    if not path.exists():
+        make_once(path, secrets.token_urlsafe(32))
     return path.read_text(encoding="ascii").strip()
