@@ -7,12 +7,13 @@ because a misspelt gate that silently passes is worse than none. What is not con
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from croniter import croniter
 from pydantic import (
@@ -28,6 +29,10 @@ from pydantic import (
 from onward.errors import ConfigError
 
 Algorithm = Literal["ppo", "dpo", "rloo", "grpo", "reinforce"]
+REWARD_COMPONENTS = (
+    "task_completion", "efficiency", "code_quality", "user_feedback", "safety", "accuracy", "rubric",
+)  # fmt: skip
+"""Names of the built-in reward components, each with a weight of its own."""
 
 
 class _Section(BaseModel):
@@ -130,17 +135,52 @@ class ModelSettings(_Section):
     max_context: int = Field(2048, ge=64)
 
 
+class CustomComponent(_Section):
+    """A reward component of your own: ``[reward.custom.NAME]``."""
+
+    source: str = ""
+    """``module:function``; empty: the entry point of that name in ``onward.reward_components``."""
+    weight: float = Field(ge=0, le=1)
+
+
 class RewardSettings(_Section):
     task_completion: float = Field(0.40, ge=0, le=1)
     efficiency: float = Field(0.20, ge=0, le=1)
     code_quality: float = Field(0.15, ge=0, le=1)
     user_feedback: float = Field(0.25, ge=0, le=1)
+    safety: float = Field(0.0, ge=0, le=1)
+    """Weight of the safety rules. At 0 a component is scored and shown, and counts for nothing."""
+    accuracy: float = Field(0.0, ge=0, le=1)
+    """Weight of the comparison with the answer that a task expects."""
+    rubric: float = Field(0.0, ge=0, le=1)
+    """Weight of the score by a rubric document."""
+    custom: dict[str, CustomComponent] = Field(default_factory=dict)
+    """Components of your own: name → `{source, weight}`; their weights count towards the sum of 1."""
     normalization: Literal["z-score", "min-max", "none"] = "z-score"
     window: int = Field(1000, ge=30)
+    feedback_default: Literal["neutral", "exclude"] = "neutral"
+    """Without feedback: ``neutral`` scores 0.5 (the seed's), ``exclude`` leaves the component out."""
+    dense: bool = False
+    """Also give every turn its part of the reward, in ``metadata.dense``."""
+
+    def weights(self) -> dict[str, float]:
+        """Component → weight, as configured; they sum to 1."""
+        own = {name: custom.weight for name, custom in self.custom.items()}
+        return {name: float(getattr(self, name)) for name in REWARD_COMPONENTS} | own
+
+    @field_validator("custom")
+    @classmethod
+    def _names(cls, value: dict[str, CustomComponent]) -> dict[str, CustomComponent]:
+        for name in value:
+            if re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) is None:
+                raise ValueError(f"{name!r} is not a name of a component: use a-z, 0-9 and _, a letter first")
+            if name in (*REWARD_COMPONENTS, "raw_total"):
+                raise ValueError(f"{name!r} is a name that Onward uses itself: choose another")
+        return value
 
     @model_validator(mode="after")
     def _sum_to_one(self) -> RewardSettings:
-        total = self.task_completion + self.efficiency + self.code_quality + self.user_feedback
+        total = math.fsum(self.weights().values())
         if abs(total - 1.0) > 1e-6:
             raise ValueError(
                 f"the reward weights sum to {total:g}: they must sum to 1 (0.40, 0.20, 0.15, 0.25 by default)"
@@ -291,6 +331,9 @@ SEED_VARIABLES: dict[str, tuple[str, ...]] = {
     "REWARD_WEIGHT_EFFICIENCY": ("reward", "efficiency"),
     "REWARD_WEIGHT_CODE_QUALITY": ("reward", "code_quality"),
     "REWARD_WEIGHT_USER_FEEDBACK": ("reward", "user_feedback"),
+    "REWARD_WEIGHT_SAFETY": ("reward", "safety"),
+    "REWARD_WEIGHT_ACCURACY": ("reward", "accuracy"),
+    "REWARD_WEIGHT_RUBRIC": ("reward", "rubric"),
     "CANARY_RAMP_HOURS": ("release", "canary_ramp_hours"),
     "ROLLBACK_ERROR_THRESHOLD": ("release", "error_ceiling"),
 }
@@ -371,7 +414,8 @@ def _sentence(error: ValidationError, file: Path | None) -> str:
     if first["type"] == "extra_forbidden":
         section: Any = Settings
         for part in first["loc"][:-1]:
-            section = section.model_fields[str(part)].annotation
+            field = getattr(section, "model_fields", {}).get(str(part))
+            section = field.annotation if field else get_args(section)[1]
         known = ", ".join(sorted(section.model_fields))
         return f"Unknown setting {where!r}{source}: expected one of {known}."
     return f"Setting {where!r}{source} is not valid: {first['msg'].removeprefix('Value error, ')}."

@@ -1,6 +1,6 @@
 """Reward: a score on every trajectory that a person can check and that silence cannot fool."""
 
-from onward.reward.components import NotApplicable, Scored, ScoringContext, Unscored
+from onward.reward.components import NotApplicable, Scored, ScoringContext, Unscored, components_of
 from onward.reward.scoring import Provenance, reward_id, score
 from onward.reward.state import State
 
@@ -11,6 +11,7 @@ __all__ = [
     "ScoringContext",
     "State",
     "Unscored",
+    "components_of",
     "reward_id",
     "score",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onward.config import RewardSettings
 from onward.contracts import (
@@ -22,12 +22,15 @@ from onward.contracts import (
 )
 from onward.ids import derived_id
 from onward.reward.baselines import task_type
-from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored, built_in
+from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored, components_of
 from onward.reward.components.task_completion import completion_score
 from onward.reward.judgement import Judgement, judge
 from onward.reward.normalise import Normalised
 from onward.reward.state import TOTAL, State
 from onward.reward.total import Total, combine
+
+if TYPE_CHECKING:
+    from onward.reward.code.report import CodeReport
 
 EVALUATOR = "onward-rewarder"
 
@@ -42,14 +45,13 @@ class Provenance:
     """None: as the trajectory says."""
 
 
-def weights_of(settings: RewardSettings) -> dict[str, float]:
-    names = ("task_completion", "efficiency", "code_quality", "user_feedback")
-    return {name: getattr(settings, name) for name in names}
+def reward_id(trajectory_id: str, cause: str = "") -> str:
+    """The same trajectory and cause always give the same id, so a redelivery changes nothing.
 
-
-def reward_id(trajectory_id: str, revision: int = 0) -> str:
-    """The same trajectory and revision always give the same id, so a redelivery changes nothing."""
-    return derived_id("reward", trajectory_id, str(revision))
+    ``cause``: empty for the first reward, else the feedback or the run of ``onward rescore`` that led to
+    one more.
+    """
+    return derived_id("reward", trajectory_id, cause)
 
 
 def score(
@@ -61,18 +63,23 @@ def score(
     feedback: Sequence[Feedback] = (),
     provenance: Provenance | None = None,
     components: Sequence[Component] | None = None,
+    code: CodeReport | Unscored | None = None,
+    cause: str = "",
+    supersedes: str | None = None,
 ) -> Reward | Unscored:
     """The reward of ``trajectory`` against ``state``, which takes the new scores in.
 
-    An ``Unscored`` answer leaves ``state`` as it was. ``timestamp`` goes into the reward as it is:
-    give one that a repeat gives again.
+    An ``Unscored`` answer leaves ``state`` as it was, and so does a reward with a ``cause``: it
+    supersedes an earlier one (``supersedes``), and each trajectory counts once. ``timestamp`` goes into
+    the reward as it is: give one that a repeat gives again. ``components``: those that
+    ``components_of(settings)`` made at the start; without it they are made here.
     """
     provenance = provenance or Provenance()
     judgement = judge(trajectory)
-    context = ScoringContext(judgement, state.baselines, tuple(feedback))
+    context = ScoringContext(judgement, state.baselines, tuple(feedback), code)
     scores: dict[str, Scored] = {}
     left_out: dict[str, str] = {}
-    for component in components if components is not None else built_in():
+    for component in components if components is not None else components_of(settings):
         answer = component.score(trajectory, context)
         if isinstance(answer, Unscored):
             return Unscored(answer.reason, f"{component.name}: {answer.detail}")
@@ -84,13 +91,14 @@ def score(
         name: state.of(name).normalise(scored.score, settings.normalization)
         for name, scored in scores.items()
     }
-    total = combine(scores, normalised, weights_of(settings))
+    total = combine(scores, normalised, settings.weights())
     if total is None:
         return Unscored("no_weight", "no scored component has a weight")
     window = state.of(TOTAL).normalise(total.raw_total, settings.normalization)
-    _remember(trajectory, state, scores, total, judgement)
+    if not cause:
+        _remember(trajectory, state, scores, total, judgement)
     return Reward(
-        reward_id=reward_id(trajectory.trajectory_id),
+        reward_id=reward_id(trajectory.trajectory_id, cause),
         trajectory_id=trajectory.trajectory_id,
         session_id=trajectory.session_id,
         timestamp=timestamp,
@@ -100,7 +108,7 @@ def score(
         total_reward=total.total_reward,
         reward_type="sparse",
         normalization=_normalization(window),
-        metadata=_metadata(trajectory, scores, total, judgement, provenance, left_out),
+        metadata=_metadata(trajectory, scores, total, judgement, provenance, left_out, supersedes),
     )
 
 
@@ -147,6 +155,7 @@ def _metadata(
     judgement: Judgement,
     provenance: Provenance,
     left_out: Mapping[str, str],
+    supersedes: str | None,
 ) -> RewardMetadata:
     human = any(scored.source == "human" for scored in scores.values())
     kind = provenance.task_type if provenance.task_type is not None else task_type(trajectory)
@@ -163,5 +172,6 @@ def _metadata(
             "release_id": provenance.release_id,
             "task_type": kind,
             "not_applicable": dict(left_out),
+            **({"supersedes": supersedes} if supersedes else {}),
         }
     )

@@ -14,7 +14,7 @@ from onward.config import RewardSettings, load
 from onward.contracts import Reward, decode, encode
 from onward.reward import Scored, State, Unscored, score
 from onward.reward.normalise import Normalised, Window
-from onward.reward.scoring import reward_id, weights_of
+from onward.reward.scoring import reward_id
 from onward.reward.total import combine
 
 SETTINGS = load(environ={}).reward
@@ -32,22 +32,22 @@ def as_raw(scores: dict[str, Scored]) -> dict[str, Normalised]:
 
 def test_the_seeds_scenario_one():
     scores = scored(task_completion=1.0, efficiency=0.85, code_quality=0.90, user_feedback=0.5)
-    total = combine(scores, as_raw(scores), weights_of(SETTINGS))
+    total = combine(scores, as_raw(scores), SETTINGS.weights())
     assert total.raw_total == pytest.approx(0.4 + 0.17 + 0.135 + 0.125)
-    assert total.weights == pytest.approx(weights_of(SETTINGS))
+    assert total.weights == pytest.approx({name: SETTINGS.weights()[name] for name in scores})
 
 
 def test_a_component_that_does_not_apply_leaves_and_the_others_share_its_weight():
     scores = scored(task_completion=1.0, user_feedback=0.5)
-    total = combine(scores, as_raw(scores), weights_of(SETTINGS))
+    total = combine(scores, as_raw(scores), SETTINGS.weights())
     assert total.weights == pytest.approx({"task_completion": 0.4 / 0.65, "user_feedback": 0.25 / 0.65})
     assert total.raw_total == pytest.approx((0.4 + 0.125) / 0.65)
 
 
 def test_without_any_weight_there_is_no_reward():
     scores = scored(safety=1.0)
-    assert combine(scores, as_raw(scores), weights_of(SETTINGS)) is None
-    assert combine({}, {}, weights_of(SETTINGS)) is None
+    assert combine(scores, as_raw(scores), SETTINGS.weights()) is None
+    assert combine({}, {}, SETTINGS.weights()) is None
 
 
 @given(
@@ -59,7 +59,7 @@ def test_the_order_of_components_is_irrelevant(order, values):
     by_name = dict(zip(sorted(order), values, strict=True))
     reference = scored(**by_name)
     shuffled = {name: reference[name] for name in order}
-    weights = weights_of(SETTINGS)
+    weights = SETTINGS.weights()
     assert combine(shuffled, as_raw(shuffled), weights).raw_total == (
         combine(reference, as_raw(reference), weights).raw_total
     )

@@ -4,6 +4,7 @@ component that is not here is treated like one that does not apply.
 
 from __future__ import annotations
 
+from onward.config import RewardSettings
 from onward.reward.components.base import (
     Component,
     NotApplicable,
@@ -26,9 +27,14 @@ __all__ = [
     "TaskCompletion",
     "Unscored",
     "UserFeedback",
-    "built_in",
+    "components_of",
 ]
 
 
-def built_in() -> tuple[Component, ...]:
-    return (TaskCompletion(), Efficiency(), UserFeedback())
+def components_of(settings: RewardSettings) -> tuple[Component, ...]:
+    """The components that ``settings`` ask for. Raises ConfigError for one that cannot be used."""
+    return (
+        TaskCompletion(),
+        Efficiency(),
+        UserFeedback(exclude_default=settings.feedback_default == "exclude"),
+    )

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from onward.contracts import Feedback, Trajectory
 from onward.reward.baselines import Baselines
 from onward.reward.judgement import Judgement
+
+if TYPE_CHECKING:
+    from onward.reward.code.report import CodeReport
 
 Source = Literal["automated", "human", "linter", "test_results", "benchmark"]
 
@@ -52,6 +55,8 @@ class ScoringContext:
     baselines: Baselines
     feedback: tuple[Feedback, ...] = ()
     """What was said about this trajectory or its session, in order of time."""
+    code: CodeReport | Unscored | None = None
+    """What the code analyser found, made before scoring; None: no code, or nobody looked."""
 
 
 class Component(Protocol):
