@@ -30,7 +30,10 @@ _BLOCK = {name: ("mlp" if name in ("gate_proj", "up_proj", "down_proj") else "se
 
 
 class Adapter:
-    """Trainable ``A`` and ``B`` of every projection in ``layers``; a layer not listed has base weights."""
+    """Trainable ``A`` and ``B`` of the projections ``targets`` in ``layers``; the rest has base weights.
+
+    They are float32 whatever the base is (small updates vanish in bfloat16); ``fused`` casts to ``dtype``.
+    """
 
     def __init__(
         self,
@@ -40,6 +43,8 @@ class Adapter:
         layers: Sequence[int],
         device: torch.device,
         seed: int = 0,
+        targets: Sequence[str] | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         """``B`` starts at zero, so a new adapter changes nothing; ``A`` is Kaiming-uniform as in peft."""
         self.shape = shape
@@ -50,6 +55,12 @@ class Adapter:
                 f"An adapter of rank {rank} on layers {list(layers)} is not possible: the rank must be "
                 f"at least 1 and the layers among 0 to {shape.layers - 1}."
             )
+        self.targets = sorted(_BLOCK if targets is None else set(targets))
+        if not self.targets or not set(self.targets) <= set(_BLOCK):
+            raise ConfigError(
+                f"An adapter on {self.targets} is not possible: choose targets among {', '.join(_BLOCK)}."
+            )
+        self.dtype = dtype
         self.params: dict[str, Tensor] = {}
         self._fused: list[LoraLayer | None] | None = None
         self._fused_at: tuple[int, ...] = ()
@@ -61,6 +72,8 @@ class Adapter:
         with torch.inference_mode(False):  # parameters must count their writes, wherever they are made
             for layer in self.layers:
                 for name, (rows, columns) in shape.sizes().items():
+                    if name not in self.targets:
+                        continue
                     a = torch.empty(rank, columns)
                     torch.nn.init.kaiming_uniform_(a, a=math.sqrt(5), generator=generator)
                     self.params[_key(layer, name, "A")] = a.to(device)
@@ -89,14 +102,20 @@ class Adapter:
         for layer in self.layers:
             fused = LoraLayer()
             for stack, names in STACKS.items():
-                a = torch.cat([self.params[_key(layer, n, "A")] for n in names])
-                b = [self._ordered(n, self.params[_key(layer, n, "B")]) for n in names]
-                setattr(fused, stack, (a, torch.block_diag(*b) * scale))
+                present = [n for n in names if n in self.targets]
+                if not present:
+                    continue
+                a = torch.cat([self.params[_key(layer, n, "A")] for n in present])
+                b = [self._output(layer, n) for n in names]
+                setattr(fused, stack, (a.to(self.dtype), (torch.block_diag(*b) * scale).to(self.dtype)))
             result[layer] = fused
         return result
 
-    def _ordered(self, name: str, b: Tensor) -> Tensor:
-        order = self._orders.get(name)
+    def _output(self, layer: int, name: str) -> Tensor:
+        """``B`` in our row order; for a projection that is no target, its rows without any column."""
+        if name not in self.targets:
+            return next(iter(self.params.values())).new_zeros(self.shape.sizes()[name][0], 0)
+        b, order = self.params[_key(layer, name, "B")], self._orders.get(name)
         return b if order is None else b[order]
 
     def save(self, folder: Path, base: str = "") -> None:
@@ -114,14 +133,16 @@ class Adapter:
             "lora_dropout": 0.0,
             "bias": "none",
             "inference_mode": True,
-            "target_modules": sorted(_BLOCK),
+            "target_modules": self.targets,
             "layers_to_transform": None if every else self.layers,
             "layers_pattern": None if every else "layers",
         }
         (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
     @classmethod
-    def read(cls, shape: Shape, folder: Path, device: torch.device) -> Adapter:
+    def read(
+        cls, shape: Shape, folder: Path, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> Adapter:
         """Raises ConfigError for a folder that is not a plain LoRA adapter of this network."""
         config_path, tensor_path = folder / "adapter_config.json", folder / "adapter_model.safetensors"
         if not config_path.is_file() or not tensor_path.is_file():
@@ -134,8 +155,15 @@ class Adapter:
         layers = sorted(
             {int(name.split(".layers.")[1].split(".")[0]) for name in tensors if ".layers." in name}
         )
+        targets = {name.split(".")[-3] for name in tensors} & set(_BLOCK)
         adapter = cls(
-            shape, int(config["r"]), float(config["lora_alpha"]), layers or range(shape.layers), device
+            shape,
+            int(config["r"]),
+            float(config["lora_alpha"]),
+            layers or range(shape.layers),
+            device,
+            targets=sorted(targets) or None,
+            dtype=dtype,
         )
         unknown = set(tensors) - set(adapter.params)
         if unknown:

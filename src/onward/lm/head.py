@@ -2,8 +2,8 @@
 
 The one thing to know: logits exist for ``CHUNK`` positions at a time only, so that they stay in the
 processor's cache and memory does not grow with the vocabulary. The backward pass therefore happens
-inside, chunk by chunk, once the caller has said what d loss / d log-prob is. Float32 throughout; the
-temperature of each position divides its logits.
+inside, chunk by chunk, once the caller has said what d loss / d log-prob is. The softmax is float32 whatever
+the network is; the temperature of each position divides its logits.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ CHUNK = 64
 def token_logprobs(
     hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """``(logp, entropy)`` in nats, both (positions,), without a graph.
+    """``(logp, entropy)`` in nats, both (positions,) float32, without a graph.
 
     logp = log softmax(hidden·headᵀ / T)[target]; entropy is that of the same distribution.
     """
-    logp, entropy = hidden.new_empty(len(hidden)), hidden.new_empty(len(hidden))
+    logp, entropy = _results(hidden)
     with torch.no_grad():
         for part in _chunks(len(hidden)):
             _softmax(hidden[part], head, targets[part], temperature[part], logp[part], entropy[part])
@@ -38,28 +38,43 @@ def backward_logprobs(
     targets: Tensor,
     temperature: Tensor,
     slope: Callable[[Tensor, slice], Tensor],
+    *,
+    entropy_slope: Tensor | None = None,
+    also: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As ``token_logprobs``, and backpropagates a loss through ``head`` and ``hidden`` to the parameters.
 
     ``slope(logp, part)`` returns d loss / d logp for the positions ``part``; the loss must be a sum over
-    positions, which every loss of ``losses`` is.
+    positions, which every loss of ``losses`` is. ``entropy_slope`` (positions,) is d loss / d entropy;
+    ``also`` (positions, hidden) is a gradient that reaches ``hidden`` from elsewhere (the value head).
     """
-    logp, entropy = hidden.new_empty(len(hidden)), hidden.new_empty(len(hidden))
+    logp, entropy = _results(hidden)
     states = hidden.detach()
     gradient = torch.empty_like(states)
     with torch.no_grad():
         for part in _chunks(len(hidden)):
             probs = _softmax(states[part], head, targets[part], temperature[part], logp[part], entropy[part])
             scale = slope(logp[part], part) / temperature[part]
-            dlogits = probs.mul_(-scale[:, None])  # d logp / d logits = (onehot - p) / T
+            if entropy_slope is None:
+                dlogits = probs.mul_(-scale[:, None])  # d logp / d logits = (onehot - p) / T
+            else:  # d entropy / d logits = -p (log p + entropy) / T
+                strength = (entropy_slope[part] / temperature[part])[:, None]
+                surprise = probs.clamp_min(1e-30).log() + entropy[part, None]
+                dlogits = probs * (-scale[:, None] - strength * surprise)
             dlogits[torch.arange(len(scale), device=scale.device), targets[part]] += scale
+            dlogits = dlogits.to(head.dtype)
             gradient[part] = product(dlogits, head.t())
             if head.requires_grad:
                 if head.grad is None:
                     head.grad = torch.zeros_like(head)
                 head.grad.addmm_(dlogits.t(), states[part])
-    hidden.backward(gradient)
+    hidden.backward(gradient if also is None else gradient + also.to(gradient.dtype))
     return logp, entropy
+
+
+def _results(hidden: Tensor) -> tuple[Tensor, Tensor]:
+    both = hidden.new_empty(2, len(hidden), dtype=torch.float32)
+    return both[0], both[1]
 
 
 def _chunks(count: int) -> Iterator[slice]:

@@ -126,8 +126,9 @@ class Packed:
         """The ``Attend`` of this layout: the prefix sees itself, a row sees the prefix and its own past."""
         prefix, rows, width = self.prefix, len(self.lengths), self.width
         h, kv, g, d = shape.heads, shape.kv_heads, shape.group, shape.head_dim
-        mask = self._mask.repeat(g, 1)
-        prefix_mask = None if self._prefix_mask is None else self._prefix_mask.repeat(g, 1)
+        masks = {True: self._mask.repeat(g, 1)}
+        if self._prefix_mask is not None:
+            masks[False] = self._prefix_mask.repeat(g, 1)
 
         def grouped(qkv: Tensor, count: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
             x = qkv.view(count, length, h + 2 * kv, d)
@@ -138,13 +139,14 @@ class Packed:
             return o.view(count, kv, g, length, d).permute(0, 3, 1, 2, 4).reshape(count * length, h * d)
 
         def attend(_: int, qkv: Tensor) -> Tensor:
+            mask = masks[True].to(qkv.dtype)
             shared, own = qkv.split([prefix, self.total - prefix])
             own = _Take.apply(own, self._to_padded, self._to_stream)
             q, k, v = grouped(own, rows, width)  # type: ignore[arg-type]
             outputs = []
             if prefix:
                 pq, pk, pv = grouped(shared, 1, prefix)
-                o = F.scaled_dot_product_attention(pq, pk, pv, attn_mask=prefix_mask)
+                o = F.scaled_dot_product_attention(pq, pk, pv, attn_mask=masks[False].to(qkv.dtype))
                 outputs.append(merged(o, 1, prefix))
                 k = torch.cat([pk.expand(rows, -1, -1, -1), k], dim=2)
                 v = torch.cat([pv.expand(rows, -1, -1, -1), v], dim=2)

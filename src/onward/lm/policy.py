@@ -101,17 +101,20 @@ class Policy:
         alpha: float = 32.0,
         layers: Sequence[int] | None = None,
         seed: int = 0,
+        targets: Sequence[str] | None = None,
     ) -> Adapter:
-        """A fresh adapter that changes nothing yet; ``layers`` None means all of them."""
+        """A fresh adapter that changes nothing yet; None means all ``layers``, all seven ``targets``."""
         self._free(name)
         chosen = range(self.shape.layers) if layers is None else layers
-        self.adapters[name] = Adapter(self.shape, rank, alpha, chosen, self.device, seed)
+        self.adapters[name] = Adapter(
+            self.shape, rank, alpha, chosen, self.device, seed, targets, self.weights.norm.dtype
+        )
         return self.adapters[name]
 
     def add_adapter(self, name: str, folder: Path) -> Adapter:
         """Make the peft adapter in ``folder`` resident under ``name``."""
         self._free(name)
-        self.adapters[name] = Adapter.read(self.shape, Path(folder), self.device)
+        self.adapters[name] = Adapter.read(self.shape, Path(folder), self.device, self.weights.norm.dtype)
         return self.adapters[name]
 
     def save_adapter(self, name: str, folder: Path) -> None:
@@ -154,10 +157,19 @@ class Policy:
         angles, attend = self.angles(packed.positions), packed.attend(self.shape)
         return run_layers(self.shape, self.weights, self.embed(packed.ids), angles, attend, last=last)
 
-    def hidden(self, packed: Packed, adapter: str | None, x: Tensor | None = None, first: int = 0) -> Tensor:
+    def hidden(
+        self,
+        packed: Packed,
+        adapter: str | None,
+        x: Tensor | None = None,
+        first: int = 0,
+        *,
+        recompute: bool = False,
+    ) -> Tensor:
         """Normalised last hidden states (len(packed.at), hidden) where log-probs are wanted.
 
-        ``x`` are the states before block ``first`` where those are known already.
+        ``x`` are the states before block ``first`` where those are known already; ``recompute`` as in
+        ``run_layers``.
         """
         x = run_layers(
             self.shape,
@@ -168,6 +180,7 @@ class Policy:
             self.segments(adapter, packed.total),
             first=first,
             keep=packed.at,
+            recompute=recompute,
         )
         return final_norm(self.shape, self.weights, x)
 
