@@ -64,6 +64,24 @@ async def reward_history(w: Warehouse, trajectory_id: str) -> list[Row]:
     )
 
 
+async def newest_rewards(w: Warehouse, limit: int) -> list[Row]:
+    """The newest reward of each of the newest ``limit`` rewarded trajectories, newest first."""
+    return await w.query(
+        "SELECT * FROM reward_history_v WHERE reward_id IN "
+        "(SELECT reward_id FROM rewards_v ORDER BY stream_seq DESC, trajectory_id LIMIT {n:UInt64}) "
+        "ORDER BY stream_seq DESC, trajectory_id",
+        n=limit,
+    )
+
+
+async def why_unscored(w: Warehouse, trajectory_id: str) -> Row | None:
+    """reason and detail of a trajectory that has no reward and will get none; else None."""
+    rows = await w.query(
+        "SELECT reason, detail FROM unscored_v WHERE trajectory_id = {id:String}", id=trajectory_id
+    )
+    return rows[0] if rows else None
+
+
 async def scored_at(w: Warehouse, trajectory_ids: Iterable[str]) -> dict[str, int]:
     """Trajectory id → stream sequence of the message that its first reward was computed from."""
     sql = (
