@@ -1,0 +1,215 @@
+"""What an environment is: tasks by name, a world per attempt, and policies that need no model.
+
+Write one by deriving from ``Environment`` and ``World`` (docs/environments.md); serving it over HTTP,
+playing it in a terminal and learning from it then work as for the built-in ones. Know before changing:
+an attempt is one ``Instance`` with a world of its own, so that nothing is shared between attempts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from onward.envs.rollouts import Reply
+from onward.envs.tasks import TaskRef, panel_hash
+from onward.errors import ConflictError, NotFoundError
+
+Player = Callable[[str], str]
+"""Observation → action: a policy of one episode that needs no model. It may remember what it saw."""
+
+MAX_ANSWER_CHARACTERS = 10_000
+_ACTION = re.compile(r"Action:[ \t]*\n?[ \t]*([^\n]*)")
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What an action did: ``reward`` is this action's alone. ``success`` counts once ``done``."""
+
+    observation: str
+    reward: float = 0.0
+    done: bool = False
+    success: bool = False
+
+
+class World(ABC):
+    """The state of one attempt at one task."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The first observation: the task in words."""
+
+    @abstractmethod
+    def act(self, action: str) -> Effect:
+        """Play one action. What is no action is told in words and costs a turn like any other."""
+
+    def give_up(self) -> Effect:
+        """The verdict when the turns are spent: what was done so far is worth nothing more."""
+        return Effect("", done=True)
+
+
+class Environment(ABC):
+    """A kind of task. All of it is a function of ``TaskRef``: no global random state, no files, no clock."""
+
+    name: str
+    """Letters, digits and ``_``; it begins the ids of tasks."""
+    version: str
+    """Changed with everything that changes what a task means or is worth."""
+    instructions: str
+    """The system message: what the actions are."""
+    horizon: int
+    """Turns after which an attempt ends without success."""
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    """Of the score at the end of an attempt."""
+    panels: Mapping[str, int]
+    """Split → number of tasks."""
+    held_out = "test"
+    """The split on which success rates are told."""
+
+    @abstractmethod
+    def make_task(self, task: TaskRef) -> Any:
+        """The content of a task that ``check`` accepted. The same name always gives the same content."""
+
+    @abstractmethod
+    def definition(self, task: Any) -> object:
+        """All that defines a task, as JSON: what the panel hash is made of."""
+
+    @abstractmethod
+    def world(self, task: Any) -> World:
+        """A new attempt at a task."""
+
+    @abstractmethod
+    def reference(self, task: Any) -> Player:
+        """A player that solves ``task``. It may know what the agent does not."""
+
+    @abstractmethod
+    def random(self, task: Any, rng: random.Random) -> Player:
+        """A player that takes any sensible action: the floor that a policy must beat."""
+
+    def parse(self, answer: str) -> str:
+        """The action in a model's answer. Raises ValueError with the words that the agent is told."""
+        return parse_action(answer)
+
+    def check(self, task: TaskRef) -> TaskRef:
+        """``task``, if it is one of this environment. Raises NotFoundError."""
+        size = self.panels.get(task.split)
+        if size is None:
+            raise NotFoundError(
+                f"{self.name} has no split {task.split[:20]!r}: choose one of {', '.join(self.panels)}."
+            )
+        if not 0 <= task.index < size or task.seed < 0:
+            raise NotFoundError(
+                f"{self.name} has no task {task.index} in {task.split} with seed {task.seed}: "
+                f"give an index from 0 to {size - 1} and a seed of 0 or more."
+            )
+        return task
+
+    def ref(self, split: str, index: int, seed: int = 0) -> TaskRef:
+        """The name of one task. Raises NotFoundError."""
+        return self.check(TaskRef(self.name, split, index, seed))
+
+    def panel(self, split: str, seed: int = 0, n: int | None = None) -> list[TaskRef]:
+        """The first ``n`` tasks of a split, all by default. Raises NotFoundError."""
+        self.ref(split, 0, seed)
+        size = self.panels[split] if n is None else min(n, self.panels[split])
+        return [TaskRef(self.name, split, index, seed) for index in range(size)]
+
+    def task(self, ref: TaskRef) -> Any:
+        """The content of a task. Raises NotFoundError."""
+        return _task(self, self.check(ref))
+
+    def panel_hash(self, split: str | None = None, seed: int = 0) -> str:
+        """Hash of every task of a split (default: the held-out one) and of the version."""
+        split = split or self.held_out
+        definitions = (self.definition(self.task(ref)) for ref in self.panel(split, seed))
+        return panel_hash([self.name, self.version, self.horizon, *definitions])
+
+    def start(self, ref: TaskRef) -> Instance:
+        """A new attempt. Raises NotFoundError."""
+        return Instance(self, ref, self.world(self.task(ref)))
+
+
+@lru_cache(maxsize=4096)
+def _task(environment: Environment, ref: TaskRef) -> Any:
+    return environment.make_task(ref)
+
+
+class Instance:
+    """One attempt while it runs: what was seen last, this turn's reward, the score so far."""
+
+    def __init__(self, environment: Environment, ref: TaskRef, world: World) -> None:
+        self._environment, self.ref, self._world = environment, ref, world
+        self.observation = world.describe()
+        self.reward = 0.0
+        self.score = 0.0
+        self.done = False
+        self.success: bool | None = None
+        self.turns = 0
+
+    def step(self, answer: str) -> Reply:
+        """Play one answer of an agent. Raises ConflictError once the attempt is done."""
+        if self.done:
+            raise ConflictError(f"This attempt at {self.ref.task_id} is done: reset it or start another.")
+        self.turns += 1
+        effect = self._effect(answer)
+        if not effect.done and self.turns >= self._environment.horizon:
+            last = self._world.give_up()
+            effect = Effect(
+                effect.observation or last.observation, effect.reward + last.reward, True, last.success
+            )
+        self.observation, self.reward, self.done = effect.observation, effect.reward, effect.done
+        self.score += effect.reward
+        if self.done:
+            self.success = effect.success
+        return Reply(self.observation, self.reward, self.score, self.done, self.success)
+
+    def _effect(self, answer: str) -> Effect:
+        if len(answer) > MAX_ANSWER_CHARACTERS:
+            return Effect(f"That answer is longer than {MAX_ANSWER_CHARACTERS} characters. Say less.")
+        try:
+            action = self._environment.parse(answer)
+        except ValueError as error:
+            return Effect(str(error))
+        return self._world.act(action)
+
+
+class _LocalPlay:
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self.first = instance.observation
+
+    async def step(self, answer: str) -> Reply:
+        return self._instance.step(answer)
+
+
+class LocalSource:
+    """An environment in this process, as a source of episodes for ``rollouts``."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self.name = environment.name
+        self.instructions = environment.instructions
+        self.horizon = environment.horizon
+        self.panel_hash = environment.panel_hash()
+
+    @contextlib.asynccontextmanager
+    async def open(self, task: TaskRef) -> AsyncIterator[_LocalPlay]:
+        """Raises NotFoundError for a task that does not exist."""
+        yield _LocalPlay(self._environment.start(task))
+
+
+def parse_action(answer: str) -> str:
+    """The line after ``Action:``, or the whole answer where there is none; spaces squeezed.
+
+    Raises ValueError when an answer names two actions.
+    """
+    found = _ACTION.findall(answer)
+    if len(found) > 1:
+        raise ValueError("Only one 'Action:' is allowed in an answer. Nothing was done.")
+    text = found[0] if found else answer
+    return " ".join(text.split()).strip("`'\"*. ")

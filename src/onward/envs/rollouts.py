@@ -1,0 +1,277 @@
+"""Lets a policy play tasks of an environment, many episodes at once, and hands back what happened.
+
+The policy interface is here and is all that a learner needs to know: ``act`` gets conversations and
+gives one ``Action`` for each, in order. Know before changing: an episode whose environment failed has no
+reward (None, *unscored*), never zero, and every episode that was opened is closed, also at cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from onward.envs.batching import Batches, PolicyTimeoutError
+from onward.envs.failures import EnvironmentFailure
+from onward.envs.tasks import TaskRef
+from onward.errors import ConfigError
+
+Message = dict[str, str]
+"""One chat message: ``role`` and ``content``."""
+
+Ending = Literal["done", "horizon", "stopped", "failed"]
+
+
+@dataclass(frozen=True)
+class Action:
+    """One answer of a policy.
+
+    ``sampling`` is the policy's own record of how the answer came about (token ids, log-probs, adapter
+    digest …); it is kept in the episode and never looked at here. ``stopped`` names why the policy
+    cannot go on (such as "context_length"): the text is then not played and the episode ends.
+    """
+
+    text: str
+    sampling: Any = None
+    stopped: str | None = None
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What a policy sees of one episode when it has to act.
+
+    ``key`` is the same in every turn of an episode, and the same again when the rollouts are run again:
+    draw random numbers from (key, turn), since the make-up of a batch depends on timing. ``actions`` are
+    the policy's own earlier answers, so that it can extend token rows without keeping state.
+    """
+
+    key: str
+    task: TaskRef
+    attempt: int
+    turn: int
+    turns_left: int
+    messages: tuple[Message, ...]
+    actions: tuple[Action, ...]
+
+
+class Policy(Protocol):
+    """What plays. Compute in a thread (``asyncio.to_thread``): a blocked loop runs into deadlines."""
+
+    async def act(self, conversations: Sequence[Conversation]) -> Sequence[Action]:
+        """One action for each conversation, in their order. An exception ends the whole run."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What an environment says to an answer: ``reward`` is this turn's, ``score`` the sum so far."""
+
+    observation: str
+    reward: float
+    score: float
+    done: bool
+    success: bool | None = None
+    """Known once done; None where the environment does not tell."""
+
+
+class Play(Protocol):
+    """One opened episode. ``step`` raises EnvironmentFailure with the cause."""
+
+    @property
+    def first(self) -> str:
+        """The first observation."""
+        ...
+
+    async def step(self, answer: str) -> Reply: ...
+
+
+class Source(Protocol):
+    """Where episodes are opened: in this process (``LocalSource``) or on a server (``EnvClient``)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def instructions(self) -> str:
+        """The system message; empty for none."""
+        ...
+
+    @property
+    def horizon(self) -> int:
+        """Turns after which an episode ends in any case."""
+        ...
+
+    @property
+    def panel_hash(self) -> str:
+        """Hash of the held-out task list; empty where the environment tells none."""
+        ...
+
+    def open(self, task: TaskRef) -> AbstractAsyncContextManager[Play]:
+        """Start ``task``; leaving the context closes the episode, whatever happened in it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One answer, what the environment said to it, and what it was worth."""
+
+    action: Action
+    observation: str
+    reward: float
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One attempt at one task.
+
+    ``messages`` ends with the last answer: what an environment says after the end is in ``turns`` only,
+    since nobody answers to it. ``reward`` (the score at the end) and ``success`` are None when unscored:
+    ``ended`` is then "failed" and ``failure`` names the cause.
+    """
+
+    key: str
+    task: TaskRef
+    attempt: int
+    panel_hash: str
+    messages: tuple[Message, ...]
+    turns: tuple[Turn, ...]
+    ended: Ending
+    reward: float | None
+    success: bool | None
+    failure: str | None = None
+    """A cause of ``failures.CAUSES``, or, for "stopped", the policy's own word."""
+    message: str | None = None
+
+    @property
+    def is_scored(self) -> bool:
+        return self.reward is not None
+
+
+async def rollouts(
+    source: Source,
+    policy: Policy,
+    tasks: Sequence[TaskRef],
+    *,
+    attempts: int = 1,
+    horizon: int | None = None,
+    concurrency: int = 64,
+    max_batch: int | None = None,
+    linger_seconds: float | None = 0.25,
+    policy_seconds: float = 600.0,
+    on_episode: Callable[[Episode], None] | None = None,
+) -> list[Episode]:
+    """``attempts`` episodes of each task, in the order of ``tasks`` with the attempts of a task together.
+
+    ``horizon`` lowers the turn limit of the environment. ``policy`` is called when every running episode
+    waits for it, when ``max_batch`` (default: ``concurrency``) do, or ``linger_seconds`` after the first
+    of them; None waits for all. ``on_episode`` sees each episode as it ends. Raises ConfigError for
+    limits below 1, ContractError when the policy gives another number of actions than it was asked for, and
+    what the policy itself raises.
+    """
+    _check(attempts=attempts, horizon=horizon, concurrency=concurrency, max_batch=max_batch)
+    limit = source.horizon if horizon is None else min(horizon, source.horizon)
+    batches = Batches(policy.act, max_batch or concurrency, linger_seconds, policy_seconds)
+    places = asyncio.Semaphore(concurrency)
+    episodes: list[Episode | None] = [None] * (len(tasks) * attempts)
+
+    async def play(at: int, task: TaskRef, attempt: int) -> None:
+        async with places:
+            episode = await _Playing(source, batches, task, attempt, limit).run()
+        episodes[at] = episode
+        if on_episode is not None:
+            on_episode(episode)
+
+    try:
+        async with asyncio.TaskGroup() as serving:
+            served = serving.create_task(batches.run())
+            async with asyncio.TaskGroup() as playing:
+                for at, task in enumerate(tasks):
+                    for attempt in range(attempts):
+                        playing.create_task(play(at * attempts + attempt, task, attempt))
+            served.cancel()
+    except BaseExceptionGroup as group:
+        raise _first(group) from group
+    return [episode for episode in episodes if episode is not None]
+
+
+class _Playing:
+    """The state of one episode while it is played."""
+
+    def __init__(self, source: Source, batches: Batches, task: TaskRef, attempt: int, limit: int) -> None:
+        self.source, self.batches, self.task, self.attempt, self.limit = source, batches, task, attempt, limit
+        self.key = f"{task.task_id}-a{attempt}"
+        self.messages: list[Message] = []
+        self.turns: list[Turn] = []
+        self.actions: list[Action] = []
+        self.score = 0.0
+
+    async def run(self) -> Episode:
+        try:
+            async with self.batches, self.source.open(self.task) as play:
+                return await self._turns(play)
+        except EnvironmentFailure as failure:
+            return self._end("failed", failure=failure.cause, message=str(failure))
+        except PolicyTimeoutError as error:
+            return self._end("failed", failure="policy_timeout", message=str(error))
+
+    async def _turns(self, play: Play) -> Episode:
+        if self.source.instructions:
+            self.messages.append({"role": "system", "content": self.source.instructions})
+        observation = play.first
+        while len(self.turns) < self.limit:
+            self.messages.append({"role": "user", "content": observation})
+            action: Action = await self._ask()
+            if action.stopped is not None:
+                return self._end("stopped", reward=self.score, success=False, failure=action.stopped)
+            self.messages.append({"role": "assistant", "content": action.text})
+            self.actions.append(action)
+            reply = await play.step(action.text)
+            self.turns.append(Turn(action, reply.observation, reply.reward))
+            self.score, observation = reply.score, reply.observation
+            if reply.done:
+                return self._end("done", reward=reply.score, success=bool(reply.success))
+        return self._end("horizon", reward=self.score, success=False)
+
+    async def _ask(self) -> Action:
+        turn = len(self.turns)
+        left = self.limit - turn
+        messages, actions = tuple(self.messages), tuple(self.actions)
+        conversation = Conversation(self.key, self.task, self.attempt, turn, left, messages, actions)
+        return await self.batches.ask(conversation)
+
+    def _end(
+        self,
+        ended: Ending,
+        *,
+        reward: float | None = None,
+        success: bool | None = None,
+        failure: str | None = None,
+        message: str | None = None,
+    ) -> Episode:
+        messages, turns, panel = tuple(self.messages), tuple(self.turns), self.source.panel_hash
+        return Episode(
+            self.key,
+            self.task,
+            self.attempt,
+            panel,
+            messages,
+            turns,
+            ended,
+            reward,
+            success,
+            failure,
+            message,
+        )
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    inner = group.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+
+
+def _check(**limits: int | None) -> None:
+    for name, value in limits.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} is {value}: give 1 or more.")

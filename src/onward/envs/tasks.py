@@ -1,0 +1,60 @@
+"""Names of tasks, their splits, and the hash that says which tasks a success rate was measured on.
+
+A task is named by split, seed and index and by nothing else; what it contains is a function of that name.
+``split_of`` divides by content, so that no draw, of whatever seed, can bring a held-out task into training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from onward.errors import NotFoundError
+
+SPLITS = ("train", "validation", "test")
+"""Policies are trained on the first, chosen on the second, reported on the third."""
+
+_ID = re.compile(r"([a-z][a-z0-9_]{0,39})-([a-z]{1,20})-(\d{1,15})-(\d{1,9})")
+_TENTHS = {0: "test", 1: "validation"}
+
+
+@dataclass(frozen=True, order=True)
+class TaskRef:
+    """One task of an environment: the ``index``-th of ``split`` in the panel drawn with ``seed``."""
+
+    environment: str
+    split: str
+    index: int
+    seed: int = 0
+
+    @property
+    def task_id(self) -> str:
+        """``maze-test-0-17``; usable as an id everywhere in Onward."""
+        return f"{self.environment}-{self.split}-{self.seed}-{self.index}"
+
+    @classmethod
+    def from_id(cls, task_id: str) -> TaskRef:
+        """The task that has this id. Raises NotFoundError when it is not the id of a task."""
+        found = _ID.fullmatch(task_id)
+        if found is None:
+            raise NotFoundError(
+                f"{task_id[:60]!r} is not the id of a task: give ENVIRONMENT-SPLIT-SEED-INDEX, "
+                f"such as maze-test-0-17."
+            )
+        environment, split, seed, index = found.groups()
+        return cls(environment, split, int(index), int(seed))
+
+
+def split_of(content: str) -> str:
+    """The split that a task of this content belongs to: a tenth test, a tenth validation, the rest train."""
+    digest = hashlib.sha256(content.encode()).digest()
+    return _TENTHS.get(int.from_bytes(digest[:8], "big") % 10, "train")
+
+
+def panel_hash(definitions: Iterable[object]) -> str:
+    """SHA-256 over the canonical JSON of tasks' definitions, in their order: equal panels, equal hash."""
+    rows = json.dumps(list(definitions), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(rows.encode()).hexdigest()
