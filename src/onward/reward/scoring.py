@@ -108,7 +108,7 @@ def score(
         total_reward=total.total_reward,
         reward_type="sparse",
         normalization=_normalization(window),
-        metadata=_metadata(trajectory, scores, total, judgement, provenance, left_out, supersedes),
+        metadata=_metadata(trajectory, scores, total, judgement, provenance, left_out, supersedes, settings),
     )
 
 
@@ -127,6 +127,8 @@ def _component(scored: Scored, normalised: Normalised, weight: float) -> RewardC
         "n": normalised.n,
         "mean": normalised.mean,
         "std": normalised.std,
+        "min": normalised.min,
+        "max": normalised.max,
         "method": normalised.method,
     }
     raw_data: dict[str, Any] = {
@@ -156,6 +158,7 @@ def _metadata(
     provenance: Provenance,
     left_out: Mapping[str, str],
     supersedes: str | None,
+    settings: RewardSettings,
 ) -> RewardMetadata:
     human = any(scored.source == "human" for scored in scores.values())
     kind = provenance.task_type if provenance.task_type is not None else task_type(trajectory)
@@ -172,6 +175,7 @@ def _metadata(
             "release_id": provenance.release_id,
             "task_type": kind,
             "not_applicable": dict(left_out),
+            "weights": {name: weight for name, weight in settings.weights().items() if weight > 0.0},
             **({"supersedes": supersedes} if supersedes else {}),
         }
     )
