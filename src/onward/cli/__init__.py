@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "service": ("up", "run"),
     "status": ("status",),
     "redact": ("redact",),
+    "rewards": ("rewards",),
     "streams": ("streams",),
     "models": ("models",),
     "contracts": ("contracts",),

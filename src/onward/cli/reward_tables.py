@@ -1,0 +1,204 @@
+"""Explanations and simulations of rewards as tables for a person, readable at 80 columns.
+
+Only layout: every number comes from the documents that ``--json`` prints.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+
+from onward.reward.explain import number
+
+Document = Mapping[str, Any]
+
+
+def show_explanation(found: Document, console: Console) -> None:
+    status, name = found["status"], found["trajectory_id"]
+    if status == "unscored":
+        why = found["unscored"]
+        detail = f" ({why['detail']})" if why["detail"] else ""
+        _say(console, f"Trajectory {name} is unscored, which is not a zero: {why['reason']}{detail}.")
+        return
+    if status == "waiting":
+        _say(console, f"Trajectory {name} is stored and waits for its reward: ask again in a moment.")
+        return
+    _head(found, console)
+    console.print(_components(found))
+    formulas = found["formulas"]
+    _say(console, f"raw_total = {formulas['raw_total']}")
+    _say(console, f"total_reward = {formulas['total_reward']}")
+    _say(console, f"confidence = Σ weight·evidence = {formulas['confidence']}")
+    window = found["total_window"]
+    if window and window.get("mean") is not None:
+        _say(console, f"Window of raw totals before it: {_pairs(window)}.")
+    for component, part in found["components"].items():
+        _component(component, part, console)
+    for component, why in found["not_applicable"].items():
+        _say(
+            console,
+            f"\n{component} (weight {number(why['configured_weight'])}, shared out among the others) "
+            f"does not apply: {why['reason']}.",
+        )
+    _superseded(found, console)
+
+
+def _head(found: Document, console: Console) -> None:
+    _say(console, f"Trajectory {found['trajectory_id']}")
+    _say(console, f"Reward {found['reward_id']}, revision {found['revision']}, {found['timestamp']}")
+    shown = {name: found[name] for name in ("session_id", "task_type", "model_digest", "release_id")}
+    _say(console, f"{_pairs({name: value for name, value in shown.items() if value})}.")
+    outcome = found["outcome"]
+    if outcome:
+        said = "success" if outcome["success"] else "no success"
+        more = ", an answer could not be parsed" if outcome.get("unparsable") else ""
+        _say(console, f"Outcome: {said}, completion {number(outcome['completion'])}{more}.")
+    for contradiction in found["contradictions"]:
+        console.print(f"Contradiction: {escape(contradiction)}", style="yellow", highlight=False)
+
+
+def _components(found: Document) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for name in ("component", "raw", "normal", "set", "weight", "w·raw", "w·normal"):
+        table.add_column(name, justify="left" if name == "component" else "right", no_wrap=True)
+    for name, part in found["components"].items():
+        weight = part["weight"]
+        numbers = (
+            part["score"], part["normalised"], part["configured_weight"], weight,
+            weight * part["score"], weight * part["normalised"],
+        )  # fmt: skip
+        table.add_row(_short(name), *(f"{value:.4f}" for value in numbers))
+    table.add_section()
+    table.add_row("total", "", "", "", "", f"{found['raw_total']:.4f}", f"{found['total_reward']:.4f}")
+    if found["weights_from"] == "settings":
+        table.caption = "Column 'set': the present settings; this reward does not carry its own."
+    return table
+
+
+def _component(name: str, part: Document, console: Console) -> None:
+    _say(
+        console, f"\n{name}: {number(part['score'])} ({part['source']}, evidence {number(part['evidence'])})"
+    )
+    _say(console, part["reasoning"], 2)
+    signals = {key: value for key, value in part["signals"].items() if isinstance(value, Mapping)}
+    if signals:
+        console.print(Padding(_signals(signals), (0, 0, 0, 1)))
+    facts = {key: value for key, value in part["facts"].items() if value not in (None, {}, [])}
+    if facts:
+        _say(console, f"{_pairs(facts)}.", 2)
+    if part["window"].get("n"):
+        _say(console, f"window before it: {_pairs(part['window'])}.", 2)
+    _say(console, f"normalised: {part['formula']}", 2)
+
+
+def _signals(signals: Mapping[str, Mapping[str, Any]]) -> Table:
+    columns = list(dict.fromkeys(key for row in signals.values() for key in row))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("signal", no_wrap=True)
+    for key in columns:
+        table.add_column(key, justify="right")
+    for name, row in signals.items():
+        table.add_row(_short(name), *(escape(_value(row.get(key))) for key in columns))
+    return table
+
+
+def _superseded(found: Document, console: Console) -> None:
+    if not found["superseded"]:
+        return
+    _say(console, "\nIt supersedes, newest first:")
+    for old in found["superseded"]:
+        _say(
+            console,
+            f"revision {old['revision']}, {old['timestamp']}: raw_total {number(old['raw_total'])}, "
+            f"total_reward {number(old['total_reward'])}, scores {_pairs(old['scores'])} "
+            f"({old['reward_id']}).",
+            2,
+        )
+
+
+def show_simulation(found: Document, console: Console) -> None:
+    weights = {name: weight for name, weight in found["weights"].items() if weight > 0.0}
+    _say(
+        console, f"Weights {_pairs(weights)}, on the newest {found['trajectories']} rewards by {found['by']}."
+    )
+    if found["unscored"]:
+        _say(console, f"{found['unscored']} more would be unscored: no component of theirs has a weight.")
+    if found["rescaled"]:
+        console.print(
+            f"In {found['rescaled']} a component with a weight is missing: its weight is shared out among "
+            "the others, so these totals do not compare exactly with the rest.",
+            style="yellow",
+            highlight=False,
+        )
+    _say(
+        console,
+        f"Spearman rho {_rho(found['spearman'])}; of {found['pairs']} ordered pairs "
+        f"{found['swapped_share']:.2%} swap; mean {found['by']} {number(found['mean_old'])} → "
+        f"{number(found['mean_new'])} ({_signed(found['mean_shift'])}).",
+    )
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title="By task type", title_justify="left")
+    for name in ("task type", "n", "rho", "mean old", "mean new", "shift"):
+        table.add_column(name, justify="left" if name == "task type" else "right")
+    for kind, row in found["by_task_type"].items():
+        table.add_row(
+            escape(_short(kind or "-")), str(row["n"]), _rho(row["spearman"]), f"{row['mean_old']:.4f}",
+            f"{row['mean_new']:.4f}", f"{row['mean_shift']:+.4f}",
+        )  # fmt: skip
+    console.print(table)
+    _moved(found["moved_most"], console)
+
+
+def _moved(moved: Sequence[Document], console: Console) -> None:
+    if not moved:
+        _say(console, "No trajectory changes its rank.")
+        return
+    _say(console, "Moved most (rank 1 is the highest total):")
+    for row in moved:
+        _say(
+            console,
+            f"{row['trajectory_id']}: rank {row['old_rank']:g} → {row['new_rank']:g}, "
+            f"{row['old']:.4f} → {row['new']:.4f}",
+            2,
+        )
+        parts = (
+            f"{name} {number(part['score'])} (weight {part['old_weight']:.3f} → {part['new_weight']:.3f})"
+            for name, part in row["components"].items()
+        )
+        _say(console, "; ".join(parts), 4)
+
+
+def _rho(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.4g}"
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_value(value)}" for name, value in values.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, (int, float)):
+        return number(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 24 else name[:23] + "…"
+
+
+def _say(console: Console, text: str, indent: int = 0) -> None:
+    """Text as it is: what agents named is no markup."""
+    lead = len(text) - len(text.lstrip("\n"))
+    console.print(Padding(escape(text[lead:]), (lead, 0, 0, indent)), highlight=False)

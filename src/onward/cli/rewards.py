@@ -1,0 +1,197 @@
+"""``onward rewards explain|score|simulate``: how a reward came about, scores of a file, other weights."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Literal
+
+import httpx
+import typer
+from rich.console import Console
+
+from onward import warehouse
+from onward.cli import ConfigFile, DataDir, app, load_settings, reward_tables, run_async
+from onward.config import Settings
+from onward.contracts import MAX_BYTES, Reward, decode
+from onward.errors import ConfigError, NotFoundError
+from onward.ids import check_id
+from onward.reward import explain as explanation
+from onward.reward import simulate as simulation
+from onward.warehouse import queries
+from onward.warehouse.client import ADDRESS_FILE, Warehouse
+
+KEY_VARIABLE = "ONWARD_API_KEY"
+rewards_app = typer.Typer(
+    help="Rewards: how one came about, scores of a file, what other weights would do.", no_args_is_help=True
+)
+app.add_typer(rewards_app, name="rewards")
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+
+
+@rewards_app.command()
+def explain(
+    trajectory_id: Annotated[str, typer.Argument(help="Whose reward.")],
+    url: Annotated[
+        str | None,
+        typer.Option(help="Address of an api role, where neither data folder nor warehouse is at hand."),
+    ] = None,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the whole computation of a reward, so that you can redo it with a calculator.
+
+    Signals, raw scores, windows, normalised scores, weights, totals, confidence, superseded rewards; the JSON
+    holds every number exactly. With --url the key is read from the variable ONWARD_API_KEY.
+
+    Example: onward rewards explain 3f0c3ce4-0000-4000-8000-000000000001
+    """
+    check_id(trajectory_id, "Trajectory id")
+    settings = load_settings(file, data_dir)
+    found = run_async(_look_up(settings, trajectory_id)) if url is None else _ask(url, trajectory_id)
+    if found is None:
+        raise NotFoundError(f"No trajectory {trajectory_id} is known here: it was never stored.")
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        reward_tables.show_explanation(found, Console())
+
+
+@rewards_app.command()
+def score(
+    source: Annotated[str, typer.Argument(metavar="FILE", help="JSON or JSON lines; '-': standard input.")],
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Score the trajectories of FILE: no service, no history; one JSON object a line.
+
+    One trajectory, a JSON list of them, or JSON lines. Each is redacted first, as in the service, and nothing
+    of its content is printed. The total is the weighted sum of the raw scores. What holds no trajectory is
+    told on standard error by its place, the others go on, and the exit code is 2 in the end.
+
+    Example: onward rewards score trajectories.jsonl | jq .total_reward
+    """
+    from onward.capture.policy import redactor_of  # compiles the rules: only here
+    from onward.reward.files import score_file
+
+    settings = load_settings(file, data_dir)
+    good = bad = 0
+    with _opened(source) as stream, _analyser(settings) as analyse:
+        for answer in score_file(stream, source, settings.reward, redactor_of(settings), analyse):
+            if answer.document is None:
+                bad += 1
+                typer.echo(f"{answer.place}: {answer.error}", err=True)
+            else:
+                good += 1
+                typer.echo(json.dumps(answer.document))
+    if bad:
+        raise typer.Exit(2)
+    if not good:
+        typer.echo("No trajectory was given.", err=True)
+
+
+@rewards_app.command()
+def simulate(
+    weights: Annotated[
+        str, typer.Option(help="NAME=NUMBER with commas between them; what is not named counts 0.")
+    ],
+    last: Annotated[int, typer.Option(help="So many of the newest rewards.", min=2, max=100_000)] = 1000,
+    by: Annotated[
+        Literal["raw_total", "total_reward"], typer.Option(help="Which of the totals orders them.")
+    ] = "raw_total",
+    show: Annotated[int, typer.Option(help="So many examples that moved most.", min=0)] = 5,
+    normalize: Annotated[bool, typer.Option("--normalize", help="Divide the weights by their sum.")] = False,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how other weights would reorder the newest trajectories, before anyone applies them.
+
+    From the stored scores: nothing is scored again and nothing is changed.
+
+    Example: onward rewards simulate --weights task_completion=.6,efficiency=.2,user_feedback=.2 --last 500
+    """
+    settings = load_settings(file, data_dir)
+    present = settings.reward.weights()
+    wanted = simulation.parse_weights(weights, known=tuple(present), normalize=normalize)
+    rewards = run_async(_newest(settings, last))
+    if not rewards:
+        raise NotFoundError("No reward is stored yet: there is nothing to reorder.")
+    found = simulation.simulate(rewards, wanted, by=by, show=show)
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        reward_tables.show_simulation(found, Console())
+
+
+async def _look_up(settings: Settings, trajectory_id: str) -> dict[str, Any] | None:
+    async with _warehouse(settings) as view:
+        return await explanation.look_up(view, trajectory_id, settings.reward.weights())
+
+
+async def _newest(settings: Settings, last: int) -> list[Reward]:
+    async with _warehouse(settings) as view:
+        rows = await queries.newest_rewards(view, last)
+    return [decode(row["payload"].encode(), Reward, max_bytes=2 * MAX_BYTES) for row in rows]
+
+
+@contextlib.asynccontextmanager
+async def _warehouse(settings: Settings) -> AsyncIterator[Warehouse]:
+    if settings.warehouse.url is None and not (settings.run_dir / ADDRESS_FILE).exists():
+        raise ConfigError(
+            f"Nothing runs on {settings.data_dir}: start it with 'onward up', or name its folder with --dir."
+        )
+    view = await warehouse.connect(settings)
+    try:
+        yield view
+    finally:
+        await view.close()
+
+
+def _ask(url: str, trajectory_id: str) -> dict[str, Any] | None:
+    """The same from the api role. Raises ConfigError with what it said."""
+    key = os.environ.get(KEY_VARIABLE, "")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        answer = httpx.get(f"{url.rstrip('/')}/rewards/{trajectory_id}", headers=headers, timeout=30.0)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ConfigError(
+            f"{url} does not answer ({type(error).__name__}): give the api's address."
+        ) from None
+    if answer.status_code in (401, 403):
+        raise ConfigError(f"{url} refused the key: set {KEY_VARIABLE} to one with the scope 'read'.")
+    try:
+        found = answer.json()
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not ("status" in found or "error" in found):
+        raise ConfigError(f"{url} is not an api role of Onward (HTTP {answer.status_code}).")
+    if "error" in found:
+        raise NotFoundError(f"{url} says: {found['error'].get('message', 'no reason')}")
+    return found
+
+
+@contextlib.contextmanager
+def _analyser(settings: Settings) -> Iterator[Any]:
+    """Looks at code where the extra is installed; else only results that a trajectory carries count."""
+    yield None
+
+
+@contextlib.contextmanager
+def _opened(source: str) -> Iterator[BinaryIO]:
+    if source == "-":
+        if sys.stdin.isatty():
+            typer.echo("Reading standard input; Ctrl-D ends it.", err=True)
+        yield sys.stdin.buffer
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(Path(source).open("rb"))
+        except OSError as error:
+            raise ConfigError(f"{source} cannot be read: {error.strerror}.") from None
+        yield file

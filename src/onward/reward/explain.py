@@ -1,0 +1,166 @@
+"""The whole computation of a stored reward, as numbers that a person can put into a calculator.
+
+Pure: everything comes from stored payloads, nothing is scored again. The one number that may come from
+elsewhere is a weight before rescaling, where a reward does not carry it: then the present settings say it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onward.reward.normalise import MINIMUM_SAMPLES
+from onward.warehouse import Warehouse, queries
+
+_OURS = frozenset(("normalized", "window", "evidence", "signals"))
+"""Parts of ``raw_data`` that have a place of their own in an explanation."""
+
+Document = dict[str, Any]
+
+
+async def look_up(
+    warehouse: Warehouse, trajectory_id: str, configured: Mapping[str, float]
+) -> Document | None:
+    """The explanation of a trajectory's reward: ``status`` is ``rewarded``, ``unscored`` (with the reason) or
+    ``waiting`` (stored, not scored yet). None for an id that nobody knows. Raises WarehouseError."""
+    history = await queries.reward_history(warehouse, trajectory_id)
+    if history:
+        return explain(history, configured)
+    why = await queries.why_unscored(warehouse, trajectory_id)
+    if why is not None:
+        return {"trajectory_id": trajectory_id, "status": "unscored", "unscored": dict(why)}
+    if await queries.trajectory(warehouse, trajectory_id) is not None:
+        return {"trajectory_id": trajectory_id, "status": "waiting"}
+    return None
+
+
+def explain(history: Sequence[Mapping[str, Any]], configured: Mapping[str, float]) -> Document:
+    """The newest reward in ``history`` (rows of ``reward_history_v``, oldest first), step by step.
+
+    ``configured``: component → weight of the present settings.
+    """
+    row = history[-1]
+    reward: Document = json.loads(row["payload"])
+    metadata = reward["metadata"]
+    stored = metadata.get("weights")
+    weights = stored or configured
+    components = {
+        name: _component(part, weights.get(name, 0.0)) for name, part in reward["reward_components"].items()
+    }
+    return {
+        "trajectory_id": reward["trajectory_id"],
+        "status": "rewarded",
+        "reward_id": reward["reward_id"],
+        "revision": row["revision"],
+        "timestamp": reward["timestamp"],
+        **{name: reward.get(name) for name in ("session_id", "reward_type")},
+        **{name: metadata.get(name) for name in ("evaluator", "evaluation_method", "task_type")},
+        **{name: metadata.get(name) or None for name in ("model_digest", "release_id")},
+        "outcome": metadata.get("outcome"),
+        "contradictions": _contradictions(reward),
+        "components": components,
+        "not_applicable": {
+            name: {"reason": reason, "configured_weight": weights.get(name, 0.0)}
+            for name, reason in (metadata.get("not_applicable") or {}).items()
+        },
+        "weights_from": "reward" if stored else "settings",
+        "raw_total": metadata.get("raw_total"),
+        "total_reward": reward["total_reward"],
+        "total_window": reward.get("normalization"),
+        "confidence": metadata.get("confidence"),
+        "formulas": _formulas(reward, components),
+        "supersedes": metadata.get("supersedes"),
+        "superseded": [_earlier(old) for old in reversed(history[:-1])],
+    }
+
+
+def _component(part: Mapping[str, Any], configured: float) -> Document:
+    raw = part.get("raw_data") or {}
+    window = raw.get("window") or {}
+    normalised = raw.get("normalized", part["score"])
+    z, formula = _normalisation(part["score"], window, normalised)
+    return {
+        "score": part["score"],
+        "source": part["source"],
+        "reasoning": part.get("reasoning") or "",
+        "evidence": raw.get("evidence"),
+        "signals": raw.get("signals") or {},
+        "facts": {name: value for name, value in raw.items() if name not in _OURS},
+        "window": window,
+        "z": z,
+        "normalised": normalised,
+        "formula": formula,
+        "configured_weight": configured,
+        "weight": part["weight"],
+    }
+
+
+def _normalisation(score: float, window: Mapping[str, Any], value: float) -> tuple[float | None, str]:
+    """z, where there is one, and how ``value`` comes from ``score``, in words."""
+    method = window.get("method", "none")
+    if method == "z-score":
+        z = (score - window["mean"]) / window["std"]
+        text = f"z = ({number(score)} − {number(window['mean'])}) / {number(window['std'])} = {number(z)}; "
+        return z, text + f"(z + 2)/4 = {_clipped((z + 2.0) / 4.0, value)}"
+    if method == "min-max" and "min" in window:
+        low, high = window["min"], window["max"]
+        given = (score - low) / (high - low)
+        text = (
+            f"({number(score)} − {number(low)}) / ({number(high)} − {number(low)}) = {_clipped(given, value)}"
+        )
+        return None, text
+    if method == "min-max":
+        return None, f"min-max against the window gives {number(value)}"
+    count = window.get("n", 0)
+    if count < MINIMUM_SAMPLES:
+        why = f"the window holds {count} of the {MINIMUM_SAMPLES} scores that are needed"
+    elif window.get("std") == 0.0:
+        why = f"all {count} scores of the window are equal"
+    else:
+        why = "no normalisation is set"
+    return None, f"the raw score stands: {why}"
+
+
+def _clipped(given: float, value: float) -> str:
+    return number(value) if 0.0 <= given <= 1.0 else f"{number(given)}, clipped to {number(value)}"
+
+
+def _formulas(reward: Mapping[str, Any], components: Mapping[str, Document]) -> dict[str, str]:
+    metadata = reward["metadata"]
+    parts = components.values()
+    return {
+        "raw_total": _sum((part["weight"], part["score"]) for part in parts)
+        + f" = {number(metadata.get('raw_total'))}",
+        "total_reward": _sum((part["weight"], part["normalised"]) for part in parts)
+        + f" = {number(reward['total_reward'])}",
+        "confidence": _sum((part["weight"], part["evidence"]) for part in parts)
+        + f" = {number(metadata.get('confidence'))}",
+    }
+
+
+def _sum(pairs: Any) -> str:
+    return " + ".join(f"{number(weight)}·{number(value)}" for weight, value in pairs)
+
+
+def number(value: Any) -> str:
+    """Up to six significant digits; the exact double is in the JSON."""
+    return "-" if value is None else f"{float(value):.6g}".replace("-", "−")
+
+
+def _contradictions(reward: Mapping[str, Any]) -> list[str]:
+    found = reward["metadata"].get("contradictions") or []
+    return [str(item) for item in found]
+
+
+def _earlier(row: Mapping[str, Any]) -> Document:
+    reward = json.loads(row["payload"])
+    return {
+        "reward_id": reward["reward_id"],
+        "revision": row["revision"],
+        "timestamp": reward["timestamp"],
+        "raw_total": reward["metadata"].get("raw_total"),
+        "total_reward": reward["total_reward"],
+        "confidence": reward["metadata"].get("confidence"),
+        "scores": {name: part["score"] for name, part in reward["reward_components"].items()},
+    }
