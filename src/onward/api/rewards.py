@@ -1,4 +1,4 @@
-"""``GET /rewards/{trajectory_id}``: how a reward came about, as ``onward rewards explain --json`` prints it."""
+"""``GET /rewards/{trajectory_id}``: what ``onward rewards explain --json`` prints, over HTTP."""
 
 from __future__ import annotations
 
