@@ -46,10 +46,14 @@ def parse_weights(
     unless ``normalize`` divides by it.
     """
     weights = dict.fromkeys(known, 0.0)
+    named: set[str] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, given, value = (word.strip() for word in part.partition("="))
         if name not in weights or not given:
             raise ConfigError(f"{part!r} is not a weight: give NAME=NUMBER with one of {', '.join(known)}.")
+        if name in named:
+            raise ConfigError(f"{name} is given twice: give each weight once.")
+        named.add(name)
         weights[name] = _weight(name, value)
     total = math.fsum(weights.values())
     if normalize and total > 0.0:
