@@ -15,6 +15,7 @@ from onward.warehouse import Warehouse, queries
 
 _OURS = frozenset(("normalized", "window", "evidence", "signals"))
 """Parts of ``raw_data`` that have a place of their own in an explanation."""
+_ORDER = ("n", "value", "mean", "std", "min", "max", "z", "weight", "method")
 
 Document = dict[str, Any]
 
@@ -45,9 +46,8 @@ def explain(history: Sequence[Mapping[str, Any]], configured: Mapping[str, float
     metadata = reward["metadata"]
     stored = metadata.get("weights")
     weights = stored or configured
-    components = {
-        name: _component(part, weights.get(name, 0.0)) for name, part in reward["reward_components"].items()
-    }
+    parts = sorted(reward["reward_components"].items(), key=lambda item: (-item[1]["weight"], item[0]))
+    components = {name: _component(part, weights.get(name, 0.0)) for name, part in parts}
     return {
         "trajectory_id": reward["trajectory_id"],
         "status": "rewarded",
@@ -58,7 +58,7 @@ def explain(history: Sequence[Mapping[str, Any]], configured: Mapping[str, float
         **{name: metadata.get(name) for name in ("evaluator", "evaluation_method", "task_type")},
         **{name: metadata.get(name) or None for name in ("model_digest", "release_id")},
         "outcome": metadata.get("outcome"),
-        "contradictions": _contradictions(reward),
+        "contradictions": _contradictions(metadata, components),
         "components": components,
         "not_applicable": {
             name: {"reason": reason, "configured_weight": weights.get(name, 0.0)}
@@ -67,7 +67,7 @@ def explain(history: Sequence[Mapping[str, Any]], configured: Mapping[str, float
         "weights_from": "reward" if stored else "settings",
         "raw_total": metadata.get("raw_total"),
         "total_reward": reward["total_reward"],
-        "total_window": reward.get("normalization"),
+        "total_window": _in_order(reward.get("normalization") or {}),
         "confidence": metadata.get("confidence"),
         "formulas": _formulas(reward, components),
         "supersedes": metadata.get("supersedes"),
@@ -85,15 +85,23 @@ def _component(part: Mapping[str, Any], configured: float) -> Document:
         "source": part["source"],
         "reasoning": part.get("reasoning") or "",
         "evidence": raw.get("evidence"),
-        "signals": raw.get("signals") or {},
+        "signals": {name: _in_order(signal) for name, signal in (raw.get("signals") or {}).items()},
         "facts": {name: value for name, value in raw.items() if name not in _OURS},
-        "window": window,
+        "window": _in_order(window),
         "z": z,
         "normalised": normalised,
         "formula": formula,
         "configured_weight": configured,
         "weight": part["weight"],
     }
+
+
+def _in_order(numbers: Any) -> Any:
+    """Stored JSON has its keys sorted; a person reads a value before its mean."""
+    if not isinstance(numbers, Mapping):
+        return numbers
+    first = [name for name in _ORDER if name in numbers]
+    return {name: numbers[name] for name in dict.fromkeys([*first, *numbers])}
 
 
 def _normalisation(score: float, window: Mapping[str, Any], value: float) -> tuple[float | None, str]:
@@ -148,9 +156,10 @@ def number(value: Any) -> str:
     return "-" if value is None else f"{float(value):.6g}".replace("-", "−")
 
 
-def _contradictions(reward: Mapping[str, Any]) -> list[str]:
-    found = reward["metadata"].get("contradictions") or []
-    return [str(item) for item in found]
+def _contradictions(metadata: Mapping[str, Any], components: Mapping[str, Document]) -> list[str]:
+    """What the results say against the outcome that was told, wherever the reward says so."""
+    said = [metadata, *(part["facts"] for part in components.values())]
+    return list(dict.fromkeys(str(item) for place in said for item in place.get("contradictions") or ()))
 
 
 def _earlier(row: Mapping[str, Any]) -> Document:

@@ -92,7 +92,8 @@ def test_efficiency_by_hand():
     answer = efficiency(item, known())
     z = 0.4 * 1.0 + 0.2 * 2.0 + 0.2 * -1.0 + 0.2 * 0.0
     assert answer.score == pytest.approx((z + 2) / 4)
-    assert answer.raw_data["signals"]["turns"] == {"value": 4.0, "mean": 6.0, "std": 2.0, "z": 1.0}
+    turns = {"value": 4.0, "mean": 6.0, "std": 2.0, "z": 1.0, "weight": 0.4}
+    assert answer.raw_data["signals"]["turns"] == turns
     assert answer.raw_data["baseline"] == 'type:"sum"'
 
 

@@ -31,7 +31,13 @@ class Efficiency:
             if running is None or running.n < MINIMUM_SAMPLES:
                 continue
             z = _less_is_better(value, running)
-            signals[name] = {"value": value, "mean": running.mean, "std": running.std, "z": z}
+            signals[name] = {
+                "value": value,
+                "mean": running.mean,
+                "std": running.std,
+                "z": z,
+                "weight": SIGNAL_WEIGHTS[name],
+            }
             weight += SIGNAL_WEIGHTS[name]
             total += SIGNAL_WEIGHTS[name] * z
         if weight == 0.0:
