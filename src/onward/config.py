@@ -112,7 +112,7 @@ class HttpSettings(_Section):
     names: list[str] = Field(default_factory=list)
     """Further host names under which the services may be called, without port: ``agents.example.org``."""
     keys: dict[str, list[str]] = Field(default_factory=dict)
-    """SHA-256 of an API key, in hex → its scopes: ingest, read, train, deploy, admin, chat."""
+    """SHA-256 of an API key, in hex → its scopes: ingest, read, train, deploy, admin, chat, feedback."""
 
     @field_validator("names")
     @classmethod
@@ -121,6 +121,43 @@ class HttpSettings(_Section):
             if re.fullmatch(r"[A-Za-z0-9._-]{1,253}", name) is None:
                 raise ValueError(f"{name!r} is not a host name: give the name alone, without scheme or port")
         return value
+
+
+class FeedbackSettings(_Section):
+    origins: list[str] = Field(default_factory=list)
+    """Web pages that may send feedback from a browser: ``https://chat.example.org``; none by default."""
+    token_days: float = Field(7, gt=0, le=30)
+    """A feedback token ends so long after it was made."""
+    hand_out_tokens: bool = False
+    """Whether the gateway adds ``Onward-Feedback-Token`` to its answers, for chat backends to pass on."""
+    per_session_per_minute: int = Field(20, ge=0)
+    """Votes on one session, at once and then in each minute; 0 is no limit."""
+    per_address_per_minute: int = Field(120, ge=0)
+    """The same for one network address without an API key. Behind a proxy that is the proxy's: raise it."""
+    per_key_per_minute: int = Field(6000, ge=0)
+    """The same for one API key."""
+
+    @field_validator("origins", mode="before")
+    @classmethod
+    def _origins_text(cls, value: Any) -> Any:
+        """In the environment a text with commas."""
+        return (
+            [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        )
+
+    @field_validator("origins")
+    @classmethod
+    def _origins(cls, value: list[str]) -> list[str]:
+        for origin in value:
+            if (
+                re.fullmatch(r"https?://(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]{1,253})(:[0-9]{1,5})?", origin)
+                is None
+            ):
+                raise ValueError(
+                    f"{origin!r} is not an origin: give scheme, host and port alone, "
+                    "for example 'https://chat.example.org'"
+                )
+        return [origin.lower() for origin in value]
 
 
 class ModelSettings(_Section):
@@ -280,6 +317,7 @@ class Settings(_Section):
     objects: ObjectSettings = ObjectSettings()
     capture: CaptureSettings = Field(default_factory=lambda: CaptureSettings.model_validate({}))
     http: HttpSettings = Field(default_factory=lambda: HttpSettings.model_validate({}))
+    feedback: FeedbackSettings = Field(default_factory=lambda: FeedbackSettings.model_validate({}))
     model: ModelSettings = Field(default_factory=lambda: ModelSettings.model_validate({}))
     reward: RewardSettings = Field(default_factory=lambda: RewardSettings.model_validate({}))
     training: TrainingSettings = Field(default_factory=lambda: TrainingSettings.model_validate({}))

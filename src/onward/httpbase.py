@@ -53,7 +53,7 @@ __all__ = [
     "require",
 ]
 
-SCOPES = frozenset({"ingest", "read", "train", "deploy", "admin", "chat"})
+SCOPES = frozenset({"ingest", "read", "train", "deploy", "admin", "chat", "feedback"})
 MAX_BODY = 1 << 20
 BODY_SECONDS = 30.0
 """A client that sends its body slower than this is cut off."""

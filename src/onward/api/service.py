@@ -1,4 +1,4 @@
-"""The api role: health, readiness, metrics and status over HTTP. It decides nothing."""
+"""The api role: health, readiness, metrics, status and feedback over HTTP. It decides nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from fastapi import Depends
 
-from onward.api import status
+from onward.api import rewards, status
+from onward.api.feedback import FeedbackApi
 from onward.context import Context
 from onward.httpbase import Server, check_exposure, load_keys, make_app, require
 from onward.telemetry import logs
@@ -32,13 +33,20 @@ async def run(ctx: Context) -> None:
         found = await status.collect(ctx.bus, ctx.warehouse, ctx.settings, ctx.clock)
         return {**found, "ready": dict(ctx.ready)}
 
+    rewards.add_to(app, ctx)
+    feedback = FeedbackApi(ctx)
+    feedback.add_to(app)
     server = Server(app, http.host, http.api_port, what="The api (http.api_port)")
     await server.start()
     ctx.endpoints["api_url"] = server.url
     ctx.ready["api"] = True
     _log.info("api serves", url=server.url)
+    delivery = asyncio.create_task(feedback.intake.deliver(ctx.bus), name="feedback-outbox")
     try:
-        await asyncio.Event().wait()
+        await delivery
     finally:
         ctx.ready["api"] = False
         await server.stop()
+        delivery.cancel()
+        await asyncio.gather(delivery, return_exceptions=True)
+        feedback.intake.close()

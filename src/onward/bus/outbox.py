@@ -93,15 +93,24 @@ class Outbox(Forking):
     def _remover(self) -> sqlite3.Connection:
         return self._file.remover
 
-    def put(self, subject: str, data: bytes, msg_id: str, headers: Mapping[str, str] | None = None) -> None:
+    def put(
+        self,
+        subject: str,
+        data: bytes,
+        msg_id: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        same: bytes | None = None,
+    ) -> None:
         """Accept one message; durable on return. The same id with the same body is accepted once.
 
-        Blocks for one fsync (a fraction of a millisecond on an SSD); async code calls it in a thread.
+        ``same`` is what makes a body the same, where it also holds what changes from try to try, such as its
+        time. Blocks for one fsync (a fraction of a millisecond on an SSD); async code calls it in a thread.
 
         Raises OutboxFullError (the byte limit or the disk; nothing was dropped), ConflictError for the same
         id with another body, BusError when the file cannot be used.
         """
-        digest = hashlib.sha256(subject.encode() + b"\0" + data).digest()
+        digest = hashlib.sha256(subject.encode() + b"\0" + (data if same is None else same)).digest()
         encoded = json.dumps(dict(headers or {}))
         with self._file.writing() as writer:
             self._insert(writer, subject, data, msg_id, digest, encoded)

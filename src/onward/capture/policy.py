@@ -15,8 +15,8 @@ from onward.capture.redaction import Known, Redactor
 from onward.capture.redaction.known import read_secrets
 from onward.config import Settings
 
-LOCAL_KEYS = ("api.key", "nats.token", "gateway.key", "quarantine.key")
-"""Files in ``run_dir``, each with one secret that Onward made."""
+LOCAL_KEYS = ("api.key", "nats.token", "gateway.key", "quarantine.key", "feedback.key")
+"""Files in ``run_dir`` with secrets that Onward made, one a line."""
 
 
 def redactor_of(settings: Settings, environ: Mapping[str, str] | None = None) -> Redactor:
@@ -55,4 +55,4 @@ def _local_keys(settings: Settings) -> Iterator[str]:
     for name in LOCAL_KEYS:
         path = settings.run_dir / name
         if path.is_file():
-            yield path.read_text(encoding="utf-8", errors="replace").strip()
+            yield from path.read_text(encoding="utf-8", errors="replace").split()

@@ -57,6 +57,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "contracts": ("contracts",),
     "dlq": ("dlq",),
     "quarantine": ("quarantine",),
+    "feedback": ("feedback",),
     "control": ("pause", "resume", "pin", "unpin", "release"),
 }
 """Module → its commands, in the order of the help. A command loads its own module only: it starts quickly."""

@@ -12,7 +12,7 @@ import contextlib
 import json
 import secrets
 from collections.abc import Callable, Coroutine
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -24,6 +24,7 @@ from onward.capture.quarantine import Keys, Quarantine
 from onward.clock import utc_text
 from onward.context import Context
 from onward.errors import EngineError
+from onward.feedback.tokens import MAX_SESSION, Subject, TokenKeys
 from onward.httpbase import (
     HttpError,
     Server,
@@ -40,7 +41,7 @@ from onward.ids import check_id, is_id
 from onward.serving import openai
 from onward.serving.assignments import Assignments
 from onward.serving.calls import Call, Calls
-from onward.serving.capture import Capture
+from onward.serving.capture import Asked, Capture
 from onward.serving.closing import parse_close
 from onward.serving.desired import DesiredState
 from onward.serving.engines import Engine
@@ -57,6 +58,7 @@ from onward.telemetry import logs
 
 _log = logs.get("gateway")
 RETRY_AFTER_SECONDS = 1
+TOKEN_HEADER = "Onward-Feedback-Token"
 
 
 class Gateway:
@@ -112,6 +114,7 @@ class Gateway:
             on_answered=self.outcomes.answered,
             on_opted_out=self._opted_out.add,
         )
+        self._feedback_keys = TokenKeys(run_dir) if settings.feedback.hand_out_tokens else None
         self._resume_at: datetime | None = None
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -302,7 +305,9 @@ class Gateway:
         leave = self._enter()
         if chat.stream:
             stream = AnswerStream(self.calls, self.capture, call, asked, self._clock, leave, self._ending)
-            return await stream.response(request)
+            streamed = await stream.response(request)
+            streamed.headers.update(self._feedback_token(asked))
+            return streamed
         try:
             work = self.calls.answer(call)
             answer, text, engine_seconds = await while_connected(request, work, self._ending)
@@ -310,9 +315,17 @@ class Gateway:
         finally:
             self.capture.gave_up(asked)
             leave()
-        response = JSONResponse(answer)
+        response = JSONResponse(answer, headers=self._feedback_token(asked))
         self._metrics.seconds.observe(max(0.0, self._clock.monotonic() - started - engine_seconds))
         return response
+
+    def _feedback_token(self, asked: Asked) -> dict[str, str]:
+        """The header with which a chat page may vote on this conversation, where tokens are handed out."""
+        if self._feedback_keys is None or len(asked.session_id) > MAX_SESSION:
+            return {}
+        lifetime = timedelta(days=self._ctx.settings.feedback.token_days)
+        subject = Subject(asked.session_id, asked.trajectory_id)
+        return {TOKEN_HEADER: self._feedback_keys.issue(subject, self._clock.now(), lifetime)}
 
     async def _close_session(self, name: str, request: Request) -> dict[str, Any]:
         caller = authorize(request, "chat")

@@ -1,8 +1,9 @@
 """What the gates read: outcomes of sessions, joined from the gateway's own assignment records.
 
 At most one outcome of each kind per session and release, under an id derived from those three, so that
-neither redelivery nor a second gateway can count a session twice. Nothing is published for a session
-whose release is closed or rolled back.
+neither redelivery nor a second gateway can count a session twice. A vote that a person changes is told again
+and replaces the one before: the gates count one vote of a session, the last before its time. Nothing is
+published for a session whose release is closed or rolled back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import json
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -21,20 +22,24 @@ from nats.js import api
 from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
 from onward.bus.pull import PullBroken, Puller
 from onward.clock import Clock
-from onward.contracts import Reward, SessionOutcome, decode, encode, subjects
+from onward.contracts import Feedback, Reward, SessionOutcome, decode, encode, subjects
 from onward.errors import BusError, ContractError
+from onward.feedback.votes import is_negative
 from onward.ids import derived_id
 from onward.serving.assignments import Assignments
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.router import Assignment, Routes
+from onward.serving.session_votes import SessionVotes
 from onward.telemetry import logs
 
 _log = logs.get("gateway")
 DURABLE = "gateway-outcomes"
+VOTES_DURABLE = "gateway-votes"
 REWARDS_STREAM = "RL_REWARDS"
+FEEDBACK_STREAM = "RL_FEEDBACK"
 OUTCOMES_STREAM = "RL_OUTCOMES"
 RELEASES_KEPT = 8
-Kind = Literal["error", "reward", "lost"]
+Kind = Literal["error", "reward", "lost", "feedback"]
 _COUNTED = ("error", "reward", "lost", "feedback", "unknown")
 """With one of these a session owes no outcome any more."""
 
@@ -60,6 +65,7 @@ class Outcomes:
         """Sessions of the open release without any outcome yet."""
         self._seen: OrderedDict[str, set[tuple[str, str]]] = OrderedDict()
         """Release → (session, kind) that are on the stream; of the newest few releases."""
+        self._votes = SessionVotes()
         self._caught_up = False
 
     def opened(self, assignment: Assignment) -> None:
@@ -80,7 +86,7 @@ class Outcomes:
             self._note(self._release, session_id, "unknown")
 
     async def run(self) -> None:
-        """Consume rewards, follow the outcome stream, sweep for lost sessions; until cancelled."""
+        """Consume rewards and feedback, follow the outcomes, sweep for lost sessions; until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tail())
             group.create_task(self._sweeps())
@@ -94,19 +100,56 @@ class Outcomes:
                     clock=self._clock,
                 )
             )
+            group.create_task(
+                consume(
+                    self._bus,
+                    stream=FEEDBACK_STREAM,
+                    durable=VOTES_DURABLE,
+                    subject=subjects.FEEDBACK,
+                    handler=self.on_feedback,
+                    clock=self._clock,
+                )
+            )
 
     async def on_rewards(self, messages: list[Message]) -> list[Disposition]:
+        return await self._each(messages, self._on_reward)
+
+    async def on_feedback(self, messages: list[Message]) -> list[Disposition]:
+        if self._routes().open and not self._caught_up:  # what was told before a restart is not known yet
+            return [Retry(1.0)] * len(messages)
+        return await self._each(messages, self._on_feedback)
+
+    async def _each(
+        self, messages: list[Message], handle: Callable[[bytes], Awaitable[None]]
+    ) -> list[Disposition]:
         done: list[Disposition] = []
         for message in messages:
             try:
-                await self._on_reward(message.data)
+                await handle(message.data)
                 done.append(Ack())
             except ContractError as error:
-                _log.warning("reward not readable", sequence=message.sequence, reason=error.reason)
+                _log.warning("message not readable", sequence=message.sequence, reason=error.reason)
                 done.append(Ack())  # the rewarder's consumers put it aside; it says nothing about a session
             except BusError:
                 done.append(Retry(2.0))
         return done
+
+    async def _on_feedback(self, data: bytes) -> None:
+        routes = self._routes()
+        if not routes.open:
+            return
+        feedback = decode(data, Feedback)
+        negative = is_negative(feedback)
+        if negative is None:
+            return
+        assignment = await self._assignments.find(feedback.session_id)
+        if assignment is None or assignment.release_id != routes.release_id:
+            return
+        at, value = min(feedback.timestamp, self._clock.now()), float(negative)
+        if at < datetime.fromisoformat(assignment.assigned_at):
+            return
+        if self._votes.is_news(assignment.release_id, assignment.session_id, at, value):
+            await self._publish(assignment, "feedback", value, at=at, vote=feedback.feedback_id)
 
     async def _on_reward(self, data: bytes) -> None:
         routes = self._routes()
@@ -142,28 +185,40 @@ class Outcomes:
             self._metrics.mismatches.inc()
         return False
 
-    async def _publish(self, assignment: Assignment, kind: Kind, value: float) -> None:
+    async def _publish(
+        self,
+        assignment: Assignment,
+        kind: Kind,
+        value: float,
+        *,
+        at: datetime | None = None,
+        vote: str | None = None,
+    ) -> None:
+        """``at`` is the time of the outcome, now where it is None; ``vote`` the id of a vote, of which a
+        session may have several."""
         self._follow_release()
-        session = assignment.session_id
-        if assignment.release_id != self._release or (session, kind) in self._known(assignment.release_id):
+        release, session = assignment.release_id, assignment.session_id
+        if release != self._release or (vote is None and (session, kind) in self._known(release)):
             return
-        outcome_id = derived_id("outcome", assignment.release_id, session, kind)
+        outcome_id = derived_id("outcome", release, session, kind, *([vote] if vote else []))
         outcome = SessionOutcome(
             outcome_id=outcome_id,
             session_id=session,
-            release_id=assignment.release_id,
+            release_id=release,
             arm=assignment.arm,
             weight=assignment.weight,
             assigned_at=datetime.fromisoformat(assignment.assigned_at),
-            timestamp=self._clock.now(),
+            timestamp=at or self._clock.now(),
             kind=kind,
             value=value,
             model_id=assignment.model_id,
         )
         await self._bus.publish(subjects.OUTCOME, encode(outcome), msg_id=outcome_id, deadline=30.0)
-        self._note(assignment.release_id, session, kind)
+        self._note(release, session, kind)
+        if kind == "feedback":
+            self._votes.note(release, session, outcome.timestamp, value)
         self._metrics.outcomes.labels(arm=assignment.arm, kind=kind).inc()
-        if kind != "reward":
+        if kind in ("error", "lost"):
             self._metrics.model_errors.labels(model_version=assignment.model_id).inc()
 
     # Lost sessions.
@@ -254,10 +309,13 @@ class Outcomes:
     def _note_message(self, data: bytes) -> None:
         try:
             document = json.loads(data)
-            release, session, kind = document["release_id"], document["session_id"], document["kind"]
+            release, session = str(document["release_id"]), str(document["session_id"])
+            self._note(release, session, str(document["kind"]))
+            if document["kind"] == "feedback":
+                at = datetime.fromisoformat(document["timestamp"])
+                self._votes.note(release, session, at, float(document["value"]))
         except (ValueError, KeyError, TypeError):
             return
-        self._note(str(release), str(session), str(kind))
 
     def _note(self, release_id: str, session_id: str, kind: str) -> None:
         self._known(release_id).add((session_id, kind))

@@ -95,6 +95,24 @@ class Metrics:
         self.unscored = Counter(
             "onward_unscored", "Trajectories without a valid reward, by cause", ["reason"], registry=r
         )
+        self.feedback_posts = Counter(
+            "onward_feedback_posts",
+            "Feedback that was posted over HTTP, by the way in and its result",
+            ["way", "result"],
+            registry=r,
+        )
+        self.unscored_share = Gauge(
+            "onward_unscored_share", "Share of the last 200 trajectories without a valid reward", registry=r
+        )
+        self.rewarder_lag = Gauge(
+            "onward_rewarder_lag",
+            "Messages on the trajectory stream that the active rewarder has not decided yet",
+            registry=r,
+        )
+        self.superseded = Counter(
+            "onward_superseding_rewards", "Rewards that replaced an earlier one", ["cause"], registry=r
+        )
+        self.feedback = Counter("onward_feedback", "Feedback that was stored", ["kind", "signal"], registry=r)
         self.release_outcome = Gauge(
             "onward_release_mean_outcome",
             "Mean judged outcome of a model's sessions in its latest release, 0 to 1",

@@ -1,0 +1,221 @@
+"""``POST /feedback``, ``POST /feedback/tokens`` and ``GET /feedback.js``: what people say comes in here.
+
+Thin: who may speak, how often, and about what is decided in ``onward.feedback``. Know before changing: an
+answer of 202 is a promise, so it is given after the outbox has the vote on disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from datetime import timedelta
+from importlib import resources
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from onward.api.cors import Cors
+from onward.capture.policy import judge_of
+from onward.clock import utc_text
+from onward.context import Context
+from onward.errors import ConflictError, OutboxFullError, RedactionError
+from onward.feedback import votes
+from onward.feedback.intake import FeedbackIntake
+from onward.feedback.limits import RateLimit, network_of
+from onward.feedback.tokens import MAX_DAYS, Subject, TokenKeys, TokenRefusedError, is_token
+from onward.httpbase import Caller, HttpError, authorize, read_json
+from onward.ids import derived_id, is_id, new_id
+from onward.warehouse import queries
+
+MAX_BODY = 16 << 10
+
+
+class FeedbackApi:
+    """The routes and what they hold; ``deliver`` publishes until cancelled, ``close`` at the end."""
+
+    def __init__(self, ctx: Context) -> None:
+        """Raises ConfigError, BusError for a file that cannot be used."""
+        settings = ctx.settings.feedback
+        judge = judge_of(ctx.settings)
+        self._ctx, self._clock = ctx, ctx.clock
+        self._keys = TokenKeys(ctx.settings.run_dir)
+        self._lifetime = timedelta(days=settings.token_days)
+        self._sessions = RateLimit(settings.per_session_per_minute, ctx.clock)
+        self._addresses = RateLimit(settings.per_address_per_minute, ctx.clock)
+        self._callers = RateLimit(settings.per_key_per_minute, ctx.clock)
+        self.intake = FeedbackIntake(
+            ctx.settings.data_dir / "outbox", clock=ctx.clock, redactor=judge.redactor, opt_out=judge.opt_out
+        )
+
+    def add_to(self, app: FastAPI) -> None:
+        script = (resources.files("onward") / "web" / "feedback.js").read_bytes()
+        tag = f'"{hashlib.sha256(script).hexdigest()[:16]}"'
+        app.add_middleware(Cors, paths=["/feedback"], origins=self._ctx.settings.feedback.origins)
+
+        @app.post("/feedback", status_code=202)
+        async def give(request: Request) -> dict[str, Any]:
+            way = ["none"]
+            try:
+                answer = await self._give(request, way)
+            except HttpError as error:
+                result = "limited" if error.status == 429 else "refused"
+                self._ctx.metrics.feedback_posts.labels(way=way[0], result=result).inc()
+                raise
+            self._ctx.metrics.feedback_posts.labels(
+                way=way[0], result="accepted" if answer["kept"] else "opted_out"
+            ).inc()
+            return answer
+
+        @app.post("/feedback/tokens", status_code=201)
+        async def make_token(request: Request) -> dict[str, Any]:
+            return await self._make_token(request)
+
+        @app.get("/feedback.js")
+        async def widget(request: Request) -> Response:
+            headers = {
+                "ETag": tag,
+                "Cache-Control": "public, max-age=3600",
+                "Access-Control-Allow-Origin": "*",
+                "Cross-Origin-Resource-Policy": "cross-origin",
+                "X-Content-Type-Options": "nosniff",
+            }
+            if request.headers.get("if-none-match") == tag:
+                return Response(status_code=304, headers=headers)
+            return Response(script, media_type="text/javascript; charset=utf-8", headers=headers)
+
+    async def _give(self, request: Request, way: list[str]) -> dict[str, Any]:
+        caller, subject = self._who(request)
+        way[0] = "token" if caller is None else "key"
+        if len(await request.body()) > MAX_BODY:
+            raise HttpError(413, f"Feedback has at most {MAX_BODY} bytes: shorten the comment.")
+        document = await read_json(request)
+        said = votes.read_vote(document, by_key=caller is not None)
+        session_id, trajectory_id = votes.read_subject(document)
+        if subject is not None:
+            votes.within(subject, session_id, trajectory_id)
+        else:
+            subject = await self._subject(session_id, trajectory_id)
+        if "turn_id" in said and subject.trajectory_id is None:
+            raise HttpError(400, "'turn_id' needs the trajectory that the turn is of.", param="turn_id")
+        feedback_id = _feedback_id(request, document, caller, subject)
+        _wait(self._sessions.take(subject.session_id), "on this session")
+        said["session_id"] = subject.session_id
+        if subject.trajectory_id is not None:
+            said["trajectory_id"] = subject.trajectory_id
+        try:
+            kept = await self.intake.accept(feedback_id, said)
+        except ConflictError:
+            raise HttpError(
+                409, "This id was used for other feedback: give each vote its own.", type="conflict_error"
+            ) from None
+        except RedactionError:
+            raise _unavailable("The comment could not be redacted and was not kept: leave it out.") from None
+        except OutboxFullError:
+            raise _unavailable("No more feedback can be kept at the moment: send it again later.") from None
+        return {"feedback_id": feedback_id, **_named(subject), "kept": kept}
+
+    async def _make_token(self, request: Request) -> dict[str, Any]:
+        caller = authorize(request, "feedback")
+        _wait(self._callers.take(caller.key_hash), "with this API key")
+        document = await read_json(request)
+        unknown = document.keys() - {"session_id", "trajectory_id", "expires_in"}
+        if unknown:
+            name = min(unknown)[:64]
+            raise HttpError(
+                400, f"{name!r} is not known here: give session_id, trajectory_id, expires_in.", param=name
+            )
+        subject = await self._subject(*votes.read_subject(document))
+        seconds = document.get("expires_in", self._lifetime.total_seconds())
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, int | float)
+            or not 1 <= seconds <= 86_400 * MAX_DAYS
+        ):
+            raise HttpError(
+                400, f"'expires_in' must be seconds, from 1 to {86_400 * MAX_DAYS}.", param="expires_in"
+            )
+        now = self._clock.now()
+        lifetime = timedelta(seconds=seconds)
+        token = self._keys.issue(subject, now, lifetime)
+        return {"token": token, **_named(subject), "expires_at": utc_text(now + lifetime)}
+
+    def _who(self, request: Request) -> tuple[Caller | None, Subject | None]:
+        """The API key's caller, or what the token is about. Raises HttpError 401, 403, 429."""
+        kind, _, bearer = request.headers.get("authorization", "").partition(" ")
+        presented = bearer.strip() if kind.lower() == "bearer" else ""
+        if is_token(presented) or not (presented or "x-api-key" in request.headers):
+            self._limit_address(request)
+            if not presented:
+                raise _unknown("Send 'Authorization: Bearer …' with a feedback token or an API key.")
+            try:
+                return None, self._keys.verify(presented, self._clock.now())
+            except TokenRefusedError as error:
+                raise _unknown(str(error)) from None
+        try:
+            caller = authorize(request, "feedback")
+        except HttpError:
+            self._limit_address(request)
+            raise
+        _wait(self._callers.take(caller.key_hash), "with this API key")
+        return caller, None
+
+    def _limit_address(self, request: Request) -> None:
+        address = network_of(request.client.host) if request.client else ""
+        _wait(self._addresses.take(address), "from this address")
+
+    async def _subject(self, session_id: str | None, trajectory_id: str | None) -> Subject:
+        """What an API key's caller speaks about; the session of a trajectory is looked up where it is not
+        given. Raises HttpError 400, 404; WarehouseError."""
+        if session_id is not None:
+            return Subject(session_id, trajectory_id)
+        if trajectory_id is None:
+            raise HttpError(400, "Give a 'session_id', a 'trajectory_id', or both.", param="session_id")
+        row = await queries.trajectory(self._ctx.warehouse, trajectory_id)
+        if row is None:
+            raise HttpError(
+                404,
+                "No such trajectory is stored (yet): give its 'session_id' too, or send this again later.",
+                type="not_found_error",
+                param="trajectory_id",
+            )
+        return Subject(row["session_id"], trajectory_id)
+
+
+def _feedback_id(request: Request, document: dict[str, Any], caller: Caller | None, subject: Subject) -> str:
+    """The client's own id, or one made from its ``Idempotency-Key`` and who it is, or a new one."""
+    own, key = document.get("feedback_id"), request.headers.get("idempotency-key")
+    if own is not None and key is not None:
+        raise HttpError(400, "Give 'feedback_id' or Idempotency-Key, not both.", param="feedback_id")
+    for name, given in (("feedback_id", own), ("Idempotency-Key", key)):
+        if given is not None and not (isinstance(given, str) and is_id(given)):
+            raise HttpError(400, f"{name} must be 1 to 128 letters, digits, '_' or '-'.", param=name)
+    if own is not None:
+        return own
+    if key is not None:
+        return derived_id("feedback", caller.key_hash if caller else "", *_named(subject).values(), key)
+    return new_id()
+
+
+def _named(subject: Subject) -> dict[str, str]:
+    named = {"session_id": subject.session_id}
+    return named if subject.trajectory_id is None else {**named, "trajectory_id": subject.trajectory_id}
+
+
+def _wait(seconds: float, what: str) -> None:
+    if seconds > 0:
+        whole = max(1, math.ceil(seconds))
+        raise HttpError(
+            429,
+            f"Too much feedback {what}: send it again in {whole} s.",
+            type="rate_limit_error",
+            headers={"Retry-After": str(whole)},
+        )
+
+
+def _unknown(message: str) -> HttpError:
+    return HttpError(401, message, type="authentication_error", headers={"WWW-Authenticate": "Bearer"})
+
+
+def _unavailable(message: str) -> HttpError:
+    return HttpError(503, message, type="service_unavailable", headers={"Retry-After": "30"})

@@ -1,0 +1,68 @@
+"""From a vote to the bus: redacted, then on disk, then acknowledged, then published.
+
+Know before changing: the same id with the same words is accepted once, however often it is sent; only the
+time of the first counts. What cannot be redacted is not accepted, so its sender still has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from onward.bus import Bus, Outbox
+from onward.capture.opt_out import OptOut
+from onward.capture.redaction import Redactor
+from onward.clock import Clock, utc_text
+from onward.contracts import Feedback, canonical_json, encode, subjects, validate
+from onward.errors import OnwardError
+from onward.telemetry import logs
+
+OUTBOX = "feedback.db"
+_RETRY_SECONDS = 1.0
+_log = logs.get("feedback")
+
+
+class FeedbackIntake:
+    """The outbox of one api process and what stands before it."""
+
+    def __init__(self, folder: Path, *, clock: Clock, redactor: Redactor, opt_out: OptOut) -> None:
+        """Raises BusError for a file that cannot be used."""
+        self._clock, self._redactor, self._opt_out = clock, redactor, opt_out
+        self._outbox = Outbox(folder / OUTBOX)
+        self._outbox.retry_refused()
+
+    async def accept(self, feedback_id: str, said: dict[str, Any]) -> bool:
+        """Take one vote; durable on return. False: its session opted out, and nothing is kept of it.
+
+        ``said`` is a feedback.v1 without id and time. Raises ConflictError for an id that was used for other
+        words, RedactionError, OutboxFullError, BusError; then nothing was accepted.
+        """
+        if self._opt_out.matches(said["session_id"], None, None):
+            return False
+        await asyncio.to_thread(self._put, feedback_id, said, self._clock.now())
+        return True
+
+    def _put(self, feedback_id: str, said: dict[str, Any], now: datetime) -> None:
+        clean = self._redactor.document(said).document
+        document = {**clean, "feedback_id": feedback_id, "timestamp": utc_text(now)}
+        data = encode(validate(document, Feedback))
+        self._outbox.put(subjects.FEEDBACK, data, msg_id=feedback_id, same=canonical_json(clean))
+
+    async def deliver(self, bus: Bus) -> None:
+        """Publish what was accepted, until cancelled."""
+        while True:
+            try:
+                await self._outbox.drain(bus)
+            except OnwardError as error:
+                _log.warning("feedback waits in the outbox", reason=str(error))
+            await self._clock.sleep(_RETRY_SECONDS)
+
+    def pending(self) -> int:
+        """Votes that wait for NATS."""
+        return self._outbox.pending()
+
+    def close(self) -> None:
+        """Close the file. What waits is published at the next start."""
+        self._outbox.close()

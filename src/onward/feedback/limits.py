@@ -1,0 +1,53 @@
+"""How often somebody may send: one token bucket for each name, on a clock that is handed in.
+
+Know before changing: what is remembered is bounded. A bucket that is full again is as good as none, so
+forgetting it lets nobody send more.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+
+from onward.clock import Clock
+
+REMEMBERED = 100_000
+
+
+class RateLimit:
+    """``per_minute`` at once, and as many in each minute, for each name; 0 is no limit."""
+
+    def __init__(self, per_minute: int, clock: Clock) -> None:
+        self._size, self._clock = float(per_minute), clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """Name → (what was left, when); the one used last is at the end."""
+
+    def take(self, name: str) -> float:
+        """Take one; the seconds to wait until there is one, 0 where it was taken."""
+        if not self._size:
+            return 0.0
+        now = self._clock.monotonic()
+        self._forget(now)
+        left, at = self._left.pop(name, (self._size, now))
+        left = min(self._size, left + (now - at) * self._size / 60.0)
+        taken = left >= 1.0
+        self._left[name] = (left - 1.0 if taken else left, now)
+        return 0.0 if taken else (1.0 - left) * 60.0 / self._size
+
+    def _forget(self, now: float) -> None:
+        while self._left:
+            name, (_, at) = next(iter(self._left.items()))
+            if now - at < 60.0 and len(self._left) < REMEMBERED:
+                return
+            del self._left[name]
+
+
+def network_of(address: str) -> str:
+    """The name that an address is limited under: of IPv6 the /64, for a host there has all of it."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if found.version == 6 and found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return address if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))

@@ -1,0 +1,143 @@
+"""Feedback tokens: what a browser holds, so that it can vote on one conversation and do nothing else.
+
+Know before changing: a token is readable by whoever holds it (ids and expiry, nothing secret) and bound to
+one session, or to one trajectory of it, by HMAC-SHA-256 over all of its text. Whoever can read the key file
+can make any token; it never leaves ``data_dir/run``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from onward.clock import utc_text
+from onward.errors import ConfigError, OnwardError
+from onward.ids import is_id
+from onward.secretfile import make_once
+
+KEY_FILE = "feedback.key"
+KEYS_KEPT = 8
+"""The newest key signs; it and the seven before it are accepted."""
+MAX_CHARACTERS = 4096
+MAX_SESSION = 512
+MAX_DAYS = 30
+PREFIX = "oft1"
+"""Names the kind of token and the version of its form; the signature covers it."""
+
+
+class TokenRefusedError(OnwardError):
+    """A token that opens nothing; the message says why."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a token is about, and all that it is good for."""
+
+    session_id: str
+    trajectory_id: str | None = None
+
+
+def is_token(text: str) -> bool:
+    """Whether ``text`` wants to be a feedback token and not an API key."""
+    return text.startswith("oft")
+
+
+def is_text(value: object) -> bool:
+    """Text that can be written as UTF-8: no half characters."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+class TokenKeys:
+    """The signing keys of a data directory: one file, one key in hex a line, the newest first.
+
+    The file is read again when it has changed, so a rotation needs no restart.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        """Makes the file where there is none. Raises ConfigError for one that holds no keys."""
+        self._path = run_dir / KEY_FILE
+        self._read_at: tuple[int, int, int] | None = None
+        self._keys: list[bytes] = []
+        if not self._path.exists():
+            make_once(self._path, secrets.token_hex(32) + "\n")
+        self._current()
+
+    def issue(self, subject: Subject, now: datetime, lifetime: timedelta) -> str:
+        """A token for ``subject`` that ends at ``now + lifetime``, in whole seconds.
+
+        Raises ConfigError for a session or trajectory id that cannot be one, or a lifetime that is not
+        between a second and 30 days.
+        """
+        if not 0 < len(subject.session_id) <= MAX_SESSION or not is_text(subject.session_id):
+            raise ConfigError(f"A session id has 1 to {MAX_SESSION} characters: give the session's own.")
+        if subject.trajectory_id is not None and not is_id(subject.trajectory_id):
+            raise ConfigError("A trajectory id has 1 to 128 letters, digits, '_' or '-': give its own.")
+        if not timedelta(seconds=1) <= lifetime <= timedelta(days=MAX_DAYS):
+            raise ConfigError(f"A feedback token lives for at least a second and at most {MAX_DAYS} days.")
+        body = [subject.session_id, subject.trajectory_id, int((now + lifetime).timestamp())]
+        signed = f"{PREFIX}.{_encoded(json.dumps(body, separators=(',', ':')).encode())}"
+        return f"{signed}.{_mac(signed, self._current()[0])}"
+
+    def verify(self, token: str, now: datetime) -> Subject:
+        """What ``token`` is about. Raises TokenRefusedError: no token, not ours or changed, expired."""
+        signed, _, mac = token.rpartition(".")
+        if len(token) > MAX_CHARACTERS or signed.count(".") != 1 or not token.isascii():
+            raise TokenRefusedError("This is no feedback token: send it whole, as it was handed out.")
+        if not signed.startswith(PREFIX + "."):
+            raise TokenRefusedError("This feedback token is of a kind that is not known here: get a new one.")
+        matches = [hmac.compare_digest(_mac(signed, key), mac) for key in self._current()]
+        if not any(matches):
+            raise TokenRefusedError(
+                "This feedback token was changed, or made with a key that is not known here: get a new one."
+            )
+        session_id, trajectory_id, until = json.loads(_decoded(signed.partition(".")[2]))
+        if now.timestamp() >= until:
+            ended = utc_text(datetime.fromtimestamp(until, UTC))
+            raise TokenRefusedError(f"This feedback token ended at {ended}: get a new one to vote.")
+        return Subject(session_id, trajectory_id)
+
+    def rotate(self, *, forget: bool = False) -> int:
+        """Sign with a new key from now on; how many keys are accepted. With ``forget`` it alone is, and
+        every token handed out before is void. Raises ConfigError, OSError."""
+        old = [] if forget else [key.hex() for key in self._current()]
+        partial = self._path.with_name(f".{KEY_FILE}.{secrets.token_hex(4)}")
+        make_once(partial, "".join(f"{key}\n" for key in [secrets.token_hex(32), *old][:KEYS_KEPT]))
+        partial.replace(self._path)
+        return len(self._current())
+
+    def _current(self) -> list[bytes]:
+        try:
+            found = os.stat(self._path)
+            state = (found.st_mtime_ns, found.st_ino, found.st_size)
+            if state != self._read_at:
+                lines = self._path.read_text(encoding="ascii").split()
+                self._keys, self._read_at = [bytes.fromhex(line) for line in lines], state
+        except (OSError, ValueError):
+            self._keys, self._read_at = [], None
+        if not self._keys or any(len(key) != 32 for key in self._keys):
+            raise ConfigError(
+                f"{self._path} does not hold feedback keys: delete it, and the next start makes a new one."
+            )
+        return self._keys
+
+
+def _mac(signed: str, key: bytes) -> str:
+    return _encoded(hmac.new(key, b"onward-feedback\0" + signed.encode(), hashlib.sha256).digest())
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _decoded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
