@@ -136,7 +136,8 @@ async def test_every_stored_trajectory_gets_one_valid_reward(ctx):
     # Without efficiency and code quality: weights .40 and .25 of .65; scores 1 and the neutral .5.
     assert first.metadata.raw_total == pytest.approx((0.40 * 1.0 + 0.25 * 0.5) / 0.65)
     assert first.metadata.confidence == pytest.approx(0.40 / 0.65)
-    assert rewards["t0"].metadata.raw_total == pytest.approx(0.25 * 0.5 / 0.65)
+    # A failure earns no efficiency, with or without a baseline.
+    assert rewards["t0"].metadata.raw_total == pytest.approx(0.25 * 0.5 / 0.85)
     assert set(last.reward_components) == {"task_completion", "efficiency", "user_feedback"}
     row = (await queries.reward_for(ctx.warehouse, ["t59"]))["t59"]
     assert row["raw_total"] == last.metadata.raw_total and row["stream_seq"] == 60

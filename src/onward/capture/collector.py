@@ -314,23 +314,23 @@ async def republish(bus: Bus, item: Item, objects: Objects, now: datetime) -> cl
     )
 
 
-async def erase(bus: Bus, sequence: int) -> None:
+async def erase(bus: Bus, sequence: int, stream: str = STREAM) -> None:
     """Overwrite the raw message on the server's disk (secure delete). Erasing twice is harmless.
 
     Raises BusError when the server is away or refuses.
     """
     try:
-        await bus.js.delete_msg(STREAM, sequence)
+        await bus.js.delete_msg(stream, sequence)
     except nats.js.errors.NotFoundError:
         return
     except nats.js.errors.APIError as error:
         if error.err_code != _NO_MESSAGE:
             raise BusError(
-                f"NATS refused to erase message {sequence} of {STREAM} ({error.err_code})."
+                f"NATS refused to erase message {sequence} of {stream} ({error.err_code})."
             ) from None
     except nats.errors.Error as error:
         raise BusError(
-            f"NATS did not erase message {sequence} of {STREAM} ({type(error).__name__})."
+            f"NATS did not erase message {sequence} of {stream} ({type(error).__name__})."
         ) from None
     _log.info("a message that held secrets was erased", sequence=sequence)
 

@@ -1,48 +1,53 @@
-"""The rewarder role: every stored trajectory gets one reward, published and stored.
+"""The rewarder role: every stored trajectory gets a first reward; feedback and operators lead to more.
 
 Know before changing: a message on the trajectory stream is only the trigger. What is scored is the row
 that the collector stored (redacted, enriched), once the collector is done with that message. State
-moves in stream order by one active rewarder; its record is compare-and-set at most a second later, and
-a restart reads the stream again from there, which gives the same ids and the same bytes.
+moves in stream order by one active rewarder, and only by first rewards; its record is compare-and-set at most
+a second later. A reward is stored before it is published, so a restart that reads the stream again finds it
+and publishes the same bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import nats.errors
-import nats.js.errors
 
 from onward.bus import Ack, Disposition, Lease, Message, Retry, consume
 from onward.context import Context
-from onward.contracts import MAX_BYTES, Reward, Trajectory, decode, decode_document, encode, subjects
-from onward.errors import BusError, ConflictError, ContractError, StreamDriftError
+from onward.contracts import Trajectory, decode_document
+from onward.errors import BusError, ConflictError, ContractError, StreamDriftError, WarehouseError
 from onward.ids import is_id, new_id
+from onward.reward import delivery, feedback, rows
+from onward.reward.analysis import Analyser, Analysis, code_analyser
 from onward.reward.baselines import Baseline
-from onward.reward.components import Unscored
-from onward.reward.scoring import Provenance, score
+from onward.reward.components import Unscored, components_of
+from onward.reward.delivery import Missing
+from onward.reward.feedback import FeedbackReader
+from onward.reward.rescoring import Rescoring
+from onward.reward.rows import Candidate
+from onward.reward.said import Said
+from onward.reward.scoring import reward_id
+from onward.reward.settling import Settled
 from onward.reward.state import State
+from onward.reward.superseding import Superseding
+from onward.reward.unscored import UnscoredAlert
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
-from onward.warehouse import queries
+from onward.warehouse import queries, reward_queries
 
 STREAM = "RL_TRAJECTORIES"
 DURABLE = "rewarder"
-COLLECTOR = "collector"
-"""Durable of the collector on the same stream: what it has acknowledged is settled."""
 BUCKET = "rl_rewarder"
 KEY = "state"
 LEASE = "rewarder"
 LEASE_SECONDS = 5.0
 CHECKPOINT_SECONDS = 1.0
-_LOOK_SECONDS = 0.004
-_LOOK_AT_ROWS_SECONDS = 0.5
-_PATIENCE_SECONDS = 15.0
+LAG_SECONDS = 5.0
 _RECENT = 10_000
 _MODELS = 100
 
@@ -61,7 +66,7 @@ async def run(ctx: Context) -> None:
             _log.warning("another rewarder took over", cause=str(error))
         except StreamDriftError:
             raise
-        except BusError as error:
+        except (BusError, WarehouseError) as error:
             _log.warning("starting again", cause=str(error))
             await ctx.clock.sleep(1.0)
         finally:
@@ -81,7 +86,20 @@ async def _acquire(lease: Lease, ctx: Context) -> None:
 
 async def _active(ctx: Context, lease: Lease) -> None:
     """Score as the one active rewarder. Raises ConflictError when it is no longer that."""
-    rewarder = await Rewarder.load(ctx)
+    keeping = asyncio.create_task(lease.keep())
+    try:
+        rewarder = await Rewarder.load(ctx, may_write=lambda: lease.held)
+        await rewarder.start()
+        try:
+            await _work(rewarder, ctx, lease, keeping)
+        finally:
+            await rewarder.stop()
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def _work(rewarder: Rewarder, ctx: Context, lease: Lease, keeping: asyncio.Task[None]) -> None:
     tasks = [
         asyncio.create_task(
             consume(
@@ -94,14 +112,26 @@ async def _active(ctx: Context, lease: Lease) -> None:
                 start_sequence=rewarder.state.stream_seq + 1,
             )
         ),
+        asyncio.create_task(
+            consume(
+                ctx.bus,
+                stream=feedback.STREAM,
+                durable=feedback.DURABLE,
+                handler=rewarder.feedback.handle,
+                batch=50,
+                clock=ctx.clock,
+                max_wait=0.0,
+            )
+        ),
+        asyncio.create_task(rewarder.rescoring.run()),
         asyncio.create_task(rewarder.keep_checkpoint()),
-        asyncio.create_task(lease.keep()),
+        asyncio.create_task(rewarder.watch_lag()),
         asyncio.create_task(rewarder.lost.wait()),
     ]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([*tasks, keeping], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        rewarder.stopping = True
+        rewarder.stopping = rewarder.feedback.stopping = True
         for task in tasks:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -111,31 +141,51 @@ async def _active(ctx: Context, lease: Lease) -> None:
     for result in results:
         if isinstance(result, Exception):
             raise result
-    raise ConflictError("The rewarder's record was changed by another rewarder.")
+    raise ConflictError("The lease or the rewarder's record was taken by another rewarder.")
 
 
-@dataclass(frozen=True)
-class _Scored:
-    reward: Reward
-    message: Message
-    model_version: str
+@dataclass
+class _Batch:
+    """What became of messages: rows to store, those that are stored already, gaps, and the state after."""
 
-
-@dataclass(frozen=True)
-class _Missing:
-    trajectory_id: str
-    why: Unscored
-    message: Message
+    state: State
+    made: list[dict[str, Any]] = field(default_factory=list)
+    again: list[dict[str, Any]] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    triggers: dict[str, Message] = field(default_factory=dict)
+    """Trajectory id → the message that its reward comes from."""
 
 
 class Rewarder:
     """The active rewarder: its state, and the revision of the record that the state is kept in."""
 
-    def __init__(self, ctx: Context, state: State, revision: int | None) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        state: State,
+        revision: int | None,
+        *,
+        stored_until: int = 0,
+        may_write: Callable[[], bool] = lambda: True,
+        analyser: Analyser | None = None,
+    ) -> None:
+        """``stored_until``: up to this message of the stream, first rewards may be stored already."""
         self._ctx = ctx
         self.state = state
-        self._revision = revision
-        self._kept_seq = state.stream_seq
+        self._revision, self._kept_seq = revision, state.stream_seq
+        self._stored_until, self._may_write = stored_until, may_write
+        self._lock = asyncio.Lock()
+        self._components = components_of(ctx.settings.reward)
+        self._analysis = Analysis(analyser)
+        self._settled = Settled(ctx.bus, STREAM, ctx.clock)
+        self._said = Said(ctx.warehouse)
+        superseding = Superseding(
+            ctx, self._lock, lambda: self.state, self._components, self._analysis, self._said, self._fence
+        )
+        self.feedback = FeedbackReader(ctx, self._said, superseding)
+        names = frozenset(component.name for component in self._components)
+        self.rescoring = Rescoring(ctx, superseding, names)
+        self._alert = UnscoredAlert(ctx.alerts, ctx.metrics, ctx.clock)
         self._means: dict[str, Baseline] = {}
         self._recent: dict[str, None] = {}
         """Ids scored since the start, newest last: saves asking the warehouse about most repeats."""
@@ -143,13 +193,11 @@ class Rewarder:
         self.stopping = False
 
     @classmethod
-    async def load(cls, ctx: Context) -> Rewarder:
+    async def load(cls, ctx: Context, may_write: Callable[[], bool] = lambda: True) -> Rewarder:
         """From the record. A stream that was made anew since is read from its beginning."""
         window = ctx.settings.reward.window
         entry = await ctx.bus.bucket(BUCKET).get(KEY)
-        if entry is None:
-            return cls(ctx, State(window), None)
-        state = State.load(entry.value, window)
+        state = State(window) if entry is None else State.load(entry.value, window)
         try:
             last = (await ctx.bus.js.stream_info(STREAM)).state.last_seq
         except nats.errors.Error as error:
@@ -157,10 +205,26 @@ class Rewarder:
         if last < state.stream_seq:
             _log.warning("the trajectory stream was made anew", last=last, read=state.stream_seq)
             state.stream_seq = 0
-        return cls(ctx, state, entry.revision)
+        return cls(
+            ctx,
+            state,
+            entry.revision if entry else None,
+            stored_until=await reward_queries.last_scored(ctx.warehouse),
+            may_write=may_write,
+            analyser=code_analyser(ctx.settings.reward),
+        )
+
+    async def start(self) -> None:
+        await self._said.load()
+        await self._settled.start()
+        await self._analysis.start()
+
+    async def stop(self) -> None:
+        await self._settled.stop()
+        await self._analysis.stop()
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
-        """Score, publish and store in stream order, as far as the collector is, until all is done.
+        """Score, store and publish in stream order, as far as the collector is, until all is done.
 
         Raises BusError or WarehouseError when either is away; what was done by then is not repeated.
         """
@@ -168,20 +232,116 @@ class Rewarder:
             return [Retry(0.0)] * len(messages)
         new = sorted((m for m in messages if m.sequence > self.state.stream_seq), key=lambda m: m.sequence)
         while new:
-            settled = await self._settled(new)
-            await self._handle_settled([m for m in new if m.sequence <= settled])
+            settled = await self._settled.wait(new, self._are_rows, lambda: self.stopping)
+            await self._first_rewards([m for m in new if m.sequence <= settled])
             new = [m for m in new if m.sequence > settled]
         return [Ack()] * len(messages)
 
-    async def _handle_settled(self, messages: list[Message]) -> None:
+    async def _are_rows(self, messages: Iterable[Message]) -> bool:
+        ids = {name for message in messages if (name := _trajectory_id(message.data))}
+        return ids <= (await queries.stored(self._ctx.warehouse, ids)).keys()
+
+    async def _first_rewards(self, messages: list[Message]) -> None:
         """All or nothing as far as the state goes."""
-        state, rewards, missing = await self._score(messages)
-        await self._publish(rewards)
-        crashpoint("rewarder.published")
-        await self._store(rewards, missing)
-        crashpoint("rewarder.stored")
-        self.state = state
-        self._count(rewards, missing)
+        ids = {m.sequence: _trajectory_id(m.data) for m in messages}
+        found = await queries.trajectories_by_id(
+            self._ctx.warehouse, {name for name in ids.values() if name is not None}
+        )
+        known = await self._scored_before(messages, ids, found)
+        candidates = await self._candidates({n: row for n, row in found.items() if n not in known})
+        async with self._lock:
+            stored = await self._stored(messages, candidates)
+            said = await self._said.about(item.row for item in candidates.values())
+            batch = self._score(messages, ids, candidates, known, stored, said)
+            self._fence()
+            await delivery.store(self._ctx, batch.made, batch.missing)
+            crashpoint("rewarder.stored")
+            await delivery.publish(self._ctx, [*batch.again, *batch.made])
+            crashpoint("rewarder.published")
+            self.state = batch.state
+        self._count(batch, candidates)
+        await self._alert.look(self.state.recent)
+
+    async def _candidates(self, found: Mapping[str, rows.Row]) -> dict[str, Candidate]:
+        read = {name: rows.read(row) for name, row in found.items()}
+        reports = await self._analysis.reports(
+            {name: item for name, item in read.items() if isinstance(item, Trajectory)}
+        )
+        return {name: Candidate(row, read[name], reports.get(name)) for name, row in found.items()}
+
+    async def _stored(
+        self, messages: Sequence[Message], candidates: Mapping[str, Candidate]
+    ) -> dict[str, rows.Row]:
+        """First rewards that are stored already: a predecessor died, or lost its answer, before its record
+        was kept."""
+        if messages[0].sequence > self._stored_until:
+            return {}
+        ids = {reward_id(name): name for name in candidates}
+        found = await reward_queries.rewards_by_id(self._ctx.warehouse, ids)
+        return {row["trajectory_id"]: row for row in found.values()}
+
+    def _score(
+        self,
+        messages: Sequence[Message],
+        ids: Mapping[int, str | None],
+        candidates: Mapping[str, Candidate],
+        known: set[str],
+        stored: Mapping[str, rows.Row],
+        said: Mapping[str, Sequence[rows.Row]],
+    ) -> _Batch:
+        batch = _Batch(self.state.fork())
+        state, settings = batch.state, self._ctx.settings.reward
+        for message in messages:
+            name = ids[message.sequence]
+            state.stream_seq = message.sequence
+            if name is None or name in batch.triggers or name in known:
+                continue
+            batch.triggers[name] = message
+            candidate = candidates.get(name)
+            if candidate is None:
+                why = Unscored("not_stored", "the collector put it aside")
+                batch.missing.append(Missing(name, why, message))
+                state.note(why.reason)
+                continue
+            if name in stored and isinstance(candidate.trajectory, Trajectory):
+                rows.take_in(stored[name], candidate.trajectory, state)
+                batch.again.append(stored[name])
+                state.note("")
+                continue
+            answer = rows.first_reward(
+                candidate,
+                state,
+                settings,
+                self._components,
+                message.timestamp,
+                Said.choose(said.get(name, ())),
+            )
+            if isinstance(answer, Unscored):
+                batch.missing.append(Missing(name, answer, message))
+                state.note(answer.reason)
+            else:
+                batch.made.append(rows.reward_row(answer, message.sequence))
+                state.note("")
+        return batch
+
+    async def _scored_before(
+        self, messages: Iterable[Message], ids: Mapping[int, str | None], found: Mapping[str, rows.Row]
+    ) -> set[str]:
+        """Ids whose score is in the state already. A row that names this very message is new."""
+        again: set[str] = set()
+        for message in messages:
+            name = ids[message.sequence]
+            if name is not None and name in found and found[name]["stream_seq"] != message.sequence:
+                again.add(name)
+        known = again & self._recent.keys()
+        scored = await queries.scored_at(self._ctx.warehouse, again - known)
+        return known | {name for name, sequence in scored.items() if sequence <= self.state.stream_seq}
+
+    def _fence(self) -> None:
+        """Raises BusError when another rewarder may be active: this one must not write any more."""
+        if self.lost.is_set() or not self._may_write():
+            self.lost.set()
+            raise BusError("The lease of the rewarder ran out: nothing more is written.")
 
     async def checkpoint(self) -> None:
         """Keep the state if it moved. Raises ConflictError when another rewarder wrote meanwhile."""
@@ -206,111 +366,25 @@ class Rewarder:
             except BusError as error:
                 _log.warning("the record waits", cause=str(error))
 
-    async def _settled(self, messages: list[Message]) -> int:
-        """Wait until the collector is done with the first of ``messages``; return up to which sequence it
-        is. Where it acknowledges out of order, that all of them are stored will do."""
-        clock = self._ctx.clock
-        started = looked = clock.monotonic()
-        warned, pause = False, _LOOK_SECONDS
-        while (floor := await self._collector_floor()) < messages[0].sequence:
-            if self.stopping:
-                raise BusError("The rewarder stops before the collector was done.")
-            now = clock.monotonic()
-            if now - looked >= _LOOK_AT_ROWS_SECONDS:
-                ids = {name for m in messages if (name := _trajectory_id(m.data))}
-                if ids <= (await queries.stored(self._ctx.warehouse, ids)).keys():
-                    return messages[-1].sequence
-                looked = clock.monotonic()
-            if not warned and now - started > 30.0:
-                warned = True
-                _log.warning("waiting for the collector", sequence=messages[0].sequence)
-            await clock.sleep(pause)
-            pause = min(pause * 1.5, 0.1)
-        return floor
+    async def watch_lag(self) -> None:
+        """Keep the gauge of messages that wait for a decision."""
+        while True:
+            with contextlib.suppress(nats.errors.Error):
+                last = (await self._ctx.bus.js.stream_info(STREAM)).state.last_seq
+                self._ctx.metrics.rewarder_lag.set(max(0, last - self.state.stream_seq))
+            await self._ctx.clock.sleep(LAG_SECONDS)
 
-    async def _collector_floor(self) -> int:
-        try:
-            info = await self._ctx.bus.js.consumer_info(STREAM, COLLECTOR)
-        except nats.js.errors.NotFoundError:
-            return 0
-        except nats.errors.Error as error:
-            raise BusError(f"NATS is away ({type(error).__name__}).") from None
-        return info.ack_floor.stream_seq if info.ack_floor else 0
-
-    async def _score(self, messages: list[Message]) -> tuple[State, list[_Scored], list[_Missing]]:
-        ids = {m.sequence: _trajectory_id(m.data) for m in messages}
-        rows = await queries.trajectories_by_id(
-            self._ctx.warehouse, {name for name in ids.values() if name is not None}
-        )
-        known = await self._scored_before(messages, ids, rows)
-        state = self.state.fork()
-        rewards: list[_Scored] = []
-        missing: list[_Missing] = []
-        done: set[str] = set()
-        for message in messages:
-            name = ids[message.sequence]
-            state.stream_seq = message.sequence
-            if name is None or name in done or name in known:
-                continue
-            done.add(name)
-            if name not in rows:
-                missing.append(_Missing(name, Unscored("not_stored", "the collector put it aside"), message))
-                continue
-            answer = _score_row(rows[name], state, self._ctx, message.timestamp)
-            if isinstance(answer, Unscored):
-                missing.append(_Missing(name, answer, message))
-            else:
-                rewards.append(_Scored(answer, message, rows[name]["model_version"]))
-        return state, rewards, missing
-
-    async def _scored_before(
-        self, messages: list[Message], ids: Mapping[int, str | None], rows: Mapping[str, dict[str, Any]]
-    ) -> set[str]:
-        """Ids whose score is in the state already. A row that names this very message is new."""
-        again: set[str] = set()
-        for message in messages:
-            name = ids[message.sequence]
-            if name is not None and name in rows and rows[name]["stream_seq"] != message.sequence:
-                again.add(name)
-        known = again & self._recent.keys()
-        scored = await queries.scored_at(self._ctx.warehouse, again - known)
-        return known | {name for name, sequence in scored.items() if sequence <= self.state.stream_seq}
-
-    async def _publish(self, rewards: list[_Scored]) -> None:
-        publish, headers = self._ctx.bus.publish, {"Rl-Schema": "v1"}
-        calls = [
-            publish(subjects.REWARD, encode(r), msg_id=r.reward_id, headers=headers, deadline=60.0)
-            for r in (item.reward for item in rewards)
-        ]
-        await asyncio.gather(*calls)
-        now = self._ctx.clock.now()
-        for item in rewards:
-            seconds = (now - item.message.timestamp).total_seconds()
-            self._ctx.metrics.rewarder_seconds.observe(max(0.0, seconds))
-
-    async def _store(self, rewards: list[_Scored], missing: list[_Missing]) -> None:
-        rows = [reward_row(item.reward, item.message.sequence) for item in rewards]
-        await self._ctx.warehouse.insert("rewards", rows, patience=_PATIENCE_SECONDS)
-        gaps = [
-            {
-                "trajectory_id": item.trajectory_id,
-                "ts": item.message.timestamp,
-                "reason": item.why.reason,
-                "detail": item.why.detail,
-                "stream_seq": item.message.sequence,
-            }
-            for item in missing
-        ]
-        await self._ctx.warehouse.insert("unscored", gaps, patience=_PATIENCE_SECONDS)
-
-    def _count(self, rewards: list[_Scored], missing: list[_Missing]) -> None:
-        metrics = self._ctx.metrics
-        for item in missing:
+    def _count(self, batch: _Batch, candidates: Mapping[str, Candidate]) -> None:
+        metrics, now = self._ctx.metrics, self._ctx.clock.now()
+        for item in batch.missing:
             metrics.unscored.labels(reason=item.why.reason).inc()
-        for item in rewards:
-            metrics.trajectory_reward.observe(item.reward.total_reward)
-            self._recent[item.reward.trajectory_id] = None
-            self._observe_model(item.model_version, item.reward.metadata.raw_total or 0.0)
+        for row in [*batch.again, *batch.made]:
+            name = row["trajectory_id"]
+            seconds = (now - batch.triggers[name].timestamp).total_seconds()
+            metrics.rewarder_seconds.observe(max(0.0, seconds))
+            metrics.trajectory_reward.observe(row["total_reward"])
+            self._recent[name] = None
+            self._observe_model(candidates[name].row["model_version"], row["raw_total"])
         while len(self._recent) > _RECENT:
             del self._recent[next(iter(self._recent))]
 
@@ -320,47 +394,6 @@ class Rewarder:
             return
         self._means[version] = self._means.get(version, Baseline()).add(raw_total)
         self._ctx.metrics.model_reward_mean.labels(model_version=version).set(self._means[version].mean)
-
-
-def reward_row(reward: Reward, stream_seq: int) -> dict[str, Any]:
-    """The row of table ``rewards``; ``stream_seq`` is the trajectory message's."""
-    metadata, outcome = reward.metadata, reward.metadata.outcome
-    return {
-        "reward_id": reward.reward_id,
-        "trajectory_id": reward.trajectory_id,
-        "session_id": reward.session_id,
-        "ts": reward.timestamp,
-        "total_reward": reward.total_reward,
-        "raw_total": metadata.raw_total,
-        "success": int(outcome.success) if outcome else 0,
-        "completion": outcome.completion if outcome else 0.0,
-        "unparsable": int(bool(outcome and outcome.unparsable)),
-        "model_digest": metadata.model_digest or "",
-        "release_id": metadata.release_id or "",
-        "task_type": metadata.task_type or "",
-        "confidence": metadata.confidence or 0.0,
-        "revision": 0,
-        "stream_seq": stream_seq,
-        "payload": encode(reward).decode(),
-    }
-
-
-def _score_row(row: dict[str, Any], state: State, ctx: Context, timestamp: datetime) -> Reward | Unscored:
-    """Score a stored row. A component that breaks leaves the trajectory unscored, never zero."""
-    provenance = Provenance(row["model_digest"], row["release_id"], row["task_type"])
-    attempt = state.fork()
-    try:
-        trajectory = decode(row["payload"].encode(), Trajectory, max_bytes=2 * MAX_BYTES)
-        answer = score(
-            trajectory, attempt, settings=ctx.settings.reward, timestamp=timestamp, provenance=provenance
-        )
-    except ContractError as error:
-        return Unscored("contract", error.reason)
-    except Exception as error:  # a defect in one component must not stop all rewards
-        _log.exception("a trajectory could not be scored", trajectory_id=row["trajectory_id"])
-        return Unscored("component_error", type(error).__name__)
-    state.windows, state.baselines = attempt.windows, attempt.baselines
-    return answer
 
 
 def _trajectory_id(data: bytes) -> str | None:

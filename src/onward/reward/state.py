@@ -1,4 +1,4 @@
-"""What the rewarder remembers: windows, baselines and how far it has read. One record, one writer.
+"""What the rewarder remembers: windows, baselines, recent silence and how far it has read. One record.
 
 The record holds float64 values in their shortest exact form, so a rewarder that starts from it gives
 the same bytes for the same messages as one that never stopped.
@@ -13,6 +13,7 @@ from onward.contracts import canonical_json
 from onward.errors import ConfigError
 from onward.reward.baselines import Baselines
 from onward.reward.normalise import Window
+from onward.reward.unscored import TRAILING
 
 VERSION = 1
 TOTAL = "raw_total"
@@ -26,6 +27,12 @@ class State:
         self.windows: dict[str, Window] = {}
         self.baselines = Baselines()
         self.stream_seq = stream_seq
+        self.recent: list[str] = []
+        """Of the newest trajectories: why each is unscored, empty for a scored one."""
+
+    def note(self, cause: str) -> None:
+        """Count one trajectory: ``cause`` is empty when it was scored."""
+        self.recent = [*self.recent[1 - TRAILING :], cause]
 
     def of(self, name: str) -> Window:
         """The window of a component; made empty at first use."""
@@ -38,6 +45,7 @@ class State:
         copy = State(self.window, self.stream_seq)
         copy.windows = {name: window.fork() for name, window in self.windows.items()}
         copy.baselines = self.baselines.fork()
+        copy.recent = self.recent
         return copy
 
     def dump(self) -> bytes:
@@ -46,6 +54,7 @@ class State:
             "stream_seq": self.stream_seq,
             "windows": {name: window.values() for name, window in self.windows.items()},
             "baselines": self.baselines.dump(),
+            "recent": self.recent,
         }
         return canonical_json(document)
 
@@ -62,4 +71,5 @@ class State:
         state = cls(window, document["stream_seq"])
         state.windows = {name: Window(window, values) for name, values in document["windows"].items()}
         state.baselines = Baselines.load(document["baselines"])
+        state.recent = list(document.get("recent", []))
         return state

@@ -16,7 +16,7 @@ from onward.telemetry import logs
 if TYPE_CHECKING:
     from onward.telemetry.metrics import Metrics
 
-Severity = Literal["warning", "critical"]
+Severity = Literal["warning", "critical", "resolved"]
 _log = logs.get("alerts")
 
 
@@ -38,6 +38,14 @@ class Alerts:
         self._metrics.alerts.labels(kind=kind).inc()
         log = _log.error if severity == "critical" else _log.warning
         log("alert", kind=kind, message=message, severity=severity, **facts)
+        await self._send(kind, message, severity, facts)
+
+    async def resolve(self, kind: str, message: str, **facts: Any) -> None:
+        """Say that what ``kind`` was raised for is over. Counts as no alert."""
+        _log.info("alert resolved", kind=kind, message=message, **facts)
+        await self._send(kind, message, "resolved", facts)
+
+    async def _send(self, kind: str, message: str, severity: Severity, facts: dict[str, Any]) -> None:
         if self._bus is None:
             return
         body = {

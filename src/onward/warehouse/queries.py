@@ -1,4 +1,5 @@
-"""Every question that Onward asks the warehouse, by name. Nobody else writes SQL.
+"""Every question that Onward asks the warehouse, by name: here, and in
+``reward_queries.py`` those about feedback and scoring again. Nobody else writes SQL.
 
 All of them read the views, which show each id once however often it was stored. Rows are dicts with
 the columns of ``tables.sql``; times come back as ISO 8601 text. Ids are bound in portions, because a
@@ -14,7 +15,7 @@ from typing import Any
 from onward.warehouse.client import Warehouse
 
 Row = dict[str, Any]
-_PORTION = 2000
+PORTION = 2000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEWEST_REWARD = "ORDER BY trajectory_id, revision DESC, ts DESC, stream_seq DESC LIMIT 1 BY trajectory_id"
 
@@ -27,7 +28,7 @@ async def stored(w: Warehouse, ids: Iterable[str]) -> dict[str, str]:
     sql = (
         "SELECT trajectory_id, payload_sha256 FROM trajectories_v WHERE trajectory_id IN {ids:Array(String)}"
     )
-    return {row["trajectory_id"]: row["payload_sha256"] for row in await _by_ids(w, sql, ids)}
+    return {row["trajectory_id"]: row["payload_sha256"] for row in await by_ids(w, sql, ids)}
 
 
 async def conflicts(w: Warehouse, ids_with_sha: Mapping[str, str]) -> dict[str, str]:
@@ -43,7 +44,7 @@ async def conflicts(w: Warehouse, ids_with_sha: Mapping[str, str]) -> dict[str, 
 async def trajectories_by_id(w: Warehouse, ids: Iterable[str]) -> dict[str, Row]:
     """Trajectory id → its row, payload included."""
     sql = "SELECT * FROM trajectories_v WHERE trajectory_id IN {ids:Array(String)}"
-    return {row["trajectory_id"]: row for row in await _by_ids(w, sql, ids)}
+    return {row["trajectory_id"]: row for row in await by_ids(w, sql, ids)}
 
 
 async def trajectory(w: Warehouse, trajectory_id: str) -> Row | None:
@@ -53,7 +54,7 @@ async def trajectory(w: Warehouse, trajectory_id: str) -> Row | None:
 async def reward_for(w: Warehouse, trajectory_ids: Iterable[str]) -> dict[str, Row]:
     """Trajectory id → its newest reward; ids without one are absent."""
     sql = "SELECT * FROM reward_history_v WHERE trajectory_id IN {ids:Array(String)} " + _NEWEST_REWARD
-    return {row["trajectory_id"]: row for row in await _by_ids(w, sql, trajectory_ids)}
+    return {row["trajectory_id"]: row for row in await by_ids(w, sql, trajectory_ids)}
 
 
 async def reward_history(w: Warehouse, trajectory_id: str) -> list[Row]:
@@ -88,7 +89,7 @@ async def scored_at(w: Warehouse, trajectory_ids: Iterable[str]) -> dict[str, in
         "SELECT trajectory_id, min(stream_seq) AS seq FROM reward_history_v "
         "WHERE trajectory_id IN {ids:Array(String)} GROUP BY trajectory_id"
     )
-    return {row["trajectory_id"]: row["seq"] for row in await _by_ids(w, sql, trajectory_ids)}
+    return {row["trajectory_id"]: row["seq"] for row in await by_ids(w, sql, trajectory_ids)}
 
 
 # --- coordinator and trainer ---------------------------------------------------------------------
@@ -201,7 +202,7 @@ async def session_rewards(w: Warehouse, session_ids: Iterable[str]) -> dict[str,
         "ORDER BY stream_seq, trajectory_id"
     )
     found: dict[str, list[Row]] = {}
-    for row in await _by_ids(w, sql, session_ids):
+    for row in await by_ids(w, sql, session_ids):
         found.setdefault(row["session_id"], []).append(row)
     return found
 
@@ -291,8 +292,8 @@ async def summary(w: Warehouse, since: datetime | str) -> Row:
         "SELECT (SELECT count() FROM trajectories_v WHERE end_ts >= "
         "parseDateTime64BestEffort({since:String}, 3, 'UTC')) AS trajectories, "
         "count() AS rewarded, avg(raw_total) AS raw_total, stddevPop(raw_total) AS raw_std, "
-        "avg(success) AS success FROM rewards_v "
-        "WHERE ts >= parseDateTime64BestEffort({since:String}, 3, 'UTC')",
+        "avg(success) AS success FROM rewards_v WHERE trajectory_id IN (SELECT trajectory_id FROM "
+        "trajectories_v WHERE end_ts >= parseDateTime64BestEffort({since:String}, 3, 'UTC'))",
         since=_moment(since),
     )
     return rows[0]
@@ -312,11 +313,12 @@ async def recent_deployments(w: Warehouse, limit: int = 20) -> list[Row]:
     )
 
 
-async def _by_ids(w: Warehouse, sql: str, ids: Iterable[str]) -> list[Row]:
+async def by_ids(w: Warehouse, sql: str, ids: Iterable[str]) -> list[Row]:
+    """Rows of ``sql`` for all ``ids``, which it binds as ``{ids:Array(String)}``, in portions."""
     wanted = list(dict.fromkeys(ids))
     rows: list[Row] = []
-    for start in range(0, len(wanted), _PORTION):
-        rows += await w.query(sql, ids=wanted[start : start + _PORTION])
+    for start in range(0, len(wanted), PORTION):
+        rows += await w.query(sql, ids=wanted[start : start + PORTION])
     return rows
 
 

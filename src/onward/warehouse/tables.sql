@@ -73,6 +73,27 @@ PARTITION BY toYYYYMMDD(ts)
 ORDER BY trajectory_id
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 1000;
 
+CREATE TABLE IF NOT EXISTS feedback
+(
+    feedback_id   String,
+    trajectory_id String,
+    session_id    String,
+    turn_id       UInt32,
+    kind          LowCardinality(String),
+    signal        LowCardinality(String),
+    value         Nullable(Float64),
+    comment       String,
+    source        LowCardinality(String),
+    ts            DateTime64(3, 'UTC'),
+    received_at   DateTime64(3, 'UTC'),
+    stream_seq    UInt64,
+    payload       String CODEC(ZSTD(3))
+)
+ENGINE = ReplacingMergeTree(stream_seq)
+PARTITION BY toYYYYMM(ts)
+ORDER BY feedback_id
+SETTINGS index_granularity = 256, fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 1000;
+
 CREATE TABLE IF NOT EXISTS status
 (
     training_job_id String,
@@ -134,6 +155,9 @@ CREATE OR REPLACE VIEW rewards_v AS
 SELECT * FROM rewards FINAL
 ORDER BY trajectory_id, revision DESC, ts DESC, stream_seq DESC
 LIMIT 1 BY trajectory_id;
+
+-- What people said and did about the work, redacted; an id counts once.
+CREATE OR REPLACE VIEW feedback_v AS SELECT * FROM feedback FINAL;
 
 -- A trajectory that was scored after all is no longer unscored.
 CREATE OR REPLACE VIEW unscored_v AS

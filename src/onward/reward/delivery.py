@@ -1,0 +1,60 @@
+"""How a reward leaves: stored first, then published from what was stored: a repeat gives the same bytes.
+
+At most one durable publish a reward; rows of a batch go in one insert.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onward.bus import Message
+from onward.context import Context
+from onward.contracts import subjects
+from onward.reward.components import Unscored
+
+PATIENCE_SECONDS = 15.0
+HEADERS = {"Rl-Schema": "v1"}
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A trajectory without a valid reward."""
+
+    trajectory_id: str
+    why: Unscored
+    message: Message
+
+
+async def store(ctx: Context, rewards: Sequence[dict[str, Any]], missing: Sequence[Missing] = ()) -> None:
+    """Rows of ``rewards`` and ``unscored``, durably. Raises WarehouseError."""
+    await ctx.warehouse.insert("rewards", rewards, patience=PATIENCE_SECONDS)
+    gaps = [
+        {
+            "trajectory_id": item.trajectory_id,
+            "ts": item.message.timestamp,
+            "reason": item.why.reason,
+            "detail": item.why.detail,
+            "stream_seq": item.message.sequence,
+        }
+        for item in missing
+    ]
+    await ctx.warehouse.insert("unscored", gaps, patience=PATIENCE_SECONDS)
+
+
+async def publish(ctx: Context, rewards: Sequence[dict[str, Any]]) -> None:
+    """The payloads of stored rows, at once. Raises BusError."""
+    await asyncio.gather(
+        *(
+            ctx.bus.publish(
+                subjects.REWARD,
+                row["payload"].encode(),
+                msg_id=row["reward_id"],
+                headers=HEADERS,
+                deadline=60.0,
+            )
+            for row in rewards
+        )
+    )

@@ -1,0 +1,243 @@
+"""Reads ``agent.rl.feedback.v1``: every piece is stored once, redacted, and counts for the work it is about.
+
+Know before changing: feedback may come before its trajectory is stored or scored; it is then simply stored,
+and the first scoring takes it in. Storing comes before looking on both sides, so that one of the two sees
+the other. Feedback never edits a trajectory and never moves a window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from onward.bus import Ack, DeadLetter, Disposition, Message, Retry
+from onward.bus.deadletter import bury
+from onward.capture.attempt import twice
+from onward.capture.collector import erase
+from onward.capture.judge import ARRIVED, FUTURE, REDACTED, arrived
+from onward.capture.policy import judge_of
+from onward.capture.quarantine import Keys, Quarantine
+from onward.clock import utc_text
+from onward.context import Context
+from onward.contracts import (
+    Feedback,
+    canonical_json,
+    decode,
+    decode_document,
+    encode,
+    sha256_hex,
+    subjects,
+    to_document,
+    validate,
+)
+from onward.errors import ContractError
+from onward.reward.rows import Cause
+from onward.reward.said import Row, Said, is_about
+from onward.reward.superseding import Superseding, Task
+from onward.telemetry import logs
+from onward.telemetry.crashpoints import crashpoint
+from onward.warehouse import reward_queries
+
+STREAM = "RL_FEEDBACK"
+DURABLE = "rewarder-feedback"
+SESSION_TRAJECTORIES = 1000
+"""Trajectories of one session that feedback about all of it scores again: the newest."""
+LATE_COMPONENTS = frozenset({"user_feedback"})
+"""What late feedback computes anew. The rest keeps its raw score: nobody's opinion makes work faster."""
+_log = logs.get("rewarder")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One message, judged. Without ``feedback`` it is refused with a reason, or dropped by an opt-out."""
+
+    message: Message
+    feedback: Feedback | None = None
+    refused: DeadLetter | None = None
+    secret: bool = False
+    """The raw message holds something that was redacted, so it must not stay on the stream."""
+    hold: str = ""
+    """The redactor failed, with this class of error: the raw message is sealed, the vote alone is kept."""
+
+    @property
+    def arrived(self) -> datetime:
+        return arrived(self.message)
+
+
+class FeedbackReader:
+    def __init__(self, ctx: Context, said: Said, superseding: Superseding) -> None:
+        self._ctx, self._said, self._superseding = ctx, said, superseding
+        self._judge = judge_of(ctx.settings)
+        self._quarantine = Quarantine(ctx.objects, Keys.of(ctx.settings), ctx.clock)
+        self.stopping = False
+
+    async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
+        """Store, clean the stream, score again. Raises BusError, WarehouseError or ObjectError when one is
+        away; what was done by then is recognised by its id."""
+        if self.stopping:
+            return [Retry(0.0)] * len(messages)
+        pieces = await asyncio.to_thread(lambda: [self._read(message) for message in messages])
+        pieces, new = await self._sort(pieces)
+        await self._store(new)
+        for piece in pieces:
+            await self._clean(piece)
+        tasks = await self._tasks([piece for piece in pieces if piece.feedback is not None])
+        tally = await self._superseding.work(tasks)
+        if tally:
+            _log.debug("scored again after feedback", **tally)
+        return [Ack()] * len(messages)
+
+    def _read(self, message: Message) -> Piece:
+        try:
+            feedback = decode(message.data, Feedback)
+            if feedback.timestamp > self._ctx.clock.now() + FUTURE:
+                raise ContractError("future", "The feedback was given more than 24 hours in the future.")
+        except ContractError as error:
+            return self._unreadable(message, error)
+        if self._judge.opt_out.matches(feedback.session_id, None, None):
+            return Piece(message, secret=True)
+        document = to_document(feedback)
+        try:
+            redacted = twice(lambda: self._judge.redactor.document(document))
+            if not redacted.changed:
+                return Piece(message, feedback)
+            return Piece(message, _mended(redacted.document, document), secret=True)
+        except Exception as error:
+            bare = {key: value for key, value in document.items() if key not in ("comment", "source")}
+            return Piece(message, validate(bare, Feedback), secret=True, hold=type(error).__name__)
+
+    def _unreadable(self, message: Message, error: ContractError) -> Piece:
+        """A dead letter with a clean body; what cannot be told to be clean is sealed instead."""
+        try:
+            try:
+                document = decode_document(message.data)
+            except ContractError:
+                document = message.data.decode()
+            whole = document if isinstance(document, dict | list | str) else {"document": document}
+            redacted = twice(lambda: self._judge.redactor.document(whole))
+            if not redacted.changed:
+                return Piece(message, refused=DeadLetter(error.reason, str(error), body=message.data))
+            body = canonical_json(redacted.document)
+            return Piece(message, refused=DeadLetter(error.reason, str(error), body=body), secret=True)
+        except Exception as failure:
+            refused = DeadLetter(error.reason, str(error), body=b"")
+            return Piece(message, refused=refused, secret=True, hold=type(failure).__name__)
+
+    async def _sort(self, pieces: list[Piece]) -> tuple[list[Piece], list[Row]]:
+        """All pieces, with conflicts turned into dead letters, and the rows that are to be stored."""
+        ids = {piece.feedback.feedback_id for piece in pieces if piece.feedback is not None}
+        stored = await reward_queries.feedback_by_id(self._ctx.warehouse, ids) if ids else {}
+        known = {name: row["payload"] for name, row in stored.items()}
+        sorted_pieces: list[Piece] = []
+        new: list[Row] = []
+        for piece in pieces:
+            if piece.feedback is not None:
+                row = feedback_row(piece.feedback, piece.message, piece.arrived)
+                name = row["feedback_id"]
+                if name not in known:
+                    known[name] = row["payload"]
+                    new.append(row)
+                elif known[name] != row["payload"]:
+                    detail = "Other feedback with this id is stored; it was not replaced."
+                    refused = DeadLetter("conflict", detail, body=row["payload"].encode())
+                    piece = replace(piece, feedback=None, refused=refused)
+                elif REDACTED not in piece.message.headers:
+                    self._ctx.metrics.duplicates.labels(STREAM).inc()
+            sorted_pieces.append(piece)
+        return sorted_pieces, new
+
+    async def _store(self, new: list[Row]) -> None:
+        self._said.add(new)  # before the insert: a first scoring at this moment asks once too often at worst
+        await self._ctx.warehouse.insert("feedback", new)
+        crashpoint("feedback.stored")
+        for row in new:
+            self._ctx.metrics.feedback.labels(kind=row["kind"], signal=_known_signal(row["signal"])).inc()
+
+    async def _clean(self, piece: Piece) -> None:
+        """Bury what is refused. Replace what holds a secret by its redacted form, then erase it, as the
+        collector does."""
+        if piece.refused is not None:
+            reason, detail = piece.refused.reason, piece.refused.detail
+            await bury(self._ctx.bus, STREAM, piece.message, reason, detail, piece.refused.body or b"")
+            self._ctx.metrics.dead_letters.labels(STREAM, reason).inc()
+            crashpoint("feedback.buried")
+        if not piece.secret:
+            return
+        if piece.hold:
+            await self._quarantine.hold(STREAM, piece.message, "redaction", piece.hold)
+            self._ctx.metrics.held.labels("redaction").inc()
+        if piece.feedback is not None:
+            body = encode(piece.feedback)
+            await self._ctx.bus.publish(
+                subjects.FEEDBACK,
+                body,
+                msg_id=f"{piece.feedback.feedback_id}.redacted.{sha256_hex(body)[:16]}",
+                headers={REDACTED: self._judge.redactor.policy_version, ARRIVED: utc_text(piece.arrived)},
+                deadline=60.0,
+            )
+            crashpoint("feedback.republished")
+        await erase(self._ctx.bus, piece.message.sequence, STREAM)
+        crashpoint("feedback.erased")
+
+    async def _tasks(self, pieces: Sequence[Piece]) -> list[Task]:
+        """What each piece scores again, in the order of the stream."""
+        sessions = {p.feedback.session_id for p in pieces if p.feedback and not p.feedback.trajectory_id}
+        found: dict[str, Row] = {}
+        if sessions:
+            found = await reward_queries.trajectories_of_sessions(
+                self._ctx.warehouse, sessions, SESSION_TRAJECTORIES
+            )
+        tasks: list[Task] = []
+        for piece in pieces:
+            feedback = piece.feedback
+            assert feedback is not None
+            cause = Cause("feedback", feedback.feedback_id, LATE_COMPONENTS)
+            names = [feedback.trajectory_id] if feedback.trajectory_id else _of_session(found, piece)
+            tasks += [Task(name, cause, piece.arrived, piece.arrived) for name in names]
+        return tasks
+
+
+def feedback_row(feedback: Feedback, message: Message, received_at: datetime) -> Row:
+    """The row of table ``feedback``."""
+    return {
+        "feedback_id": feedback.feedback_id,
+        "trajectory_id": feedback.trajectory_id or "",
+        "session_id": feedback.session_id,
+        "turn_id": feedback.turn_id or 0,
+        "kind": feedback.kind,
+        "signal": feedback.signal,
+        "value": feedback.value,
+        "comment": feedback.comment or "",
+        "source": feedback.source or "",
+        "ts": feedback.timestamp,
+        "received_at": received_at,
+        "stream_seq": message.sequence,
+        "payload": encode(feedback).decode(),
+    }
+
+
+def _of_session(found: dict[str, Row], piece: Piece) -> list[str]:
+    assert piece.feedback is not None
+    row = feedback_row(piece.feedback, piece.message, piece.arrived)
+    about = [item for item in found.values() if is_about(row, item)]
+    return [
+        item["trajectory_id"] for item in sorted(about, key=lambda r: (r["start_ts"], r["trajectory_id"]))
+    ]
+
+
+_SIGNALS = frozenset(("thumbs_up", "thumbs_down", "rating", "correction", "abandoned", "retry", "accepted"))
+
+
+def _known_signal(signal: str) -> str:
+    """A label must not be anybody's free choice."""
+    return signal if signal in _SIGNALS else "other"
+
+
+def _mended(clean: dict[str, object], raw: dict[str, object]) -> Feedback:
+    """Redacted feedback with usable ids: a placeholder is none. Raises ContractError where the id of the
+    feedback or of its trajectory itself is a secret."""
+    if clean.get("session_id") != raw["session_id"]:
+        clean = {**clean, "session_id": f"redacted-{raw['feedback_id']}"}
+    return validate(clean, Feedback)

@@ -1,0 +1,235 @@
+"""Between the warehouse's rows and the scoring: a stored trajectory in, a reward and its row out. Pure.
+
+Know before changing: a reward that is stored is never computed again under the same id. Its payload is what
+is published, and ``take_in`` gives the state what its first scoring gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from onward.config import RewardSettings
+from onward.contracts import MAX_BYTES, Feedback, Reward, Trajectory, decode, encode
+from onward.errors import ContractError
+from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored
+from onward.reward.components.task_completion import completion_score
+from onward.reward.judgement import judge
+from onward.reward.scoring import Provenance, score
+from onward.reward.state import TOTAL, State
+from onward.telemetry import logs
+
+if TYPE_CHECKING:
+    from onward.reward.code.report import CodeReport
+
+Row = dict[str, Any]
+FEEDBACK_IDS = "feedback_ids"
+"""Field of ``metadata``: the feedback that a reward took into account."""
+_log = logs.get("rewarder")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A stored trajectory, ready to be scored."""
+
+    row: Row
+    trajectory: Trajectory | Unscored
+    code: CodeReport | Unscored | None = None
+
+    @property
+    def trajectory_id(self) -> str:
+        return self.row["trajectory_id"]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a trajectory is scored again; the empty one is that of the first reward."""
+
+    kind: str = ""
+    """``feedback`` or ``rescore``."""
+    cause_id: str = ""
+    only: frozenset[str] | None = None
+    """Components that are computed anew, the others keep their raw scores; None: all are."""
+
+
+FIRST = Cause()
+
+
+def read(row: Row) -> Trajectory | Unscored:
+    """The trajectory of a row."""
+    try:
+        return decode(row["payload"].encode(), Trajectory, max_bytes=2 * MAX_BYTES)
+    except ContractError as error:
+        return Unscored("contract", error.reason)
+
+
+def first_reward(
+    candidate: Candidate,
+    state: State,
+    settings: RewardSettings,
+    components: Sequence[Component],
+    timestamp: datetime,
+    feedback: Sequence[Feedback] = (),
+) -> Reward | Unscored:
+    """Score; ``state`` takes the scores in unless the answer is Unscored."""
+    attempt = state.fork()
+    answer = _scored(
+        candidate, attempt, settings=settings, components=components, timestamp=timestamp, feedback=feedback
+    )
+    if isinstance(answer, Reward):
+        state.windows, state.baselines = attempt.windows, attempt.baselines
+        answer = with_metadata(answer, _said(feedback))
+    return answer
+
+
+def superseding_reward(
+    candidate: Candidate,
+    newest: Row | None,
+    cause: Cause,
+    state: State,
+    settings: RewardSettings,
+    components: Sequence[Component],
+    timestamp: datetime,
+    feedback: Sequence[Feedback] = (),
+) -> Row | Unscored | None:
+    """The row of one more reward, against ``state``, which stays as it is; None where nothing changed.
+
+    ``newest``: the row of the reward that it replaces; None where the trajectory is unscored so far.
+    """
+    old = None if newest is None else decode(newest["payload"].encode(), Reward, max_bytes=2 * MAX_BYTES)
+    if old is not None and cause.only is not None:
+        components = _with_kept(components, old, cause.only)
+    answer = _scored(
+        candidate,
+        state.fork(),
+        settings=settings,
+        components=components,
+        timestamp=timestamp,
+        feedback=feedback,
+        cause=cause.cause_id,
+        supersedes=None if old is None else old.reward_id,
+    )
+    if isinstance(answer, Unscored):
+        return answer
+    if old is not None and _same(old, answer):
+        return None
+    revision = 0 if newest is None else newest["revision"] + 1
+    facts = {"revision": revision, "cause": {"kind": cause.kind, "id": cause.cause_id}, **_said(feedback)}
+    return reward_row(with_metadata(answer, facts), candidate.row["stream_seq"], revision)
+
+
+def reward_row(reward: Reward, stream_seq: int, revision: int = 0) -> Row:
+    """The row of table ``rewards``; ``stream_seq`` is the trajectory message's."""
+    metadata, outcome = reward.metadata, reward.metadata.outcome
+    return {
+        "reward_id": reward.reward_id,
+        "trajectory_id": reward.trajectory_id,
+        "session_id": reward.session_id,
+        "ts": reward.timestamp,
+        "total_reward": reward.total_reward,
+        "raw_total": metadata.raw_total,
+        "success": int(outcome.success) if outcome else 0,
+        "completion": outcome.completion if outcome else 0.0,
+        "unparsable": int(bool(outcome and outcome.unparsable)),
+        "model_digest": metadata.model_digest or "",
+        "release_id": metadata.release_id or "",
+        "task_type": metadata.task_type or "",
+        "confidence": metadata.confidence or 0.0,
+        "revision": revision,
+        "stream_seq": stream_seq,
+        "payload": encode(reward).decode(),
+    }
+
+
+def take_in(row: Row, trajectory: Trajectory, state: State) -> None:
+    """Let ``state`` count a first reward that is stored already, as its scoring did."""
+    reward = decode(row["payload"].encode(), Reward, max_bytes=2 * MAX_BYTES)
+    for name, component in reward.reward_components.items():
+        state.of(name).add(component.score)
+    state.of(TOTAL).add(reward.metadata.raw_total or 0.0)
+    if completion_score(judge(trajectory)) > 0.0:
+        state.baselines.add(trajectory)
+
+
+def included(reward: Row) -> frozenset[str]:
+    """Ids of the feedback that a stored reward took into account."""
+    metadata = decode(reward["payload"].encode(), Reward, max_bytes=2 * MAX_BYTES).metadata
+    found = (metadata.model_extra or {}).get(FEEDBACK_IDS)
+    return frozenset(found) if isinstance(found, list) else frozenset()
+
+
+def with_metadata(reward: Reward, facts: Mapping[str, Any]) -> Reward:
+    """``reward`` with further facts in the open part of its metadata."""
+    if not facts:
+        return reward
+    return reward.model_copy(update={"metadata": reward.metadata.model_copy(update=dict(facts))})
+
+
+def _said(feedback: Sequence[Feedback]) -> dict[str, Any]:
+    return {FEEDBACK_IDS: [item.feedback_id for item in feedback]} if feedback else {}
+
+
+def _scored(candidate: Candidate, state: State, **how: Any) -> Reward | Unscored:
+    """Score a stored row. A component that breaks leaves the trajectory unscored, never zero."""
+    row, trajectory = candidate.row, candidate.trajectory
+    if isinstance(trajectory, Unscored):
+        return trajectory
+    provenance = Provenance(row["model_digest"], row["release_id"], row["task_type"])
+    try:
+        return score(trajectory, state, provenance=provenance, code=candidate.code, **how)
+    except ContractError as error:
+        return Unscored("contract", error.reason)
+    except Exception as error:  # a defect in one component must not stop all rewards
+        _log.exception("a trajectory could not be scored", trajectory_id=row["trajectory_id"])
+        return Unscored("component_error", type(error).__name__)
+
+
+class _Kept:
+    """A component whose answer is that of a stored reward."""
+
+    def __init__(self, name: str, reward: Reward) -> None:
+        self.name = name
+        self._reward = reward
+
+    def score(self, trajectory: Trajectory, context: ScoringContext) -> Scored | NotApplicable:
+        component = self._reward.reward_components.get(self.name)
+        if component is None:
+            left_out = (self._reward.metadata.model_extra or {}).get("not_applicable")
+            why = left_out.get(self.name) if isinstance(left_out, dict) else None
+            return NotApplicable(why or "it was not part of the reward that is replaced")
+        raw = dict(component.raw_data or {})
+        return Scored(
+            score=component.score,
+            source=component.source,
+            reasoning=component.reasoning or "",
+            raw_data=raw,
+            evidence=float(raw.get("evidence", 1.0)),
+        )
+
+
+def _with_kept(components: Sequence[Component], old: Reward, only: Collection[str]) -> list[Component]:
+    present = {component.name for component in components}
+    kept: list[Component] = [
+        component if component.name in only else _Kept(component.name, old) for component in components
+    ]
+    return kept + [_Kept(name, old) for name in old.reward_components if name not in present]
+
+
+def _same(old: Reward, new: Reward) -> bool:
+    """Whether a new reward says nothing new: windows move on, which alone is no reason to speak."""
+    return _essence(old) == _essence(new)
+
+
+def _essence(reward: Reward) -> Any:
+    metadata = reward.metadata
+    components = {
+        name: (part.score, part.weight, part.source, _without_window(part.raw_data or {}))
+        for name, part in reward.reward_components.items()
+    }
+    return components, metadata.raw_total, metadata.outcome, metadata.confidence
+
+
+def _without_window(raw: Mapping[str, Any]) -> Iterable[Any]:
+    return {key: value for key, value in raw.items() if key not in ("normalized", "window")}

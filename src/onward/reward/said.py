@@ -1,0 +1,99 @@
+"""What people said about a trajectory, from the warehouse, without asking where nothing was said.
+
+Know before changing: feedback that names no trajectory is about its whole session, but not about work that
+began after it was given: a person's thumb for one task must not judge the next month of the same user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from onward.contracts import Feedback, decode
+from onward.warehouse import Warehouse, reward_queries
+
+Row = dict[str, Any]
+KEYS = 100_000
+"""Trajectories and sessions that are remembered to have feedback; with more the warehouse is always asked."""
+SKEW = timedelta(minutes=5)
+"""By so much an agent's clock may be ahead of the server's."""
+MOST = 100
+"""Pieces of feedback of each kind that one reward takes into account: the newest."""
+
+
+class Said:
+    """The active rewarder is the only one that stores feedback, so its memory of the keys is complete."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+        self._keys: set[str] | None = set()
+
+    async def load(self) -> None:
+        """Remember what has feedback already. Raises WarehouseError."""
+        found = await reward_queries.feedback_keys(self._warehouse, KEYS)
+        self._keys = set()
+        self.add(found)
+        if len(found) == KEYS:
+            self._keys = None
+
+    def add(self, stored: Iterable[Row]) -> None:
+        """These rows of table ``feedback`` are about to be stored."""
+        if self._keys is None:
+            return
+        self._keys.update(_key(row) for row in stored)
+        if len(self._keys) > KEYS:
+            self._keys = None
+
+    async def about(self, trajectories: Iterable[Row]) -> dict[str, list[Row]]:
+        """Trajectory id → rows of feedback about it, in order of arrival. Raises WarehouseError."""
+        asked = [row for row in trajectories if self._may_have(row)]
+        if not asked:
+            return {}
+        names = {row["trajectory_id"] for row in asked}
+        sessions = {row["session_id"] for row in asked}
+        stored = await reward_queries.feedback_about(self._warehouse, names, sessions)
+        return {
+            row["trajectory_id"]: found for row in asked if (found := [f for f in stored if is_about(f, row)])
+        }
+
+    def _may_have(self, row: Row) -> bool:
+        keys = self._keys
+        return keys is None or f"t:{row['trajectory_id']}" in keys or f"s:{row['session_id']}" in keys
+
+    @staticmethod
+    def choose(
+        stored: Sequence[Row], until: datetime | None = None, before: Collection[str] = ()
+    ) -> list[Feedback]:
+        """The feedback that a reward takes into account: what had arrived by ``until`` and what the reward
+        ``before`` it knew; of each kind the newest ``MOST``."""
+        known = [
+            row
+            for row in stored
+            if until is None or moment(row["received_at"]) <= until or row["feedback_id"] in before
+        ]
+        kept = {
+            row["feedback_id"]
+            for kind in ("explicit", "implicit")
+            for row in [row for row in known if row["kind"] == kind][-MOST:]
+        }
+        return [decode(row["payload"].encode(), Feedback) for row in known if row["feedback_id"] in kept]
+
+
+def is_about(feedback: Row, trajectory: Row) -> bool:
+    """Whether a row of feedback is about a row of trajectories."""
+    if feedback["trajectory_id"]:
+        return feedback["trajectory_id"] == trajectory["trajectory_id"]
+    began = moment(trajectory["start_ts"])
+    return (
+        feedback["session_id"] == trajectory["session_id"] and moment(feedback["received_at"]) >= began - SKEW
+    )
+
+
+def moment(value: datetime | str) -> datetime:
+    """A time of a row: the warehouse gives text."""
+    return value if isinstance(value, datetime) else datetime.fromisoformat(value)
+
+
+def _key(row: Row) -> str:
+    return f"t:{row['trajectory_id']}" if row["trajectory_id"] else f"s:{row['session_id']}"
