@@ -15,7 +15,7 @@ from onward.warehouse import Warehouse, queries
 
 _OURS = frozenset(("normalized", "window", "evidence", "signals"))
 """Parts of ``raw_data`` that have a place of their own in an explanation."""
-_ORDER = ("n", "value", "mean", "std", "min", "max", "z", "weight", "method")
+_ORDER = ("n", "value", "mean", "std", "min", "max", "least_std", "gate", "z", "weight", "method")
 
 Document = dict[str, Any]
 
@@ -107,17 +107,18 @@ def _in_order(numbers: Any) -> Any:
 def _normalisation(score: float, window: Mapping[str, Any], value: float) -> tuple[float | None, str]:
     """z, where there is one, and how ``value`` comes from ``score``, in words."""
     method = window.get("method", "none")
+    gate = window.get("gate", 1.0)
     if method == "z-score":
-        z = (score - window["mean"]) / window["std"]
-        text = f"z = ({number(score)} − {number(window['mean'])}) / {number(window['std'])} = {number(z)}; "
-        return z, text + f"(z + 2)/4 = {_clipped((z + 2.0) / 4.0, value)}"
+        z = (score - window["mean"]) / window.get("least_std", window["std"])
+        least = " (the least deviation)" if "least_std" in window else ""
+        divisor = number(window.get("least_std", window["std"])) + least
+        text = f"z = ({number(score)} − {number(window['mean'])}) / {divisor} = {number(z)}; "
+        return z, text + f"(z + 2)/4 = {_limited((z + 2.0) / 4.0, gate, value)}"
     if method == "min-max" and "min" in window:
         low, high = window["min"], window["max"]
         given = (score - low) / (high - low)
-        text = (
-            f"({number(score)} − {number(low)}) / ({number(high)} − {number(low)}) = {_clipped(given, value)}"
-        )
-        return None, text
+        text = f"({number(score)} − {number(low)}) / ({number(high)} − {number(low)}) = "
+        return None, text + _limited(given, gate, value)
     if method == "min-max":
         return None, f"min-max against the window gives {number(value)}"
     count = window.get("n", 0)
@@ -130,8 +131,11 @@ def _normalisation(score: float, window: Mapping[str, Any], value: float) -> tup
     return None, f"the raw score stands: {why}"
 
 
-def _clipped(given: float, value: float) -> str:
-    return number(value) if 0.0 <= given <= 1.0 else f"{number(given)}, clipped to {number(value)}"
+def _limited(given: float, gate: float, value: float) -> str:
+    """``given`` cut to 0 to 1, times the completion score where it counts only as far as that."""
+    cut = min(1.0, max(0.0, given))
+    text = number(given) if cut == given else f"{number(given)}, clipped to {number(cut)}"
+    return text if gate == 1.0 else f"{text}, times completion {number(gate)} = {number(value)}"
 
 
 def _formulas(reward: Mapping[str, Any], components: Mapping[str, Document]) -> dict[str, str]:

@@ -119,7 +119,8 @@ def _documents(source: BinaryIO, name: str) -> Iterator[tuple[str, Any]]:
         head.append(line)
         if line.strip(_BOM + b" \t\r\n"):
             break
-    if PurePath(name).suffix.lower() in _LINES or (head and _is_json(head[-1])):
+    suffix = PurePath(name).suffix.lower()
+    if suffix in _LINES or (suffix != ".json" and head and _is_json(head[-1])):
         yield from _by_line(chain(head, lines))
         return
     whole = b"".join(chain(head, _limited(lines, name)))

@@ -57,11 +57,11 @@ def by_calculator(document: dict[str, Any]) -> tuple[float, float, float]:
         weight, value, window = part["configured_weight"] / whole, part["score"], part["window"]
         assert weight == pytest.approx(part["weight"], abs=1e-12)
         if window["method"] == "z-score":
-            value = ((part["score"] - window["mean"]) / window["std"] + 2) / 4
+            value = ((part["score"] - window["mean"]) / window.get("least_std", window["std"]) + 2) / 4
         elif window["method"] == "min-max":
             value = (part["score"] - window["min"]) / (window["max"] - window["min"])
         raw += weight * part["score"]
-        total += weight * max(0.0, min(1.0, value))
+        total += weight * max(0.0, min(1.0, value)) * window.get("gate", 1.0)
         confidence += weight * part["evidence"]
     return raw, total, confidence
 
@@ -128,6 +128,20 @@ def test_a_clipped_score_says_what_it_was_before():
     said = explain([row(reward)], CONFIGURED)["components"]["task_completion"]
     assert said["z"] == pytest.approx(4.5)
     assert said["formula"] == "z = (1 − 0.1) / 0.2 = 4.5; (z + 2)/4 = 1.625, clipped to 1"
+
+
+def test_a_least_deviation_and_a_gate_are_in_the_formula():
+    reward = rewards(80)[-1].model_copy(deep=True)
+    part = reward.reward_components["task_completion"]
+    part.raw_data["window"] = {
+        "n": 50, "mean": 1.0, "std": 0.1, "least_std": 0.25, "gate": 0.5, "method": "z-score",
+    }  # fmt: skip
+    part.raw_data["normalized"], part.score = 0.125, 0.75
+    said = explain([row(reward)], CONFIGURED)["components"]["task_completion"]
+    assert said["z"] == -1.0
+    assert said["formula"] == (
+        "z = (0.75 − 1) / 0.25 (the least deviation) = −1; (z + 2)/4 = 0.25, times completion 0.5 = 0.125"
+    )
 
 
 def test_components_that_do_not_apply_and_their_weights_are_told():
