@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "service": ("up", "run"),
     "status": ("status",),
     "redact": ("redact",),
+    "env": ("env",),
     "rewards": ("rewards",),
     "streams": ("streams",),
     "models": ("models",),

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from onward.envs.rollouts import Reply
 from onward.envs.tasks import TaskRef, panel_hash
@@ -66,9 +66,9 @@ class Environment(ABC):
     """Turns after which an attempt ends without success."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Of the score at the end of an attempt."""
-    panels: Mapping[str, int]
+    panels: ClassVar[Mapping[str, int]]
     """Split → number of tasks."""
-    held_out = "test"
+    held_out: str = "test"
     """The split on which success rates are told."""
 
     @abstractmethod

@@ -1,0 +1,84 @@
+"""The desk behind the interface that all environments share; its rules are in ``episode.py``.
+
+Kept out of ``desk/__init__``: the agents' process imports that one and needs neither server nor driver.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import ClassVar
+
+from onward.envs.desk.episode import MAX_STEPS, Episode
+from onward.envs.desk.reference import call, solve
+from onward.envs.desk.tasks import PANEL_SIZES, Task, panel_hash, task_from_id
+from onward.envs.desk.tools import DAYS, EVENTS, NOTES, NUMBERS, SMALL, SYSTEM_PROMPT, subjects
+from onward.envs.environment import Effect, Environment, Player, World
+from onward.envs.tasks import TaskRef
+
+
+class DeskEnvironment(Environment):
+    """Reward at the end: the completion of the attempt, 1 with success."""
+
+    name = "desk"
+    version = "1"
+    horizon = MAX_STEPS
+    panels: ClassVar[Mapping[str, int]] = PANEL_SIZES
+    instructions = SYSTEM_PROMPT
+
+    def make_task(self, task: TaskRef) -> Task:
+        return task_from_id(task.task_id)
+
+    def definition(self, task: Task) -> object:
+        return task.task_id
+
+    def panel_hash(self, split: str | None = None, seed: int = 0) -> str:
+        """The hash that training and releases know the desk's panels by."""
+        return panel_hash(split or self.held_out, seed=seed)
+
+    def world(self, task: Task) -> World:
+        return _Work(task)
+
+    def reference(self, task: Task) -> Player:
+        answers = iter(solve(task))
+        return lambda observation: next(answers)
+
+    def random(self, task: Task, rng: random.Random) -> Player:
+        return lambda observation: _any_call(rng)
+
+    def parse(self, answer: str) -> str:
+        """The whole answer: the desk itself judges its form, and ends the attempt when it is wrong."""
+        return answer
+
+
+class _Work(World):
+    def __init__(self, task: Task) -> None:
+        self._episode = Episode(task)
+
+    def describe(self) -> str:
+        return self._episode.task.instructions
+
+    def act(self, action: str) -> Effect:
+        step = self._episode.step(action)
+        if not step.done:
+            return Effect(step.observation or "")
+        outcome = self._episode.outcome()
+        return Effect(step.error or "", reward=outcome.completion, done=True, success=outcome.success)
+
+
+def _any_call(rng: random.Random) -> str:
+    text = rng.choice((*EVENTS, *map(str, NUMBERS)))
+    sum_of_two = f"{rng.choice(SMALL)}{rng.choice('+*')}{rng.choice(SMALL)}"
+    return rng.choice(
+        (
+            call("calculator", expression=sum_of_two),
+            call("search", query=rng.choice(subjects())),
+            call("calendar", day=rng.choice(DAYS)),
+            call("notes_read", name=rng.choice(NOTES)),
+            call("notes_save", name=rng.choice(NOTES), text=rng.choice(EVENTS)),
+            call("response", text=text),
+        )
+    )
+
+
+DESK = DeskEnvironment()

@@ -1,0 +1,45 @@
+"""The environments that ship with Onward, and any other one by ``module:name``.
+
+Environments are loaded when they are asked for, so that listing names costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from onward.envs.environment import Environment
+from onward.errors import ConfigError, NotFoundError
+
+BUILT_IN: dict[str, str] = {
+    "maze": "onward.envs.maze:MAZE",
+    "wordle": "onward.envs.wordle:WORDLE",
+    "crafting": "onward.envs.crafting:CRAFTING",
+    "desk": "onward.envs.desk.environment:DESK",
+}
+"""Name → where the environment is."""
+
+
+def find(name: str) -> Environment:
+    """A built-in environment by its name, or ``package.module:object``: an Environment or its class.
+
+    Raises NotFoundError for an unknown name, ConfigError for an object that is no environment.
+    """
+    place = BUILT_IN.get(name, name)
+    module_name, _, attribute = place.partition(":")
+    if not module_name or not attribute:
+        raise NotFoundError(
+            f"There is no environment {name[:60]!r}: choose one of {', '.join(BUILT_IN)}, "
+            f"or give your own as package.module:object."
+        )
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise NotFoundError(f"The environment {place!r} cannot be loaded ({error}).") from None
+    if isinstance(found, type) and issubclass(found, Environment):
+        found = found()
+    if not isinstance(found, Environment):
+        raise ConfigError(
+            f"{place!r} is a {type(found).__name__}, not an environment: "
+            f"derive a class from onward.envs.environment.Environment."
+        )
+    return found
