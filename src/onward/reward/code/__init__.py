@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING
 from onward.lazy import attributes
 
 if TYPE_CHECKING:
+    from onward.reward.code.analyser import CodeAnalyser
     from onward.reward.code.report import CodeReport
+    from onward.reward.code.sandbox import Limits
 
-__all__ = ["CodeReport"]
+__all__ = ["CodeAnalyser", "CodeReport", "Limits"]
 
-__getattr__ = attributes(__name__, {"CodeReport": "onward.reward.code.report"})
+__getattr__ = attributes(
+    __name__,
+    {
+        "CodeAnalyser": "onward.reward.code.analyser",
+        "CodeReport": "onward.reward.code.report",
+        "Limits": "onward.reward.code.sandbox",
+    },
+)

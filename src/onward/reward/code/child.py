@@ -1,0 +1,208 @@
+"""The analysis child: imports the tools once, then forks one limited process for each piece of code.
+
+A process of one piece is ended by the kernel: processor time, memory, size of files and wall-clock time are
+its limits, and nobody has to watch it. It has no network (its own network namespace where the kernel
+allows it; an audit hook refuses sockets and new processes in any case), an empty folder and no
+environment. Frames are a length of four bytes and JSON. A fork costs 5 to 10 ms of processor time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import resource
+import selectors
+import shutil
+import signal
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from onward.reward.code.lint import Lint, Unusable
+
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_REFUSED = (
+    "socket.",
+    "subprocess.",
+    "os.exec",
+    "os.fork",
+    "os.posix_spawn",
+    "os.system",
+    "os.spawn",
+    "ctypes.",
+)
+_FILE_BYTES = 4 * 1024 * 1024
+_SIGNALS = {signal.SIGXCPU: "cpu_time", signal.SIGKILL: "cpu_time", signal.SIGALRM: "wall_time"}
+_LENGTH = struct.Struct(">I")
+
+
+def main() -> None:
+    """Arguments: an empty folder, CPU seconds, wall seconds, MiB of memory. Reads frames from stdin."""
+    folder, cpu, wall, memory = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+    network = "namespace" if _leave_network() else "audit hook"
+    requests, answers = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    os.chdir(folder)
+    os.nice(5)
+    gc.disable()
+    lint = Lint()
+    _write(answers, {"ready": lint.tools, "network": network})
+    try:
+        _Server(lint, folder, requests, answers, (cpu, wall, memory)).serve()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Server:
+    def __init__(
+        self, lint: Lint, folder: Path, requests: int, answers: int, limits: tuple[int, float, int]
+    ) -> None:
+        self._lint, self._folder, self._limits = lint, folder, limits
+        self._requests, self._answers = requests, answers
+        self._running: dict[int, tuple[int, str, bytearray]] = {}
+        """Read end of a fork's pipe → its pid, the request's id, what it has said."""
+        self._selector = selectors.DefaultSelector()
+
+    def serve(self) -> None:
+        """Until the parent closes its end or dies, which closes it too. While idle, read more modules."""
+        parent = int(os.environ.get("ONWARD_PARENT_PID") or os.getppid())
+        self._selector.register(self._requests, selectors.EVENT_READ)
+        warming: Iterator[None] | None = self._lint.warm_up(self._folder)
+        while os.getppid() == parent:
+            events = self._selector.select(1.0 if warming is None else 0.0)
+            for key, _ in events:
+                if key.fd != self._requests:
+                    self._hear(key.fd)
+                elif (request := _read(self._requests)) is not None:
+                    self._fork(request)
+                else:
+                    for pid, _, _ in self._running.values():
+                        os.kill(pid, signal.SIGKILL)
+                    return
+            if warming is not None and not events:
+                warming = None if next(warming, self) is self else warming
+                gc.freeze()
+
+    def _fork(self, request: dict[str, Any]) -> None:
+        """What of the request cannot be read is the fork's own affair."""
+        here, there = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(here)
+                os.close(self._requests)
+                os.close(self._answers)
+                _write(there, self._examine(request))
+            finally:
+                os._exit(0)
+        os.close(there)
+        self._running[here] = pid, request["id"], bytearray()
+        self._selector.register(here, selectors.EVENT_READ)
+
+    def _examine(self, request: dict[str, Any]) -> dict[str, Any]:
+        folder = self._folder / str(os.getpid())
+        folder.mkdir()
+        os.chdir(folder)
+        _limit(*self._limits)
+        try:
+            return self._lint.examine(request["how"], request["cells"], folder)
+        except Unusable as error:
+            return {"failed": str(error)}
+        except MemoryError:
+            return {"failed": "memory"}
+        except Exception as error:
+            return {"failed": "crashed", "detail": type(error).__name__}
+
+    def _hear(self, pipe: int) -> None:
+        """Some bytes of a fork; at its end, whatever that was, the answer goes to the parent."""
+        pid, name, said = self._running[pipe]
+        piece = os.read(pipe, 65536)
+        if piece:
+            said += piece
+            return
+        self._selector.unregister(pipe)
+        os.close(pipe)
+        del self._running[pipe]
+        _, status = os.waitpid(pid, 0)
+        shutil.rmtree(self._folder / str(pid), ignore_errors=True)
+        body = bytes(said[_LENGTH.size :])
+        whole = len(said) >= _LENGTH.size and _LENGTH.unpack_from(said)[0] == len(body)
+        answer = json.loads(body) if whole else {"failed": _why(status)}
+        _write(self._answers, {"id": name, **answer})
+
+
+def _why(status: int) -> str:
+    return _SIGNALS.get(os.WTERMSIG(status), "crashed") if os.WIFSIGNALED(status) else "crashed"  # type: ignore[call-overload]
+
+
+def _limit(cpu: int, wall: float, memory: int) -> None:
+    """Limits of this process. ``memory`` MiB come on top of what the child holds already."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    room = pages * resource.getpagesize() + memory * 1024 * 1024
+    for kind, value in (
+        (resource.RLIMIT_AS, room),
+        (resource.RLIMIT_FSIZE, _FILE_BYTES),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 64),
+        (resource.RLIMIT_NPROC, 0),
+    ):
+        resource.setrlimit(kind, (value, value))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
+    signal.setitimer(signal.ITIMER_REAL, wall)
+    sys.addaudithook(_refuse)
+
+
+def _refuse(event: str, _: tuple[Any, ...]) -> None:
+    if event.startswith(_REFUSED):
+        raise PermissionError(event)
+
+
+def _leave_network() -> bool:
+    """Enter a network namespace of one's own, with no interface up. False where the kernel refuses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNET) == 0:
+        return True
+    uid, gid = os.getuid(), os.getgid()
+    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
+        return False
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        try:
+            Path(f"/proc/self/{name}").write_text(text)
+        except OSError:
+            break
+    return True
+
+
+def _read(pipe: int) -> dict[str, Any] | None:
+    head = _exactly(pipe, _LENGTH.size)
+    body = None if head is None else _exactly(pipe, _LENGTH.unpack(head)[0])
+    return None if body is None else json.loads(body)
+
+
+def _exactly(pipe: int, count: int) -> bytes | None:
+    parts: list[bytes] = []
+    while count:
+        piece = os.read(pipe, min(count, 1 << 20))
+        if not piece:
+            return None
+        parts.append(piece)
+        count -= len(piece)
+    return b"".join(parts)
+
+
+def _write(pipe: int, answer: dict[str, Any]) -> None:
+    body = json.dumps(answer).encode()
+    view = memoryview(_LENGTH.pack(len(body)) + body)
+    while view:
+        view = view[os.write(pipe, view) :]
+
+
+if __name__ == "__main__":
+    main()

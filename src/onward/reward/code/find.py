@@ -1,0 +1,238 @@
+"""Finds the code that an agent wrote: in tool arguments, here-documents and answers.
+
+A later version of a file replaces the earlier one, and cells run in one interpreter are one session. What
+an answer only shows counts when nothing was written or run: otherwise clean quotations would thin out bad
+work. Arguments are untrusted: one pass, no recursion, RE2 expressions.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import re2
+
+from onward.contracts import Action, Trajectory
+from onward.reward.code.languages import PYTHON, SHELL, by_label, by_name, by_text, is_plain
+from onward.reward.code.lint import How
+from onward.reward.code.shell import split_heredocs
+
+PATH_KEYS = ("path", "file_path", "filepath", "filename", "file_name", "file", "target_file")
+CONTENT_KEYS = ("content", "contents", "file_text", "text", "code", "body", "source", "data")
+OLD_KEYS, NEW_KEYS = ("old_str", "old_string"), ("new_str", "new_string")
+RUNTIME_KEYS = ("runtime", "language", "lang", "kernel", "interpreter")
+CODE_KEYS = ("code", "source", "script", "input", "program", "cell")
+SHELL_KEYS = ("command", "cmd", "commands")
+MAX_PIECES = 16
+"""Files, beside the session; the longest are kept."""
+MAX_CHARACTERS = 131_072
+"""Of one piece; a longer one makes the trajectory unscored."""
+_PYTHON_TOOLS: Any = re2.compile(r"(?i)(?:^|[_.:-])(?:i?python3?|jupyter|notebook|repl)(?:$|[_.:-])")
+_FENCE: Any = re2.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^\s`{]*)[ \t]*(.*)$")
+_FENCE_NAME: Any = re2.compile(r"(?:title|filename|file|name)=[\"']?([^\s\"']+)")
+_NAME_LINE: Any = re2.compile(r"^\s*(?:#|//)\s*(?:file(?:name)?:\s*)?([\w./-]+\.[a-z+#]{1,5})\s*$")
+
+
+@dataclass(frozen=True)
+class Piece:
+    how: How
+    name: str
+    """Of a file; empty for a session or a quotation."""
+    cells: tuple[str, ...]
+
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.cells))
+
+
+@dataclass(frozen=True)
+class Found:
+    pieces: tuple[Piece, ...]
+    """Python only."""
+    languages: Mapping[str, int]
+    """How many pieces of each language were seen, repeats included; a shell command is no piece of code."""
+    left_out: int = 0
+    """Files beyond ``MAX_PIECES``."""
+
+
+@dataclass
+class _Finder:
+    files: dict[str, str] = field(default_factory=dict)
+    session: list[str] = field(default_factory=list)
+    quoted: dict[str, None] = field(default_factory=dict)
+    languages: Counter[str] = field(default_factory=Counter)
+
+    def file(self, name: str, text: str, *, append: bool = False) -> None:
+        name = posixpath.normpath(name)
+        language = by_name(name) or (by_text(text) if "." not in posixpath.basename(name) else None)
+        if language is None:
+            return
+        self.languages[language] += 1
+        if language == PYTHON:
+            old = self.files.get(name, "") if append else ""
+            self.files[name] = old if len(old) > MAX_CHARACTERS else old + text
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        """A replacement in a file whose text is known; in another it says nothing that can be rated."""
+        name = posixpath.normpath(name)
+        if old and self.files.get(name, "").count(old) == 1:
+            self.files[name] = self.files[name].replace(old, new)
+
+    def executed(self, language: str, text: str) -> None:
+        if language == SHELL:
+            return self.shell(text)
+        self.languages[language] += 1
+        if language == PYTHON:
+            self.session.append(text)
+
+    def shell(self, text: str) -> None:
+        for document in split_heredocs(text)[1]:
+            if document.file is not None:
+                self.file(document.file, document.body, append=document.appended)
+            elif document.python:
+                self.executed(PYTHON, document.body)
+
+    def shown(self, language: str, text: str) -> None:
+        self.languages[language] += 1
+        if language == PYTHON and text.strip():
+            self.quoted[text] = None
+
+    def arguments(self, tool: str, part: Mapping[str, Any]) -> None:
+        """One object of the arguments, without the objects inside of it."""
+        path, content = _first(part, PATH_KEYS), _first(part, CONTENT_KEYS)
+        old, new = _first(part, OLD_KEYS), _first(part, NEW_KEYS)
+        code, command = _first(part, CODE_KEYS), _first(part, SHELL_KEYS)
+        if path and old is not None and new is not None:
+            self.edit(path, old, new)
+        elif path and content is not None:
+            self.file(path, content)
+        elif code is not None:
+            language = by_label(_first(part, RUNTIME_KEYS) or "")
+            if language is None and _PYTHON_TOOLS.search(tool) is not None:
+                language = PYTHON
+            if language is not None:
+                self.executed(language, code)
+            elif (looks := by_text(code)) is not None:
+                self.shown(looks, code)
+                if looks == SHELL:
+                    self.shell(code)
+        elif command is not None:
+            self.executed(SHELL, command)
+
+    def answer(self, text: str) -> None:
+        for label, name, body in fences(text):
+            language = by_label(label) or (None if is_plain(label) else by_text(body))
+            if name and by_name(name) is not None:
+                self.file(name, body)
+            elif language is not None:
+                self.shown(language, body)
+
+
+def find_code(trajectory: Trajectory) -> Found:
+    """All Python that counts, and which other languages there were."""
+    finder = _Finder()
+    for turn in trajectory.turns:
+        action = turn.action
+        if action.type == "response":
+            for text in _answers(action, turn.result.output):
+                finder.answer(text)
+        elif action.type == "tool_call":
+            for part in objects(action.tool_args):
+                finder.arguments(action.tool_name or "", part)
+    files = [Piece("file", name, (text,)) for name, text in finder.files.items() if text.strip()]
+    kept = sorted(files, key=lambda piece: -piece.characters)[:MAX_PIECES]
+    pieces = [piece for piece in files if piece in kept]
+    if any(cell.strip() for cell in finder.session):
+        pieces.append(Piece("session", "", tuple(finder.session)))
+    if not pieces:
+        quoted = [Piece("quoted", "", (text,)) for text in finder.quoted]
+        pieces = sorted(quoted, key=lambda piece: -piece.characters)[:MAX_PIECES]
+    return Found(tuple(pieces), dict(finder.languages), len(files) - len(kept))
+
+
+def fences(text: str) -> Iterator[tuple[str, str, str]]:
+    """Label, file name ("" for none) and body of each fenced block; one that is not closed is no block."""
+    lines = iter(text.split("\n"))
+    for line in lines:
+        begin = _FENCE.search(line.rstrip("\r"))
+        if begin is None:
+            continue
+        mark, label, rest = begin.group(1), begin.group(2), begin.group(3)
+        body: list[str] = []
+        for inner in lines:
+            bare = inner.strip()
+            if len(bare) >= len(mark) and not bare.strip(mark[0]):
+                label, colon, name = label.partition(":")
+                yield label, (name if colon else _block_name(rest, body)), "\n".join(body) + "\n"
+                break
+            body.append(inner)
+
+
+def _block_name(rest: str, body: list[str]) -> str:
+    found = _FENCE_NAME.search(rest) or (_NAME_LINE.search(body[0]) if body else None)
+    return found.group(1) if found is not None else ""
+
+
+def _answers(action: Action, output: Any) -> list[str]:
+    """The texts of an answer; the raw response only when nothing more exact is there."""
+    texts = [value for part in objects(action.tool_args) for value in part.values() if isinstance(value, str)]
+    if isinstance(output, str):
+        texts.append(output)
+    if not texts and action.raw_response is not None:
+        texts.append(action.raw_response)
+    return list(dict.fromkeys(map(_clean, texts)))
+
+
+def objects(args: Any) -> Iterator[Mapping[str, Any]]:
+    """The object and all objects inside of it, in the order of their text."""
+    stack = [args]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Mapping):
+            yield value
+            stack.extend(reversed([inner for inner in value.values() if isinstance(inner, Mapping | list)]))
+        elif isinstance(value, list):
+            stack.extend(reversed(value))
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every text in a value, keys left out, in the order of their text."""
+    if isinstance(value, str):
+        yield _clean(value)
+    else:
+        for part in objects([value]):
+            for inner in part.values():
+                if isinstance(inner, str):
+                    yield _clean(inner)
+                elif isinstance(inner, list):
+                    yield from (_clean(word) for word in inner if isinstance(word, str))
+
+
+def shell_texts(action: Action) -> list[str]:
+    """What a call gave to a shell."""
+    found: list[str] = []
+    for part in objects(action.tool_args):
+        code, runtime = _first(part, CODE_KEYS), _first(part, RUNTIME_KEYS)
+        if code is not None and by_label(runtime or "") == SHELL:
+            found.append(code)
+        elif runtime is None and (command := _first(part, SHELL_KEYS)) is not None:
+            found.append(command)
+    return found
+
+
+def _first(part: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    for name in names:
+        value = part.get(name)
+        if isinstance(value, str):
+            return _clean(value)
+        if isinstance(value, list) and value and all(isinstance(line, str) for line in value):
+            return _clean("\n".join(value))
+    return None
+
+
+def _clean(text: str) -> str:
+    """Half of a surrogate pair can be in JSON, and in no encoding."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,186 @@
+"""The parent's side of the analysis child: starts it when it is first needed, and again when it dies.
+
+``submit`` may be called from any thread and returns at once; an answer is a plain dict, and a failure is an
+answer too (``{"failed": reason}``). The child keeps nothing between two pieces of code.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+from onward.children import child_environment
+
+_LENGTH = struct.Struct(">I")
+_BOOT = (
+    "import json, sys; sys.path.extend(json.loads(sys.argv.pop(1))); "
+    "from onward.reward.code.child import main; main()"
+)
+_PATIENCE = 60.0
+"""Seconds beyond the limit of a piece, for a start of the child on a busy machine."""
+_KEPT = ("ONWARD_PARENT_PID", "PATH", "LANG", "LC_ALL", "TMPDIR")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one piece of code may take."""
+
+    cpu_seconds: int = 5
+    wall_seconds: float = 20.0
+    memory_mib: int = 512
+    """On top of the 100 to 160 MiB that the child holds, which forks share."""
+
+
+def installed() -> tuple[str, ...]:
+    """Which of the tools this Python has; nothing is imported."""
+    return tuple(name for name in ("pylint", "bandit") if find_spec(name) is not None)
+
+
+class Sandbox:
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pending: dict[str, tuple[subprocess.Popen[bytes], Future[dict[str, Any]]]] = {}
+        self._count = 0
+        self._open = True
+        self.starts = 0
+        self.tools: dict[str, str] = {}
+        """Versions, known once the child is ready."""
+        self.network = "unknown"
+        """What keeps the child off the network: ``namespace`` or ``audit hook``."""
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def open(self) -> None:
+        """Allow requests again after ``close``."""
+        self._open = True
+
+    def ask(self, how: str, cells: Sequence[str]) -> dict[str, Any]:
+        """``submit`` and wait. A child that does not answer long after its own limit is killed."""
+        try:
+            return self.submit(how, cells).result(self._limits.wall_seconds + _PATIENCE)
+        except TimeoutError:
+            with self._lock:
+                if self._process is not None:
+                    self._process.kill()
+            return {"failed": "child_died"}
+
+    def submit(self, how: str, cells: Sequence[str]) -> Future[dict[str, Any]]:
+        """Facts about a piece of code (``Lint.examine``), or ``{"failed": reason}``."""
+        future: Future[dict[str, Any]] = Future()
+        future.set_running_or_notify_cancel()  # from here nobody can cancel it under the listener
+        with self._lock:
+            if not self._open:
+                future.set_result({"failed": "stopped"})
+                return future
+            self._count += 1
+            name = str(self._count)
+            process = self._running()
+            self._pending[name] = process, future
+            body = json.dumps({"id": name, "how": how, "cells": list(cells)}).encode()
+            try:
+                assert process.stdin is not None
+                process.stdin.write(_LENGTH.pack(len(body)) + body)
+                process.stdin.flush()
+            except (OSError, ValueError):
+                self._pending.pop(name, None)
+                future.set_result({"failed": "child_died"})
+        return future
+
+    def close(self) -> None:
+        """End the child; what was asked and not answered fails."""
+        with self._lock:
+            self._open = False
+            process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            folder = tempfile.mkdtemp(prefix="onward-code-")
+            limits = self._limits
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-c", _BOOT, json.dumps(_library_folders()), folder),
+                    *(str(limits.cpu_seconds), str(limits.wall_seconds), str(limits.memory_mib)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={name: value for name, value in child_environment().items() if name in _KEPT}
+                | {"PYLINTHOME": folder, "HOME": folder},
+                start_new_session=True,
+            )
+            self.starts += 1
+            threading.Thread(
+                target=self._listen, args=(self._process, folder), name="code-answers", daemon=True
+            ).start()
+        return self._process
+
+    def _listen(self, process: subprocess.Popen[bytes], folder: str) -> None:
+        """Answers of one child until it ends; what is open then has failed."""
+        assert process.stdout is not None
+        while (answer := _read(process.stdout)) is not None:
+            if "ready" in answer:
+                self.tools, self.network = answer["ready"], answer["network"]
+                continue
+            with self._lock:
+                _, future = self._pending.pop(answer.pop("id"))
+            future.set_result(answer)
+        with self._lock:
+            lost = {name: future for name, (asked, future) in self._pending.items() if asked is process}
+            for name in lost:
+                del self._pending[name]
+            if self._process is process:
+                self._process = None
+        _end(process)
+        shutil.rmtree(folder, ignore_errors=True)
+        for future in lost.values():
+            future.set_result({"failed": "child_died"})
+
+
+def _library_folders() -> list[str]:
+    """Where the child finds Onward and the tools: ``-I`` forgets the user's folder and PYTHONPATH."""
+    folders: dict[str, None] = {}
+    for name in ("onward", *installed()):
+        spec = find_spec(name)
+        if spec is not None and spec.origin is not None:
+            folders[str(Path(spec.origin).parent.parent)] = None
+    return list(folders)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Closing its input ends the child; one that does not hear is killed."""
+    if process.stdin is not None:
+        try:
+            process.stdin.close()
+        except OSError:
+            pass
+    try:
+        process.wait(2.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _read(stream: IO[bytes]) -> dict[str, Any] | None:
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    size = _LENGTH.unpack(head)[0]
+    body = stream.read(size)
+    return json.loads(body) if len(body) == size else None
