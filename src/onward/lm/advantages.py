@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -91,6 +91,8 @@ def grpo(
     eps: float = 1e-6,
 ) -> list[float]:
     """A = (r − μ)/(σ + eps) per group, σ with n−1 (2402.03300); without σ it is Dr. GRPO (2503.20783).
+
+    n−1 (torch's and TRL's choice) and ``eps`` are the one definition here; numpy's n differs by √(n/(n−1)).
 
     With σ, a group whose σ is below ``MIN_STD`` gets 0: dividing would blow noise up to full size.
     Raises TrainingError on a group of one.
@@ -181,10 +183,25 @@ def asymmetric(advantages: Sequence[float], negative_weight: float) -> list[floa
     return [value if value > 0 else value * negative_weight for value in advantages]
 
 
-def whiten(advantages: Tensor, mask: Tensor, eps: float = 1e-8) -> Tensor:
-    """Zero mean and unit variance over all trainable tokens; a single one is returned as it is."""
+def whiten(
+    advantages: Tensor, mask: Tensor, weighting: Literal["token", "sequence"] = "token", eps: float = 1e-8
+) -> Tensor:
+    """Zero mean and unit variance over the trainable tokens; a single one is returned as it is.
+
+    "token": every trainable token counts once (variance with n−1), so long rows set the mean. "sequence":
+    every row counts once (its tokens share a weight of 1; variance with n−1 rows). Call it once per
+    update, over all of its rows, before they are cut into steps.
+    """
     mask, advantages = mask.bool(), advantages.float()
-    kept = advantages[mask]
-    if len(kept) < 2:
-        return torch.where(mask, advantages, 0.0)
-    return torch.where(mask, (advantages - kept.mean()) / (kept.var() + eps).sqrt(), 0.0)
+    weight = mask.float()
+    if weighting == "sequence":
+        weight = weight / weight.sum(-1, keepdim=True).clamp_min(1.0)
+    elif weighting != "token":
+        raise ValueError(f"unknown weighting {weighting!r}: use token or sequence")
+    total = float(weight.sum())
+    kept = torch.where(mask, advantages, 0.0)
+    if total < 1.5:  # one token, or one row
+        return kept
+    mean = (kept * weight).sum() / total
+    variance = ((kept - mean) ** 2 * weight).sum() / (total - 1)
+    return torch.where(mask, (advantages - mean) / (variance + eps).sqrt(), 0.0)

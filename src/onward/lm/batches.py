@@ -7,8 +7,9 @@ output is computed once per update, without a graph, and reused in every epoch w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,77 +20,128 @@ from onward.lm.packing import Packed, common_prefix
 from onward.lm.policy import Policy, split_by_tokens
 from onward.lm.tokens import TokenRow
 
+Behaviour = Literal["recorded", "recompute", "unused"]
+
 
 @dataclass
 class Prepared:
-    """Rows with at least one trained token, cut after the last one, and (trained tokens,) advantages."""
+    """Rows with at least one trained token, cut after the last one; ``origin`` is where each came from."""
 
     rows: list[TokenRow]
-    advantages: list[Tensor]
+    origin: list[int]
+    given: list[int]
+    """Length of every row that was given, kept or not."""
 
     @classmethod
-    def of(
-        cls, rows: Sequence[TokenRow], advantages: Sequence[float | Sequence[float]], max_positions: int
-    ) -> Prepared:
-        """Raises TrainingError (DATA) with the first thing that is wrong."""
-        if len(rows) != len(advantages):
-            raise TrainingError(
-                "DATA", f"There are {len(rows)} rows but {len(advantages)} advantages: give one each."
-            )
+    def of(cls, rows: Sequence[TokenRow], max_positions: int, behaviour: Behaviour = "recorded") -> Prepared:
+        """Raises TrainingError (DATA) with the first thing that is wrong.
+
+        ``behaviour`` says where the probability of each sampled token comes from: it was recorded, the
+        learner computes it, or the loss (preferences) has no use for it.
+        """
         kept: list[TokenRow] = []
-        chosen: list[Tensor] = []
-        for number, (row, advantage) in enumerate(zip(rows, advantages, strict=True)):
-            positions = [t for t in range(1, len(row)) if row.sampled[t]]
+        origin: list[int] = []
+        for number, row in enumerate(rows):
+            if not len(row.ids) == len(row.sampled) == len(row.logprobs):
+                raise _unusable(number, "lists of different lengths")
+            positions = row.trained
             if not positions:
                 continue
-            _check(number, row, positions, max_positions)
-            end = positions[-1] + 1
-            kept.append(TokenRow(row.ids[:end], row.sampled[:end], row.logprobs[:end], row.temperature))
-            if isinstance(advantage, Sequence | Tensor):
-                if len(advantage) != len(row):
-                    raise TrainingError(
-                        "DATA",
-                        f"Row {number} has {len(row)} tokens but {len(advantage)} advantages: give one each.",
-                    )
-                values = torch.tensor([float(advantage[t]) for t in positions])
-            else:
-                values = torch.full((len(positions),), float(advantage))
-            if not bool(torch.isfinite(values).all()):
-                raise TrainingError(
-                    "DATA", f"Row {number} has an advantage that is not finite: leave the row out."
-                )
-            chosen.append(values)
+            _check(number, row, positions, max_positions, behaviour)
+            kept.append(row.cut(positions[-1] + 1))
+            origin.append(number)
         if not kept:
             raise TrainingError(
                 "DATA", f"None of the {len(rows)} rows has a sampled token: there is nothing to train."
             )
-        return cls(kept, chosen)
+        return cls(kept, origin, [len(row) for row in rows])
+
+    @property
+    def counts(self) -> list[int]:
+        """Trained tokens per kept row."""
+        return [len(row.trained) for row in self.rows]
+
+    def aligned(self, values: Sequence[float | Sequence[float] | Tensor], what: str) -> list[Tensor]:
+        """``values`` per given row as (trained tokens,) float32 tensors per kept row.
+
+        A value is one number for the row, or one per token of it, or one per trained token.
+        """
+        if len(values) != len(self.given):
+            raise TrainingError(
+                "DATA", f"There are {len(self.given)} rows but {len(values)} {what}s: give one each."
+            )
+        return [self._aligned(row, number, values[number], what)
+                for row, number in zip(self.rows, self.origin, strict=True)]  # fmt: skip
+
+    def _aligned(
+        self, row: TokenRow, number: int, value: float | Sequence[float] | Tensor, what: str
+    ) -> Tensor:
+        positions = row.trained
+        if not isinstance(value, Sequence | Tensor):
+            tensor = torch.full((len(positions),), float(value))
+        elif len(value) == self.given[number]:
+            tensor = torch.tensor([float(value[t]) for t in positions])
+        elif len(value) == len(positions):
+            tensor = torch.as_tensor(value, dtype=torch.float32)
+        else:
+            raise TrainingError(
+                "DATA",
+                f"Row {number} has {self.given[number]} tokens, {len(positions)} of them trained, but "
+                f"{len(value)} {what}s: give one each.",
+            )
+        if not bool(torch.isfinite(tensor).all()):
+            raise TrainingError("DATA", f"Row {number} has an {what} that is not finite: leave the row out.")
+        return tensor
 
 
-def _check(number: int, row: TokenRow, positions: Sequence[int], max_positions: int) -> None:
-    problem = ""
-    if not len(row.ids) == len(row.sampled) == len(row.logprobs):
-        problem = "lists of different lengths"
-    elif len(row) > max_positions:
-        problem = f"{len(row)} tokens where the network allows {max_positions}"
-    elif not 0 < row.temperature < math.inf:
-        problem = f"temperature {row.temperature}, under which no gradient exists"
-    elif not all(-math.inf < row.logprobs[t] <= 1e-4 for t in positions):
-        problem = "a sampled token whose log-prob is not a finite number ≤ 0"
-    if problem:
-        raise TrainingError("DATA", f"Row {number} has {problem}: it cannot be trained on, leave it out.")
+def _check(
+    number: int, row: TokenRow, positions: Sequence[int], max_positions: int, behaviour: Behaviour
+) -> None:
+    if len(row) > max_positions:
+        raise _unusable(number, f"{len(row)} tokens where the network allows {max_positions}")
+    if behaviour == "unused":
+        return
+    if not 0 < row.temperature < math.inf:
+        raise _unusable(number, f"temperature {row.temperature}, under which no gradient exists")
+    if row.top_p < 1.0 or row.top_k is not None:
+        cut = f"top_p {row.top_p:g}" if row.top_p < 1.0 else f"top_k {row.top_k}"
+        raise TrainingError(
+            "DATA",
+            f"Row {number} was sampled with {cut}, whose log-probs are of another distribution than the one "
+            f"that is trained: sample with top_p 1 and without top_k, or train with dpo or sft.",
+        )
+    if behaviour == "recorded":
+        if not row.behaviour_known:
+            raise TrainingError(
+                "DATA",
+                f"Row {number} does not say with what probability its tokens were sampled: train with dpo or "
+                f"sft, or name behaviour = 'recompute' to say that this very policy sampled it.",
+            )
+        if not all(-math.inf < row.logprobs[t] <= 1e-4 for t in positions):
+            raise _unusable(number, "a sampled token whose log-prob is not a finite number ≤ 0")
+
+
+def _unusable(number: int, problem: str) -> TrainingError:
+    return TrainingError("DATA", f"Row {number} has {problem}: it cannot be trained on, leave it out.")
 
 
 class Batches:
-    """Micro-batches of ``prepared`` for one adapter; the prefix common to all rows is shared."""
+    """Micro-batches of ``prepared`` for one adapter (None: all weights); the common prefix is shared."""
 
     def __init__(
-        self, policy: Policy, adapter: str, prepared: Prepared, limit: int, cache_bytes: int
+        self,
+        policy: Policy,
+        adapter: str | None,
+        prepared: Prepared,
+        limit: int,
+        cache_bytes: int,
+        recompute: bool = False,
     ) -> None:
         self.policy = policy
         self.prepared = prepared
         self.limit = limit
-        self.first = policy.adapter(adapter).first_layer
+        self.recompute = recompute
+        self.first = 0 if adapter is None else policy.adapter(adapter).first_layer
         self.prefix = common_prefix(prepared.rows)
         tokens = sum(len(row) - self.prefix for row in prepared.rows) + self.prefix
         size = tokens * policy.shape.hidden * policy.weights.norm.element_size()
@@ -125,14 +177,21 @@ class Batches:
         x, first = None, 0
         if self._rests is not None and self._shared is not None:
             x, first = torch.cat([self._shared, *(self._rests[i] for i in part)]), self.first
-        return packed, self.policy.hidden(packed, adapter, x, first)
+        return packed, self.policy.hidden(packed, adapter, x, first, recompute=self.recompute)
 
     @torch.no_grad()
-    def logprobs(self, adapter: str | None) -> list[Tensor]:
-        """Log-probs of each row's trained tokens under ``adapter`` as it is now."""
+    def each(self, adapter: str | None, found: Callable[[Packed, Tensor], Tensor]) -> list[Tensor]:
+        """``found(packed, hidden)`` gives one number or vector per trained token; split by row again."""
         result: dict[int, Tensor] = {}
         for part in self.split(range(len(self.prepared.rows))):
             packed, hidden = self.hidden(part, adapter)
-            logp, _ = token_logprobs(hidden, self.policy.weights.head, packed.targets, packed.temperature)
-            result.update(zip(part, logp.cpu().split(packed.counts), strict=True))
+            result.update(zip(part, found(packed, hidden).cpu().split(packed.counts), strict=True))
         return [result[i] for i in range(len(self.prepared.rows))]
+
+    def logprobs(self, adapter: str | None) -> list[Tensor]:
+        """Log-probs of each row's trained tokens under ``adapter`` as it is now."""
+
+        def found(packed: Packed, hidden: Tensor) -> Tensor:
+            return token_logprobs(hidden, self.policy.weights.head, packed.targets, packed.temperature)[0]
+
+        return self.each(adapter, found)

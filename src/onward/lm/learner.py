@@ -1,8 +1,9 @@
-"""Clipped policy-gradient updates of one adapter from token rows and their advantages.
+"""Clipped policy-gradient updates of one adapter, or of all weights, from token rows and their advantages.
 
 The one thing to know: everything here follows from rows, advantages, configuration and ``state``; the
 order of rows is derived from (seed, update, epoch), so an update that was saved half-way and restored
-takes exactly the steps that an uninterrupted one takes.
+takes exactly the steps that an uninterrupted one takes. What algorithm the advantages come from is nothing
+that the learner knows.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import hashlib
 import os
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,126 +22,163 @@ from onward.errors import ConfigError, TrainingError
 from onward.lm import losses
 from onward.lm.batches import Batches, Prepared
 from onward.lm.head import backward_logprobs
-from onward.lm.losses import KlEstimator, Normaliser
+from onward.lm.kl_coefficient import KlCoefficient
+from onward.lm.objective import PolicyObjective
+from onward.lm.options import CriticConfig, LearnerConfig
+from onward.lm.packing import Packed
 from onward.lm.policy import Policy
+from onward.lm.statistics import PartStatistics, StepMetrics, StepStatistics
+from onward.lm.stepper import Stepper
 from onward.lm.tokens import TokenRow
+from onward.lm.trainable import trained_tensors
+from onward.lm.value import ValueHead
+
+__all__ = ["STATE_FILE", "CriticConfig", "Learner", "LearnerConfig", "StepMetrics"]
 
 STATE_FILE = "learner.pt"
 
-
-@dataclass(frozen=True)
-class LearnerConfig:
-    """Settings of ``Learner``; the defaults suit rank-16 adapters on networks of 1 to 500 M parameters."""
-
-    learning_rate: float = 5e-4
-    epochs: int = 2
-    minibatch_rows: int = 64
-    """Rows per optimiser step."""
-    clip_epsilon: float = 0.2
-    clip_epsilon_high: float | None = None
-    """Upper clip where it differs from the lower one."""
-    dual_clip: float | None = 3.0
-    kl_coef: float = 0.0
-    kl_estimator: KlEstimator = "k3"
-    """Value of the penalty; its gradient is always that of the reverse KL."""
-    kl_reference: Literal["start", "base"] = "start"
-    """Penalise distance from the adapter at the start of the update, or from the base weights."""
-    importance_cap: float | None = None
-    """None: the clipped ratio is π/μ. A number: it is π/π_start, weighted by min(π_start/μ, cap)."""
-    normaliser: Normaliser = "token"
-    constant_length: int = 1024
-    max_grad_norm: float = 1.0
-    micro_batch_tokens: int = 2048
-    """Tokens with a graph at once; changes memory and speed, never the result."""
-    cache_bytes: int = 1 << 30
-    """Room for the output of the frozen layers below the adapter; beyond it they are computed again."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        bad = [
-            name
-            for name, good in (
-                ("learning_rate", self.learning_rate > 0),
-                ("epochs", self.epochs >= 1),
-                ("minibatch_rows", self.minibatch_rows >= 1),
-                ("clip_epsilon", 0 < self.clip_epsilon < 1),
-                ("clip_epsilon_high", self.clip_epsilon_high is None or self.clip_epsilon_high > 0),
-                ("dual_clip", self.dual_clip is None or self.dual_clip > 1),
-                ("kl_coef", self.kl_coef >= 0),
-                ("kl_estimator", self.kl_estimator in ("k1", "k2", "k3")),
-                ("kl_reference", self.kl_reference in ("start", "base")),
-                ("importance_cap", self.importance_cap is None or self.importance_cap > 0),
-                ("normaliser", self.normaliser in ("token", "sequence", "constant")),
-                ("constant_length", self.constant_length >= 1),
-                ("max_grad_norm", self.max_grad_norm > 0),
-                ("micro_batch_tokens", self.micro_batch_tokens >= 1),
-            )
-            if not good
-        ]
-        if bad:
-            raise ConfigError(
-                f"The learner setting {bad[0]} = {getattr(self, bad[0])!r} is out of range: see the "
-                f"description of LearnerConfig for what is allowed."
-            )
-
-
-@dataclass(frozen=True)
-class StepMetrics:
-    """One optimiser step; all statistics are over its trained tokens, before the step.
-
-    ``ratio`` is π/π_old, ``kl`` the k3 estimate of KL(μ‖π) in nats per token (never negative), ``ess``
-    the effective share of samples under π/μ, ``skipped`` true when no step was taken (not finite, or
-    nothing to learn from).
-    """
-
-    step: int
-    total_steps: int
-    loss: float
-    ratio_mean: float
-    ratio_max: float
-    clip_fraction: float
-    kl: float
-    entropy: float
-    ess: float
-    grad_norm: float
-    skipped: bool
+PerToken = Sequence[float | Sequence[float] | Tensor]
 
 
 class Learner:
-    """Owns the optimiser of one resident adapter; the base weights are never touched."""
+    """Owns the optimiser of one resident adapter, and of its critic where ``config.critic`` is given.
 
-    def __init__(self, policy: Policy, adapter: str, config: LearnerConfig) -> None:
+    With ``adapter`` None all weights are trained in place; otherwise the base weights are never touched.
+    """
+
+    def __init__(self, policy: Policy, adapter: str | None, config: LearnerConfig) -> None:
+        if adapter is None and config.kl_coef > 0 and config.kl_reference == "base":
+            raise ConfigError(
+                "Training all weights leaves no base to stay close to: use kl_reference = 'start', or an "
+                "adapter."
+            )
         self.policy = policy
         self.name = adapter
         self.config = config
-        self.adapter = policy.adapter(adapter)
-        self.parameters = list(self.adapter.params.values())
-        self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+        self.tensors = trained_tensors(policy, adapter)
+        self.critic = None if config.critic is None else ValueHead(policy.shape.hidden, policy.device)
+        self.stepper = Stepper(
+            list(self.tensors.values()),
+            config.learning_rate,
+            config.max_grad_norm,
+            critic=[] if self.critic is None else self.critic.parameters,
+            critic_learning_rate=0.0 if config.critic is None else config.critic.learning_rate,
         )
+        self.stepper.scale_for(policy.weights.norm.dtype)
+        self.kl = KlCoefficient(config.kl_coef, config.kl_target)
         self.updates = 0
-        self.skipped_steps = 0
-        """Steps not taken because loss or gradient was not finite."""
         self._cursor = 0  # optimiser steps of the current update that are done
-        self._fingerprint = ""
-        self._start: list[Tensor] | None = None  # log-probs of the adapter at the start of the update
-        self._reference: list[Tensor] | None = None
+        self._fixed: dict[str, Any] = {}  # what the current update holds on to, see ``open``
+        self._opened: Sequence[TokenRow] | None = None
+        self._batches: Batches | None = None
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps not taken because loss or gradient was not finite."""
+        return self.stepper.skipped
+
+    @property
+    def finite(self) -> bool:
+        """Whether the last step was; no checkpoint should follow one that was not."""
+        return self.stepper.finite
+
+    # --- an update ---------------------------------------------------------------------------------
+
+    def open(self, rows: Sequence[TokenRow]) -> None:
+        """Check ``rows`` and compute what stays fixed during their update, before its first step.
+
+        That is: log-probs at the start and of the reference, values of the critic, and the coefficient of
+        KL in the reward. After ``restore`` in the middle of an update they come from the saved state.
+        Raises TrainingError (DATA) when a row cannot be trained on, or the rows are not those of the state.
+        """
+        if self._batches is not None and self._opened is rows:
+            return
+        config = self.config
+        prepared = Prepared.of(rows, self.policy.shape.max_positions, config.behaviour)
+        digest = hashlib.sha256()
+        for row in prepared.rows:
+            digest.update(repr((row.ids, row.logprobs, row.settings)).encode())
+        if self._cursor:
+            self._same("rows", digest.hexdigest())
+        else:
+            self._fixed = {"rows": digest.hexdigest(), "penalty_coef": self.kl.value}
+        self._batches = Batches(
+            self.policy,
+            self.name,
+            prepared,
+            config.micro_batch_tokens,
+            config.cache_bytes,
+            config.gradient_checkpointing,
+        )
+        self._opened = rows
+        needs_start = config.importance_cap is not None or config.behaviour == "recompute"
+        penalty = config.kl_coef > 0
+        if needs_start or (penalty and (config.kl_reference == "start" or config.kl_in == "reward")):
+            self._once("start", lambda b: b.logprobs(self.name))
+        if penalty:
+            start = self._fixed.get("start") if config.kl_reference == "start" else None
+            self._once("reference", lambda b: start if start is not None else b.logprobs(None))
+
+    def _once(self, name: str, made: Any) -> None:
+        if name not in self._fixed:
+            self._fixed[name] = made(self._batches)
+
+    def _same(self, name: str, digest: str) -> None:
+        if self._fixed.get(name, digest) != digest:
+            raise TrainingError(
+                "DATA",
+                "The rows differ from those of the update that was restored: pass the same frozen dataset.",
+            )
+
+    def reward_penalty(self) -> list[Tensor] | None:
+        """β k1 per trained token of each opened row, to be taken from its reward; None where KL is not there.
+
+        k1 = log π_start − log π_ref, without gradient: the policy gradient carries it.
+        """
+        if self.config.kl_in != "reward" or self.config.kl_coef == 0:
+            return None
+        coef = float(self._fixed["penalty_coef"])
+        pairs = zip(self._fixed["start"], self._fixed["reference"], strict=True)
+        return [coef * losses.kl(start, reference, "k1") for start, reference in pairs]
+
+    def values(self) -> list[Tensor]:
+        """The critic's expectation before each trained token of the opened rows, fixed for the update."""
+        critic = self.critic
+        if critic is None:
+            raise ConfigError("This learner has no critic: give LearnerConfig(critic=CriticConfig()).")
+        self._once("values", lambda b: b.each(self.name, lambda _, hidden: critic(hidden)))
+        return self._fixed["values"]
+
+    def warm_critic(self, returns: Sequence[Tensor]) -> None:
+        """Fit a critic that has not seen anything to plain ``returns`` of the opened rows."""
+        if self.critic is None or self.critic.warm or self.config.critic is None or self._batches is None:
+            return
+        states = torch.cat(self._batches.each(self.name, lambda _, hidden: hidden.float()))
+        self.critic.warm_up(states.to(self.policy.device), torch.cat(list(returns)), self.config.critic,
+                            self.stepper)  # fmt: skip
 
     def update(
-        self, rows: Sequence[TokenRow], advantages: Sequence[float | Sequence[float]]
+        self, rows: Sequence[TokenRow], advantages: PerToken, returns: PerToken | None = None
     ) -> Iterator[StepMetrics]:
-        """``epochs`` passes over ``rows``; an advantage is one number per row, or one per token of it.
+        """``epochs`` passes over ``rows``; advantages are one number per row, or one per token of it.
 
-        After ``restore`` in the middle of an update, the same rows continue where it stopped. Raises
-        TrainingError (DATA) when no row can be trained on or the rows differ from the restored ones.
+        ``returns``, where the critic is trained, likewise. After ``restore`` in the middle of an update, the
+        same rows continue where it stopped. Raises TrainingError (DATA) when no row can be trained on or
+        the rows differ from the restored ones.
         """
-        prepared = Prepared.of(rows, advantages, self.policy.shape.max_positions)
-        self._begin(prepared)
-        batches = Batches(
-            self.policy, self.name, prepared, self.config.micro_batch_tokens, self.config.cache_bytes
-        )
-        self._references(batches)
-        count = len(prepared.rows)
+        self.open(rows)
+        batches = self._batches
+        assert batches is not None
+        pushes = batches.prepared.aligned(advantages, "advantage")
+        targets = None
+        if returns is not None:
+            targets = batches.prepared.aligned(returns, "return")
+            self.values()
+        digest = hashlib.sha256(repr([p.tolist() for p in pushes]).encode()).hexdigest()
+        if self._cursor:
+            self._same("advantages", digest)
+        self._fixed["advantages"] = digest
+        count = len(pushes)
         per_epoch = -(-count // self.config.minibatch_rows)
         total = per_epoch * self.config.epochs
         while self._cursor < total:
@@ -149,117 +186,136 @@ class Learner:
             shuffle = random.Random(f"{self.config.seed}/{self.updates}/{epoch}")
             order = shuffle.sample(range(count), count)
             size = self.config.minibatch_rows
-            metrics = self._step(batches, order[minibatch * size : (minibatch + 1) * size], total)
+            chosen = order[minibatch * size : (minibatch + 1) * size]
+            metrics = self._step(batches, chosen, total, pushes, targets)
             self._cursor += 1
             yield metrics
         self.updates += 1
-        self._cursor, self._fingerprint, self._start, self._reference = 0, "", None, None
+        self._cursor, self._fixed, self._batches, self._opened = 0, {}, None, None
 
-    def _begin(self, prepared: Prepared) -> None:
-        digest = hashlib.sha256()
-        for row, advantage in zip(prepared.rows, prepared.advantages, strict=True):
-            digest.update(repr((row.ids, row.logprobs, row.temperature, advantage.tolist())).encode())
-        if self._cursor and digest.hexdigest() != self._fingerprint:
-            raise TrainingError(
-                "DATA",
-                "The rows differ from those of the update that was restored: pass the same frozen dataset.",
-            )
-        self._fingerprint = digest.hexdigest()
+    # --- a step ------------------------------------------------------------------------------------
 
-    def _references(self, batches: Batches) -> None:
-        """Log-probs that stay fixed during the update, computed before its first step only."""
-        config = self.config
-        penalty = config.kl_coef > 0
-        if self._start is None and (
-            config.importance_cap is not None or (penalty and config.kl_reference == "start")
-        ):
-            self._start = batches.logprobs(self.name)
-        if self._reference is None and penalty:
-            self._reference = self._start if config.kl_reference == "start" else batches.logprobs(None)
-
-    def _step(self, batches: Batches, indices: Sequence[int], total: int) -> StepMetrics:
+    def _step(
+        self,
+        batches: Batches,
+        indices: Sequence[int],
+        total: int,
+        advantages: list[Tensor],
+        returns: list[Tensor] | None,
+    ) -> StepMetrics:
         """One optimiser step on the rows ``indices``; its denominator counts all of them."""
-        config, prepared = self.config, batches.prepared
-        counts = [len(prepared.advantages[i]) for i in indices]
-        weight = dict(
-            zip(indices, losses.token_weights(counts, config.normaliser, config.constant_length), strict=True)
-        )
-        learning = [i for i in indices if config.kl_coef > 0 or bool(prepared.advantages[i].any())]
-        for parameter in self.parameters:
-            parameter.requires_grad_(True)
-        seen = _Seen()
-        try:
+        config = self.config
+        counts = [len(advantages[i]) for i in indices]
+        each = losses.token_weights(counts, config.normaliser, config.constant_length)
+        weight = dict(zip(indices, each, strict=True))
+        everybody = config.penalises_loss or config.entropy_coef > 0 or returns is not None
+        learning = [i for i in indices if everybody or bool(advantages[i].any())]
+        seen = StepStatistics()
+        coef = self.kl.value
+        with self.stepper.tracking():
             for part in batches.split(learning):
-                self._backward(batches, part, weight, seen)
-        finally:
-            for parameter in self.parameters:
-                parameter.requires_grad_(False)
-        norm = 0.0
-        skipped = not learning
+                self._backward(batches, part, weight, sum(counts), advantages, returns, seen)
+        norm, taken = 0.0, False
         if learning:
-            norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, config.max_grad_norm))
-            if not (norm < float("inf") and abs(seen.loss) < float("inf")):  # true for NaN as well
-                skipped = True
-                self.skipped_steps += 1
-            else:
-                self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return seen.metrics(self._cursor + 1, total, norm, skipped, config)
+            norm, taken = self.stepper.step(seen.loss + seen.value_loss)
+            if self.name is None:
+                self.policy.weights.unpack()
+        metrics = seen.metrics(self._cursor + 1, total, norm, not taken, coef, config)
+        if "reference" in self._fixed:
+            self.kl.observe(metrics.reference_kl)
+        return metrics
 
-    def _backward(self, batches: Batches, part: Sequence[int], weight: dict[int, float], seen: _Seen) -> None:
+    def _backward(
+        self,
+        batches: Batches,
+        part: Sequence[int],
+        weight: dict[int, float],
+        step_tokens: int,
+        advantages: list[Tensor],
+        returns: list[Tensor] | None,
+        seen: StepStatistics,
+    ) -> None:
         """Add the gradient of the rows ``part``; ``weight`` is that of each row's tokens in the step."""
-        config, prepared = self.config, batches.prepared
+        config, scale = self.config, self.stepper.scale
         with torch.enable_grad():
             packed, hidden = batches.hidden(part, self.name)
+        device = hidden.device
 
-        def gathered(values: list[Tensor]) -> Tensor:
-            return torch.cat([values[i] for i in part]).to(hidden.device)
+        def gathered(values: list[Tensor] | None) -> Tensor:
+            return torch.zeros(0) if values is None else torch.cat([values[i] for i in part]).to(device)
 
-        advantages = gathered(prepared.advantages)
-        weights = torch.tensor([weight[i] for i in part], device=hidden.device)[packed.row_of]
-        old = packed.behaviour
-        if config.importance_cap is not None and self._start is not None:
-            old = gathered(self._start)
-            weights = weights * losses.importance_weights(old, packed.behaviour, config.importance_cap)
-        reference = None if self._reference is None else gathered(self._reference)
-
-        def slope(logp: Tensor, at: slice) -> Tensor:
-            with torch.enable_grad():
-                leaf = logp.detach().requires_grad_()
-                loss = losses.clipped_loss(
-                    leaf,
-                    old[at],
-                    advantages[at],
-                    clip_epsilon=config.clip_epsilon,
-                    clip_epsilon_high=config.clip_epsilon_high,
-                    dual_clip=config.dual_clip,
-                )
-                if reference is not None:
-                    correction = losses.log_ratio(leaf, packed.behaviour[at]).exp().detach()
-                    penalty = losses.kl_loss(leaf, reference[at], config.kl_estimator)
-                    loss = loss + config.kl_coef * correction * penalty
-                total = (loss * weights[at]).sum()
-                (gradient,) = torch.autograd.grad(total, leaf)
-            seen.loss += float(total.detach())
-            return gradient
-
-        logp, entropy = backward_logprobs(
-            hidden, self.policy.weights.head, packed.targets, packed.temperature, slope
+        plain = torch.tensor([weight[i] for i in part], device=device)[packed.row_of]
+        behaviour, old, importance = self._ratios(packed, gathered(self._fixed.get("start")))
+        objective = PolicyObjective(
+            config,
+            gathered(advantages),
+            plain * importance,
+            old,
+            gathered(self._fixed["reference"]) if config.penalises_loss else None,
+            self.kl.value,
+            scale,
         )
-        seen.add(logp, old, packed.behaviour, advantages, entropy)
+        value_gradient, values = None, torch.zeros(0)
+        if returns is not None and self.critic is not None and config.critic is not None:
+            values = gathered(self._fixed["values"])
+            loss, value_gradient = self.critic.backward(
+                hidden, values, gathered(returns), 1 / step_tokens, config.critic, scale
+            )
+            seen.value_loss += loss
+        exploring = config.entropy_coef > 0
+        logp, entropy = backward_logprobs(
+            hidden,
+            self.policy.weights.head,
+            packed.targets,
+            packed.temperature,
+            objective.slope,
+            entropy_slope=-config.entropy_coef * scale * plain if exploring else None,
+            also=value_gradient,
+        )
+        seen.loss += objective.loss
+        if exploring:
+            seen.loss -= config.entropy_coef * float((plain * entropy).sum())
+        reference, targets = gathered(self._fixed.get("reference")), gathered(returns)
+        seen.add(
+            PartStatistics(
+                logp, old, behaviour, objective.advantages, entropy, importance, reference, values, targets
+            )
+        )
 
-    def save(self, folder: Path) -> None:
-        """Write parameters, optimiser and cursor, so that ``restore`` continues between two steps."""
+    def _ratios(self, packed: Packed, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(μ, denominator of the clipped ratio, importance weight), per trained token."""
+        config = self.config
+        behaviour = start if config.behaviour == "recompute" else packed.behaviour
+        if config.importance_cap is None:
+            return behaviour, behaviour, torch.ones_like(behaviour)
+        importance = losses.importance_weights(
+            start,
+            behaviour,
+            config.importance_cap,
+            rows=packed.row_of if config.importance_level == "sequence" else None,
+            floor=config.importance_floor,
+        )
+        return behaviour, start, importance
+
+    # --- state -------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> bool:
+        """Write parameters, optimiser and cursor, so that ``restore`` continues between two steps.
+
+        Nothing is written, and False returned, right after a step that was not finite.
+        """
+        if not self.finite:
+            return False
         folder.mkdir(parents=True, exist_ok=True)
         state = {
-            "params": {name: p.detach().cpu() for name, p in self.adapter.params.items()},
-            "optimizer": self.optimizer.state_dict(),
+            "names": {name: tuple(p.shape) for name, p in self.tensors.items()},
+            "stepper": self.stepper.state(),
+            "critic": None if self.critic is None else [p.detach().cpu() for p in self.critic.parameters],
+            "warm": self.critic is not None and self.critic.warm,
+            "kl_coef": self.kl.value,
             "updates": self.updates,
-            "skipped_steps": self.skipped_steps,
             "cursor": self._cursor,
-            "fingerprint": self._fingerprint,
-            "start": self._start,
-            "reference": self._reference,
+            "fixed": self._fixed,
         }
         part = folder / (STATE_FILE + ".part")
         with open(part, "wb") as out:
@@ -267,54 +323,26 @@ class Learner:
             out.flush()
             os.fsync(out.fileno())
         part.replace(folder / STATE_FILE)
+        return True
 
+    @torch.no_grad()
     def restore(self, folder: Path) -> None:
         """Continue from ``save``; the adapter must have the same rank and layers."""
         state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
-        if {k: v.shape for k, v in state["params"].items()} != {
-            k: v.shape for k, v in self.adapter.params.items()
-        }:
+        if {k: tuple(v) for k, v in state["names"].items()} != {
+            k: tuple(v.shape) for k, v in self.tensors.items()
+        } or (state["critic"] is None) != (self.critic is None):
             raise ConfigError(
                 f"The learner state in {folder} is of another adapter: create the adapter with the same rank "
-                f"and layers before restoring."
+                f"and layers, and the same critic, before restoring."
             )
-        for name, parameter in self.adapter.params.items():
-            parameter.copy_(state["params"][name])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.updates, self.skipped_steps = int(state["updates"]), int(state["skipped_steps"])
-        self._cursor, self._fingerprint = int(state["cursor"]), str(state["fingerprint"])
-        self._start, self._reference = state["start"], state["reference"]
-
-
-class _Seen:
-    """Statistics over the micro-batches of one step."""
-
-    def __init__(self) -> None:
-        self.loss = 0.0
-        self._parts: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []
-
-    def add(self, logp: Tensor, old: Tensor, behaviour: Tensor, advantages: Tensor, entropy: Tensor) -> None:
-        self._parts.append((logp, old, behaviour, advantages, entropy))
-
-    def metrics(self, step: int, total: int, norm: float, skipped: bool, c: LearnerConfig) -> StepMetrics:
-        if not self._parts:
-            return StepMetrics(step, total, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, norm, skipped)
-        logp, old, behaviour, advantages, entropy = (
-            torch.cat([part[k] for part in self._parts]) for k in range(5)
-        )
-        ratio = losses.log_ratio(logp, old).exp()
-        high = c.clip_epsilon if c.clip_epsilon_high is None else c.clip_epsilon_high
-        clipped = losses.clipped_share(ratio, advantages, c.clip_epsilon, high)
-        return StepMetrics(
-            step=step,
-            total_steps=total,
-            loss=self.loss,
-            ratio_mean=float(ratio.mean()),
-            ratio_max=float(ratio.max()),
-            clip_fraction=float(clipped.float().mean()),
-            kl=float(losses.kl(behaviour, logp, "k3").mean().clamp_min(0)),
-            entropy=float(entropy.mean()),
-            ess=losses.effective_sample_share(losses.log_ratio(logp, behaviour).exp()),
-            grad_norm=norm,
-            skipped=skipped,
-        )
+        self.stepper.load_state(state["stepper"])
+        if self.critic is not None:
+            for parameter, saved in zip(self.critic.parameters, state["critic"], strict=True):
+                parameter.copy_(saved)
+            self.critic.warm = bool(state["warm"])
+        self.kl.value = float(state["kl_coef"])
+        self.updates, self._cursor = int(state["updates"]), int(state["cursor"])
+        self._fixed, self._opened, self._batches = dict(state["fixed"]), None, None
+        if self.name is None:
+            self.policy.weights.unpack()

@@ -54,14 +54,39 @@ def clipped_share(ratio: Tensor, advantages: Tensor, low: float, high: float) ->
     return ((ratio > 1 + high) & (advantages > 0)) | ((ratio < 1 - low) & (advantages < 0))
 
 
-def importance_weights(old: Tensor, behaviour: Tensor, cap: float, mask: Tensor | None = None) -> Tensor:
-    """Truncated importance weights min(π_old/μ, ``cap``), without gradient; 0 where masked out."""
-    weights = log_ratio(old, behaviour, mask).exp().clamp_max(cap).detach()
+def importance_weights(
+    old: Tensor,
+    behaviour: Tensor,
+    cap: float,
+    mask: Tensor | None = None,
+    *,
+    rows: Tensor | None = None,
+    floor: float | None = None,
+) -> Tensor:
+    """Importance weights w = π_old/μ of the decoupled loss, without gradient; 0 where masked out.
+
+    Truncated: min(w, ``cap``) (TIS). With ``floor`` they are masked instead: tokens with w outside
+    [floor, cap] get 0 and the others keep w (IcePop). With ``rows`` (the row of each token) w is the
+    geometric mean of the token ratios of the whole row, which unlike their product does not explode with
+    length.
+    """
+    difference = log_ratio(old, behaviour, mask)
+    if rows is not None:
+        count = int(rows.max()) + 1 if len(rows) else 0
+        kept = torch.ones_like(difference) if mask is None else mask.to(difference.dtype)
+        sums = difference.new_zeros(count).index_add_(0, rows, masked(difference, mask))
+        sizes = difference.new_zeros(count).index_add_(0, rows, kept)
+        difference = (sums / sizes.clamp_min(1.0))[rows]
+    weights = difference.exp().detach()
+    if floor is None:
+        weights = weights.clamp_max(cap)
+    else:
+        weights = torch.where((weights >= floor) & (weights <= cap), weights, 0.0)
     return masked(weights, mask)
 
 
 def effective_sample_share(weights: Tensor) -> float:
-    """(Σw)² / (n Σw²), 1 when all weights are equal, near 0 when a few dominate."""
+    """(Σw)² / (n Σw²), 1 when all weights are equal, near 0 when a few dominate, 0 when all are 0."""
     if weights.numel() == 0:
         return 1.0
     return float(weights.sum() ** 2 / (weights.numel() * (weights**2).sum()).clamp_min(1e-12))
@@ -92,6 +117,26 @@ def kl_loss(logp: Tensor, reference: Tensor, estimator: KlEstimator, mask: Tenso
     value = kl(logp, reference, estimator, mask)
     carrier = kl(logp, reference, "k2", mask)
     return carrier + (value - carrier).detach()
+
+
+def value_loss(
+    values: Tensor,
+    old: Tensor,
+    returns: Tensor,
+    mask: Tensor | None = None,
+    *,
+    clip: float | None = 0.5,
+) -> Tensor:
+    """½ max((V − R)², (clip(V, V_old ± ``clip``) − R)²) per trained token (PPO2's form of 1707.06347).
+
+    The larger of the two, so that clipping never rewards a jump away from the return.
+    """
+    values, old, returns = masked(values, mask), masked(old, mask), masked(returns, mask)
+    loss = (values - returns) ** 2
+    if clip is not None:
+        near = old + (values - old).clamp(-clip, clip)
+        loss = torch.maximum(loss, (near - returns) ** 2)
+    return masked(loss / 2, mask)
 
 
 def entropy(logits: Tensor) -> Tensor:

@@ -17,7 +17,10 @@ from onward.errors import TrainingError
 from onward.lm.head import backward_logprobs
 from onward.lm.packing import Packed, common_prefix
 from onward.lm.policy import Policy, split_by_tokens
+from onward.lm.stepper import Stepper
 from onward.lm.tokens import TokenRow
+from onward.lm.trainable import trained_tensors
+from onward.lm.trajectories import Trajectory
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,24 @@ class SftMetrics:
     tokens: int
     grad_norm: float
     skipped: bool
+
+
+def warm_start_rows(
+    trajectories: Sequence[Trajectory], min_reward: float, demonstrations: Sequence[TokenRow] = ()
+) -> list[TokenRow]:
+    """Rows to imitate: all ``demonstrations``, and those of trajectories that scored ``min_reward`` or more.
+
+    Unscored trajectories are left out. Raises TrainingError (DATA) when nothing is left.
+    """
+    good = [one for one in trajectories if one.reward is not None and one.reward >= min_reward]
+    rows = [*demonstrations, *(row for one in good for row in one.rows if row.trained)]
+    if not rows:
+        raise TrainingError(
+            "DATA",
+            f"None of the {len(trajectories)} trajectories with tokens scored at least {min_reward:g}: lower "
+            f"min_reward or give demonstrations.",
+        )
+    return rows
 
 
 def fit(
@@ -45,6 +66,7 @@ def fit(
     weight_decay: float = 0.0,
     max_grad_norm: float = 1.0,
     micro_batch_tokens: int = 2048,
+    recompute: bool = False,
     seed: int = 0,
 ) -> Iterator[SftMetrics]:
     """Train on ``rows`` in random order; ``should_stop(step)`` is asked after each step (1, 2, …).
@@ -57,43 +79,40 @@ def fit(
         raise TrainingError(
             "DATA", f"None of the {len(rows)} rows has a token to train: mark answers as sampled."
         )
-    parameters = list(
-        policy.weights.tensors() if adapter is None else policy.adapter(adapter).params.values()
+    stepper = Stepper(
+        list(trained_tensors(policy, adapter).values()),
+        learning_rate,
+        max_grad_norm,
+        weight_decay=weight_decay,
     )
+    stepper.scale_for(policy.weights.norm.dtype)
     per_epoch = -(-len(usable) // batch_rows)
     total = epochs * per_epoch
     shuffle = random.Random(seed)
-    for parameter in parameters:
-        parameter.requires_grad_(True)
-    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.95), weight_decay=weight_decay)
     step = 0
     if adapter is None:
         policy.weights.unpack()
-    try:
+    with stepper.tracking():
         for _ in range(epochs):
             order = shuffle.sample(range(len(usable)), len(usable))
             for start in range(0, len(order), batch_rows):
                 batch = sorted((usable[i] for i in order[start : start + batch_rows]), key=len)
                 step += 1
-                for group in optimizer.param_groups:
+                for group in stepper.optimizer.param_groups:
                     group["lr"] = learning_rate * min(1.0, step / max(1, warmup_steps))
-                loss, tokens = _accumulate(policy, adapter, batch, micro_batch_tokens)
-                norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))
-                good = norm < float("inf")  # false for NaN as well
-                if good:
-                    optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-                yield SftMetrics(step, total, loss, tokens, norm, not good)
+                loss, tokens = _accumulate(
+                    policy, adapter, batch, micro_batch_tokens, stepper.scale, recompute
+                )
+                norm, taken = stepper.step(loss)
+                if adapter is None:
+                    policy.weights.unpack()  # a caller that samples between two steps may have packed them
+                yield SftMetrics(step, total, loss, tokens, norm, not taken)
                 if should_stop is not None and should_stop(step):
                     return
-    finally:
-        for parameter in parameters:
-            parameter.requires_grad_(False)
-            parameter.grad = None
 
 
 def _accumulate(
-    policy: Policy, adapter: str | None, rows: Sequence[TokenRow], limit: int
+    policy: Policy, adapter: str | None, rows: Sequence[TokenRow], limit: int, scale: float, recompute: bool
 ) -> tuple[float, int]:
     """Backpropagate the mean negative log-likelihood of ``rows``; (loss, trained tokens)."""
     tokens = sum(sum(row.sampled[1:]) for row in rows)
@@ -102,14 +121,14 @@ def _accumulate(
         part = [rows[i] for i in run]
         packed = Packed(part, common_prefix(part), policy.device)
         with torch.enable_grad():
-            hidden = policy.hidden(packed, adapter)
+            hidden = policy.hidden(packed, adapter, recompute=recompute)
         ones = torch.ones_like(packed.temperature)
         logp, _ = backward_logprobs(
             hidden,
             policy.weights.head,
             packed.targets,
             ones,
-            lambda part, _: torch.full_like(part, -1 / tokens),
+            lambda part, _: torch.full_like(part, -scale / tokens),
         )
         loss -= float(logp.sum()) / tokens
     return loss, tokens

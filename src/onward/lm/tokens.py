@@ -8,21 +8,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onward.errors import OnwardError
 
 
 @dataclass(frozen=True)
 class Call:
-    """One generation. ``prompt_ids`` are the tokens after generation ``continues``, or the whole prompt."""
+    """One generation. ``prompt_ids`` are the tokens after generation ``continues``, or the whole prompt.
+
+    ``logprobs`` None: nobody recorded with what probability the tokens were drawn.
+    """
 
     prompt_ids: list[int]
     token_ids: list[int]
-    logprobs: list[float]
+    logprobs: list[float] | None
     temperature: float
     generation_id: str
     continues: str | None = None
+    top_p: float = 1.0
+    top_k: int | None = None
+
+    @property
+    def settings(self) -> tuple[float, float, int | None, bool]:
+        """What a row has one value of: temperature, top-p, top-k, whether log-probs are known."""
+        return self.temperature, self.top_p, self.top_k, self.logprobs is not None
 
 
 @dataclass
@@ -30,13 +40,18 @@ class TokenRow:
     """One training row; all three lists have one entry per token.
 
     ``sampled`` is the loss mask: true where this policy drew the token, the end-of-turn token included.
-    ``logprobs`` are the behaviour log-probs at ``temperature`` (0.0 where not sampled).
+    ``logprobs`` are the behaviour log-probs at ``temperature`` (0.0 where not sampled). With ``top_p`` below
+    1 or a ``top_k`` they are of another distribution than any that the learner computes, and with
+    ``behaviour_known`` false they mean nothing: a policy gradient refuses both.
     """
 
     ids: list[int]
     sampled: list[bool]
     logprobs: list[float]
     temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    behaviour_known: bool = True
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -44,6 +59,21 @@ class TokenRow:
     @property
     def sampled_count(self) -> int:
         return sum(self.sampled)
+
+    @property
+    def settings(self) -> tuple[float, float, int | None, bool]:
+        return self.temperature, self.top_p, self.top_k, self.behaviour_known
+
+    @property
+    def trained(self) -> list[int]:
+        """Positions that can be trained: sampled ones, but never the first, which nothing predicts."""
+        return [t for t in range(1, len(self.ids)) if self.sampled[t]]
+
+    def cut(self, length: int) -> TokenRow:
+        """The first ``length`` tokens."""
+        return replace(
+            self, ids=self.ids[:length], sampled=self.sampled[:length], logprobs=self.logprobs[:length]
+        )
 
 
 @dataclass
@@ -55,14 +85,14 @@ class _Growing:
         row = self.row
         row.ids += context + call.token_ids
         row.sampled += [False] * len(context) + [True] * len(call.token_ids)
-        row.logprobs += [0.0] * len(context) + call.logprobs
+        row.logprobs += [0.0] * len(context) + (call.logprobs or [0.0] * len(call.token_ids))
         self.ends[call.generation_id] = len(row.ids)
 
 
 def rows_from_calls(calls: Iterable[Call]) -> list[TokenRow]:
     """Join the calls of one trajectory, in order, into as few rows as the prefix rule allows.
 
-    A call that branches off in the middle of a row, or that was drawn at another temperature, gets a
+    A call that branches off in the middle of a row, or that was drawn under other sampling settings, gets a
     row of its own whose copied context is not trained again. A call without tokens (voided by redaction)
     ends its row, and whatever continues it is left out. Raises OnwardError when a call continues an
     unknown generation, when ids and log-probs differ in number, or when a log-prob is not a number.
@@ -75,9 +105,9 @@ def rows_from_calls(calls: Iterable[Call]) -> list[TokenRow]:
             void.add(call.generation_id)
             continue
         parent, end, context = _place(growing, call)
-        if parent is None or end < len(parent.row) or parent.row.temperature != call.temperature:
+        if parent is None or end < len(parent.row) or parent.row.settings != call.settings:
             kept = [] if parent is None else parent.row.ids[:end]
-            empty = TokenRow(list(kept), [False] * len(kept), [0.0] * len(kept), call.temperature)
+            empty = TokenRow(list(kept), [False] * len(kept), [0.0] * len(kept), *call.settings)
             parent = _Growing(empty)
             growing.append(parent)
         parent.append(context, call)
@@ -102,6 +132,8 @@ def _place(growing: list[_Growing], call: Call) -> tuple[_Growing | None, int, l
 
 
 def _check(call: Call) -> None:
+    if call.logprobs is None:
+        return
     if len(call.token_ids) != len(call.logprobs):
         raise OnwardError(
             f"Generation {call.generation_id!r} has {len(call.token_ids)} tokens but {len(call.logprobs)} "

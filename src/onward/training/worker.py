@@ -83,6 +83,10 @@ def _train(folder: Path) -> None:
     metrics = {**_steps(learner, rows, advantages, spec, folder / "state", started), **summary}
     if learner.skipped_steps and metrics.get("steps", 0) <= learner.skipped_steps:
         raise TrainingError("CONVERGENCE", "No step was finite, so none was taken: lower the learning rate.")
+    if not learner.finite:
+        raise TrainingError(
+            "CONVERGENCE", "The last step was not finite, so nothing is released: lower the learning rate."
+        )
     metrics["skipped_steps"] = learner.skipped_steps
     out = folder / "checkpoint"
     out.mkdir(exist_ok=True)

@@ -38,11 +38,11 @@ def gradients(
     found: dict[str, Tensor] = {}
 
     def keep() -> None:
-        for key, parameter in learner.adapter.params.items():
+        for key, parameter in learner.tensors.items():
             assert parameter.grad is not None
             found[key] = parameter.grad.clone()
 
-    learner.optimizer.step = keep  # type: ignore[method-assign, assignment]
+    learner.stepper.optimizer.step = keep  # type: ignore[method-assign, assignment]
     metrics = next(learner.update(rows, advantages))
     return found, metrics
 
@@ -140,9 +140,9 @@ def test_case_13_observation_tokens_are_not_trained(policy: Policy, monkeypatch:
     trained: list[int] = []
     original = learner_module.backward_logprobs
 
-    def spy(hidden: Tensor, head: Tensor, targets: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    def spy(hidden: Tensor, head: Tensor, targets: Tensor, *rest: Any, **more: Any) -> tuple[Tensor, Tensor]:
         trained.extend(targets.tolist())
-        return original(hidden, head, targets, *rest)
+        return original(hidden, head, targets, *rest, **more)
 
     monkeypatch.setattr(learner_module, "backward_logprobs", spy)
     gradients(policy, [row], [1.0], ONE_STEP)
@@ -244,11 +244,11 @@ def test_a_step_that_is_not_finite_is_not_taken_and_is_counted(policy: Policy) -
     noisy_adapter(policy, "x")
     rows = with_behaviour(policy, "x", random_rows(4))
     learner = Learner(policy, "x", LearnerConfig(epochs=1, minibatch_rows=4))
-    before = {k: v.clone() for k, v in learner.adapter.params.items()}
+    before = {k: v.clone() for k, v in learner.tensors.items()}
     policy.weights.norm[0] = math.nan
     (metrics,) = learner.update(rows, [1.0, -1.0, 1.0, -1.0])
     assert metrics.skipped and learner.skipped_steps == 1
-    assert all(torch.equal(before[k], v) for k, v in learner.adapter.params.items())
+    assert all(torch.equal(before[k], v) for k, v in learner.tensors.items())
 
 
 def test_rows_without_any_signal_take_no_step(policy: Policy) -> None:
@@ -257,10 +257,10 @@ def test_rows_without_any_signal_take_no_step(policy: Policy) -> None:
     rows = with_behaviour(policy, "x", random_rows(4))
     learner = Learner(policy, "x", LearnerConfig(epochs=1, minibatch_rows=4))
     list(learner.update(rows, [1.0, -1.0, 1.0, -1.0]))
-    before = {k: v.clone() for k, v in learner.adapter.params.items()}
+    before = {k: v.clone() for k, v in learner.tensors.items()}
     (metrics,) = learner.update(rows, [0.0] * 4)
     assert metrics.skipped and learner.skipped_steps == 0
-    assert all(torch.equal(before[k], v) for k, v in learner.adapter.params.items())
+    assert all(torch.equal(before[k], v) for k, v in learner.tensors.items())
 
 
 @pytest.mark.parametrize("stop_after", [1, 3, 4])
@@ -287,13 +287,13 @@ def test_a_resumed_update_equals_an_uninterrupted_one(
     part.save(tmp_path)
     del part
     again = fresh()
-    for parameter in again.adapter.params.values():
+    for parameter in again.tensors.values():
         parameter.zero_()
     again.restore(tmp_path)
     got += [*again.update(rows, advantages), *again.update(rows, advantages)]
     assert got == expected
-    for name, parameter in whole.adapter.params.items():
-        assert torch.equal(parameter, again.adapter.params[name])
+    for name, parameter in whole.tensors.items():
+        assert torch.equal(parameter, again.tensors[name])
 
 
 def test_a_restored_update_refuses_other_rows_and_other_adapters(policy: Policy, tmp_path: Path) -> None:

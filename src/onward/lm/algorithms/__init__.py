@@ -1,0 +1,76 @@
+"""The policy-gradient algorithms: each turns scored trajectories into advantages, in a file of its own.
+
+The one thing to know: the learner does not know which of them runs. ``learn`` is all there is between the
+two; preference learning (``preference``) and supervised learning (``sft``) have losses of another kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from onward.errors import ConfigError
+from onward.lm.algorithms.base import Algorithm, Estimate
+from onward.lm.algorithms.grpo import Grpo
+from onward.lm.algorithms.ppo import Ppo
+from onward.lm.algorithms.reinforce import Reinforce
+from onward.lm.algorithms.reinforce_plus_plus import ReinforcePlusPlus
+from onward.lm.algorithms.rloo import Rloo
+from onward.lm.learner import Learner
+from onward.lm.statistics import StepMetrics
+from onward.lm.trajectories import Selection
+
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "Estimate",
+    "Grpo",
+    "Ppo",
+    "Reinforce",
+    "ReinforcePlusPlus",
+    "Rloo",
+    "from_options",
+    "learn",
+]
+
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    kind.type: kind for kind in (Ppo, Rloo, Grpo, Reinforce, ReinforcePlusPlus)
+}
+
+
+def from_options(options: Mapping[str, Any]) -> Algorithm:
+    """The algorithm that ``options["type"]`` names, with the other options as its settings.
+
+    Raises ConfigError that lists what exists when the name or an option is unknown.
+    """
+    rest = dict(options)
+    name = rest.pop("type", None)
+    kind = ALGORITHMS.get(str(name))
+    if kind is None:
+        raise ConfigError(f"There is no algorithm {name!r}: use one of {', '.join(sorted(ALGORITHMS))}.")
+    known = [f.name for f in fields(kind) if f.init]  # type: ignore[arg-type]
+    unknown = sorted(set(rest) - set(known))
+    if unknown:
+        raise ConfigError(f"{name} has no option {unknown[0]!r}: it has {', '.join(known) or 'none'}.")
+    return kind(**rest)
+
+
+def learn(learner: Learner, algorithm: Algorithm, selection: Selection) -> Iterator[StepMetrics]:
+    """One update of ``learner`` from ``algorithm.select(trajectories)``, step by step.
+
+    Goes on where it stopped after ``Learner.restore``, given the same selection and algorithm state.
+    Raises ConfigError when the algorithm needs a critic and the learner has none.
+    """
+    if algorithm.uses_critic and learner.critic is None:
+        raise ConfigError(
+            f"{algorithm.type} needs a critic: give LearnerConfig(critic=CriticConfig()), or use reinforce."
+        )
+    rows = selection.rows
+    learner.open(rows)
+    penalty = learner.reward_penalty()
+    if algorithm.uses_critic:
+        learner.warm_critic(algorithm.monte_carlo(selection, penalty))
+    values = learner.values() if algorithm.uses_critic else None
+    estimate = algorithm.estimate(selection, penalty, values)
+    yield from learner.update(rows, estimate.advantages, estimate.returns)

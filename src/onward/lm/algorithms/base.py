@@ -1,0 +1,119 @@
+"""What every algorithm is: a choice of trajectories, and an estimate of their advantages.
+
+The one thing to know: per-row lists have one tensor per row of ``Selection.rows``, with one number per
+*trained* token. Rows of one trajectory are joined before anything runs along time, since its reward
+belongs to the earlier rows as much as to the last.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from onward.lm import advantages
+from onward.lm.trajectories import Selection, Trajectory, select
+
+RowTensors = list[Tensor]
+
+
+@dataclass
+class Estimate:
+    """Advantages, and for a critic the returns it should have expected; per row, per trained token."""
+
+    advantages: RowTensors
+    returns: RowTensors | None = None
+
+
+class Algorithm(ABC):
+    """Options are the fields of the dataclass that implements it; ``type`` is its name in requests."""
+
+    type: ClassVar[str]
+    uses_critic: ClassVar[bool] = False
+
+    def select(self, trajectories: Sequence[Trajectory], *, max_staleness: int = 1) -> Selection:
+        """Raises TrainingError (DATA), see ``trajectories.select``."""
+        return select(trajectories, method=self.type, max_staleness=max_staleness, **self._needs())
+
+    def _needs(self) -> dict[str, bool]:
+        return {}
+
+    @abstractmethod
+    def estimate(
+        self, selection: Selection, penalty: RowTensors | None, values: RowTensors | None
+    ) -> Estimate:
+        """``penalty`` is what KL in the reward costs per token; ``values`` come from the critic."""
+
+    def monte_carlo(self, selection: Selection, penalty: RowTensors | None) -> RowTensors:
+        """Plain returns of each trained token, which a critic is warmed up on."""
+        raise NotImplementedError(f"{self.type} has no critic")
+
+    def state(self) -> dict[str, Any]:
+        """What the next update must know; ``load_state`` takes it back."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        del state
+
+
+def returns_of(selection: Selection, penalty: RowTensors | None) -> list[float]:
+    """One number per trajectory: its reward, less the KL penalty of all its tokens."""
+    rewards = [float(one.reward or 0.0) for one in selection.trajectories]
+    if penalty is None:
+        return rewards
+    costs = [float(part.sum()) for part in joined(selection, penalty)]
+    return [reward - cost for reward, cost in zip(rewards, costs, strict=True)]
+
+
+def spread(selection: Selection, values: Sequence[float]) -> Estimate:
+    """Each trajectory's number at every trained token of every one of its rows."""
+    return Estimate(
+        [
+            torch.full((count,), float(value))
+            for one, value in zip(selection.trajectories, values, strict=True)
+            for count in one.counts
+        ]
+    )
+
+
+def joined(selection: Selection, per_row: RowTensors) -> list[Tensor]:
+    """Per-row tensors as one tensor per trajectory."""
+    result, at = [], 0
+    for one in selection.trajectories:
+        result.append(torch.cat([part.float().cpu() for part in per_row[at : at + len(one.rows)]]))
+        at += len(one.rows)
+    return result
+
+
+def apart(selection: Selection, per_trajectory: Sequence[Tensor]) -> RowTensors:
+    """The opposite of ``joined``."""
+    return [
+        part
+        for one, whole in zip(selection.trajectories, per_trajectory, strict=True)
+        for part in whole.split(one.counts)
+    ]
+
+
+def padded_rewards(selection: Selection, penalty: RowTensors | None) -> tuple[Tensor, Tensor]:
+    """Token rewards (trajectories, longest) and the mask of what is no padding."""
+    costs = [None] * len(selection.trajectories) if penalty is None else joined(selection, penalty)
+    rewards = [one.token_rewards(cost) for one, cost in zip(selection.trajectories, costs, strict=True)]
+    return pad_sequence(rewards, batch_first=True), pad_sequence(
+        [torch.ones(len(r), dtype=torch.bool) for r in rewards], batch_first=True
+    )
+
+
+def unpadded(selection: Selection, padded: Tensor) -> RowTensors:
+    """Per-row tensors of (trajectories, longest)."""
+    lengths = [sum(one.counts) for one in selection.trajectories]
+    return apart(selection, [padded[k, :n] for k, n in enumerate(lengths)])
+
+
+def monte_carlo_returns(selection: Selection, penalty: RowTensors | None, gamma: float) -> RowTensors:
+    rewards, mask = padded_rewards(selection, penalty)
+    return unpadded(selection, advantages.returns(rewards, mask, gamma))

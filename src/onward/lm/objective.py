@@ -1,0 +1,54 @@
+"""The policy loss of one micro-batch, as the slope d loss / d log-prob that the output head asks for.
+
+The one thing to know: the importance weight and the ratio of the KL term never overlap. Decoupled, tokens are
+weighted by π_start/μ and the rest is corrected by π/π_start; in bypass all of it is π/μ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from onward.lm import losses
+from onward.lm.options import LearnerConfig
+
+
+@dataclass
+class PolicyObjective:
+    """Σ w (clipped loss + β c k2-carried KL) over trained tokens, all tensors (trained tokens,).
+
+    ``weights`` are token weights of the whole optimiser step times importance weights; c = π/π_old,
+    detached. ``loss`` is what ``slope`` has seen so far, unscaled.
+    """
+
+    config: LearnerConfig
+    advantages: Tensor
+    weights: Tensor
+    old: Tensor
+    reference: Tensor | None
+    kl_coef: float
+    scale: float = 1.0
+    loss: float = 0.0
+
+    def slope(self, logp: Tensor, at: slice) -> Tensor:
+        config = self.config
+        with torch.enable_grad():
+            leaf = logp.detach().requires_grad_()
+            loss = losses.clipped_loss(
+                leaf,
+                self.old[at],
+                self.advantages[at],
+                clip_epsilon=config.clip_epsilon,
+                clip_epsilon_high=config.clip_epsilon_high,
+                dual_clip=config.dual_clip,
+            )
+            if self.reference is not None:
+                correction = losses.log_ratio(leaf, self.old[at]).exp().detach()
+                penalty = losses.kl_loss(leaf, self.reference[at], config.kl_estimator)
+                loss = loss + self.kl_coef * correction * penalty
+            total = (loss * self.weights[at]).sum()
+            (gradient,) = torch.autograd.grad(total, leaf)
+        self.loss += float(total.detach())
+        return gradient * self.scale

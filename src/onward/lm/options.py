@@ -1,0 +1,155 @@
+"""Settings of the learner, each checked when it is given.
+
+The one thing to know: a combination that would count something twice, or do nothing, is refused here, so
+that no option can be on without effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from onward.errors import ConfigError
+from onward.lm.losses import KlEstimator, Normaliser
+
+
+@dataclass(frozen=True)
+class CriticConfig:
+    """The value head of PPO: a linear read-out of the hidden state *before* each token."""
+
+    learning_rate: float = 1e-2
+    value_clip: float | None = 0.5
+    """How far a value may move from the old one before the loss stops rewarding it; None: no clipping."""
+    coef: float = 1.0
+    """Weight of the value loss; matters where ``trains_policy``, since the head has its own clipping."""
+    warmup_steps: int = 20
+    """Full-batch steps on plain returns before the first advantages are made; the policy stands still."""
+    trains_policy: bool = False
+    """Let the value loss shape the policy's features as well; else the critic only reads them."""
+
+    def __post_init__(self) -> None:
+        _refuse(
+            self,
+            learning_rate=self.learning_rate > 0,
+            value_clip=self.value_clip is None or self.value_clip > 0,
+            coef=self.coef > 0,
+            warmup_steps=self.warmup_steps >= 0,
+        )
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """Settings of ``Learner``; the defaults suit rank-16 adapters on networks of 1 to 500 M parameters."""
+
+    learning_rate: float = 5e-4
+    epochs: int = 2
+    minibatch_rows: int = 64
+    """Rows per optimiser step."""
+    clip_epsilon: float = 0.2
+    clip_epsilon_high: float | None = None
+    """Upper clip where it differs from the lower one."""
+    dual_clip: float | None = 3.0
+    entropy_coef: float = 0.0
+    """Reward for entropy per token; positive keeps exploring."""
+    kl_coef: float = 0.0
+    kl_in: Literal["loss", "reward"] = "loss"
+    """A penalty in the loss, or its k1 estimate taken from each token's reward (then the policy gradient
+    carries it, and algorithms see it)."""
+    kl_estimator: KlEstimator = "k3"
+    """Value of the penalty in the loss; its gradient is always that of the reverse KL (k2)."""
+    kl_reference: Literal["start", "base"] = "start"
+    """Penalise distance from the adapter at the start of the update, or from the base weights."""
+    kl_target: float | None = None
+    """Nats per token to steer ``kl_coef`` towards, step by step (1909.08593, section 2.2)."""
+    behaviour: Literal["recorded", "recompute"] = "recorded"
+    """Whose log-probs are μ: the engine's as recorded, or the learner's own at the start of the update, which
+    says that the data is on policy."""
+    importance_cap: float | None = None
+    """None: bypass, the clipped ratio is π/μ. A number: decoupled, it is π/π_start, weighted by
+    w = min(π_start/μ, cap)."""
+    importance_floor: float | None = None
+    """Drop tokens with w outside [floor, cap] in place of truncating w."""
+    importance_level: Literal["token", "sequence"] = "token"
+    """w per token, or the geometric mean over a row."""
+    normaliser: Normaliser = "token"
+    constant_length: int = 1024
+    max_grad_norm: float = 1.0
+    micro_batch_tokens: int = 2048
+    """Tokens with a graph at once; changes memory and speed, never the result."""
+    gradient_checkpointing: bool = False
+    """Keep each block's input only and compute its inside again: less memory, a third more time."""
+    cache_bytes: int = 1 << 30
+    """Room for the output of the frozen layers below the adapter; beyond it they are computed again."""
+    critic: CriticConfig | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _refuse(
+            self,
+            learning_rate=self.learning_rate > 0,
+            epochs=self.epochs >= 1,
+            minibatch_rows=self.minibatch_rows >= 1,
+            clip_epsilon=0 < self.clip_epsilon < 1,
+            clip_epsilon_high=self.clip_epsilon_high is None or self.clip_epsilon_high > 0,
+            dual_clip=self.dual_clip is None or self.dual_clip > 1,
+            entropy_coef=self.entropy_coef >= 0,
+            kl_coef=self.kl_coef >= 0,
+            kl_in=self.kl_in in ("loss", "reward"),
+            kl_estimator=self.kl_estimator in ("k1", "k2", "k3"),
+            kl_reference=self.kl_reference in ("start", "base"),
+            kl_target=self.kl_target is None or self.kl_target > 0,
+            behaviour=self.behaviour in ("recorded", "recompute"),
+            importance_cap=self.importance_cap is None or self.importance_cap > 0,
+            importance_floor=self.importance_floor is None or self.importance_floor > 0,
+            importance_level=self.importance_level in ("token", "sequence"),
+            normaliser=self.normaliser in ("token", "sequence", "constant"),
+            constant_length=self.constant_length >= 1,
+            max_grad_norm=self.max_grad_norm > 0,
+            micro_batch_tokens=self.micro_batch_tokens >= 1,
+            cache_bytes=self.cache_bytes >= 0,
+        )
+        self._refuse_combinations()
+
+    def _refuse_combinations(self) -> None:
+        problem = ""
+        if self.kl_in == "reward" and self.kl_coef > 0 and self.kl_reference == "start":
+            problem = (
+                "kl_in = 'reward' with kl_reference = 'start' is always 0, since the reward is fixed when "
+                "the update starts: use kl_reference = 'base'"
+            )
+        elif self.kl_target is not None and self.kl_coef == 0:
+            problem = "kl_target without kl_coef steers nothing: give the coefficient to start from"
+        elif self.behaviour == "recompute" and self.importance_cap is not None:
+            problem = (
+                "behaviour = 'recompute' with importance_cap corrects nothing, since π_start/μ is 1 by "
+                "definition: leave one of them out"
+            )
+        elif self.importance_cap is None and (
+            self.importance_floor is not None or self.importance_level != "token"
+        ):
+            problem = "importance_floor and importance_level need importance_cap: give it, for example 2.0"
+        elif (
+            self.importance_floor is not None
+            and self.importance_cap is not None
+            and self.importance_floor >= self.importance_cap
+        ):
+            problem = "importance_floor must be below importance_cap: use for example 0.5 and 2.0"
+        if problem:
+            raise ConfigError(f"The learner setting {problem}.")
+
+    @property
+    def penalises_loss(self) -> bool:
+        return self.kl_coef > 0 and self.kl_in == "loss"
+
+    @property
+    def clip_high(self) -> float:
+        return self.clip_epsilon if self.clip_epsilon_high is None else self.clip_epsilon_high
+
+
+def _refuse(config: object, **good: bool) -> None:
+    for name, fine in good.items():
+        if not fine:
+            raise ConfigError(
+                f"The learner setting {name} = {getattr(config, name)!r} is out of range: see the "
+                f"description of {type(config).__name__} for what is allowed."
+            )

@@ -1,0 +1,148 @@
+"""Which trajectories are compared: a better and a worse attempt at the same task, from the same prompt.
+
+The one thing to know: a pair whose difference would be cut off by the length limit teaches nothing about it,
+so it is skipped and counted, and so is every other pair that cannot be compared.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from onward.errors import TrainingError
+from onward.lm.tokens import TokenRow
+from onward.lm.trajectories import Trajectory
+
+
+@dataclass
+class Pair:
+    """Two answers to exactly the same prompt tokens. A side has several rows where its history broke."""
+
+    chosen: list[TokenRow]
+    rejected: list[TokenRow]
+    task: Hashable = None
+    margin: float = 0.0
+    """How much better the chosen one was, in reward."""
+
+
+@dataclass
+class PairSelection:
+    """Pairs that can be learnt from, and how many could not, by reason."""
+
+    pairs: list[Pair]
+    excluded: Mapping[str, int] = field(default_factory=dict)
+
+
+def make_pairs(
+    trajectories: Sequence[Trajectory],
+    *,
+    margin: float = 0.0,
+    min_reward: float | None = None,
+    per_task: int | None = 8,
+    seed: int = 0,
+) -> list[Pair]:
+    """Pairs within each group whose rewards differ by more than ``margin``, the widest first.
+
+    ``min_reward`` is for the chosen side. ``per_task`` bounds the pairs of one group; among equally wide ones
+    ``seed`` decides. Unscored trajectories and those without tokens are left out. Policies may differ inside
+    a pair: what is compared is what was said. Raises TrainingError (DATA) when no pair exists.
+    """
+    groups: defaultdict[Hashable, list[Trajectory]] = defaultdict(list)
+    for one in trajectories:
+        if one.reward is not None and one.group is not None and any(one.counts):
+            groups[one.group].append(one)
+    rnd, result = random.Random(seed), []
+    for key, members in groups.items():
+        found = [
+            Pair(better.rows, worse.rows, key, float(better.reward) - float(worse.reward))
+            for better in members
+            for worse in members
+            if better.reward is not None
+            and worse.reward is not None
+            and better.reward - worse.reward > margin
+            and (min_reward is None or better.reward >= min_reward)
+        ]
+        rnd.shuffle(found)
+        found.sort(key=lambda pair: -pair.margin)
+        result.extend(found[:per_task])
+    if not result:
+        raise TrainingError(
+            "DATA",
+            f"None of the {len(trajectories)} trajectories has a better attempt at the same task to compare "
+            f"with: record several attempts per task (task_context.group_id), lower the margin, or use sft.",
+        )
+    return result
+
+
+def usable(pairs: Sequence[Pair], max_tokens: int) -> PairSelection:
+    """Pairs cut to ``max_tokens`` per row; those that no longer compare anything are left out and counted.
+
+    ``other_prompt``: the sides do not start from the same tokens. ``same_answer``: nothing differs.
+    ``truncated``: the first turn in which a side differs does not fit. Raises TrainingError (DATA) when
+    nothing is left.
+    """
+    kept: list[Pair] = []
+    excluded: Counter[str] = Counter()
+    for pair in pairs:
+        reason = _problem(pair, max_tokens)
+        if reason:
+            excluded[reason] += 1
+            continue
+        kept.append(Pair(_cut(pair.chosen, max_tokens), _cut(pair.rejected, max_tokens), pair.task,
+                         pair.margin))  # fmt: skip
+    if not kept:
+        reasons = ", ".join(f"{n} {why}" for why, n in sorted(excluded.items())) or "there were none"
+        raise TrainingError(
+            "DATA",
+            f"None of the {len(pairs)} pairs can be compared within {max_tokens} tokens ({reasons}): raise "
+            f"max_tokens or collect attempts that start from the same prompt.",
+        )
+    return PairSelection(kept, dict(excluded))
+
+
+def _problem(pair: Pair, max_tokens: int) -> str:
+    sides = [[row for row in side if row.trained] for side in (pair.chosen, pair.rejected)]
+    if not all(sides):
+        return "no_tokens"
+    prompts = [side[0].ids[: side[0].trained[0]] for side in sides]
+    if prompts[0] != prompts[1]:
+        return "other_prompt"
+    at, place = _first_difference(sides[0], sides[1])
+    if at is None:
+        return "same_answer"
+    for side in sides:
+        if at < len(side) and not _turn_fits(side[at], place, max_tokens):
+            return "truncated"
+    return ""
+
+
+def _first_difference(a: list[TokenRow], b: list[TokenRow]) -> tuple[int | None, int]:
+    """(row, position in it) where the sides part."""
+    for k in range(max(len(a), len(b))):
+        if k >= len(a) or k >= len(b):
+            return k, 0
+        first, second = a[k], b[k]
+        for t in range(max(len(first), len(second))):
+            if t >= len(first) or t >= len(second) or first.ids[t] != second.ids[t]:
+                return k, t
+            if first.sampled[t] != second.sampled[t]:
+                return k, t
+    return None, 0
+
+
+def _turn_fits(row: TokenRow, place: int, max_tokens: int) -> bool:
+    """Whether the sampled turn at or after ``place`` ends within ``max_tokens``; true if there is none."""
+    later = [t for t in row.trained if t >= place]
+    if not later:
+        return True
+    end = later[0]
+    while end + 1 < len(row) and row.sampled[end + 1]:
+        end += 1
+    return end < max_tokens
+
+
+def _cut(rows: Sequence[TokenRow], max_tokens: int) -> list[TokenRow]:
+    shorter = [row.cut(max_tokens) if len(row) > max_tokens else row for row in rows]
+    return [row for row in shorter if row.trained]

@@ -1,0 +1,289 @@
+"""DPO: raise the better of two answers against the worse, measured from a reference that stands still.
+
+The one thing to know: only trained tokens count, on both sides, and the reference is this very network with
+the adapter off (or as the adapter was at the start); nothing here uses dropout, so the two agree exactly at
+the first step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from onward.errors import ConfigError, TrainingError
+from onward.lm.batches import Batches, Prepared
+from onward.lm.head import backward_logprobs, token_logprobs
+from onward.lm.pairs import Pair
+from onward.lm.policy import Policy, split_by_tokens
+from onward.lm.stepper import Stepper
+from onward.lm.trainable import trained_tensors
+
+STATE_FILE = "preference.pt"
+
+
+@dataclass(frozen=True)
+class DpoConfig:
+    """Settings of ``PreferenceLearner``."""
+
+    beta: float = 0.1
+    """How strongly the policy is held to the reference: the KL coefficient of the problem DPO solves."""
+    learning_rate: float = 2e-4
+    epochs: int = 1
+    minibatch_pairs: int = 32
+    """Pairs per optimiser step."""
+    reference: Literal["base", "start"] = "base"
+    """The base weights (adapter off), or the adapter as it is when training starts."""
+    length_normalised: bool = False
+    """Compare means instead of sums of token log-ratios: sums are DPO, means keep long answers from
+    weighing more (and from being preferred for their length)."""
+    label_smoothing: float = 0.0
+    """Share of pairs believed to be the wrong way round (conservative DPO)."""
+    max_grad_norm: float = 1.0
+    micro_batch_tokens: int = 2048
+    gradient_checkpointing: bool = False
+    cache_bytes: int = 1 << 30
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, good in (
+            ("beta", self.beta > 0),
+            ("learning_rate", self.learning_rate > 0),
+            ("epochs", self.epochs >= 1),
+            ("minibatch_pairs", self.minibatch_pairs >= 1),
+            ("reference", self.reference in ("base", "start")),
+            ("label_smoothing", 0 <= self.label_smoothing < 0.5),
+            ("max_grad_norm", self.max_grad_norm > 0),
+            ("micro_batch_tokens", self.micro_batch_tokens >= 1),
+        ):
+            if not good:
+                raise ConfigError(
+                    f"The DPO setting {name} = {getattr(self, name)!r} is out of range: see the description "
+                    f"of DpoConfig for what is allowed."
+                )
+
+
+@dataclass(frozen=True)
+class PreferenceMetrics:
+    """One optimiser step, before it is taken. ``accuracy`` is the share of pairs the right way round;
+    ``margin`` is β(log-ratio of chosen − log-ratio of rejected), the ``*_reward`` are its two parts."""
+
+    step: int
+    total_steps: int
+    loss: float
+    accuracy: float
+    margin: float
+    chosen_reward: float
+    rejected_reward: float
+    grad_norm: float
+    skipped: bool
+
+
+def dpo_loss(margin: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """−(1−ε) log σ(margin) − ε log σ(−margin) (2305.18290, eq. 7; ε: conservative DPO); per pair."""
+    return -(1 - label_smoothing) * F.logsigmoid(margin) - label_smoothing * F.logsigmoid(-margin)
+
+
+def side_sums(log_ratios: Tensor, side_of: Tensor, sides: int, length_normalised: bool) -> Tensor:
+    """Sum (or mean) of token log-ratios per side (sides,); ``side_of`` is the side of each trained token."""
+    sums = log_ratios.new_zeros(sides).index_add_(0, side_of, log_ratios)
+    if not length_normalised:
+        return sums
+    counts = log_ratios.new_zeros(sides).index_add_(0, side_of, torch.ones_like(log_ratios))
+    return sums / counts.clamp_min(1.0)
+
+
+class PreferenceLearner:
+    """Owns the optimiser of one resident adapter (None: all weights) and trains it on pairs."""
+
+    def __init__(self, policy: Policy, adapter: str | None, config: DpoConfig) -> None:
+        if adapter is None and config.reference == "base":
+            raise ConfigError(
+                "Training all weights leaves no base as the reference: use reference = 'start' or an adapter."
+            )
+        self.policy, self.name, self.config = policy, adapter, config
+        self.tensors = trained_tensors(policy, adapter)
+        self.stepper = Stepper(list(self.tensors.values()), config.learning_rate, config.max_grad_norm)
+        self.stepper.scale_for(policy.weights.norm.dtype)
+        self._cursor = 0
+        self._fixed: dict[str, Any] = {}
+        self._start = (
+            [p.detach().clone() for p in self.tensors.values()] if config.reference == "start" else []
+        )
+
+    @property
+    def skipped_steps(self) -> int:
+        return self.stepper.skipped
+
+    @property
+    def finite(self) -> bool:
+        return self.stepper.finite
+
+    def update(self, pairs: Sequence[Pair]) -> Iterator[PreferenceMetrics]:
+        """``epochs`` passes over ``pairs`` (see ``pairs.usable``); after ``restore``, where it stopped.
+
+        Raises TrainingError (DATA) when a row cannot be used or the pairs are not those of the state.
+        """
+        config = self.config
+        batches, members = self._batches(pairs)
+        total = -(-len(pairs) // config.minibatch_pairs) * config.epochs
+        per_epoch = total // config.epochs
+        while self._cursor < total:
+            epoch, minibatch = divmod(self._cursor, per_epoch)
+            order = random.Random(f"{config.seed}/{epoch}").sample(range(len(pairs)), len(pairs))
+            chosen = order[minibatch * config.minibatch_pairs : (minibatch + 1) * config.minibatch_pairs]
+            metrics = self._step(batches, members, chosen, total)
+            self._cursor += 1
+            yield metrics
+        self._cursor, self._fixed = 0, {}
+
+    def margins(self, pairs: Sequence[Pair]) -> list[float]:
+        """β(log-ratio of chosen − log-ratio of rejected) for each pair as the policy is now; no training."""
+        batches, members = self._batches(pairs, fresh=True)
+        now, reference = batches.logprobs(self.name), self._reference(batches)
+        result = []
+        for chosen, rejected in members:
+            sides = []
+            for side in (chosen, rejected):
+                ratios = torch.cat([now[i] - reference[i] for i in side])
+                sides.append(ratios.mean() if self.config.length_normalised else ratios.sum())
+            result.append(self.config.beta * float(sides[0] - sides[1]))
+        return result
+
+    def accuracy(self, pairs: Sequence[Pair]) -> float:
+        """Share of ``pairs`` whose chosen side gained more against the reference than its rejected one."""
+        margins = self.margins(pairs)
+        return sum(margin > 0 for margin in margins) / len(margins)
+
+    def _batches(
+        self, pairs: Sequence[Pair], fresh: bool = False
+    ) -> tuple[Batches, list[tuple[list[int], list[int]]]]:
+        """Batches over all rows, and for each pair the rows of its two sides.
+
+        Temperature 1 for all: what is compared are answers, not how one was drawn.
+        """
+        config, rows = self.config, []
+        members: list[tuple[list[int], list[int]]] = []
+        for pair in pairs:
+            sides = []
+            for side in (pair.chosen, pair.rejected):
+                kept = [replace(row, temperature=1.0) for row in side if row.trained]
+                sides.append(list(range(len(rows), len(rows) + len(kept))))
+                rows.extend(kept)
+            if not all(sides):
+                raise TrainingError(
+                    "DATA", "A side of a pair has no trained token: leave it out with pairs.usable."
+                )
+            members.append((sides[0], sides[1]))
+        prepared = Prepared.of(rows, self.policy.shape.max_positions, "unused")
+        batches = Batches(self.policy, self.name, prepared, config.micro_batch_tokens, config.cache_bytes,
+                          config.gradient_checkpointing)  # fmt: skip
+        if fresh:
+            return batches, members
+        digest = hashlib.sha256(repr([(r.ids, r.sampled) for r in rows]).encode()).hexdigest()
+        if self._cursor and digest != self._fixed.get("rows"):
+            raise TrainingError(
+                "DATA",
+                "The pairs differ from those of the update that was restored: pass the same frozen dataset.",
+            )
+        if not self._cursor:
+            self._fixed = {"rows": digest, "reference": self._reference(batches)}
+        return batches, members
+
+    def _reference(self, batches: Batches) -> list[Tensor]:
+        if self.config.reference == "base":
+            return batches.logprobs(None)
+        now = [p.detach().clone() for p in self.tensors.values()]
+        self._put(self._start)
+        try:
+            return batches.logprobs(self.name)
+        finally:
+            self._put(now)
+
+    @torch.no_grad()
+    def _put(self, values: Sequence[Tensor]) -> None:
+        for parameter, value in zip(self.tensors.values(), values, strict=True):
+            parameter.copy_(value)
+        if self.name is None:
+            self.policy.weights.unpack()
+
+    def _step(
+        self,
+        batches: Batches,
+        members: list[tuple[list[int], list[int]]],
+        chosen: Sequence[int],
+        total: int,
+    ) -> PreferenceMetrics:
+        lengths = [
+            sum(len(batches.prepared.rows[i]) - batches.prefix for side in members[p] for i in side)
+            for p in chosen
+        ]
+        loss, rewards = 0.0, []
+        with self.stepper.tracking():
+            for part in split_by_tokens(list(chosen), lengths, self.config.micro_batch_tokens):
+                found, sides = self._backward(batches, [members[p] for p in part], 1 / len(chosen))
+                loss += found
+                rewards.append(sides)
+        norm, taken = self.stepper.step(loss)
+        if self.name is None:
+            self.policy.weights.unpack()
+        better, worse = torch.cat(rewards).unbind(1)
+        return PreferenceMetrics(
+            self._cursor + 1,
+            total,
+            loss,
+            float((better > worse).float().mean()),
+            float((better - worse).mean()),
+            float(better.mean()),
+            float(worse.mean()),
+            norm,
+            not taken,
+        )
+
+    def _backward(
+        self, batches: Batches, part: Sequence[tuple[list[int], list[int]]], weight: float
+    ) -> tuple[float, Tensor]:
+        """Add the gradient of a few whole pairs; (their share of the loss, β·log-ratios (pairs, 2))."""
+        config, scale = self.config, self.stepper.scale
+        rows = [i for pair in part for side in pair for i in side]
+        side_of_row = [2 * p + s for p, pair in enumerate(part) for s, side in enumerate(pair) for _ in side]
+        with torch.enable_grad():
+            packed, hidden = batches.hidden(rows, self.name)
+        side_of = torch.tensor(side_of_row, device=hidden.device)[packed.row_of]
+        reference = torch.cat([self._fixed["reference"][i] for i in rows]).to(hidden.device)
+        head = self.policy.weights.head
+        # the loss of a pair couples all of its tokens: its slope needs every log-prob before any gradient
+        logp, _ = token_logprobs(hidden.detach(), head, packed.targets, packed.temperature)
+        with torch.enable_grad():
+            leaf = logp.requires_grad_()
+            sums = side_sums(leaf - reference, side_of, 2 * len(part), config.length_normalised)
+            rewards = config.beta * sums.view(-1, 2)
+            loss = dpo_loss(rewards[:, 0] - rewards[:, 1], config.label_smoothing).sum() * weight
+            (slope,) = torch.autograd.grad(loss, leaf)
+        slope = slope * scale
+        backward_logprobs(hidden, head, packed.targets, packed.temperature, lambda _, at: slope[at])
+        return float(loss.detach()), rewards.detach().cpu()
+
+    def save(self, folder: Path) -> bool:
+        """As ``Learner.save``."""
+        if not self.finite:
+            return False
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / (STATE_FILE + ".part")
+        state = {"stepper": self.stepper.state(), "cursor": self._cursor, "fixed": self._fixed}
+        torch.save({**state, "start": self._start}, part)
+        part.replace(folder / STATE_FILE)
+        return True
+
+    def restore(self, folder: Path) -> None:
+        state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
+        self.stepper.load_state(state["stepper"])
+        self._cursor, self._fixed = int(state["cursor"]), dict(state["fixed"])
+        self._start = list(state["start"])

@@ -1,0 +1,218 @@
+"""What the algorithms learn from: scored trajectories, and which of them may take part.
+
+The one thing to know: a trajectory without a score is *unscored*, never zero; it leaves the baselines and
+the loss and is counted. Everything that is left out is counted under a name, and what would be wrong in
+silence is refused with the remedy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from onward.errors import TrainingError
+from onward.lm.tokens import TokenRow
+
+
+@dataclass
+class Trajectory:
+    """One attempt at a task. ``reward`` None: unscored.
+
+    ``group`` is the key of task *and* start state (attempts with the same one are comparable), ``policy``
+    the digest of the policy that sampled; together they are the group. ``success`` is the binary outcome,
+    beside the graded reward. ``turn_rewards``, one per sampled turn, replace the reward at the end and
+    must sum to it. A trajectory with ``trains`` false (it came too late, or is too old) counts in the
+    baseline of its group and is not trained on. ``staleness`` is how many policies ago it was sampled.
+    """
+
+    rows: list[TokenRow]
+    reward: float | None
+    group: Hashable = None
+    task_type: str = "general"
+    success: bool | None = None
+    turn_rewards: Sequence[float] | None = None
+    policy: str = ""
+    trains: bool = True
+    staleness: int = 0
+
+    @property
+    def counts(self) -> list[int]:
+        """Trained tokens per row."""
+        return [len(row.trained) for row in self.rows]
+
+    def turn_ends(self) -> list[int]:
+        """For each sampled turn, the index of its last token among the trajectory's trained tokens."""
+        ends, seen = [], 0
+        for row in self.rows:
+            trained = row.trained
+            for k, t in enumerate(trained):
+                if k + 1 == len(trained) or trained[k + 1] != t + 1:
+                    ends.append(seen + k)
+            seen += len(trained)
+        return ends
+
+    def token_rewards(self, penalty: Tensor | None = None) -> Tensor:
+        """(trained tokens,) rewards: each at the last token of its turn, less ``penalty`` per token."""
+        rewards = torch.zeros(sum(self.counts))
+        ends = self.turn_ends()
+        if self.turn_rewards is None:
+            rewards[-1] = float(self.reward or 0.0)
+        else:
+            for end, value in zip(ends, self.turn_rewards, strict=True):
+                rewards[end] += float(value)
+        return rewards if penalty is None else rewards - penalty
+
+
+@dataclass
+class Selection:
+    """The trajectories that take part, and how many do not, by reason.
+
+    ``observers`` are scored, count in baselines and are not trained on.
+    """
+
+    trajectories: list[Trajectory]
+    observers: list[Trajectory] = field(default_factory=list)
+    excluded: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[TokenRow]:
+        """All rows in order, which is the order of every per-row list of an estimate."""
+        return [row for one in self.trajectories for row in one.rows]
+
+
+def select(
+    trajectories: Sequence[Trajectory],
+    *,
+    method: str = "reinforce",
+    groups: bool = False,
+    drop_uniform: bool = False,
+    dense: bool = False,
+    max_staleness: int = 1,
+) -> Selection:
+    """Keep what ``method`` can learn from.
+
+    ``groups``: it compares attempts at one task. ``drop_uniform``: leave out groups whose binary outcomes
+    are all the same (a shaped reward would still rank them, by shaping alone). ``dense``: it uses rewards
+    per turn. Raises TrainingError (DATA) where something is wrong rather than missing, and when nothing
+    is left.
+    """
+    if not trajectories:
+        raise TrainingError("DATA", f"There are no trajectories for {method}: collect some first.")
+    excluded: Counter[str] = Counter()
+    if groups:
+        _refuse_groups_of_one(trajectories, method)
+    kept: list[Trajectory] = []
+    for number, one in enumerate(trajectories):
+        reason = ""
+        if one.reward is None:
+            reason = "unscored"
+        elif not any(one.counts):
+            reason = "no_tokens"
+        elif one.staleness > max_staleness:
+            reason = "stale"
+        if reason:
+            excluded[reason] += 1
+            continue
+        _check_turns(number, one, method, dense)
+        kept.append(one)
+    if groups:
+        kept = _comparable(kept, drop_uniform, method, excluded)
+    taken = [_without_empty_rows(one) for one in kept if one.trains]
+    if not taken:
+        raise TrainingError("DATA", _nothing_left(method, len(trajectories), excluded))
+    return Selection(taken, [one for one in kept if not one.trains], dict(excluded))
+
+
+def group_key(one: Trajectory) -> Hashable:
+    """Attempts of different policies are never compared."""
+    return (one.group, one.policy)
+
+
+def _nothing_left(method: str, count: int, excluded: Counter[str]) -> str:
+    if excluded["no_tokens"] == count:
+        return (
+            f"{method} needs the tokens that the policy sampled, and none of the {count} trajectories has "
+            f"any: let the agent call the model through Onward's gateway, which captures them, or train with "
+            f"dpo or sft, which need only text."
+        )
+    reasons = ", ".join(f"{n} {why}" for why, n in sorted(excluded.items())) or "none may be trained on"
+    return f"None of the {count} trajectories can be used by {method} ({reasons}): collect other ones."
+
+
+def _refuse_groups_of_one(trajectories: Sequence[Trajectory], method: str) -> None:
+    members: Counter[Hashable] = Counter()
+    for one in trajectories:
+        if one.group is None:
+            raise TrainingError(
+                "DATA",
+                f"{method} compares attempts at the same task, and a trajectory carries no group: record "
+                f"one (task_context.group_id), or use reinforce, whose baseline needs none.",
+            )
+        members[group_key(one)] += 1
+    lonely = [key for key, count in members.items() if count < 2]
+    if lonely:
+        raise TrainingError(
+            "DATA",
+            f"{method} needs at least two attempts per task, but group {lonely[0]!r} has one: use reinforce, "
+            f"whose baseline needs no group, or collect more attempts of that task.",
+        )
+
+
+def _check_turns(number: int, one: Trajectory, method: str, dense: bool) -> None:
+    if one.turn_rewards is None:
+        return
+    turns, total = len(one.turn_ends()), sum(one.turn_rewards)
+    if not dense:
+        raise TrainingError(
+            "DATA",
+            f"Trajectory {number} has rewards per turn, which {method} cannot place: use ppo or "
+            f"reinforce_plus_plus, or give their sum as the reward.",
+        )
+    if len(one.turn_rewards) != turns:
+        raise TrainingError(
+            "DATA",
+            f"Trajectory {number} has {len(one.turn_rewards)} rewards for {turns} sampled turns: give one "
+            f"for each.",
+        )
+    if one.reward is not None and abs(total - one.reward) > 1e-6 * max(1.0, abs(total)):
+        raise TrainingError(
+            "DATA",
+            f"Trajectory {number} has the reward {one.reward:g} while its rewards per turn sum to "
+            f"{total:g}: make them agree, since only one of them can be meant.",
+        )
+
+
+def _comparable(
+    kept: list[Trajectory], drop_uniform: bool, method: str, excluded: Counter[str]
+) -> list[Trajectory]:
+    members: defaultdict[Hashable, list[Trajectory]] = defaultdict(list)
+    for one in kept:
+        members[group_key(one)].append(one)
+    result: list[Trajectory] = []
+    for group in members.values():
+        if len(group) < 2:
+            excluded["left_alone"] += 1  # the others were unscored or empty
+            continue
+        if drop_uniform:
+            outcomes = {one.success for one in group}
+            if None in outcomes:
+                raise TrainingError(
+                    "DATA",
+                    f"{method} keeps a group only when its attempts did not all end alike, and one carries "
+                    f"no binary outcome: give `success`, or set drop_uniform = false.",
+                )
+            if len(outcomes) == 1:
+                excluded["uniform_group"] += len(group)
+                continue
+        result.extend(group)
+    return result
+
+
+def _without_empty_rows(one: Trajectory) -> Trajectory:
+    if all(one.counts):
+        return one
+    return Trajectory(**{**one.__dict__, "rows": [row for row in one.rows if row.trained]})
