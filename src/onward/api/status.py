@@ -19,7 +19,7 @@ from onward.config import Settings
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.release.record import Releases
 from onward.training.jobs import JobTable
-from onward.warehouse import Objects, Warehouse, queries
+from onward.warehouse import Objects, Warehouse, queries, reward_queries
 
 NEWEST = 5
 
@@ -34,6 +34,9 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
     return {
         "streams": [await _stream(bus, name) for name in STREAMS],
         "counts": await queries.counts(warehouse),
+        "unscored": await queries.unscored_count(warehouse),
+        "unscored_share": await reward_queries.unscored_share(warehouse),
+        "rescore": await _json(bus, "rl_rewarder", "rescore"),
         "held": await quarantine.count(Objects.open(settings.objects_at)),
         "opted_out": (await _json(bus, "rl_capture", "opted_out") or {}).get("count", 0),
         "next_job": {

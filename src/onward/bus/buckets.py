@@ -51,13 +51,13 @@ BUCKETS: dict[str, BucketSpec] = {
     "rl_models": BucketSpec("releaser", 8, None, "what each model id is: digest, parent, state"),
     "rl_gateways": BucketSpec("gateway", 1, 86_400.0, "what each gateway really serves"),
     "rl_sessions": BucketSpec("gateway", 1, 7 * 86_400.0, "the arm that each session was given"),
-    "rl_rewarder": BucketSpec("rewarder", 4, None, "windows, baselines and stream cursor in one record"),
+    "rl_rewarder": BucketSpec("rewarder", 4, None, "windows, baselines, stream cursor; the run of rescore"),
     "rl_coordinator": BucketSpec("coordinator", 8, None, "the last snapshot and the request made from it"),
     "rl_capture": BucketSpec(
         "whoever drops one", 1, None, "how many trajectories were dropped by an opt-out"
     ),
     "rl_leases": BucketSpec("the holder", 1, None, "who owns a piece of work, and its epoch"),
-    "rl_control": BucketSpec("operator", 16, None, "what people switched: learning paused, model pinned"),
+    "rl_control": BucketSpec("operator", 16, None, "what people switched and asked for"),
 }
 
 

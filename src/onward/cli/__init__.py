@@ -53,6 +53,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "redact": ("redact",),
     "env": ("env",),
     "rewards": ("rewards",),
+    "rescore": ("rescore",),
     "streams": ("streams",),
     "models": ("models",),
     "contracts": ("contracts",),

@@ -13,6 +13,7 @@ from onward import host, warehouse
 from onward.api import status as facts
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.clock import SystemClock
+from onward.reward.unscored import SHARE
 
 
 @app.command()
@@ -53,6 +54,17 @@ def _show(found: dict[str, Any], endpoints: dict[str, Any], console: Console) ->
         f"{_counted(counts['status_events'], 'training status event')}.",
         highlight=False,
     )
+    if found["unscored"]:
+        recent = found["unscored_share"]
+        causes = ", ".join(f"{name} {count}" for name, count in sorted(found["unscored"].items()))
+        console.print(
+            f"Unscored: {causes}; {recent['unscored']} of the last {recent['n']}.",
+            style="yellow" if recent["n"] and recent["unscored"] / recent["n"] > SHARE else None,
+            highlight=False,
+        )
+    if found["rescore"] and not found["rescore"]["finished"]:
+        run = found["rescore"]
+        console.print(f"Scoring again: {run['seen']} of {run['total']} (run {run['run_id']}).")
     if found["held"]:
         console.print(
             f"{found['held']} held in quarantine ('onward quarantine list' says why).",

@@ -163,6 +163,9 @@ class Outcomes:
             return
         if self._is_foreign(reward, assignment, routes):
             return
+        if reward.metadata.supersedes or "cause" in (reward.metadata.model_extra or {}):
+            self._waiting.pop(assignment.session_id, None)  # judged again, or late: gates count first rewards
+            return
         judged = reward.metadata.outcome
         if judged is None:
             self._waiting.pop(assignment.session_id, None)  # it came back; what it is worth is unknown

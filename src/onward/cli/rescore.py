@@ -1,0 +1,142 @@
+"""``onward rescore``: score stored trajectories again under the settings that the service runs with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from onward import host
+from onward.bus import Bus
+from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.clock import Clock, SystemClock
+from onward.config import Settings
+from onward.errors import ConfigError
+from onward.reward import rescoring
+from onward.reward.components import components_of
+
+_AGE = re.compile(r"(\d{1,6})([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_LOOK_SECONDS = 0.3
+
+
+@app.command()
+def rescore(
+    since: Annotated[
+        str | None,
+        typer.Option(help="Trajectories that began then or later: 7d, 12h, or 2026-01-31T12:00:00Z."),
+    ] = None,
+    component: Annotated[
+        str | None,
+        typer.Option(help="Compute only this one anew; the others keep their raw scores. Default: all."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the oldest first.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count what would change, write nothing.")
+    ] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="End the run that is under way.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document, no progress bar.")] = False,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Score stored trajectories again, with present weights and components.
+
+    Each one whose score changes gets a new reward that supersedes the old one; the history stays. The
+    running service does the work, behind new trajectories. Ctrl-C only ends the display: start the same
+    command again to watch, and after a restart of the service the run goes on where it was.
+
+    Example: [bold]onward rescore --since 7d --component code_quality[/bold]
+    """
+    if stop and (since or component or limit or dry_run):
+        raise ConfigError("--stop stands alone: leave the other options out.")
+
+    async def work() -> None:
+        settings, clock = load_settings(file, data_dir), SystemClock()
+        if component is not None:
+            _check_component(component, settings)
+        start = _moment(since, clock) if since else None
+        async with host.attached(settings) as (bus, _):
+            if stop:
+                ended = await rescoring.stop(bus)
+                typer.echo(f"Run {ended.run_id} ends after the trajectories that it has in hand.")
+                return
+            request, running = await rescoring.ask(
+                bus, clock, since=start, component=component, limit=limit, dry_run=dry_run
+            )
+            if not as_json:
+                typer.echo(f"Run {request.run_id}{' is under way' if running else ''}.")
+            done = await _watch(bus, clock, request.run_id, as_json)
+        if as_json:
+            typer.echo(json.dumps(_document(request, done), indent=1))
+        else:
+            typer.echo(_summary(request, done))
+
+    run_async(work())
+
+
+def _check_component(name: str, settings: Settings) -> None:
+    known = sorted(component.name for component in components_of(settings.reward))
+    if name not in known:
+        raise ConfigError(f"There is no component {name!r}: expected one of {', '.join(known)}.")
+
+
+def _moment(text: str, clock: Clock) -> datetime:
+    """``7d`` before now, or the time that ``text`` is."""
+    if (age := _AGE.fullmatch(text)) is not None:
+        return clock.now() - timedelta(**{_UNITS[age[2]]: int(age[1])})
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"{text!r} is no time: give an age such as 7d or 12h, or an ISO 8601 time."
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+async def _watch(bus: Bus, clock: Clock, run_id: str, quiet: bool) -> rescoring.Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
+        shown = bar.add_task("Waiting for the rewarder", total=None)
+        while True:
+            done = await rescoring.progress(bus, run_id)
+            if done is not None:
+                bar.update(shown, description="Scoring again", total=done.total, completed=done.seen)
+                if done.finished:
+                    return done
+            try:
+                await clock.sleep(_LOOK_SECONDS)
+            except asyncio.CancelledError:
+                typer.echo("The run goes on; 'onward rescore --stop' ends it.", err=True)
+                raise
+
+
+def _document(request: rescoring.Request, done: rescoring.Progress) -> dict[str, Any]:
+    return {
+        "run_id": request.run_id,
+        "since": request.since,
+        "component": request.component,
+        "dry_run": request.dry_run,
+        "seen": done.seen,
+        "stopped": done.stopped,
+        **{
+            name: done.counts.get(name, 0) for name in ("changed", "unchanged", "unscored", "waiting", "gone")
+        },
+    }
+
+
+def _summary(request: rescoring.Request, done: rescoring.Progress) -> str:
+    count = done.counts.get
+    verb = "would get" if request.dry_run else "got"
+    ending = "Stopped after" if done.stopped else "Of"
+    text = f"{ending} {done.seen} trajectories, {count('changed', 0)} {verb} a new reward, "
+    text += f"{count('unchanged', 0)} stay as they are, {count('unscored', 0)} have no valid score."
+    if count("waiting", 0):
+        text += f" {count('waiting', 0)} wait for their first reward."
+    return text
