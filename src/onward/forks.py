@@ -64,6 +64,7 @@ class Gate(Forking):
 
 
 def follow(thing: Forking) -> None:
+    """Call its hooks around every fork from now on."""
     with _one_at_a_time:
         _followed.add(thing)
 
@@ -76,7 +77,8 @@ _one_at_a_time = threading.RLock()
 
 def _before() -> None:
     _one_at_a_time.acquire()
-    _told[:] = sorted(_followed, key=id)  # one order everywhere: hooks take locks
+    # One order everywhere, since hooks take locks; gates first, so that nobody new comes to those locks.
+    _told[:] = sorted(_followed, key=lambda thing: (not isinstance(thing, Gate), id(thing)))
     for thing in _told:
         thing.before_fork()
 
@@ -97,3 +99,7 @@ def _in_child() -> None:
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+
+IMPORTING = Gate()
+"""For imports inside functions that threads run: a child that inherits a half imported module would wait for
+ever for the thread that imports it."""

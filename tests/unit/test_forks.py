@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from onward.forks import Forking, follow
+from onward.forks import IMPORTING, Forking, follow
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a fork with threads is the point
 
@@ -90,3 +90,27 @@ def test_threads_that_fork_beside_open_outboxes_all_come_to_an_end(tmp_path):
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60
     )
     assert done.stdout.strip() == "[1, 1]", done.stderr
+
+
+def test_a_child_does_not_inherit_a_half_imported_module(tmp_path, monkeypatch):
+    """Python's lock of a module stays locked in the child, where nobody would ever unlock it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.3)\nDONE = True\n")
+    inside = threading.Event()
+
+    def load() -> None:
+        with IMPORTING:
+            inside.set()
+            import slow_to_import  # noqa: F401
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    inside.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends a child that is stuck
+        import slow_to_import
+
+        os._exit(0 if slow_to_import.DONE else 1)
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0

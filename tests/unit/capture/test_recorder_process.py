@@ -1,8 +1,8 @@
 """The recorder in its process: what it loads, forks, the end of the process, a full outbox, opting out."""
 
+import faulthandler
 import json
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -103,19 +103,22 @@ def test_a_child_forked_while_threads_record_is_not_stuck(tmp_path):
     for thread in threads:
         thread.start()
     statuses = []
-    for _ in range(60):
-        child = os.fork()
-        if child == 0:
-            signal.alarm(30)  # ends a child that is stuck
-            try:
-                record(recorder, "child")
-                os._exit(0)
-            except BaseException:
-                os._exit(1)
-        statuses.append(os.waitpid(child, 0)[1])
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for _ in range(60):
+            child = os.fork()
+            if child == 0:
+                faulthandler.dump_traceback_later(30, exit=True)  # tells where a child is stuck, and ends it
+                try:
+                    record(recorder, "child")
+                    os._exit(0)
+                except BaseException:
+                    os._exit(1)
+            statuses.append(os.waitpid(child, 0)[1])
+            assert statuses[-1] == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     recorder.close()
     assert statuses == [0] * 60
     assert sum(t.session_id == "child" for t in stored(tmp_path / "o.db")) == 60

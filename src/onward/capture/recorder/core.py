@@ -28,7 +28,7 @@ from onward.errors import (
     OutboxFullError,
     RedactionError,
 )
-from onward.forks import Forking, follow
+from onward.forks import IMPORTING, Forking, follow
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -98,13 +98,16 @@ class Recorder(Forking):
         ConfigError, BusError.
         """
         # Here and not above: building the message models and rules takes longer than all other imports.
-        from onward.capture.recorder.intake import Intake, agents_redactor
+        with IMPORTING:
+            from onward.capture.recorder.intake import Intake, agents_redactor
+            from onward.capture.recorder.task import Task
 
         if on_full not in ("raise", "block"):
             raise ConfigError(f"on_full is {on_full!r}: expected 'raise' or 'block'.")
         self.agent_id = agent_id
         self.subordinate_profile = subordinate_profile
         self.clock: Clock = clock or SystemClock()
+        self._task = Task
         self._nats = (nats_url, nats_token)
         self._objects = None if objects is None else str(objects)
         self._on_full = on_full
@@ -150,8 +153,6 @@ class Recorder(Forking):
         at the same task from the same start share a ``group_id``. ``user`` is kept as a hash alone. Raises
         ContractError for an unknown domain, ConfigError for a user without a key.
         """
-        from onward.capture.recorder.task import Task
-
         described = dict(metadata or {})
         if user is not None:
             described["user_hash"] = hashed = self.user_hash(user)
@@ -160,7 +161,7 @@ class Recorder(Forking):
                     "A task names its user, but there is no key to hash it: give user_key= or set "
                     f"{USER_KEY}."
                 )
-        return Task(
+        return self._task(
             self,
             instructions,
             task_id=task_id,
@@ -341,7 +342,8 @@ class Recorder(Forking):
         url, token = self._nats
         if url is None or self._drainer is not None or self._closed.is_set():
             return
-        from onward.capture.recorder.delivery import Drainer
+        with IMPORTING:
+            from onward.capture.recorder.delivery import Drainer
 
         with self._lock:
             if self._drainer is None:

@@ -19,6 +19,7 @@ from onward.bus.outbox import Outbox
 from onward.clock import Clock, SystemClock, utc_text
 from onward.contracts import subjects
 from onward.errors import BusError, ObjectError, OnwardError
+from onward.forks import IMPORTING
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ class Delivery:
         return self._failed if bus is None else not bus.is_connected
 
     async def run(self) -> None:
-        from onward.bus.connection import Bus
+        with IMPORTING:
+            from onward.bus import draining  # noqa: F401  (the outbox takes it from there)
+            from onward.bus.connection import Bus
+            from onward.capture import claims  # noqa: F401  (``_sender`` does)
 
         pause, most = RETRY_SECONDS
         while True:
@@ -116,7 +120,8 @@ class Delivery:
     def _store(self) -> Objects | None:
         """Raises ObjectError when it cannot be opened."""
         if self._objects is None and self._where is not None:
-            from onward.warehouse.objects import Objects
+            with IMPORTING:
+                from onward.warehouse.objects import Objects
 
             try:
                 self._objects = Objects.open(self._where)
