@@ -17,35 +17,51 @@ from torch import Tensor
 from onward.lm.network import Shape
 
 BLOCK = 8  # tokens
+STEP = 64  # the length of the slots is a multiple of this
 
 
 class SlotCache:
-    """Static cache ``(layers, 2, slots, kv_heads, length, head_dim)``; ``length`` grows by doubling."""
+    """Static cache ``(layers, 2, slots, kv_heads, length, head_dim)`` that grows to what was reserved.
 
-    def __init__(self, shape: Shape, slots: int, device: torch.device, length: int = 256) -> None:
+    It is as large as the rows that run need, not as the largest batch would: a sampler that is made for one
+    group of answers must not spend a third of a second clearing memory that nobody reads.
+    """
+
+    def __init__(self, shape: Shape, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self.shape = shape
-        self.slots = slots
-        self.data = torch.zeros(shape.layers, 2, slots, shape.kv_heads, length, shape.head_dim, device=device)
+        self.slots, self.length = 0, 0
+        self._device, self._dtype = device, dtype
+        self.data = self._zeros(0, 0)
         self._views()
+
+    def _zeros(self, slots: int, length: int) -> Tensor:
+        """Zeros, since a masked position is still multiplied by 0; taken from the system untouched."""
+        s = self.shape
+        size = (s.layers, 2, slots, s.kv_heads, length, s.head_dim)
+        if self._device.type == "cpu" and self._dtype == torch.float32:
+            return torch.from_numpy(np.zeros(size, dtype=np.float32))
+        return torch.zeros(size, device=self._device, dtype=self._dtype)
 
     def _views(self) -> None:
         layers, _, slots, kv, length, d = self.data.shape
-        self.length = length
+        self.slots, self.length = slots, length
         flat = self.data.view(layers, 2, slots * kv, length, d)
         self.keys = [flat[i, 0] for i in range(layers)]
         self.values = [flat[i, 1] for i in range(layers)]
         self.key_rows = [flat[i, 0].view(-1, d) for i in range(layers)]
         self.value_rows = [flat[i, 1].view(-1, d) for i in range(layers)]
 
-    def reserve(self, length: int) -> None:
-        """Make room for rows of ``length`` tokens."""
-        if length <= self.length:
+    def reserve(self, slots: int, length: int) -> None:
+        """Make room for ``slots`` rows of ``length`` tokens; what is there stays."""
+        if slots <= self.slots and length <= self.length:
             return
-        old, size = self.data, self.length
-        while size < length:
-            size *= 2
-        self.data = old.new_zeros(*old.shape[:4], size, old.shape[5])
-        self.data[..., : self.length, :] = old
+        old = self.data
+        length = max(self.length, -(-length // STEP) * STEP)
+        if self.slots:  # growing again and again would copy again and again
+            slots = max(slots, 3 * self.slots // 2) if slots > self.slots else self.slots
+            length = max(length, 3 * self.length // 2) if length > self.length else length
+        self.data = self._zeros(slots, length)
+        self.data[:, :, : old.shape[2], :, : old.shape[4]] = old
         self._views()
 
     def read(self, slot: int, length: int) -> Tensor:

@@ -41,6 +41,8 @@ class SampleRequest:
     stop_ids: Sequence[int] = ()
     adapter: str | None = None
     seed: int | None = None
+    for_training: bool = False
+    """Refuse top_p or top_k: log-probs over a kept set are no behaviour policy."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,16 @@ class _Row:
         return np.concatenate([self.prompt, np.asarray(self.token_ids, dtype=np.int64)])[: self.known]
 
 
+def check_support(request: SampleRequest) -> None:
+    """Raise OnwardError where answers are to be trained on but are drawn from a part of the support."""
+    if request.for_training and (request.top_p < 1.0 or request.top_k is not None):
+        raise OnwardError(
+            f"Request {request.request_id!r} is for training with top_p {request.top_p} and top_k "
+            f"{request.top_k}: sample from the full support (top_p 1, no top_k), or the log-probs are not "
+            f"those of the policy."
+        )
+
+
 class Sampler:
     """``submit`` any number of requests, then call ``step`` while ``busy``."""
 
@@ -86,7 +98,7 @@ class Sampler:
         self.max_batch = max_batch
         self.max_context = min(max_context, policy.shape.max_positions)
         self.computed_prompt_tokens = 0  # prompt tokens that were not found in a cache
-        self._cache = SlotCache(policy.shape, max_batch, policy.device)
+        self._cache = SlotCache(policy.shape, policy.device, policy.weights.embedding.dtype)
         self._store = PrefixStore(prefix_cache_bytes)
         self._waiting: deque[_Row] = deque()
         self._rows: list[_Row] = []  # in slot order
@@ -112,6 +124,7 @@ class Sampler:
         prompt = np.asarray(request.prompt_ids, dtype=np.int64)
         self._waiting.append(_Row(request, prompt, None, uniforms, frozenset(request.stop_ids)))
 
+    @torch.inference_mode()
     def cancel(self, request_id: str) -> bool:
         """Forget a request; True when it was waiting or running."""
         for row in self._waiting:
@@ -148,6 +161,7 @@ class Sampler:
         self._store.keep_only(weights)
 
     def _check(self, r: SampleRequest) -> None:
+        check_support(r)
         problem = ""
         if not len(r.prompt_ids):
             problem = "an empty prompt"
@@ -179,9 +193,8 @@ class Sampler:
             name = row.request.adapter
             row.weights = None if name is None else self.policy.adapter(name).fused()
             new.append(row)
-        self._cache.reserve(
-            min(max(len(r.prompt) + r.request.max_new_tokens for r in new) + 1, self.max_context)
-        )
+        longest = max(len(r.prompt) + r.request.max_new_tokens for r in new)
+        self._cache.reserve(len(self._rows) + len(new), longest)
         running = list(self._rows)
         self._arrange(running, new)
         for row in new:
@@ -270,7 +283,7 @@ class Sampler:
         known = [row.known for row in rows]
         positions = torch.tensor(known, device=device)
         longest = max(known) + 1
-        self._cache.reserve(longest)
+        self._cache.reserve(len(rows), longest)
         segments: list[Segment] = []
         for i, row in enumerate(rows):
             _extend_segments(segments, i, i + 1, row.weights)

@@ -6,9 +6,11 @@ import math
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from onward.errors import NotFoundError, OnwardError
 from onward.lm import attention
+from onward.lm import sampler as sampler_module
 from onward.lm.draw import draw
 from onward.lm.learner import Learner, LearnerConfig
 from onward.lm.policy import Policy
@@ -251,3 +253,95 @@ def test_an_impossible_request_is_refused_at_once(policy: Policy, change: dict[s
         Sampler(policy).submit(SampleRequest(**settings))  # type: ignore[arg-type]
     with pytest.raises(NotFoundError):
         Sampler(policy).submit(SampleRequest("r", PREFIX, 2, adapter="nope"))
+
+
+def test_training_refuses_a_truncated_support(policy: Policy) -> None:
+    """lm-training case 20: under top-p or top-k the log-probs are renormalised, the learner's are not."""
+    for change in ({"top_p": 0.9}, {"top_k": 50}):
+        with pytest.raises(OnwardError, match="full support"):
+            Sampler(policy).submit(SampleRequest("r", PREFIX, 2, for_training=True, **change))  # type: ignore[arg-type]
+    Sampler(policy).submit(SampleRequest("r", PREFIX, 2, for_training=True))
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.7])
+def test_log_probs_are_the_learners_at_each_rows_own_temperature(policy: Policy, temperature: float) -> None:
+    """Rows of two temperatures and two adapters in one batch; the learner divides by the captured one."""
+    noisy_adapter(policy, "a")
+    work = [
+        SampleRequest(str(i), [*PREFIX, i], 6, t, adapter=("a", None)[i % 2], seed=i)
+        for i, t in enumerate([temperature, 1.0, 1.0, temperature])
+    ]
+    sampler = Sampler(policy, 4)
+    for request in work:
+        sampler.submit(request)
+    samples = finish(sampler)
+    for request in work:
+        row = row_of(request, samples[request.request_id])
+        (logp,) = policy.logprobs([row], request.adapter)
+        assert float((logp - torch.tensor(row.logprobs)).abs().max()) < 1e-4
+
+
+def test_a_system_prompt_is_computed_once_for_different_prompts_and_for_each_adapter(policy: Policy) -> None:
+    """A batch of different prompts under two adapters: the shared beginning counts once per adapter."""
+    noisy_adapter(policy, "a")
+    sampler = Sampler(policy, 8)
+    for i in range(8):
+        sampler.submit(SampleRequest(str(i), [*PREFIX, 200 + i, 7], 2, adapter=("a", None)[i % 2], seed=i))
+    finish(sampler)
+    assert sampler.computed_prompt_tokens == 2 * len(PREFIX) + 8 * 2
+
+
+def test_decoding_computes_only_rows_that_still_run(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Early leave and refill: rows per decode step, with two places and answers of 1, 4, 2 and 2 tokens.
+
+    The first token of an answer comes from its prompt's pass. Step 1 admits the answers of 1 and of 4
+    tokens; the first is over at once. Each later step fills the free place before it decodes.
+    """
+    widths: list[int] = []
+    original = sampler_module.decode_attend
+
+    def watched(shape: object, cache: object, positions: torch.Tensor, *rest: object) -> object:
+        widths.append(len(positions))
+        return original(shape, cache, positions, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sampler_module, "decode_attend", watched)
+    sampler = Sampler(policy, 2)
+    for i, n in enumerate([1, 4, 2, 2]):
+        sampler.submit(SampleRequest(str(i), [*PREFIX, i], n, seed=i))
+    finish(sampler)
+    assert widths == [1, 2, 2]
+    assert sum(widths) == (1 + 4 + 2 + 2) - 4, "one decoded row for each token after an answer's first"
+
+
+def test_keys_are_never_copied_for_the_heads_that_share_them(policy: Policy) -> None:
+    """Grouped queries are rows of one product: every product of a decode step reads the cache's own memory."""
+    read: list[tuple[int, tuple[int, ...]]] = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if func in (torch.bmm, torch.baddbmm):
+                keys = args[-1]
+                read.append((keys.untyped_storage().data_ptr(), tuple(keys.shape)))
+            return func(*args, **(kwargs or {}))
+
+    sampler = Sampler(policy, 3)
+    for i in range(3):
+        sampler.submit(SampleRequest(str(i), [*PREFIX, i], 4, seed=i))
+    sampler.step()
+    with Watch():
+        sampler.step()
+    cache = sampler._cache.data
+    assert policy.shape.group == 2 and len(read) == 2 * policy.shape.layers
+    for storage, shape in read:
+        assert storage == cache.untyped_storage().data_ptr()
+        assert shape[0] == 3 * policy.shape.kv_heads, "one matrix per key head, not per query head"
+
+
+def test_the_cache_is_as_large_as_the_rows_that_run(policy: Policy) -> None:
+    """A sampler for up to 64 rows that has three of 20 tokens reserves three slots of 64 tokens."""
+    sampler = Sampler(policy, 64)
+    for i in range(3):
+        sampler.submit(SampleRequest(str(i), [*PREFIX, i], 7, seed=i))
+    finish(sampler)
+    shape = policy.shape
+    assert sampler._cache.data.shape == (shape.layers, 2, 3, shape.kv_heads, 64, shape.head_dim)
