@@ -15,10 +15,12 @@ from onward.contracts.base import (
     ExtendedPart,
     Flag,
     Id,
+    ListOf,
     Message,
     Number,
     Object,
     Part,
+    Positive,
     SessionId,
     Share,
     Text,
@@ -55,6 +57,11 @@ class RewardOutcome(Part):
     unparsable: Flag | None = optional("Whether an answer could not be read as an action.")
 
 
+class TurnReward(Part):
+    turn_id: Positive = required("The turn.")
+    reward: Number = required("Its part of raw_total.")
+
+
 class RewardMetadata(ExtendedPart):
     evaluator: Text = required(
         "Who computed the reward.",
@@ -69,6 +76,10 @@ class RewardMetadata(ExtendedPart):
     model_digest: Text | None = ours("Digest of the policy that acted.")
     release_id: Text | None = ours("Release under which the session was assigned.")
     task_type: Text | None = ours("Kind of task that the baselines were kept for.")
+    contradictions: ListOf[Text] | None = ours("What the results say against the outcome that was told.")
+    dense: ListOf[TurnReward] | None = ours(
+        "Parts of raw_total by turn, which sum to it (reward_type dense)."
+    )
     supersedes: Id | None = ours("Reward of the same trajectory that this one replaces.")
 
 

@@ -1,6 +1,7 @@
 """What a type of task usually takes: running mean and deviation of four measures of effort.
 
-Only trajectories with a completion score above 0 count: a give-up says nothing about how long the work takes.
+Only work that was told to be done, at least in part, counts (``judgement.earned_score`` above 0): a give-up
+says nothing about how long the work takes, and silence must not make honest work look slow.
 The statistics are Welford's (Technometrics 4(3), 1962) up to ``MEMORY`` samples and forget
 exponentially after that, so a baseline follows an agent that gets better.
 """
@@ -9,10 +10,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from onward.contracts import Trajectory, canonical_json
+import re2
+
+from onward.contracts import Trajectory, Turn, canonical_json
 
 MINIMUM_SAMPLES = 30
 MEMORY = 1000
@@ -92,16 +95,61 @@ def effort(trajectory: Trajectory) -> dict[str, float]:
 
 
 def redundant_calls(trajectory: Trajectory) -> int:
-    """Tool calls that repeat an earlier one, arguments included, and bring the same result."""
+    """Tool calls that repeat an earlier one and bring nothing new.
+
+    The same call: same tool and arguments, whatever their order, spaces and line breaks. Nothing new: the
+    same success, output and error once times, dates, durations, UUIDs and addresses in memory are taken out
+    of it (``_VOLATILE``), since those differ each time and say nothing.
+    """
+    return sum(repeats(trajectory))
+
+
+def repeats(trajectory: Trajectory) -> list[bool]:
+    """Turn by turn, whether it is such a call."""
     seen: set[bytes] = set()
-    count = 0
+    found: list[bool] = []
     for turn in trajectory.turns:
-        if turn.action.type != "tool_call":
-            continue
-        call = canonical_json([turn.action.tool_name, turn.action.tool_args, turn.result.output])
-        count += call in seen
-        seen.add(call)
-    return count
+        call = _call(turn) if turn.action.type == "tool_call" else None
+        found.append(call in seen)
+        if call is not None:
+            seen.add(call)
+    return found
+
+
+def _call(turn: Turn) -> bytes:
+    result = turn.result
+    told = [result.success, _even(result.output, _lasting), _lasting(result.error or "")]
+    name, arguments = (turn.action.tool_name or "").strip(), _even(turn.action.tool_args or {}, _spaces)
+    return canonical_json([name, arguments, told])
+
+
+_VOLATILE = re2.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]+)?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?)?"
+    r"|\b[0-9]{1,2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]+)?)?\b"
+    r"|\b1[0-9]{9}(?:\.[0-9]+|[0-9]{3})?\b"
+    r"|\b[0-9]+(?:\.[0-9]+)? ?(?:ms|µs|us|ns|s|sec|secs|seconds)\b"
+    r"|\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b"
+    r"|\b0x[0-9a-fA-F]{6,16}\b"
+)
+"""Dates and times of RFC 3339, clock times, Unix seconds and milliseconds, durations, UUIDs, addresses."""
+
+
+def _spaces(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _lasting(text: str) -> str:
+    return _VOLATILE.sub("~", _spaces(text))
+
+
+def _even(value: Any, by: Callable[[str], str]) -> Any:
+    """``value`` with ``by`` applied to every text and key."""
+    if isinstance(value, str):
+        return by(value)
+    if isinstance(value, Mapping):
+        return {by(str(key)): _even(item, by) for key, item in value.items()}
+    return [_even(item, by) for item in value] if isinstance(value, list) else value
 
 
 def task_type(trajectory: Trajectory) -> str:

@@ -1,8 +1,9 @@
 """Normalising a score against the trailing window of scores before it.
 
 z-score: ``(z + 2)/4`` clipped to [0, 1] (the seed's map), with the population deviation. Below 30
-samples, or without any spread, the raw score stands. The window's sums are exact integers, so its
-mean and deviation cost O(1), never drift, and come out the same after a restart, bit for bit.
+samples, or without any spread, the raw score stands. The window's sums are exact integers and its extremes
+wait in monotonic queues (Lemire, arXiv:cs/0610046), so each score costs O(1) amortised, nothing drifts, and
+everything comes out the same after a restart, bit for bit.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ class Window:
         self._values: deque[float] = deque()
         self._sum = 0
         self._squares = 0
+        self._rising: deque[float] = deque()
+        """Scores with no smaller one behind them: the first is the smallest of all."""
+        self._falling: deque[float] = deque()
+        """Scores with no greater one behind them: the first is the greatest of all."""
         for value in values:
             self.add(value)
 
@@ -51,10 +56,21 @@ class Window:
         if not math.isfinite(value):
             raise ValueError("a score must be finite")
         if len(self._values) == self.size:
-            old = _whole(self._values.popleft())
+            first = self._values.popleft()
+            if first == self._rising[0]:
+                self._rising.popleft()
+            if first == self._falling[0]:
+                self._falling.popleft()
+            old = _whole(first)
             self._sum -= old
             self._squares -= old * old
         self._values.append(value)
+        while self._rising and self._rising[-1] > value:
+            self._rising.pop()
+        self._rising.append(value)
+        while self._falling and self._falling[-1] < value:
+            self._falling.pop()
+        self._falling.append(value)
         new = _whole(value)
         self._sum += new
         self._squares += new * new
@@ -67,6 +83,7 @@ class Window:
         copy = Window(self.size)
         copy._values = self._values.copy()
         copy._sum, copy._squares = self._sum, self._squares
+        copy._rising, copy._falling = self._rising.copy(), self._falling.copy()
         return copy
 
     @property
@@ -82,16 +99,22 @@ class Window:
             return 0.0
         return math.sqrt((n * self._squares - self._sum * self._sum) / (n * n << (2 * _BITS)))
 
-    def normalise(self, score: float, method: Method) -> Normalised:
-        """``score`` against the window as it is now: add it afterwards."""
+    def normalise(self, score: float, method: Method, *, least_std: float = 0.0) -> Normalised:
+        """``score`` against the window as it is now: add it afterwards.
+
+        ``least_std``: the deviation that z is divided by at least, where the window has any spread at all;
+        what is reported is the window's own. Raises ValueError for NaN and infinities.
+        """
+        if not math.isfinite(score):
+            raise ValueError("a score must be finite")
         if not self._values:
             return Normalised(score, "none", 0, 0.0, 0.0, 0.0, 0.0)
-        low, high = min(self._values), max(self._values)
+        low, high = self._rising[0], self._falling[0]
         mean, std = self.mean, self.std
         enough = len(self) >= MINIMUM_SAMPLES
         value, applied = score, "none"
         if enough and method == "z-score" and std > 0.0:
-            value, applied = ((score - mean) / std + 2.0) / 4.0, method
+            value, applied = ((score - mean) / max(std, least_std) + 2.0) / 4.0, method
         elif enough and method == "min-max" and high > low:
             value, applied = (score - low) / (high - low), method
         return Normalised(min(1.0, max(0.0, value)), applied, len(self), mean, std, low, high)

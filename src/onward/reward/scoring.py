@@ -23,9 +23,9 @@ from onward.contracts import (
 from onward.ids import derived_id
 from onward.reward.baselines import task_type
 from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored, components_of
-from onward.reward.components.task_completion import completion_score
-from onward.reward.judgement import Judgement, judge
-from onward.reward.normalise import Normalised
+from onward.reward.dense import per_turn
+from onward.reward.judgement import Judgement, completion_score, earned_score, judge
+from onward.reward.normalise import Method, Normalised
 from onward.reward.state import TOTAL, State
 from onward.reward.total import Total, combine
 
@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     from onward.reward.code.report import CodeReport
 
 EVALUATOR = "onward-rewarder"
+LEAST_STD = {"task_completion": 0.25}
+"""Least deviation that a component's z is divided by. Where nearly all work succeeds the window of
+completion has hardly any spread, and an honest part (0.5 and more) would be cut to 0 like a failure: what a
+cheat gets elsewhere would decide. With 0.25 a part lies at most two deviations below any mean: never cut."""
+GATED = frozenset({"code_quality"})
+"""Components whose normalised score counts as far as the task was completed: tidy code of work that failed
+would outrank an honest part otherwise, where the window of completion is narrow."""
 
 
 @dataclass(frozen=True)
@@ -77,39 +84,64 @@ def score(
     provenance = provenance or Provenance()
     judgement = judge(trajectory)
     context = ScoringContext(judgement, state.baselines, tuple(feedback), code)
-    scores: dict[str, Scored] = {}
-    left_out: dict[str, str] = {}
-    for component in components if components is not None else components_of(settings):
-        answer = component.score(trajectory, context)
-        if isinstance(answer, Unscored):
-            return Unscored(answer.reason, f"{component.name}: {answer.detail}")
-        if isinstance(answer, NotApplicable):
-            left_out[component.name] = answer.reason
-        else:
-            scores[component.name] = answer
-    normalised = {
-        name: state.of(name).normalise(scored.score, settings.normalization)
+    weights = settings.weights()
+    asked = components if components is not None else components_of(settings)
+    answers = {component.name: component.score(trajectory, context) for component in asked}
+    scores = {name: answer for name, answer in answers.items() if isinstance(answer, Scored)}
+    left_out = {name: answer.reason for name, answer in answers.items() if isinstance(answer, NotApplicable)}
+    for name, answer in answers.items():
+        if not isinstance(answer, Unscored):
+            continue
+        if weights.get(name) != 0.0:
+            return Unscored(answer.reason, f"{name}: {answer.detail}")
+        left_out[name] = f"unscored: {answer.reason}"  # it would count for nothing
+    ranked = {
+        name: _ranked(name, scored, state, settings.normalization, judgement)
         for name, scored in scores.items()
     }
-    total = combine(scores, normalised, settings.weights())
+    total = combine(scores, {name: one.value for name, one in ranked.items()}, weights)
     if total is None:
         return Unscored("no_weight", "no scored component has a weight")
     window = state.of(TOTAL).normalise(total.raw_total, settings.normalization)
-    if not cause:
-        _remember(trajectory, state, scores, total, judgement)
-    return Reward(
+    reward = Reward(
         reward_id=reward_id(trajectory.trajectory_id, cause),
         trajectory_id=trajectory.trajectory_id,
         session_id=trajectory.session_id,
         timestamp=timestamp,
         reward_components={
-            name: _component(scored, normalised[name], total.weights[name]) for name, scored in scores.items()
+            name: _component(scored, ranked[name], total.weights[name]) for name, scored in scores.items()
         },
         total_reward=total.total_reward,
-        reward_type="sparse",
+        reward_type="dense" if settings.dense else "sparse",
         normalization=_normalization(window),
         metadata=_metadata(trajectory, scores, total, judgement, provenance, left_out, supersedes, settings),
     )
+    if not cause:
+        _remember(trajectory, state, scores, total, judgement)
+    return reward
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """A score against its window."""
+
+    window: Normalised
+    value: float
+    """What is summed: the normalised score, times ``gate``."""
+    gate: float
+    least_std: float
+    """0 where the window's own deviation was used."""
+
+
+def _ranked(name: str, scored: Scored, state: State, method: Method, judgement: Judgement) -> _Ranked:
+    """The deviation is ``LEAST_STD`` at least, and what is ``GATED`` counts as far as the task was completed;
+    both only where a window is applied, so that raw scores that stand are raw scores."""
+    least = LEAST_STD.get(name, 0.0)
+    window = state.of(name).normalise(scored.score, method, least_std=least)
+    applied = window.method != "none"
+    gate = completion_score(judgement) if applied and name in GATED else 1.0
+    used = least if window.method == "z-score" and window.std < least else 0.0
+    return _Ranked(window, window.value * gate, gate, used)
 
 
 def _remember(
@@ -118,22 +150,26 @@ def _remember(
     for name, scored in scores.items():
         state.of(name).add(scored.score)
     state.of(TOTAL).add(total.raw_total)
-    if completion_score(judgement) > 0.0:
+    if earned_score(judgement) > 0.0:
         state.baselines.add(trajectory)
 
 
-def _component(scored: Scored, normalised: Normalised, weight: float) -> RewardComponent:
+def _component(scored: Scored, ranked: _Ranked, weight: float) -> RewardComponent:
     window = {
-        "n": normalised.n,
-        "mean": normalised.mean,
-        "std": normalised.std,
-        "min": normalised.min,
-        "max": normalised.max,
-        "method": normalised.method,
+        "n": ranked.window.n,
+        "mean": ranked.window.mean,
+        "std": ranked.window.std,
+        "min": ranked.window.min,
+        "max": ranked.window.max,
+        "method": ranked.window.method,
     }
+    if ranked.least_std:
+        window["least_std"] = ranked.least_std
+    if ranked.gate != 1.0:
+        window["gate"] = ranked.gate
     raw_data: dict[str, Any] = {
         **scored.raw_data,
-        "normalized": normalised.value,
+        "normalized": ranked.value,
         "window": window,
         "evidence": scored.evidence,
     }
@@ -177,5 +213,7 @@ def _metadata(
             "not_applicable": dict(left_out),
             "weights": {name: weight for name, weight in settings.weights().items() if weight > 0.0},
             **({"supersedes": supersedes} if supersedes else {}),
+            **({"contradictions": list(judgement.contradictions)} if judgement.contradictions else {}),
+            **({"dense": per_turn(trajectory, total.raw_total)} if settings.dense else {}),
         }
     )

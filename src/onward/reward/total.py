@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from onward.reward.components.base import Scored
-from onward.reward.normalise import Normalised
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Total:
 
 
 def combine(
-    scores: Mapping[str, Scored], normalised: Mapping[str, Normalised], weights: Mapping[str, float]
+    scores: Mapping[str, Scored], normalised: Mapping[str, float], weights: Mapping[str, float]
 ) -> Total | None:
     """The totals, all in [0, 1]. None when no scored component has a weight: there is no reward then.
 
@@ -38,7 +37,7 @@ def combine(
     shared = {name: weight / whole for name, weight in given.items()}
     return Total(
         raw_total=_unit(math.fsum(shared[name] * scores[name].score for name in scores)),
-        total_reward=_unit(math.fsum(shared[name] * normalised[name].value for name in scores)),
+        total_reward=_unit(math.fsum(shared[name] * normalised[name] for name in scores)),
         weights=shared,
         confidence=_unit(math.fsum(shared[name] * scores[name].evidence for name in scores)),
     )

@@ -39,7 +39,7 @@ def test_completion_follows_the_reported_status(status, share, score, success, d
 @pytest.mark.parametrize(
     "turns, score, status",
     [
-        ([turn(1, tool="calc"), turn(2)], 1.0, "completed_successfully"),
+        ([turn(1, tool="calc"), turn(2)], 0.25, "partial_completion"),
         ([turn(1, tool="calc"), turn(2, success=False)], 0.0, "failed"),
         ([turn(1, tool="calc"), turn(2, tool="calc")], 0.0, "abandoned"),
     ],

@@ -13,7 +13,7 @@ from onward.clock import ManualClock
 from onward.config import RewardSettings, load
 from onward.contracts import Reward, decode, encode
 from onward.reward import Scored, State, Unscored, score
-from onward.reward.normalise import Normalised, Window
+from onward.reward.normalise import Window
 from onward.reward.scoring import reward_id
 from onward.reward.total import combine
 
@@ -26,8 +26,8 @@ def scored(**scores: float) -> dict[str, Scored]:
     return {name: Scored(value, "automated", "") for name, value in scores.items()}
 
 
-def as_raw(scores: dict[str, Scored]) -> dict[str, Normalised]:
-    return {name: Normalised(s.score, "none", 0, 0, 0, 0, 0) for name, s in scores.items()}
+def as_raw(scores: dict[str, Scored]) -> dict[str, float]:
+    return {name: s.score for name, s in scores.items()}
 
 
 def test_the_seeds_scenario_one():
@@ -211,7 +211,7 @@ def test_confidence_is_the_share_of_weight_with_direct_evidence():
     (praised,) = run([trajectory()], feedback=[feedback("thumbs_up")])
     assert praised.metadata.confidence == 1.0 and praised.metadata.evaluation_method == "hybrid"
     (derived,) = run([trajectory(status=None)])
-    assert derived.metadata.confidence == pytest.approx(0.5 * 0.40 / 0.65)
+    assert derived.metadata.confidence == pytest.approx(0.5 * (0.40 + 0.20) / 0.85)
 
 
 def _seen() -> bytes:

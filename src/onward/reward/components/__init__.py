@@ -1,10 +1,9 @@
-"""Reward components, one file each. ``code_quality`` and others have a weight but no file yet: a
-component that is not here is treated like one that does not apply.
-"""
+"""Reward components, one file each; ``components_of`` makes those that the settings ask for."""
 
 from __future__ import annotations
 
 from onward.config import RewardSettings
+from onward.reward.components.accuracy import Accuracy
 from onward.reward.components.base import (
     Component,
     NotApplicable,
@@ -13,14 +12,24 @@ from onward.reward.components.base import (
     ScoringContext,
     Unscored,
 )
+from onward.reward.components.code_quality import CodeQuality
+from onward.reward.components.custom import load
 from onward.reward.components.efficiency import Efficiency
+from onward.reward.components.rubric import Rubric, RubricResult, RubricScore
+from onward.reward.components.safety import Safety
 from onward.reward.components.task_completion import TaskCompletion
 from onward.reward.components.user_feedback import UserFeedback
 
 __all__ = [
+    "Accuracy",
+    "CodeQuality",
     "Component",
     "Efficiency",
     "NotApplicable",
+    "Rubric",
+    "RubricResult",
+    "RubricScore",
+    "Safety",
     "Score",
     "Scored",
     "ScoringContext",
@@ -32,9 +41,19 @@ __all__ = [
 
 
 def components_of(settings: RewardSettings) -> tuple[Component, ...]:
-    """The components that ``settings`` ask for. Raises ConfigError for one that cannot be used."""
-    return (
+    """The built-in components, then the user's own. Raises ConfigError for one of these that cannot be used.
+
+    All built-in ones are scored and shown, also those without a weight; only ``rubric``, which has nothing to
+    say yet, is there just where it was given one.
+    """
+    built_in: list[Component] = [
         TaskCompletion(),
         Efficiency(),
+        CodeQuality(),
         UserFeedback(exclude_default=settings.feedback_default == "exclude"),
-    )
+        Safety(),
+        Accuracy(),
+    ]
+    if settings.rubric > 0.0:
+        built_in.append(RubricScore())
+    return (*built_in, *(load(name, custom) for name, custom in settings.custom.items()))

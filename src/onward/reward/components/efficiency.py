@@ -2,7 +2,9 @@
 
 Four signals, each a z-score against the running baseline (positive: less effort), capped to ±2:
 turns 0.4, seconds 0.2, tokens 0.2, redundant calls 0.2. Their weighted mean z becomes (z + 2)/4, and
-that is multiplied by the completion score: otherwise a fast failure would beat honest slow work.
+that is multiplied by the completion score: otherwise a fast failure would beat honest slow work. Where that
+factor is 0, as for a failure and for an outcome that nobody told, the score is 0 with or without a baseline:
+if it left instead, its weight would go to the others, and failing at an unheard-of type of task would pay.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from onward.contracts import Trajectory
 from onward.reward.baselines import MINIMUM_SAMPLES, Baseline, effort
 from onward.reward.components.base import NotApplicable, Scored, ScoringContext
-from onward.reward.components.task_completion import completion_score
+from onward.reward.judgement import earned_score, evidence
 
 SIGNAL_WEIGHTS = {"turns": 0.4, "seconds": 0.2, "tokens": 0.2, "redundant_calls": 0.2}
 Z_CAP = 2.0
@@ -20,7 +22,16 @@ class Efficiency:
     name = "efficiency"
 
     def score(self, trajectory: Trajectory, context: ScoringContext) -> Scored | NotApplicable:
+        achieved = earned_score(context.judgement)
         found = context.baselines.find(trajectory)
+        if achieved == 0.0 and found is None:
+            return Scored(
+                score=0.0,
+                source="automated",
+                reasoning="No completion was told that holds, so no efficiency is earned.",
+                raw_data={"baseline": None, "completion": 0.0},
+                evidence=evidence(context.judgement),
+            )
         if found is None:
             return NotApplicable(f"fewer than {MINIMUM_SAMPLES} comparable trajectories are known yet")
         key, baseline = found
@@ -43,7 +54,7 @@ class Efficiency:
         if weight == 0.0:
             return NotApplicable("no signal has a baseline yet")
         z = total / weight
-        thrift, achieved = (z + Z_CAP) / (2 * Z_CAP), completion_score(context.judgement)
+        thrift = (z + Z_CAP) / (2 * Z_CAP)
         best = min(signals, key=lambda name: -abs(signals[name]["z"]))
         return Scored(
             score=thrift * achieved,
@@ -54,6 +65,7 @@ class Efficiency:
                 f"(usual {signals[best]['mean']:.3g})."
             ),
             raw_data={"baseline": key, "signals": signals, "z": z, "thrift": thrift, "completion": achieved},
+            evidence=evidence(context.judgement),
         )
 
 

@@ -1,19 +1,15 @@
-"""Task completion: 1 for success, 0.5 + 0.5·completion for a part, 0 otherwise (the seed's rule)."""
+"""Task completion: 1 for success, 0.5 + 0.5·completion for a part, 0 otherwise (the seed's rule).
+
+What nobody told, or what the results contradict, is derived instead: a quarter at most, and said so.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from onward.contracts import Trajectory
 from onward.reward.components.base import Scored, ScoringContext, Unscored
-from onward.reward.judgement import Judgement
-
-
-def completion_score(judgement: Judgement) -> float:
-    """The raw score in [0, 1]; efficiency is multiplied by it."""
-    if judgement.success:
-        return 1.0
-    if judgement.status == "partial_completion":
-        return 0.5 + 0.5 * judgement.completion
-    return 0.0
+from onward.reward.judgement import completion_score, evidence
 
 
 class TaskCompletion:
@@ -24,15 +20,21 @@ class TaskCompletion:
         if judgement.unknown:
             return Unscored("no_outcome", "recorded by the gateway, and nobody said how it ended")
         score = completion_score(judgement)
+        raw_data: dict[str, Any] = {
+            "status": judgement.status,
+            "completion": judgement.completion,
+            "derived": judgement.derived,
+            "told_by": judgement.told_by,
+            "unparsable": judgement.unparsable,
+        }
+        if judgement.contradictions:
+            raw_data |= {"told": judgement.told, "contradictions": list(judgement.contradictions)}
+        if judgement.corrected_at is not None:
+            raw_data["corrected_at"] = judgement.corrected_at
         return Scored(
             score=score,
             source="automated",
             reasoning=f"Score {score:.3f}: {judgement.why} (completion {judgement.completion:.2f}).",
-            raw_data={
-                "status": judgement.status,
-                "completion": judgement.completion,
-                "derived": judgement.derived,
-                "unparsable": judgement.unparsable,
-            },
-            evidence=0.5 if judgement.derived else 1.0,
+            raw_data=raw_data,
+            evidence=evidence(judgement),
         )

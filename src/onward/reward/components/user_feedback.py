@@ -1,7 +1,8 @@
 """User feedback: explicit beats implicit, the last explicit signal wins, silence is the seed's 0.5.
 
-Silence is marked ``default`` and is no evidence, so it lowers the reward's confidence and nobody can
-mistake it for praise.
+Thumbs are 1 and 0, a rating is its ``value`` (n stars of five are n/5), a correction or a retry 0.2, an
+abandoned task 0. Silence is marked ``default`` and is no evidence, so it lowers the reward's confidence and
+nobody can mistake it for praise.
 """
 
 from __future__ import annotations
@@ -10,9 +11,17 @@ from collections.abc import Iterable
 
 from onward.contracts import Feedback, Trajectory
 from onward.reward.components.base import NotApplicable, Scored, ScoringContext
+from onward.reward.judgement import Judgement
 
 NEUTRAL = 0.5
-_VALUES = {"thumbs_up": 1.0, "thumbs_down": 0.0, "correction": 0.2, "abandoned": 0.0}
+CORRECTION = 0.2
+_VALUES = {
+    "thumbs_up": 1.0,
+    "thumbs_down": 0.0,
+    "correction": CORRECTION,
+    "retry": CORRECTION,
+    "abandoned": 0.0,
+}
 
 
 class UserFeedback:
@@ -39,14 +48,9 @@ class UserFeedback:
                     },
                     evidence=1.0 if kind == "explicit" else 0.5,
                 )
-        if not context.judgement.derived and context.judgement.status == "abandoned":
-            return Scored(
-                score=0.0,
-                source="human",
-                reasoning="The task was abandoned, which is an implicit signal worth 0.",
-                raw_data={"kind": "implicit", "signal": "abandoned", "default": False},
-                evidence=0.5,
-            )
+        shown = _shown(context.judgement)
+        if shown is not None:
+            return shown
         if self._exclude_default:
             return NotApplicable("nobody gave feedback")
         return Scored(
@@ -58,17 +62,34 @@ class UserFeedback:
         )
 
 
+def _shown(judgement: Judgement) -> Scored | None:
+    """What the user did inside the trajectory: an implicit signal, where nobody sent one."""
+    if judgement.status == "abandoned" and not judgement.derived:
+        signal, value, why = "abandoned", 0.0, "The task was abandoned"
+    elif judgement.corrected_at is not None:
+        signal, value = "correction", CORRECTION
+        why = f"The user asked to redo or correct the work in turn {judgement.corrected_at}"
+    else:
+        return None
+    return Scored(
+        score=value,
+        source="human",
+        reasoning=f"{why}, which is an implicit signal worth {value:g}.",
+        raw_data={"kind": "implicit", "signal": signal, "default": False},
+        evidence=0.5,
+    )
+
+
 def signal_value(feedback: Feedback) -> float | None:
-    """The signal as a number from 0 to 1; None for a signal that says nothing about quality."""
+    """The signal as a number from 0 to 1; None for a signal that says nothing about quality. Thumbs and
+    their like have values of their own; any other signal is worth its ``value``."""
     if feedback.signal in _VALUES:
         return _VALUES[feedback.signal]
     return None if feedback.value is None else float(feedback.value)
 
 
 def _last(items: Iterable[Feedback]) -> tuple[Feedback, float] | None:
-    best: tuple[Feedback, float] | None = None
-    for item in items:
-        value = signal_value(item)
-        if value is not None and (best is None or item.timestamp >= best[0].timestamp):
-            best = (item, value)
-    return best
+    """The latest that has a value; of the same moment the one with the highest id, in whatever order they
+    came."""
+    rated = [(item, value) for item in items if (value := signal_value(item)) is not None]
+    return max(rated, key=lambda pair: (pair[0].timestamp, pair[0].feedback_id), default=None)

@@ -1,0 +1,141 @@
+"""Components of the user's own: found by entry point or by ``module:function``, and tried before they count.
+
+What is found may be a component (with ``score``), a class or function without arguments that makes one, or a
+function ``(trajectory, context)`` that scores. The name in the settings is the component's name. Whatever it
+does later, a wrong answer makes a trajectory unscored, never zero, and stops nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+from onward.config import CustomComponent
+from onward.contracts import Trajectory, validate
+from onward.contracts.examples import TRAJECTORY
+from onward.errors import ConfigError
+from onward.reward.baselines import Baselines
+from onward.reward.components.base import NotApplicable, Score, Scored, ScoringContext, Unscored
+from onward.reward.judgement import judge
+from onward.telemetry import logs
+
+GROUP = "onward.reward_components"
+"""Entry points in which a distribution offers components."""
+BROKEN = "component_error"
+_log = logs.get("rewarder")
+
+
+class Guarded:
+    """A component of the user's own, behind a fence: its answer is checked, its exceptions end here."""
+
+    def __init__(self, name: str, score: Callable[[Trajectory, ScoringContext], Any]) -> None:
+        self.name = name
+        self._score = score
+
+    def score(self, trajectory: Trajectory, context: ScoringContext) -> Score:
+        try:
+            answer = self._score(trajectory, context)
+        except Exception as error:  # user code: anything may come
+            _log.exception("a component broke", component=self.name)
+            return Unscored(BROKEN, type(error).__name__)
+        fault = _fault(answer)
+        return Unscored(BROKEN, fault) if fault else answer
+
+
+def load(name: str, custom: CustomComponent) -> Guarded:
+    """The component ``name``, tried on the example of the contract.
+
+    Raises ConfigError when it cannot be found, has no way to score, or gives an answer that is none; one that
+    raises on the example is taken, since it may need what the example lacks.
+    """
+    found, where = _find(name, custom.source)
+    score = _scorer(name, found, where)
+    example = validate(TRAJECTORY, Trajectory)
+    try:
+        answer = score(example, ScoringContext(judge(example), Baselines()))
+    except Exception as error:
+        _log.warning("a component broke on the example", component=name, error=type(error).__name__)
+    else:
+        fault = _fault(answer)
+        if fault:
+            raise ConfigError(f"Reward component {name!r} ({where}) gave {fault}: {_EXPECTED}.")
+    return Guarded(name, score)
+
+
+_EXPECTED = "it must return Scored with a finite score from 0 to 1, NotApplicable or Unscored"
+
+
+def _find(name: str, source: str) -> tuple[Any, str]:
+    if not source:
+        entries = sorted(metadata.entry_points(group=GROUP, name=name), key=lambda entry: entry.value)
+        if not entries:
+            known = sorted({entry.name for entry in metadata.entry_points(group=GROUP)})
+            offered = ", ".join(known) or "none"
+            raise ConfigError(
+                f"Reward component {name!r} has no source, and no installed distribution offers it as an "
+                f"entry point in {GROUP} (offered: {offered}): give source = 'module:function' or install it."
+            )
+        if len({entry.value for entry in entries}) > 1:
+            values = ", ".join(entry.value for entry in entries)
+            raise ConfigError(
+                f"Reward component {name!r} is offered more than once ({values}): give a source."
+            )
+        source = entries[0].value
+    module_name, colon, attribute = source.partition(":")
+    if not colon or not module_name or not attribute:
+        raise ConfigError(f"Reward component {name!r} has source {source!r}: expected 'module:function'.")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # importing runs the user's code
+        raise ConfigError(
+            f"Reward component {name!r} cannot be imported from {source!r} ({type(error).__name__}): check "
+            "that the module is installed and the name is in it."
+        ) from error
+    return found, source
+
+
+def _scorer(name: str, found: Any, where: str) -> Callable[[Trajectory, ScoringContext], Any]:
+    if inspect.isclass(found) or (callable(found) and not hasattr(found, "score") and _takes(found, 0)):
+        try:
+            found = found()
+        except Exception as error:
+            raise ConfigError(
+                f"Reward component {name!r} ({where}) cannot be made ({type(error).__name__}): a class or a "
+                "function that makes a component takes no arguments."
+            ) from error
+    score = getattr(found, "score", found)
+    if not callable(score) or not _takes(score, 2):
+        raise ConfigError(
+            f"Reward component {name!r} ({where}) cannot score: expected score(trajectory, context), as a "
+            "function or on an object."
+        )
+    return score
+
+
+def _takes(call: Callable[..., Any], count: int) -> bool:
+    """Whether ``call`` can be called with so many positional arguments."""
+    try:
+        inspect.signature(call).bind(*[None] * count)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _fault(answer: Any) -> str:
+    """What is wrong with an answer; empty for a good one."""
+    if isinstance(answer, (NotApplicable, Unscored)):
+        return ""
+    if not isinstance(answer, Scored):
+        return f"a {type(answer).__name__}"
+    number = isinstance(answer.score, (int, float)) and not isinstance(answer.score, bool)
+    if not number or not math.isfinite(answer.score) or not 0.0 <= answer.score <= 1.0:
+        return "a score that is not a finite number from 0 to 1"
+    if answer.source not in ("automated", "human", "linter", "test_results", "benchmark"):
+        return "an unknown source"
+    return "" if 0.0 <= answer.evidence <= 1.0 else "an evidence that is not from 0 to 1"

@@ -1,0 +1,83 @@
+"""Whether a user's message asks to redo or correct what the agent did, in plain words of ten languages.
+
+The phrases address work that was done (``try again``, ``das ist falsch``); words that a task could hold
+just as well (``fix``, ``wrong``) count only at the very beginning of a message. One RE2 expression, so the
+time is linear; each phrase is one that ``tests/unit/reward/test_reward_corrections.py`` shows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import re2
+
+_LONGEST = 2000
+"""Characters that are looked at: a correction stands at the beginning of a message."""
+
+ANYWHERE = (
+    # English
+    "try (?:it |that |this )?(?:once )?again", "do (?:it|that|this) (?:over )?again",
+    "redo (?:it|that|this)",
+    "(?:that|this|it)(?:['’]s| is| was) (?:still |just |completely |all )?(?:wrong|incorrect|not right"
+    "|not correct|not what i (?:asked|wanted|meant))",
+    "(?:that|this)(?: is|['’]s)? not what i (?:asked|wanted|meant)", "you (?:made|have made) a mistake",
+    "you (?:got|have got) (?:it|that|this) wrong",
+    "(?:it|that|this) (?:still )?(?:does not|doesn['’]t) work",
+    "still (?:wrong|broken|not working|failing)", "(?:please )?correct (?:it|that|this|your)",
+    "(?:please )?fix (?:it|that|this|your)", "start over",
+    # German
+    "versuch(?:e|en sie)? es (?:noch ?mals?|noch einmal|erneut)",
+    "(?:mach|mache) (?:es|das) (?:noch ?mal|neu)",
+    "(?:das|es) (?:ist|war) (?:leider |immer noch |noch immer )?(?:falsch|nicht richtig|nicht korrekt)",
+    "(?:das|es) stimmt (?:so |leider )?nicht", "das habe ich nicht gemeint", "bitte korrigier\\pL*",
+    "(?:das|es) (?:geht|funktioniert) (?:immer noch |noch immer )?nicht",
+    # French
+    "(?:ré)?essa(?:ie|ye|yez) (?:encore|à nouveau|de nouveau)", "réessa(?:ie|ye|yez)", "recommence\\pL*",
+    "c['’]est (?:toujours )?(?:faux|incorrect|pas (?:bon|correct|juste))", "ce n['’]est pas ce que j",
+    "(?:ça|cela) ne (?:marche|fonctionne) pas", "corrige[- ](?:le|la|ça|cela)",
+    # Spanish and Portuguese
+    "int[eé]nta(?:lo)? (?:de nuevo|otra vez)", "hazlo (?:de nuevo|otra vez)",
+    "(?:eso|esto) (?:está|es) (?:mal|incorrecto)", "no es lo que (?:pedí|quería)",
+    "(?:eso|esto)? ?no funciona", "corrígelo", "tent[ea] (?:de novo|novamente|outra vez)", "faça de novo",
+    "(?:isso|isto) está (?:errado|incorreto)", "não é o que (?:eu )?(?:pedi|queria)",
+    "(?:isso|isto)? ?não funciona",
+    # Italian and Dutch
+    "riprova", "rifallo", "(?:questo )?(?:è|e['’]) sbagliato", "non è quello che", "non funziona",
+    "correggil[oa]", "probeer het (?:opnieuw|nog (?:eens|een keer))", "dat (?:klopt|werkt) niet",
+    "dat is (?:fout|niet goed)",
+    # Polish and Russian
+    "spróbuj (?:ponownie|jeszcze raz)", "(?:to )?jest (?:źle|błędne)", "to nie działa", "popraw to",
+    "попробуй(?:те)? (?:ещ[её] раз|снова)", "это (?:неправильно|неверно|не так|не работает)",
+    "передела(?:й|йте)", "исправь(?:те)?",
+)  # fmt: skip
+UNSPACED = (
+    # Chinese, Japanese, Korean: no spaces between words
+    "再试一次", "重新来", "重做", "不对", "错了", "不是我要的", "请修正", "やり直し", "もう一度",
+    "違います", "間違って", "間違い", "修正して", "다시 해", "다시 시도", "틀렸", "잘못됐", "수정해",
+)  # fmt: skip
+AT_FIRST = (
+    "no[,.!]", "wrong", "incorrect", "not (?:quite|right|correct)", "again", "redo", "retry", "nein[,.!]",
+    "falsch", "noch ?mal", "noch einmal", "nochmals", "stimmt nicht", "korrigier\\pL*", "non[,.!]", "faux",
+    "mal[,.!]", "incorrecto", "errado", "sbagliato", "fout", "opnieuw", "źle", "нет[,.!]", "неправильно",
+    "неверно", "ещ[её] раз",
+)  # fmt: skip
+
+
+def _expression() -> Any:
+    options = re2.Options()
+    options.case_sensitive = False
+    edge = r"[^\pL\pN]"
+    return re2.compile(
+        rf"^\W*(?:{'|'.join(AT_FIRST)})(?:$|{edge})"
+        rf"|(?:^|{edge})(?:{'|'.join(ANYWHERE)})(?:$|{edge})"
+        rf"|{'|'.join(UNSPACED)}",
+        options,
+    )
+
+
+_ASKS = _expression()
+
+
+def asks_for_correction(message: str) -> bool:
+    """Whether the beginning of ``message`` asks to redo or correct."""
+    return _ASKS.search(message[:_LONGEST]) is not None
