@@ -15,8 +15,7 @@ from onward.config import RewardSettings
 from onward.contracts import MAX_BYTES, Feedback, Reward, Trajectory, decode, encode
 from onward.errors import ContractError
 from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored
-from onward.reward.components.task_completion import completion_score
-from onward.reward.judgement import judge
+from onward.reward.judgement import earned_score, judge
 from onward.reward.scoring import Provenance, score
 from onward.reward.state import TOTAL, State
 from onward.telemetry import logs
@@ -149,7 +148,7 @@ def take_in(row: Row, trajectory: Trajectory, state: State) -> None:
     for name, component in reward.reward_components.items():
         state.of(name).add(component.score)
     state.of(TOTAL).add(reward.metadata.raw_total or 0.0)
-    if completion_score(judge(trajectory)) > 0.0:
+    if earned_score(judge(trajectory)) > 0.0:
         state.baselines.add(trajectory)
 
 
