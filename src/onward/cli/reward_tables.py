@@ -47,7 +47,25 @@ def show_explanation(found: Document, console: Console) -> None:
             f"\n{component} (weight {number(why['configured_weight'])}, shared out among the others) "
             f"does not apply: {why['reason']}.",
         )
+    _feedback(found["feedback"], console)
     _superseded(found, console)
+
+
+def _feedback(said: Sequence[Document], console: Console) -> None:
+    if said:
+        _say(console, "\nFeedback that was taken into account:")
+    for row in said:
+        value = "" if row["value"] is None else f" {number(row['value'])}"
+        counted = ": this one counts" if row["counted"] else ""
+        _say(console, f"{row['ts']} {row['kind']} {row['signal']}{value} ({row['feedback_id']}){counted}", 2)
+
+
+def _because(reward: Document) -> str:
+    return f", because of {_cause(reward['cause'])}" if reward["cause"] else ""
+
+
+def _cause(cause: Document) -> str:
+    return f"{cause.get('kind') or 'a repeat'} {cause.get('id') or ''}".strip()
 
 
 def _head(found: Document, console: Console) -> None:
@@ -60,6 +78,8 @@ def _head(found: Document, console: Console) -> None:
         said = "success" if outcome["success"] else "no success"
         more = ", an answer could not be parsed" if outcome.get("unparsable") else ""
         _say(console, f"Outcome: {said}, completion {number(outcome['completion'])}{more}.")
+    if found["cause"]:
+        _say(console, f"Scored again because of {_cause(found['cause'])}.")
     for contradiction in found["contradictions"]:
         console.print(f"Contradiction: {escape(contradiction)}", style="yellow", highlight=False)
 
@@ -114,13 +134,11 @@ def _superseded(found: Document, console: Console) -> None:
         return
     _say(console, "\nIt supersedes, newest first:")
     for old in found["superseded"]:
+        totals = _pairs({name: old[name] for name in ("raw_total", "total_reward", "confidence")})
         _say(
-            console,
-            f"revision {old['revision']}, {old['timestamp']}: raw_total {number(old['raw_total'])}, "
-            f"total_reward {number(old['total_reward'])}, scores {_pairs(old['scores'])} "
-            f"({old['reward_id']}).",
-            2,
+            console, f"revision {old['revision']}, {old['timestamp']}{_because(old)} ({old['reward_id']}):", 2
         )
+        _say(console, f"{totals}; scores {_pairs(old['scores'])}.", 4)
 
 
 def show_simulation(found: Document, console: Console) -> None:

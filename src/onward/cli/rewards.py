@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import httpx
 import typer
@@ -23,7 +24,10 @@ from onward.ids import check_id
 from onward.reward import explain as explanation
 from onward.reward import simulate as simulation
 from onward.warehouse import queries
-from onward.warehouse.client import ADDRESS_FILE, Warehouse
+from onward.warehouse.client import Warehouse
+
+if TYPE_CHECKING:
+    from onward.reward.files import Analyse
 
 KEY_VARIABLE = "ONWARD_API_KEY"
 rewards_app = typer.Typer(
@@ -142,7 +146,9 @@ async def _newest(settings: Settings, last: int) -> list[Reward]:
 
 @contextlib.asynccontextmanager
 async def _warehouse(settings: Settings) -> AsyncIterator[Warehouse]:
-    if settings.warehouse.url is None and not (settings.run_dir / ADDRESS_FILE).exists():
+    from onward import host  # not for scores of a file: it loads what services need
+
+    if settings.warehouse.url is None and not (settings.run_dir / host.ENDPOINTS).exists():
         raise ConfigError(
             f"Nothing runs on {settings.data_dir}: start it with 'onward up', or name its folder with --dir."
         )
@@ -177,9 +183,17 @@ def _ask(url: str, trajectory_id: str) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def _analyser(settings: Settings) -> Iterator[Any]:
-    """Looks at code where the extra is installed; else only results that a trajectory carries count."""
-    yield None
+def _analyser(settings: Settings) -> Iterator[Analyse]:
+    """Looks at code where the extra ``code`` is installed; else nobody does."""
+    from onward.reward.analysis import Analysis, code_analyser
+
+    analysis = Analysis(code_analyser(settings.reward))
+    with asyncio.Runner() as runner:
+        runner.run(analysis.start())
+        try:
+            yield lambda item: runner.run(analysis.reports({"": item})).get("")
+        finally:
+            runner.run(analysis.stop())
 
 
 @contextlib.contextmanager

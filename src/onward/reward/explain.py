@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.reward.normalise import MINIMUM_SAMPLES
-from onward.warehouse import Warehouse, queries
+from onward.warehouse import Warehouse, queries, reward_queries
 
 _OURS = frozenset(("normalized", "window", "evidence", "signals"))
 """Parts of ``raw_data`` that have a place of their own in an explanation."""
@@ -27,7 +27,9 @@ async def look_up(
     ``waiting`` (stored, not scored yet). None for an id that nobody knows. Raises WarehouseError."""
     history = await queries.reward_history(warehouse, trajectory_id)
     if history:
-        return explain(history, configured)
+        said = json.loads(history[-1]["payload"])["metadata"].get("feedback_ids") or []
+        rows = await reward_queries.feedback_by_id(warehouse, said)
+        return explain(history, configured, [rows[name] for name in said if name in rows])
     why = await queries.why_unscored(warehouse, trajectory_id)
     if why is not None:
         return {"trajectory_id": trajectory_id, "status": "unscored", "unscored": dict(why)}
@@ -36,10 +38,15 @@ async def look_up(
     return None
 
 
-def explain(history: Sequence[Mapping[str, Any]], configured: Mapping[str, float]) -> Document:
+def explain(
+    history: Sequence[Mapping[str, Any]],
+    configured: Mapping[str, float],
+    feedback: Sequence[Mapping[str, Any]] = (),
+) -> Document:
     """The newest reward in ``history`` (rows of ``reward_history_v``, oldest first), step by step.
 
-    ``configured``: component → weight of the present settings.
+    ``configured``: component → weight of the present settings; ``feedback``: rows of ``feedback_v`` that the
+    reward took into account.
     """
     row = history[-1]
     reward: Document = json.loads(row["payload"])
@@ -70,6 +77,8 @@ def explain(history: Sequence[Mapping[str, Any]], configured: Mapping[str, float
         "total_window": _in_order(reward.get("normalization") or {}),
         "confidence": metadata.get("confidence"),
         "formulas": _formulas(reward, components),
+        "feedback": _feedback(feedback, components),
+        "cause": metadata.get("cause"),
         "supersedes": metadata.get("supersedes"),
         "superseded": [_earlier(old) for old in reversed(history[:-1])],
     }
@@ -166,12 +175,23 @@ def _contradictions(metadata: Mapping[str, Any], components: Mapping[str, Docume
     return list(dict.fromkeys(str(item) for place in said for item in place.get("contradictions") or ()))
 
 
+def _feedback(rows: Sequence[Mapping[str, Any]], components: Mapping[str, Document]) -> list[Document]:
+    """What was said, without its words, and which of it the score comes from."""
+    facts = components.get("user_feedback", {}).get("facts", {})
+    names = ("feedback_id", "kind", "signal", "value", "source", "ts")
+    counted = facts.get("feedback_id")
+    return [
+        {**{name: row.get(name) for name in names}, "counted": row["feedback_id"] == counted} for row in rows
+    ]
+
+
 def _earlier(row: Mapping[str, Any]) -> Document:
     reward = json.loads(row["payload"])
     return {
         "reward_id": reward["reward_id"],
         "revision": row["revision"],
         "timestamp": reward["timestamp"],
+        "cause": reward["metadata"].get("cause"),
         "raw_total": reward["metadata"].get("raw_total"),
         "total_reward": reward["total_reward"],
         "confidence": reward["metadata"].get("confidence"),

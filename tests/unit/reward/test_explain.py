@@ -185,6 +185,34 @@ def test_the_chain_of_superseded_rewards_is_newest_first():
     assert "It supersedes, newest first:" in printed(document)
 
 
+def test_feedback_that_was_taken_into_account_and_which_of_it_counts():
+    settings, votes = load(environ={}).reward, [feedback("thumbs_down", at=1), feedback("thumbs_up", at=2)]
+    answer = score(trajectory("t1"), State(1000), settings=settings, timestamp=START, feedback=votes)
+    rows = [
+        {
+            "feedback_id": vote.feedback_id, "kind": vote.kind, "signal": vote.signal, "value": None,
+            "source": "webui", "ts": f"2026-01-01T00:0{n}:00.000Z", "comment": "what somebody wrote",
+        }
+        for n, vote in enumerate(votes, start=1)
+    ]  # fmt: skip
+    found = explain([row(answer)], CONFIGURED, rows)
+    assert [item["counted"] for item in found["feedback"]] == [False, True]
+    assert "wrote" not in json.dumps(found)
+    text = " ".join(printed(found).split())
+    assert f"explicit thumbs_up ({votes[1].feedback_id}): this one counts" in text
+    assert f"explicit thumbs_down ({votes[0].feedback_id}) " in text
+
+
+def test_why_a_trajectory_was_scored_again_is_said():
+    made = rewards(1)[0]
+    again = json.loads(encode(made))
+    again["metadata"] |= {"cause": {"kind": "rescore", "id": "run-1"}, "supersedes": made.reward_id}
+    again["reward_id"] = "other"
+    history = [row(made), {"payload": json.dumps(again), "revision": 1}]
+    assert "Scored again because of rescore run-1." in printed(explain(history, CONFIGURED))
+    assert explain(history[:1], CONFIGURED)["cause"] is None
+
+
 def test_contradictions_are_shown_before_the_numbers():
     document = explain([row(rewards(1)[0])], CONFIGURED)
     document["contradictions"] = ["its tests failed"]
