@@ -5,7 +5,6 @@ Only layout: every number comes from the documents that ``--json`` prints.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,17 +35,18 @@ def show_explanation(found: Document, console: Console) -> None:
     _say(console, f"raw_total = {formulas['raw_total']}")
     _say(console, f"total_reward = {formulas['total_reward']}")
     _say(console, f"confidence = Σ weight·evidence = {formulas['confidence']}")
+    if found["dense"]:
+        turns = ", ".join(f"turn {one['turn_id']} {number(one['reward'])}" for one in found["dense"])
+        _say(console, f"By turn: {turns}.")
     window = found["total_window"]
     if window and window.get("mean") is not None:
         _say(console, f"Window of raw totals before it: {_pairs(window)}.")
     for component, part in found["components"].items():
         _component(component, part, console)
     for component, why in found["not_applicable"].items():
-        _say(
-            console,
-            f"\n{component} (weight {number(why['configured_weight'])}, shared out among the others) "
-            f"does not apply: {why['reason']}.",
-        )
+        weight = number(why["configured_weight"])
+        shared = f"weight {weight}, shared out among the others" if why["configured_weight"] else "weight 0"
+        _say(console, f"\n{component} ({shared}) does not apply: {why['reason']}.")
     _feedback(found["feedback"], console)
     _superseded(found, console)
 
@@ -209,7 +209,9 @@ def _value(value: Any) -> str:
         return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, (int, float)):
         return number(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return f"({_pairs(value)})"
+    return ", ".join(map(_value, value)) if isinstance(value, list) else str(value)
 
 
 def _short(name: str) -> str:

@@ -76,6 +76,7 @@ def explain(
         "total_reward": reward["total_reward"],
         "total_window": _in_order(reward.get("normalization") or {}),
         "confidence": metadata.get("confidence"),
+        "dense": metadata.get("dense"),
         "formulas": _formulas(reward, components),
         "feedback": _feedback(feedback, components),
         "cause": metadata.get("cause"),
@@ -149,7 +150,7 @@ def _limited(given: float, gate: float, value: float) -> str:
 
 def _formulas(reward: Mapping[str, Any], components: Mapping[str, Document]) -> dict[str, str]:
     metadata = reward["metadata"]
-    parts = components.values()
+    parts = [part for part in components.values() if part["weight"] > 0.0]
     return {
         "raw_total": _sum((part["weight"], part["score"]) for part in parts)
         + f" = {number(metadata.get('raw_total'))}",

@@ -71,9 +71,10 @@ def test_a_person_can_redo_the_totals_from_the_json_alone(method):
     applied = set()
     for reward in rewards(120, method):
         document = json.loads(json.dumps(explain([row(reward)], CONFIGURED)))
-        raw, total, _ = by_calculator(document)
+        raw, total, confidence = by_calculator(document)
         assert raw == pytest.approx(reward.metadata.raw_total, abs=1e-12)
         assert total == pytest.approx(reward.total_reward, abs=1e-12)
+        assert confidence == pytest.approx(reward.metadata.confidence, abs=1e-12)
         assert document["raw_total"] == reward.metadata.raw_total
         applied |= {part["window"]["method"] for part in document["components"].values()}
     assert applied == {method, "none"}, "the first rewards have small windows"
@@ -230,6 +231,20 @@ def test_unscored_is_no_zero_and_waiting_is_not_unscored():
         "Trajectory t1 is unscored, which is not a zero: no_outcome (nobody said how it ended)."
     )
     assert "waits for its reward" in printed({"trajectory_id": "t1", "status": "waiting"})
+
+
+def test_rewards_of_turns_are_listed():
+    settings = load(environ={}, overrides={"reward": {"dense": True}}).reward
+    answer = score(trajectory(turns=3), State(1000), settings=settings, timestamp=START)
+    document = explain([row(answer)], CONFIGURED)
+    assert sum(one["reward"] for one in document["dense"]) == pytest.approx(document["raw_total"], abs=1e-12)
+    assert "By turn: turn 1 " in printed(document)
+
+
+def test_nested_facts_are_readable():
+    document = explain([row(rewards(1)[0])], CONFIGURED)
+    document["components"]["task_completion"]["facts"] = {"tools": ["a", "b"], "counts": {"error": 1 / 3}}
+    assert "tools a, b, counts (error 0.333333)." in printed(document)
 
 
 def test_what_agents_named_is_no_markup():
