@@ -6,7 +6,7 @@
   const NAME = "onward-feedback";
   const script = document.currentScript;
   const HOME = script && script.src ? new URL("feedback", script.src).href : "";
-  const SETTLE_MS = 600; // arrow keys pass over choices
+  const SETTLE_MS = 400; // arrow keys pass over choices
   const TEXTS = {
     question: "How was this answer?",
     up: "Good answer",
