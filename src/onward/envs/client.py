@@ -87,7 +87,7 @@ class EnvClient:
         self._deadlines = deadlines or Deadlines()
         self._clock = clock or SystemClock()
         self._http = httpx.AsyncClient(
-            base_url=base,
+            base_url=base.copy_with(userinfo=b"") if key else base,
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx.Timeout(None, connect=self._deadlines.hello),
             limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_ALIVE_SECONDS),
