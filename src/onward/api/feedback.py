@@ -55,17 +55,16 @@ class FeedbackApi:
 
         @app.post("/feedback", status_code=202)
         async def give(request: Request) -> dict[str, Any]:
-            way = ["none"]
+            way, result = _way_of(request), "refused"
             try:
                 answer = await self._give(request, way)
+                result = "accepted" if answer["kept"] else "opted_out"
+                return answer
             except HttpError as error:
-                result = "limited" if error.status == 429 else "refused"
-                self._ctx.metrics.feedback_posts.labels(way=way[0], result=result).inc()
+                result = "limited" if error.status == 429 else result
                 raise
-            self._ctx.metrics.feedback_posts.labels(
-                way=way[0], result="accepted" if answer["kept"] else "opted_out"
-            ).inc()
-            return answer
+            finally:
+                self._ctx.metrics.feedback_posts.labels(way=way, result=result).inc()
 
         @app.post("/feedback/tokens", status_code=201)
         async def make_token(request: Request) -> dict[str, Any]:
@@ -84,9 +83,8 @@ class FeedbackApi:
                 return Response(status_code=304, headers=headers)
             return Response(script, media_type="text/javascript; charset=utf-8", headers=headers)
 
-    async def _give(self, request: Request, way: list[str]) -> dict[str, Any]:
-        caller, subject = self._who(request)
-        way[0] = "token" if caller is None else "key"
+    async def _give(self, request: Request, way: str) -> dict[str, Any]:
+        caller, subject = self._who(request, way)
         if len(await request.body()) > MAX_BODY:
             raise HttpError(413, f"Feedback has at most {MAX_BODY} bytes: shorten the comment.")
         document = await read_json(request)
@@ -140,25 +138,23 @@ class FeedbackApi:
         token = self._keys.issue(subject, now, lifetime)
         return {"token": token, **_named(subject), "expires_at": utc_text(now + lifetime)}
 
-    def _who(self, request: Request) -> tuple[Caller | None, Subject | None]:
+    def _who(self, request: Request, way: str) -> tuple[Caller | None, Subject | None]:
         """The API key's caller, or what the token is about. Raises HttpError 401, 403, 429."""
-        kind, _, bearer = request.headers.get("authorization", "").partition(" ")
-        presented = bearer.strip() if kind.lower() == "bearer" else ""
-        if is_token(presented) or not (presented or "x-api-key" in request.headers):
-            self._limit_address(request)
-            if not presented:
-                raise _unknown("Send 'Authorization: Bearer …' with a feedback token or an API key.")
+        if way == "key":
             try:
-                return None, self._keys.verify(presented, self._clock.now())
-            except TokenRefusedError as error:
-                raise _unknown(str(error)) from None
+                caller = authorize(request, "feedback")
+            except HttpError:
+                self._limit_address(request)
+                raise
+            _wait(self._callers.take(caller.key_hash), "with this API key")
+            return caller, None
+        self._limit_address(request)
+        if way == "none":
+            raise _unknown("Send 'Authorization: Bearer …' with a feedback token or an API key.")
         try:
-            caller = authorize(request, "feedback")
-        except HttpError:
-            self._limit_address(request)
-            raise
-        _wait(self._callers.take(caller.key_hash), "with this API key")
-        return caller, None
+            return None, self._keys.verify(_bearer(request), self._clock.now())
+        except TokenRefusedError as error:
+            raise _unknown(str(error)) from None
 
     def _limit_address(self, request: Request) -> None:
         address = network_of(request.client.host) if request.client else ""
@@ -180,6 +176,19 @@ class FeedbackApi:
                 param="trajectory_id",
             )
         return Subject(row["session_id"], trajectory_id)
+
+
+def _bearer(request: Request) -> str:
+    kind, _, bearer = request.headers.get("authorization", "").partition(" ")
+    return bearer.strip() if kind.lower() == "bearer" else ""
+
+
+def _way_of(request: Request) -> str:
+    """``token``, ``key`` or ``none``: what the request shows, whether or not it is good."""
+    bearer = _bearer(request)
+    if is_token(bearer):
+        return "token"
+    return "key" if bearer or "x-api-key" in request.headers else "none"
 
 
 def _feedback_id(request: Request, document: dict[str, Any], caller: Caller | None, subject: Subject) -> str:
