@@ -75,7 +75,8 @@ class _Server:
         self._selector.register(self._requests, selectors.EVENT_READ)
         warming: Iterator[None] | None = self._lint.warm_up(self._folder)
         while os.getppid() == parent:
-            events = self._selector.select(1.0 if warming is None else 0.0)
+            idle = warming is not None and not self._running
+            events = self._selector.select(0.0 if idle else 1.0)
             for key, _ in events:
                 if key.fd != self._requests:
                     self._hear(key.fd)
@@ -85,7 +86,7 @@ class _Server:
                     for pid, _, _ in self._running.values():
                         os.kill(pid, signal.SIGKILL)
                     return
-            if warming is not None and not events:
+            if idle and not events and warming is not None:
                 warming = None if next(warming, self) is self else warming
                 gc.freeze()
 

@@ -93,7 +93,9 @@ def runs_in(text: str) -> list[Run]:
         words = _program(command.words)
         if not words or command.hidden:
             continue
-        name = posixpath.basename(words[0])
+        folder, name = posixpath.split(words[0])
+        if folder and posixpath.basename(folder) != "bin":
+            return []  # a program that the agent may have written
         if name in _CHOOSES:
             if (run := _run(name, words[1:])) is not None:
                 found.append(run)

@@ -36,6 +36,7 @@ OFF_IN_FRAGMENTS = (
     *("undefined-variable", "await-outside-async", "pointless-statement", "expression-not-assigned"),
     *("function-redefined", "reimported", "wrong-import-position", "wrong-import-order", "ungrouped-imports"),
     *("invalid-name", "return-outside-function", "yield-outside-function", "unused-import"),
+    "unnecessary-pass",
 )
 """Also not counted in cells and quotations: their other half is elsewhere, a cell shows its last value."""
 FILE_NAME = "onward_snippet.py"
