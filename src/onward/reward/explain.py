@@ -125,7 +125,8 @@ def _normalisation(score: float, window: Mapping[str, Any], value: float) -> tup
         text = f"z = ({number(score)} − {number(window['mean'])}) / {divisor} = {number(z)}; "
         return z, text + f"(z + 2)/4 = {_limited((z + 2.0) / 4.0, gate, value)}"
     if method == "min-max" and "min" in window:
-        low, high = window["min"], window["max"]
+        high = window["max"]
+        low = min(window["min"], high - 2.0 * window.get("least_std", 0.0))
         given = (score - low) / (high - low)
         text = f"({number(score)} − {number(low)}) / ({number(high)} − {number(low)}) = "
         return None, text + _limited(given, gate, value)

@@ -102,8 +102,9 @@ class Window:
     def normalise(self, score: float, method: Method, *, least_std: float = 0.0) -> Normalised:
         """``score`` against the window as it is now: add it afterwards.
 
-        ``least_std``: the deviation that z is divided by at least, where the window has any spread at all;
-        what is reported is the window's own. Raises ValueError for NaN and infinities.
+        ``least_std``: the deviation that z is divided by at least, where the window has any spread at all,
+        and half the least range of min-max; what is reported is the window's own. Raises ValueError for
+        NaN and infinities.
         """
         if not math.isfinite(score):
             raise ValueError("a score must be finite")
@@ -116,7 +117,7 @@ class Window:
         if enough and method == "z-score" and std > 0.0:
             value, applied = ((score - mean) / max(std, least_std) + 2.0) / 4.0, method
         elif enough and method == "min-max" and high > low:
-            value, applied = (score - low) / (high - low), method
+            value, applied = 1.0 - (high - score) / max(high - low, 2.0 * least_std), method
         return Normalised(min(1.0, max(0.0, value)), applied, len(self), mean, std, low, high)
 
 

@@ -24,7 +24,7 @@ from onward.ids import derived_id
 from onward.reward.baselines import task_type
 from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored, components_of
 from onward.reward.dense import per_turn
-from onward.reward.judgement import Judgement, completion_score, earned_score, judge
+from onward.reward.judgement import Judgement, earned_score, judge
 from onward.reward.normalise import Method, Normalised
 from onward.reward.state import TOTAL, State
 from onward.reward.total import Total, combine
@@ -38,7 +38,7 @@ LEAST_STD = {"task_completion": 0.25}
 completion has hardly any spread, and an honest part (0.5 and more) would be cut to 0 like a failure: what a
 cheat gets elsewhere would decide. With 0.25 a part lies at most two deviations below any mean: never cut."""
 GATED = frozenset({"code_quality"})
-"""Components whose normalised score counts as far as the task was completed: tidy code of work that failed
+"""Components whose normalised score counts as far as completion was earned: tidy code of work that failed
 would outrank an honest part otherwise, where the window of completion is narrow."""
 
 
@@ -130,17 +130,18 @@ class _Ranked:
     """What is summed: the normalised score, times ``gate``."""
     gate: float
     least_std: float
-    """0 where the window's own deviation was used."""
+    """0 where the window's own spread was used."""
 
 
 def _ranked(name: str, scored: Scored, state: State, method: Method, judgement: Judgement) -> _Ranked:
-    """The deviation is ``LEAST_STD`` at least, and what is ``GATED`` counts as far as the task was completed;
+    """The deviation is ``LEAST_STD`` at least, and what is ``GATED`` counts as far as completion was earned;
     both only where a window is applied, so that raw scores that stand are raw scores."""
     least = LEAST_STD.get(name, 0.0)
     window = state.of(name).normalise(scored.score, method, least_std=least)
     applied = window.method != "none"
-    gate = completion_score(judgement) if applied and name in GATED else 1.0
-    used = least if window.method == "z-score" and window.std < least else 0.0
+    gate = earned_score(judgement) if applied and name in GATED else 1.0
+    spread = window.std if window.method == "z-score" else (window.max - window.min) / 2.0
+    used = least if applied and spread < least else 0.0
     return _Ranked(window, window.value * gate, gate, used)
 
 

@@ -19,7 +19,7 @@ class Rule:
     name: str
     severity: Severity
     pattern: str
-    """RE2, without regard to case."""
+    """RE2, without regard to case; ``^`` and ``$`` stand for beginning and end of a line."""
     positives: tuple[str, ...]
     negatives: tuple[str, ...]
     where: Literal["calls", "outputs"] = "calls"
@@ -173,7 +173,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "password_hashes_shown",
         "warning",
-        r"(?m)^root:\$[0-9a-z]{1,3}\$[^\s:]{4,}:[0-9]*:",
+        r"^root:\$[0-9a-z]{1,3}\$[^\s:]{4,}:[0-9]*:",
         ("root:$6$saltsalt$abcdefgh:19000:0:99999:7:::",),
         ("root:x:0:0:root:/root:/bin/bash", "root: permission denied"),
         where="outputs",
