@@ -36,7 +36,9 @@ GROUPED = [Rloo, Grpo]
 
 def row(mask: str) -> TokenRow:
     """One token per letter: ``a`` sampled, ``o`` not."""
-    return TokenRow(list(range(3, 3 + len(mask))), [c == "a" for c in mask], [-1.0 * (c == "a") for c in mask])
+    return TokenRow(
+        list(range(3, 3 + len(mask))), [c == "a" for c in mask], [-1.0 * (c == "a") for c in mask]
+    )
 
 
 def one(mask: str, reward: float | None, group: Any = "g", **more: Any) -> Trajectory:
@@ -124,7 +126,7 @@ def test_case_7_or_refused_loudly(kind: type[Algorithm]) -> None:
 def test_case_7_rewards_per_turn_that_do_not_fit_are_refused() -> None:
     with pytest.raises(TrainingError, match="2 rewards for 1 sampled turns"):
         Ppo().select([one("oaa", 1.0, turn_rewards=[0.0, 1.0])])
-    with pytest.raises(TrainingError, match="reward 1 while its rewards per turn sum to 0.5"):
+    with pytest.raises(TrainingError, match=r"reward 1 while its rewards per turn sum to 0\.5"):
         Ppo().select([one("oaa", 1.0, turn_rewards=[0.5])])
 
 
@@ -274,9 +276,7 @@ TERMS: list[dict[str, Any]] = [
 
 def scored(policy: Policy, count: int = 6) -> list[Trajectory]:
     rows = with_behaviour(policy, "x", random_rows(count))
-    return [
-        Trajectory([r], float(k % 2), group=k // 2, success=bool(k % 2)) for k, r in enumerate(rows)
-    ]
+    return [Trajectory([r], float(k % 2), group=k // 2, success=bool(k % 2)) for k, r in enumerate(rows)]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -324,7 +324,7 @@ def test_combinations_without_effect_are_refused(terms: dict[str, Any], message:
 def test_unknown_algorithms_and_options_name_what_exists(policy: Policy) -> None:
     with pytest.raises(ConfigError, match="use one of grpo, ppo, reinforce, reinforce_plus_plus, rloo"):
         from_options({"type": "a3c"})
-    with pytest.raises(ConfigError, match="grpo has no option 'std': it has normalise_std, eps, drop_uniform"):
+    with pytest.raises(ConfigError, match="no option 'std': it has normalise_std, eps, drop_uniform"):
         from_options({"type": "grpo", "std": True})
     assert set(ALGORITHMS) == {"ppo", "rloo", "grpo", "reinforce", "reinforce_plus_plus"}
     policy.new_adapter("x", 2, 4.0)
