@@ -1,8 +1,8 @@
-"""Whether a user's message asks to redo or correct what the agent did, in plain words of ten languages.
+"""Whether a user's message asks to redo or correct what the agent did, in plain words of a dozen languages.
 
-The phrases address work that was done (``try again``, ``das ist falsch``); words that a task could hold
-just as well (``fix``, ``wrong``) count only at the very beginning of a message. One RE2 expression, so the
-time is linear; each phrase is one that ``tests/unit/reward/test_reward_corrections.py`` shows.
+The phrases address work that was done (``try again``, ``das ist falsch``); words that a task could hold just
+as well (``wrong``, ``again``) count only where a message begins with them and a mark follows. One RE2
+expression, so the time is linear. A false alarm costs an honest agent: add no words that a task may hold.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ANYWHERE = (
     "(?:that|this)(?: is|['’]s)? not what i (?:asked|wanted|meant)", "you (?:made|have made) a mistake",
     "you (?:got|have got) (?:it|that|this) wrong",
     "(?:it|that|this) (?:still )?(?:does not|doesn['’]t) work",
-    "still (?:wrong|broken|not working|failing)", "(?:please )?correct (?:it|that|this|your)",
-    "(?:please )?fix (?:it|that|this|your)", "start over",
+    "still (?:wrong|broken|not working|failing)",
+    "(?:fix|correct) (?:it|that|your (?:mistakes?|errors?|answer|code))", "start over",
     # German
     "versuch(?:e|en sie)? es (?:noch ?mals?|noch einmal|erneut)",
     "(?:mach|mache) (?:es|das) (?:noch ?mal|neu)",
@@ -33,7 +33,8 @@ ANYWHERE = (
     "(?:das|es) (?:geht|funktioniert) (?:immer noch |noch immer )?nicht",
     # French
     "(?:ré)?essa(?:ie|ye|yez) (?:encore|à nouveau|de nouveau)", "réessa(?:ie|ye|yez)", "recommence\\pL*",
-    "c['’]est (?:toujours )?(?:faux|incorrect|pas (?:bon|correct|juste))", "ce n['’]est pas ce que j",
+    "c['’]est (?:toujours )?(?:faux|incorrect|pas (?:bon|correct|juste))",
+    "ce n['’]est pas ce que j(?:e|['’]\\pL+)",
     "(?:ça|cela) ne (?:marche|fonctionne) pas", "corrige[- ](?:le|la|ça|cela)",
     # Spanish and Portuguese
     "int[eé]nta(?:lo)? (?:de nuevo|otra vez)", "hazlo (?:de nuevo|otra vez)",
@@ -56,9 +57,9 @@ UNSPACED = (
     "違います", "間違って", "間違い", "修正して", "다시 해", "다시 시도", "틀렸", "잘못됐", "수정해",
 )  # fmt: skip
 AT_FIRST = (
-    "no[,.!]", "wrong", "incorrect", "not (?:quite|right|correct)", "again", "redo", "retry", "nein[,.!]",
-    "falsch", "noch ?mal", "noch einmal", "nochmals", "stimmt nicht", "korrigier\\pL*", "non[,.!]", "faux",
-    "mal[,.!]", "incorrecto", "errado", "sbagliato", "fout", "opnieuw", "źle", "нет[,.!]", "неправильно",
+    "wrong", "incorrect", "not (?:quite|right|correct)", "again", "redo", "retry",
+    "falsch", "noch ?mal", "noch einmal", "nochmals", "stimmt nicht", "korrigier\\pL*", "faux",
+    "incorrecto", "errado", "sbagliato", "fout", "opnieuw", "źle", "неправильно",
     "неверно", "ещ[её] раз",
 )  # fmt: skip
 
@@ -68,7 +69,7 @@ def _expression() -> Any:
     options.case_sensitive = False
     edge = r"[^\pL\pN]"
     return re2.compile(
-        rf"^\W*(?:{'|'.join(AT_FIRST)})(?:$|{edge})"
+        rf"^\W*(?:{'|'.join(AT_FIRST)})\s*(?:$|[.,:;!?])"
         rf"|(?:^|{edge})(?:{'|'.join(ANYWHERE)})(?:$|{edge})"
         rf"|{'|'.join(UNSPACED)}",
         options,
