@@ -109,7 +109,7 @@ async def _pages(pages: dict[str, str]) -> Server:
 
     @app.get("/{name}")
     async def page(name: str) -> HTMLResponse:
-        text = pages[name]
+        text = pages.get(name, "")
         api = text.partition('<script src="')[2].partition("/feedback.js")[0]
         policy = {} if "<style>" in text else {"Content-Security-Policy": POLICY.format(api=api)}
         return HTMLResponse(text, headers=policy)

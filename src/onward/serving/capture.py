@@ -19,7 +19,7 @@ from onward.config import CaptureSettings
 from onward.errors import OnwardError
 from onward.httpbase import Caller, HttpError
 from onward.serving import openai
-from onward.serving.captured import UNPARSABLE, Closed, trajectory, unshaped
+from onward.serving.captured import UNPARSABLE, Closed, agent_of, trajectory, unshaped
 from onward.serving.closing import Closing, Closings, Said
 from onward.serving.conversations import (
     Conversation,
@@ -95,6 +95,13 @@ class Capture:
         self._telling: set[str] = set()
         """Keys whose agents say how their tasks end: one of theirs that does not may be lost."""
         self._freed = asyncio.Event()
+
+    def is_opted_out(self, asked: Asked) -> bool:
+        """Whether nothing may be kept about whom this request is from."""
+        conversation = asked.conversation
+        owner, metadata = (None, {}) if conversation is None else (conversation.owner, conversation.metadata)
+        agent = None if owner is None else agent_of(owner)
+        return self._opt_out.matches(asked.session_id, agent, metadata.get("user_hash"))
 
     # The way of an answer. Nothing here waits.
 

@@ -20,6 +20,11 @@ UNPARSABLE = "unparsable: the answer begins a tool call that is not valid JSON o
 _OBSERVED = {"user": "user_message", "tool": "tool_result", "system": "system_message"}
 
 
+def agent_of(owner: str) -> str:
+    """The agent's id: the beginning of the hash of its API key."""
+    return f"key-{owner[:8]}"
+
+
 def trajectory(conversation: Conversation, closed: Closed) -> dict[str, Any]:
     """The document of ``conversation`` if it ended now. There is at least one exchange."""
     first = conversation.exchanges[0]
@@ -34,7 +39,7 @@ def trajectory(conversation: Conversation, closed: Closed) -> dict[str, Any]:
     return {
         "trajectory_id": conversation.id,
         "session_id": conversation.session_id,
-        "agent_id": f"key-{conversation.owner[:8]}",
+        "agent_id": agent_of(conversation.owner),
         "start_timestamp": utc_text(first.asked_at),
         "end_timestamp": utc_text(conversation.ended_at),
         "turns": _numbered([_turns(exchange) for exchange in conversation.exchanges]),
@@ -48,7 +53,7 @@ def unshaped(conversation: Conversation, closed: Closed) -> dict[str, Any]:
     return {
         "trajectory_id": conversation.id,
         "session_id": conversation.session_id,
-        "agent_id": f"key-{conversation.owner[:8]}",
+        "agent_id": agent_of(conversation.owner),
         "turns": [vars(exchange) for exchange in conversation.exchanges],
         "metadata": {**conversation.metadata, "capture": {"source": SOURCE, "closed": closed}},
     }

@@ -321,7 +321,8 @@ class Gateway:
 
     def _feedback_token(self, asked: Asked) -> dict[str, str]:
         """The header with which a chat page may vote on this conversation, where tokens are handed out."""
-        if self._feedback_keys is None or len(asked.session_id) > MAX_SESSION:
+        unfit = len(asked.session_id) > MAX_SESSION or self.capture.is_opted_out(asked)
+        if self._feedback_keys is None or unfit:
             return {}
         lifetime = timedelta(days=self._ctx.settings.feedback.token_days)
         subject = Subject(asked.session_id, asked.trajectory_id)

@@ -26,25 +26,25 @@
   const STYLE = `
 :host { all: initial; display: block; font: inherit; color: inherit; color-scheme: inherit;
   --accent: var(--onward-accent, #2563eb); --line: color-mix(in srgb, currentColor 26%, transparent);
-  --soft: color-mix(in srgb, currentColor 7%, transparent); }
+  --soft: color-mix(in srgb, currentColor 5%, transparent); }
 form { display: flex; flex-wrap: wrap; align-items: center; gap: .5em .75em; margin: 0; max-width: 34em;
   font: inherit; font-size: .925em; line-height: 1.4; }
 .set { display: inline-flex; gap: .3em; }
 .pick { position: relative; display: inline-grid; place-items: center; width: 2.5em; height: 2.5em;
   border: 1px solid var(--line); border-radius: .7em; cursor: pointer; }
-.stars .pick { width: 2.1em; border-color: transparent; }
-.pick input { position: absolute; inset: 0; width: 100%; height: 100%; margin: 0; opacity: 0;
-  cursor: pointer; }
+.stars .pick { width: 1.9em; border: 0; }
+.stars svg { width: 1.5em; height: 1.5em; }
+.pick input { position: absolute; inset: 0; margin: 0; opacity: 0; }
 svg { width: 1.3em; height: 1.3em; fill: none; stroke: currentColor; stroke-width: 1.75;
-  stroke-linejoin: round; stroke-linecap: round; pointer-events: none; }
+  stroke-linejoin: round; stroke-linecap: round; }
 label.on { color: var(--accent); border-color: currentColor;
   background: color-mix(in srgb, currentColor 12%, transparent); }
-.stars label.on { border-color: transparent; background: none; }
+.stars label.on { background: none; }
 label.on svg { fill: currentColor; fill-opacity: .3; }
 .stars label.on svg { fill-opacity: 1; }
 .pick:has(:focus-visible), textarea:focus-visible, button:focus-visible {
   outline: 2px solid var(--accent); outline-offset: 2px; }
-.more { flex-basis: 100%; display: grid; gap: .4em; justify-items: start; }
+.more { flex-basis: 100%; display: grid; gap: .4em; justify-items: start; margin-top: .25em; }
 .more[hidden], :host([hidden]) { display: none; }
 textarea { box-sizing: border-box; width: 100%; min-height: 4em; padding: .5em .65em; font: inherit;
   color: inherit; background: var(--soft); border: 1px solid var(--line); border-radius: .7em;
