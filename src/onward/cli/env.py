@@ -142,6 +142,8 @@ async def _play(
         await _run(LocalSource(environment), tasks, _policy(environment, policy, seed))
         return
     async with EnvClient(url, dialect=dialect) as client:
+        if client.name != name:
+            raise ConfigError(f"The server at {url} serves {client.name}, not {name[:60]}: give its name.")
         if policy is None:
             chosen = client.panel(split or None, seed, None if client.meta else (task or 0) + 1)
             await _run(client, _chosen(chosen, task, policy), _Person())

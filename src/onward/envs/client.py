@@ -191,7 +191,7 @@ class EnvClient:
         try:
             told = await self._call("/meta", None, "connection", seconds, repeatable=True)
         except EnvironmentFailure as failure:
-            if failure.cause != "refused" or self._wanted == "onward":
+            if failure.status != 404 or self._wanted == "onward":
                 raise
             self._speak(recognise(await self._call("/", None, "connection", seconds, repeatable=True)))
             return
@@ -303,9 +303,8 @@ class EnvClient:
             cause = "lost_instance"
         where = path.partition("?")[0]
         words = f": {said}" if said else "."
-        return EnvironmentFailure(
-            cause, f"The environment server at {self._at} answered {where} with {response.status_code}{words}"
-        )
+        sentence = f"The environment server at {self._at} answered {where} with {response.status_code}{words}"
+        return EnvironmentFailure(cause, sentence, response.status_code)
 
     def _timeout(self, path: str, cause: str, seconds: float) -> EnvironmentFailure:
         where = path.partition("?")[0]

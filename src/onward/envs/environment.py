@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from onward.envs.failures import EnvironmentFailure
 from onward.envs.rollouts import Reply
 from onward.envs.tasks import TaskRef, panel_hash
-from onward.errors import ConflictError, NotFoundError
+from onward.errors import ConflictError, NotFoundError, OnwardError
 
 Player = Callable[[str], str]
 """Observation → action: a policy of one episode that needs no model. It may remember what it saw."""
@@ -184,7 +185,14 @@ class _LocalPlay:
         self.first = instance.observation
 
     async def step(self, answer: str) -> Reply:
-        return self._instance.step(answer)
+        """Raises EnvironmentFailure when the environment breaks, as a server would answer 500."""
+        try:
+            return self._instance.step(answer)
+        except OnwardError:
+            raise
+        except Exception as error:
+            task_id, what = self._instance.ref.task_id, f"{type(error).__name__}: {error}"
+            raise EnvironmentFailure("env_error", f"The environment broke in {task_id} ({what}).") from error
 
 
 class LocalSource:

@@ -23,9 +23,9 @@ CAUSES: dict[str, str] = {
 
 
 class EnvironmentFailure(OnwardError):
-    """``cause`` is a key of ``CAUSES``."""
+    """``cause`` is a key of ``CAUSES``; ``status`` the HTTP status that said so, if one did."""
 
-    def __init__(self, cause: str, message: str) -> None:
+    def __init__(self, cause: str, message: str, status: int | None = None) -> None:
         assert cause in CAUSES
         super().__init__(message)
-        self.cause = cause
+        self.cause, self.status = cause, status

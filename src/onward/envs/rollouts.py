@@ -8,7 +8,8 @@ reward (None, *unscored*), never zero, and every episode that was opened is clos
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -22,6 +23,7 @@ Message = dict[str, str]
 """One chat message: ``role`` and ``content``."""
 
 Ending = Literal["done", "horizon", "stopped", "failed"]
+"""By the environment; turns spent without success; by the policy; a failure, which is unscored."""
 
 
 @dataclass(frozen=True)
@@ -187,12 +189,11 @@ async def rollouts(
         async with asyncio.TaskGroup() as serving:
             served = serving.create_task(batches.run())
             async with asyncio.TaskGroup() as playing:
-                for at, task in enumerate(tasks):
-                    for attempt in range(attempts):
-                        playing.create_task(play(at * attempts + attempt, task, attempt))
+                for at, (task, attempt) in enumerate(_attempts(tasks, attempts)):
+                    playing.create_task(play(at, task, attempt))
             served.cancel()
     except BaseExceptionGroup as group:
-        raise _first(group) from group
+        raise _first(group) from None
     return [episode for episode in episodes if episode is not None]
 
 
@@ -230,8 +231,8 @@ class _Playing:
             reply = await play.step(action.text)
             self.turns.append(Turn(action, reply.observation, reply.reward))
             self.score, observation = reply.score, reply.observation
-            if reply.done:
-                return self._end("done", reward=reply.score, success=bool(reply.success))
+            if reply.done and (reply.success or len(self.turns) < self.limit):
+                return self._end("done", reward=self.score, success=bool(reply.success))
         return self._end("horizon", reward=self.score, success=False)
 
     async def _ask(self) -> Action:
@@ -264,6 +265,15 @@ class _Playing:
             failure,
             message,
         )
+
+
+def _attempts(tasks: Sequence[TaskRef], attempts: int) -> Iterator[tuple[TaskRef, int]]:
+    """A task that is named again goes on counting its attempts: no two episodes have one key."""
+    seen: Counter[TaskRef] = Counter()
+    for task in tasks:
+        for _ in range(attempts):
+            yield task, seen[task]
+            seen[task] += 1
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from onward.envs import registry
 from onward.envs.environment import Environment, LocalSource
+from onward.envs.maze import MazeEnvironment
 from onward.envs.policies import measure, random_policy, reference_policy, success_rate
 from onward.envs.rollouts import rollouts
 from onward.envs.tasks import TaskRef
@@ -198,6 +199,17 @@ async def test_the_horizon_of_a_run_lowers_that_of_the_environment() -> None:
     maze = registry.find("maze")
     (episode,) = await rollouts(LocalSource(maze), reference_policy(maze), [maze.ref("test", 3)], horizon=2)
     assert (episode.ended, len(episode.turns), episode.success) == ("horizon", 2, False)
+
+
+async def test_an_environment_that_breaks_leaves_its_episode_unscored() -> None:
+    class Broken(MazeEnvironment):
+        def parse(self, answer: str) -> str:
+            raise ZeroDivisionError("by design")
+
+    maze = Broken()
+    (episode,) = await rollouts(LocalSource(maze), reference_policy(maze), [maze.ref("test", 0)])
+    assert (episode.failure, episode.reward) == ("env_error", None)
+    assert episode.message == "The environment broke in maze-test-0-0 (ZeroDivisionError: by design)."
 
 
 def test_environments_are_found_by_name_or_place() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -75,6 +76,18 @@ async def test_episodes_come_in_the_order_of_tasks_and_attempts_whatever_ends_fi
     ]
     assert all(e.ended == "done" and e.reward == 1.0 and e.success is True for e in found)
     assert {e.panel_hash for e in found} == {"p" * 64}
+
+
+async def test_a_task_that_is_named_again_goes_on_counting_so_that_no_two_episodes_have_one_key() -> None:
+    found = await rollouts(Counting(), Says(), refs(1, 2, 1), attempts=2)
+    assert [e.key for e in found] == [
+        "counting-train-0-1-a0",
+        "counting-train-0-1-a1",
+        "counting-train-0-2-a0",
+        "counting-train-0-2-a1",
+        "counting-train-0-1-a2",
+        "counting-train-0-1-a3",
+    ]
 
 
 async def test_the_conversation_has_every_answer_and_no_observation_after_the_last() -> None:
@@ -149,6 +162,23 @@ async def test_the_horizon_ends_an_episode_without_success_and_never_exceeds_the
     assert (short.ended, short.reward, short.success, len(short.turns)) == ("horizon", 0.0, False, 3)
     (own,) = await rollouts(Counting(), Says(), refs(9), horizon=100)
     assert (own.ended, len(own.turns)) == ("horizon", 5)
+
+
+async def test_turns_that_the_environment_itself_counts_out_are_the_horizon_too() -> None:
+    class Strict(CountingPlay):
+        async def step(self, answer: str) -> Reply:
+            reply = await super().step(answer)
+            return replace(reply, done=True, success=False) if self.given == 5 else reply
+
+    class StrictSource(Counting):
+        @contextlib.asynccontextmanager
+        async def open(self, task: TaskRef) -> AsyncIterator[CountingPlay]:
+            yield Strict(task.index, None)
+
+    (lost,) = await rollouts(StrictSource(), Says(), refs(9))
+    (solved,) = await rollouts(Counting(), Says(), refs(5))
+    assert (lost.ended, lost.success) == ("horizon", False)
+    assert (solved.ended, solved.success) == ("done", True)
 
 
 async def test_a_policy_that_cannot_go_on_ends_its_episode_with_its_own_word() -> None:

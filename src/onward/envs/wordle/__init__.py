@@ -110,10 +110,14 @@ class _Solver:
     def guess(self, observation: str) -> str:
         if self._guess:
             marks = observation.partition(": ")[2][: 2 * LENGTH - 1].replace(" ", "")
-            left = tuple(word for word in self._candidates if feedback(self._guess, word) == marks)
-            self._candidates = left
+            self._candidates = _left(self._candidates, self._guess, marks)
         self._guess = _best_guess(self._candidates)
         return self._guess
+
+
+@lru_cache(maxsize=4096)
+def _left(candidates: tuple[str, ...], guess: str, marks: str) -> tuple[str, ...]:
+    return tuple(word for word in candidates if feedback(guess, word) == marks)
 
 
 @lru_cache(maxsize=4096)
