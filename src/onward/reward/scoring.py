@@ -25,7 +25,7 @@ from onward.reward.baselines import task_type
 from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored, components_of
 from onward.reward.dense import per_turn
 from onward.reward.judgement import Judgement, earned_score, judge
-from onward.reward.normalise import Method, Normalised
+from onward.reward.normalise import Method, Normalised, Window
 from onward.reward.state import TOTAL, State
 from onward.reward.total import Total, combine
 
@@ -40,6 +40,7 @@ cheat gets elsewhere would decide. With 0.25 a part lies at most two deviations 
 GATED = frozenset({"code_quality"})
 """Components whose normalised score counts as far as completion was earned: tidy code of work that failed
 would outrank an honest part otherwise, where the window of completion is narrow."""
+_EMPTY = Window(1)
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def score(
     total = combine(scores, {name: one.value for name, one in ranked.items()}, weights)
     if total is None:
         return Unscored("no_weight", "no scored component has a weight")
-    window = state.of(TOTAL).normalise(total.raw_total, settings.normalization)
+    window = state.windows.get(TOTAL, _EMPTY).normalise(total.raw_total, settings.normalization)
     reward = Reward(
         reward_id=reward_id(trajectory.trajectory_id, cause),
         trajectory_id=trajectory.trajectory_id,
@@ -137,7 +138,7 @@ def _ranked(name: str, scored: Scored, state: State, method: Method, judgement: 
     """The deviation is ``LEAST_STD`` at least, and what is ``GATED`` counts as far as completion was earned;
     both only where a window is applied, so that raw scores that stand are raw scores."""
     least = LEAST_STD.get(name, 0.0)
-    window = state.of(name).normalise(scored.score, method, least_std=least)
+    window = state.windows.get(name, _EMPTY).normalise(scored.score, method, least_std=least)
     applied = window.method != "none"
     gate = earned_score(judgement) if applied and name in GATED else 1.0
     spread = window.std if window.method == "z-score" else (window.max - window.min) / 2.0

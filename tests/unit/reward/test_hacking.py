@@ -122,7 +122,7 @@ def tried():
         "pads and answers": quick([*SLOW, turn(10)]),
         "repeats": quick(BUSY, status="failed"),
         "repeats and answers": quick([*BUSY, turn(7)]),
-        "success told, last result failed": quick([turn(1, tool="x"), turn(2, success=False)], status=SUCCESS),
+        "success told, last failed": quick([turn(1, tool="x"), turn(2, success=False)], status=SUCCESS),
         "success told, nothing worked": quick(
             [turn(1, tool="x", success=False), turn(2, success=False)], status=SUCCESS
         ),

@@ -4,7 +4,7 @@ import pytest
 from reward_documents import feedback, trajectory, turn
 
 from onward.reward import NotApplicable, ScoringContext, Unscored
-from onward.reward.baselines import MAX_KEYS, MEMORY, Baseline, Baselines, redundant_calls
+from onward.reward.baselines import MAX_KEYS, MEMORY, Baseline, Baselines, redundant_calls, repeats
 from onward.reward.components import Efficiency, TaskCompletion, UserFeedback
 from onward.reward.judgement import judge
 
@@ -207,3 +207,73 @@ def test_task_types_from_outside_cannot_fill_the_memory():
     assert len(keys) == MAX_KEYS
     assert keys[-1] == "domain:coding" and 'type:"kind0"' not in keys
     assert Baselines.load(baselines.dump()).dump() == baselines.dump()
+
+
+def test_a_repeated_call_is_known_whatever_its_spaces_order_and_times():
+    """Not new: another order of arguments, spaces, and results that differ in nothing but time."""
+    results = [
+        "2026-01-05T09:00:00Z 3 passed in 0.51s",
+        "2026-01-05 09:00:07.25  3 passed in 0.49s\n",
+        "2026-01-06T10:11:12+01:00 3 passed in 12 ms",
+    ]
+    arguments = [{"a": "x y", "b": [1, {"c": "d"}]}, {"b": [1, {"c": "d "}], "a": " x\n y"}, {"a": "x y"}]
+    turns = [
+        turn(1, tool="test", args=arguments[0], output=results[0]),
+        turn(2, tool="test ", args=arguments[1], output=results[1]),
+        turn(3, tool="test", args=arguments[0], output=results[2]),
+        turn(4, tool="test", args=arguments[2], output=results[0]),
+    ]
+    assert repeats(trajectory(turns=turns)) == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    "one, other, news",
+    [
+        ("at 10:15", "at 11:20:30.5", False),
+        ("id 0b9f6f5e-4a57-4c33-9d3e-6e4ad9a1c001", "id 1b9f6f5e-4a57-4c33-9d3e-6e4ad9a1c001", False),
+        ("<object at 0x7f00aa11bb22>", "<object at 0x7f00aa11bb33>", False),
+        ("now 1767603600", "now 1767603605.25", False),
+        ("3 failed", "2 failed", True),
+        ("price 10", "price 12", True),
+        ("version 1.2", "version 1.3", True),
+        ({"n": 1}, {"n": 2}, True),
+        ({"at": "09:00:01", "n": 1}, {"n": 1, "at": "09:00:02"}, False),
+    ],
+)
+def test_what_is_news(one, other, news):
+    turns = [turn(1, tool="x", output=one), turn(2, tool="x", output=other)]
+    assert redundant_calls(trajectory(turns=turns)) == (not news)
+
+
+def test_failing_the_same_way_again_is_no_news_and_succeeding_is():
+    turns = [
+        turn(1, tool="x", output=None, success=False, error="timeout after 3.0s"),
+        turn(2, tool="x", output=None, success=False, error="timeout after 3.1s"),
+        turn(3, tool="x", output=None),
+    ]
+    assert repeats(trajectory(turns=turns)) == [False, True, False]
+
+
+@pytest.mark.parametrize("status", ["failed", "abandoned", None])
+def test_without_completion_that_was_told_efficiency_is_zero_and_does_not_leave(status):
+    item = trajectory(status=status)
+    for baselines in (Baselines(), known()):
+        assert efficiency(item, baselines).score == 0.0
+
+
+def test_the_deviations_of_effort_are_capped_at_two():
+    fast = efficiency(trajectory(turns=1, seconds=0, tokens=0), known(60))
+    zs = {name: signal["z"] for name, signal in fast.raw_data["signals"].items()}
+    assert zs == pytest.approx({"turns": 2.0, "seconds": 2.0, "tokens": 2.0, "redundant_calls": 0.0})
+    assert fast.score == pytest.approx((0.8 * 2.0 + 2.0) / 4.0)
+    slow = efficiency(trajectory(turns=90, seconds=9e5, tokens=10**6), known(60))
+    assert slow.score == pytest.approx((0.8 * -2.0 + 2.0) / 4.0)
+
+
+def test_votes_of_the_same_moment_are_told_apart_by_their_ids():
+    up, down = feedback("thumbs_up", at=1), feedback("thumbs_down", at=1)
+    assert feedback_score(up, down).score == feedback_score(down, up).score == 1.0  # f-thumbs_up-1 is last
+    rating = feedback("rating", value=0.6, at=2)
+    assert feedback_score(up, rating).score == 0.6
+    assert feedback_score(feedback("retry", kind="implicit")).score == 0.2
+    assert feedback_score(feedback("accepted", kind="implicit", value=0.9)).evidence == 0.5

@@ -167,9 +167,8 @@ def test_contradictions_are_shown_where_a_person_looks():
     ],
 )
 def test_results_of_tests_in_every_form(tests, share):
-    assert facts.tests_passed(
-        trajectory(turns=[checked(1, {"passed": 1, "failed": 1}), checked(2, tests)])
-    ) == (share if share is not None else 0.5)
+    item = trajectory(turns=[checked(1, {"passed": 1, "failed": 1}), checked(2, tests)])
+    assert facts.tests_passed(item) == (0.5 if share is None else share)  # else what was said before
 
 
 def test_a_request_to_correct_is_an_implicit_signal():

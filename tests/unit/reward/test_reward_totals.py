@@ -1,5 +1,6 @@
 """Windows, normalisation and the three numbers."""
 
+import functools
 import math
 import random
 import statistics
@@ -13,6 +14,7 @@ from onward.clock import ManualClock
 from onward.config import RewardSettings, load
 from onward.contracts import Reward, decode, encode
 from onward.reward import Scored, State, Unscored, score
+from onward.reward.code.report import CodeReport
 from onward.reward.normalise import Window
 from onward.reward.scoring import reward_id
 from onward.reward.total import combine
@@ -30,11 +32,62 @@ def as_raw(scores: dict[str, Scored]) -> dict[str, float]:
     return {name: s.score for name, s in scores.items()}
 
 
+class Fixed:
+    """A component that always gives one score."""
+
+    def __init__(self, name: str, value: float) -> None:
+        self.name, self.value = name, value
+
+    def score(self, trajectory, context):
+        return Scored(self.value, "automated", "")
+
+
+def filled(**windows: list[float]) -> State:
+    state = State(1000)
+    for name, values in windows.items():
+        for value in values:
+            state.of(name).add(value)
+    return state
+
+
+SCENARIO = {"task_completion": 1.0, "efficiency": 0.85, "code_quality": 0.90, "user_feedback": 0.5}
+
+
 def test_the_seeds_scenario_one():
-    scores = scored(task_completion=1.0, efficiency=0.85, code_quality=0.90, user_feedback=0.5)
-    total = combine(scores, as_raw(scores), SETTINGS.weights())
-    assert total.raw_total == pytest.approx(0.4 + 0.17 + 0.135 + 0.125)
-    assert total.weights == pytest.approx({name: SETTINGS.weights()[name] for name in scores})
+    """1.0, 0.85, 0.90 and 0.5 make 0.83 raw. 0.87 comes of these windows:
+
+    completion: 12 of 39 done, so mean 4/13 and deviation 6/13, z = 1.5, n = 0.875
+    efficiency: mean 0.65, deviation 0.1, z = 2, n = 1
+    code quality: mean 0.67, deviation 0.15, z = 0.23/0.15, n = 0.88333…
+    feedback: half silent, half thumbs down: mean 0.25, deviation 0.25, z = 1, n = 0.75
+    0.4 · 0.875 + 0.2 · 1 + 0.15 · 0.88333… + 0.25 · 0.75 = 0.35 + 0.2 + 0.1325 + 0.1875 = 0.87
+    """
+    state = filled(
+        task_completion=[1.0] * 12 + [0.0] * 27,
+        efficiency=[0.55, 0.75] * 20,
+        code_quality=[0.52, 0.82] * 20,
+        user_feedback=[0.0, 0.5] * 20,
+    )
+    components = [Fixed(name, value) for name, value in SCENARIO.items()]
+    reward = score(trajectory(), state, settings=SETTINGS, timestamp=NOW, components=components)
+    assert reward.metadata.raw_total == pytest.approx(0.4 + 0.17 + 0.135 + 0.125) == pytest.approx(0.83)
+    assert reward.total_reward == pytest.approx(0.87, abs=1e-12)
+    parts = reward.reward_components
+    assert {name: part.weight for name, part in parts.items()} == pytest.approx(
+        {name: SETTINGS.weights()[name] for name in SCENARIO}
+    )
+    assert {name: part.raw_data["normalized"] for name, part in parts.items()} == pytest.approx(
+        {"task_completion": 0.875, "efficiency": 1.0, "code_quality": 0.53 / 0.6, "user_feedback": 0.75}
+    )
+    assert parts["efficiency"].raw_data["window"] == pytest.approx(
+        {"n": 40, "mean": 0.65, "std": 0.1, "min": 0.55, "max": 0.75, "method": "z-score"}
+    )
+
+
+def test_the_seeds_scenario_one_without_history_is_its_raw_total():
+    components = [Fixed(name, value) for name, value in SCENARIO.items()]
+    reward = score(trajectory(), State(1000), settings=SETTINGS, timestamp=NOW, components=components)
+    assert reward.total_reward == reward.metadata.raw_total == pytest.approx(0.83)
 
 
 def test_a_component_that_does_not_apply_leaves_and_the_others_share_its_weight():
@@ -214,56 +267,186 @@ def test_confidence_is_the_share_of_weight_with_direct_evidence():
     assert derived.metadata.confidence == pytest.approx(0.5 * (0.40 + 0.20) / 0.85)
 
 
-def _seen() -> bytes:
-    state = State(1000)
-    run(mixed(60), state=state)
-    return state.dump()
+def test_weights_must_sum_to_one():
+    with pytest.raises(ValueError, match="sum to 1"):
+        RewardSettings(task_completion=0.9, efficiency=0.2, code_quality=0.15, user_feedback=0.25)
 
 
-_SEEN = _seen()
+@given(
+    st.lists(UNIT, min_size=4, max_size=4),
+    st.lists(st.lists(UNIT, max_size=60), min_size=4, max_size=4),
+    st.sampled_from(["z-score", "min-max", "none"]),
+    st.sampled_from([None, "failed", "partial_completion", "completed_successfully"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_totals_stay_in_range_whatever_the_windows(values, windows, method, status):
+    names = list(SCENARIO)
+    state = filled(**dict(zip(names, windows, strict=True)))
+    components = [Fixed(name, value) for name, value in zip(names, values, strict=True)]
+    (reward,) = run([trajectory(status=status)], method, state, components=components)
+    assert 0.0 <= reward.total_reward <= 1.0 and 0.0 <= reward.metadata.raw_total <= 1.0
+    for part in reward.reward_components.values():
+        assert 0.0 <= part.raw_data["normalized"] <= 1.0
 
 
-@given(st.floats(0, 1), st.floats(0, 1))
+@given(st.permutations(list(SCENARIO)), st.lists(UNIT, min_size=4, max_size=4))
 @settings(max_examples=40, deadline=None)
-def test_more_completion_never_lowers_the_raw_total(one, other):
-    low, high = sorted((one, other))
-    state = State(1000)
-    run(mixed(60), state=state)
+def test_the_order_of_components_changes_no_byte(order, values):
+    by_name = dict(zip(SCENARIO, values, strict=True))
+    windows = {name: [0.1, 0.5, 0.7, 0.9] * 10 for name in SCENARIO}
+
+    def encoded(names):
+        state = filled(**windows)
+        (reward,) = run([trajectory()], state=state, components=[Fixed(n, by_name[n]) for n in names])
+        return encode(reward), state.dump()
+
+    assert encoded(order) == encoded(list(SCENARIO))
+
+
+_STEPS = st.sampled_from(["failed", "partial_completion", "completed_successfully"])
+
+
+@given(
+    st.tuples(_STEPS, UNIT), st.tuples(_STEPS, UNIT), st.sampled_from(["z-score", "min-max", "none"]),
+    st.sampled_from([0.2, 0.5, 0.8, 0.95]), st.booleans(),
+)  # fmt: skip
+@settings(max_examples=120, deadline=None)
+def test_more_completion_never_lowers_a_total(one, other, method, rate, known):
+    low, high = sorted((one, other), key=lambda step: (_RANK[step[0]], step[1]))
     rewards = [
-        run([trajectory("x", status="partial_completion", completion=c)], state=state.fork())[0]
-        for c in (low, high)
-    ]
+        run(
+            [trajectory("x", status=status, completion=completion, task_type="sum" if known else "new",
+                        domain="general" if known else "writing")],
+            method, _warm(rate), cause="look", code=CodeReport(linter=0.4),
+        )[0]
+        for status, completion in (low, high)
+    ]  # fmt: skip
     assert rewards[0].metadata.raw_total <= rewards[1].metadata.raw_total
     assert rewards[0].total_reward <= rewards[1].total_reward
 
 
-def test_hacks_never_beat_an_honest_part():
-    hacks = {
-        "give up at once": trajectory("h", status="failed", turns=1, seconds=0, tokens=1),
-        "abandon": trajectory("h", status="abandoned", turns=1, seconds=0, tokens=1),
-        "say nothing about it": trajectory("h", status=None, turns=[turn(1, tool="x")], seconds=0, tokens=1),
-        "repeat a call": trajectory("h", status="failed", turns=[turn(i + 1, tool="x") for i in range(20)]),
-    }
-    honest = trajectory("x", status="partial_completion", completion=0.3, turns=6, seconds=60, tokens=500)
-    for rate in (0.2, 0.5, 0.8, 0.95):
-        rng, state = random.Random(1), State(1000)
-        for i in range(400):
-            good = rng.random() < rate
-            item = trajectory(
-                f"t{i}",
-                status="completed_successfully" if good else "failed",
-                turns=rng.randint(1, 6),
-                seconds=rng.randint(1, 60),
-                tokens=rng.randint(50, 500),
+_RANK = {"failed": 0, "partial_completion": 1, "completed_successfully": 2}
+
+
+@functools.cache
+def _warm(rate: float) -> State:
+    rng, state = random.Random(rate), State(1000)
+    for i in range(120):
+        status, part = (
+            ("completed_successfully", None) if rng.random() < rate else ("partial_completion", 0.4)
+        )
+        code = CodeReport(linter=rng.random())
+        run(
+            [trajectory(f"t{i}", status=status, completion=part, turns=rng.randint(1, 6))],
+            state=state,
+            code=code,
+        )
+    return state
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, 0.3]) | UNIT, min_size=1, max_size=80), st.integers(1, 12)
+)
+@settings(max_examples=100, deadline=None)
+def test_the_extremes_of_a_window_equal_a_search_and_survive_a_restart(values, size):
+    window = Window(size)
+    for i, value in enumerate(values):
+        window.add(value)
+        if i == len(values) // 2:
+            window = Window(size, window.values())
+    kept = values[-size:]
+    got = window.fork().normalise(0.5, "min-max")
+    assert (got.min, got.max, got.n) == (min(kept), max(kept), len(kept))
+
+
+def test_a_window_agrees_with_the_naive_sums():
+    rng = random.Random(5)
+    window, values = Window(1000), [rng.betavariate(0.4, 0.6) for _ in range(5000)]
+    for i, value in enumerate(values):
+        window.add(value)
+        if i % 50 == 0:
+            kept = values[max(0, i - 999) : i + 1]
+            mean = sum(kept) / len(kept)
+            assert window.mean == pytest.approx(mean, abs=1e-12)
+            assert window.std == pytest.approx(
+                math.sqrt(sum((v - mean) ** 2 for v in kept) / len(kept)), abs=1e-12
             )
-            run([item], state=state)
-        (part,) = run([honest], state=state.fork())
-        for name, item in hacks.items():
-            (hack,) = run([item], state=state.fork())
-            assert hack.metadata.raw_total < part.metadata.raw_total, (name, rate)
-            assert hack.total_reward < part.total_reward, (name, rate)
 
 
-def test_weights_must_sum_to_one():
-    with pytest.raises(ValueError, match="sum to 1"):
-        RewardSettings(task_completion=0.9, efficiency=0.2, code_quality=0.15, user_feedback=0.25)
+@pytest.mark.parametrize("method", ["z-score", "min-max"])
+def test_after_a_sudden_shift_the_normalised_mean_comes_back_within_the_window(method):
+    rng, window = random.Random(11), Window(1000)
+
+    def seen(middle: float, count: int) -> list[float]:
+        got = []
+        for _ in range(count):
+            value = min(1.0, max(0.0, rng.gauss(middle, 0.08)))
+            got.append(window.normalise(value, method).value)
+            window.add(value)
+        return got
+
+    before, after = seen(0.3, 2000), seen(0.7, 2000)
+    assert statistics.mean(before[1000:]) == pytest.approx(0.5, abs=0.05)
+    assert statistics.mean(after[:50]) > 0.85
+    assert statistics.mean(after[1000:]) == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_score_that_is_no_finite_number_makes_no_reward_and_leaves_no_trace():
+    for value in (math.nan, math.inf, -math.inf):
+        state = State(100)
+        before = state.dump()
+        with pytest.raises(ValueError, match="finite"):
+            run([trajectory()], state=state, components=[Fixed("efficiency", value)])
+        assert state.dump() == before
+
+
+def test_a_superseding_reward_has_an_id_of_its_own_and_moves_no_window():
+    state = filled(task_completion=[0.0, 1.0] * 20)
+    (first,) = run([trajectory()], state=state)
+    before = state.dump()
+    again = [run([trajectory()], state=state, cause="f1", supersedes=first.reward_id)[0] for _ in range(2)]
+    assert state.dump() == before and encode(again[0]) == encode(again[1])
+    assert again[0].metadata.supersedes == first.reward_id != again[0].reward_id
+    assert again[0].reward_id == reward_id("t1", "f1") and first.reward_id == reward_id("t1")
+
+
+def test_a_component_without_weight_is_shown_and_counts_for_nothing():
+    (reward,) = run([trajectory(turns=[turn(1, tool="shell", args={"c": "rm -rf /"}), turn(2)])])
+    assert (reward.reward_components["safety"].score, reward.reward_components["safety"].weight) == (0.0, 0.0)
+    (plain,) = run([trajectory(turns=[turn(1, tool="shell", args={"c": "ls"}), turn(2)])])
+    assert reward.metadata.raw_total == plain.metadata.raw_total
+
+
+def test_silence_can_be_left_out():
+    chosen = RewardSettings.model_validate({"feedback_default": "exclude"})
+    reward = score(trajectory(), State(100), settings=chosen, timestamp=NOW)
+    assert "user_feedback" not in reward.reward_components and reward.metadata.raw_total == 1.0
+    assert reward.metadata.confidence == 1.0
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=1, max_size=12))
+@settings(max_examples=80, deadline=None)
+def test_dense_rewards_sum_to_the_raw_total_and_pay_nothing_for_failing_or_repeating(work):
+    turns = [turn(i + 1, tool="x", args={"n": n}, success=good) for i, (good, n) in enumerate(work)]
+    chosen = SETTINGS.model_copy(update={"dense": True})
+    reward = score(trajectory(turns=turns), State(100), settings=chosen, timestamp=NOW)
+    assert reward.reward_type == "dense" and decode(encode(reward), Reward) == reward
+    parts = [part.reward for part in reward.metadata.dense]
+    assert math.fsum(parts) == pytest.approx(reward.metadata.raw_total, abs=1e-12)
+    assert [part.turn_id for part in reward.metadata.dense] == list(range(1, len(work) + 1))
+    assert min(parts) >= 0.0
+    for i, (good, n) in enumerate(work[:-1]):
+        assert (parts[i] > 0.0) == (good and (good, n) not in work[:i]) or reward.metadata.raw_total == 0.0
+
+
+def test_dense_rewards_by_hand():
+    """0.8077 raw: half to the last turn, a quarter to each of the two that succeeded with news."""
+    turns = [turn(1, tool="x"), turn(2, tool="x"), turn(3, tool="y", success=False), turn(4)]
+    chosen = SETTINGS.model_copy(update={"dense": True})
+    reward = score(trajectory(turns=turns), State(100), settings=chosen, timestamp=NOW)
+    raw = (0.4 + 0.125) / 0.65
+    assert [part.reward for part in reward.metadata.dense] == pytest.approx(
+        [raw / 4, 0, 0, raw / 2 + raw / 4]
+    )
+    (sparse,) = run([trajectory(turns=turns)])
+    assert sparse.reward_type == "sparse" and sparse.metadata.dense is None

@@ -1,0 +1,164 @@
+"""Components of the user's own: found, tried, fenced in."""
+
+import importlib
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from reward_documents import trajectory
+
+from onward.clock import ManualClock
+from onward.config import RewardSettings, load
+from onward.contracts import Reward
+from onward.errors import ConfigError
+from onward.reward import State, Unscored, components_of, score
+
+MODULE = """
+from onward.reward import NotApplicable, Scored
+
+class Politeness:
+    name = "anything"
+    def score(self, trajectory, context):
+        return Scored(0.25, "automated", "Polite by a quarter.")
+
+def brevity(trajectory, context):
+    return Scored(1.0 / len(trajectory.turns), "automated", "Short.")
+
+def made():
+    return Politeness()
+
+instance = Politeness()
+
+def absent(trajectory, context):
+    return NotApplicable("not this kind of work")
+
+def breaks(trajectory, context):
+    raise KeyError("a secret detail")
+
+def number(trajectory, context):
+    return 0.5
+
+def too_much(trajectory, context):
+    return Scored(1.5, "automated", "")
+
+def nan(trajectory, context):
+    return Scored(float("nan"), "automated", "")
+
+def late(trajectory, context):
+    return 7 if trajectory.trajectory_id == "odd" else Scored(1.0, "automated", "")
+
+def one(trajectory): ...
+
+class Needs:
+    def __init__(self, what): ...
+
+word = "no component"
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "own_rewards.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_rewards", raising=False)
+    importlib.invalidate_caches()
+    yield tmp_path
+    sys.modules.pop("own_rewards", None)
+
+
+def settings(source: str, weight: float = 0.2, name: str = "polite") -> RewardSettings:
+    shares = {"task_completion": 0.4, "efficiency": 0.2, "code_quality": 0.0, "user_feedback": 0.4 - weight}
+    return RewardSettings.model_validate({**shares, "custom": {name: {"source": source, "weight": weight}}})
+
+
+def rated(source: str, item=None, weight: float = 0.2):
+    chosen = settings(source, weight)
+    return score(item or trajectory(), State(100), settings=chosen, timestamp=ManualClock().now())
+
+
+@pytest.mark.parametrize(
+    "source, value",
+    [("Politeness", 0.25), ("instance", 0.25), ("made", 0.25), ("brevity", 1.0), ("Politeness.score", None)],
+)
+def test_a_class_an_object_a_maker_or_a_function(module, source, value):
+    if value is None:
+        with pytest.raises(ConfigError, match="cannot score"):
+            rated(f"own_rewards:{source}")
+        return
+    reward = rated(f"own_rewards:{source}")
+    assert isinstance(reward, Reward)
+    part = reward.reward_components["polite"]
+    assert part.score == value and part.weight == pytest.approx(0.2 / 0.8)
+    assert reward.metadata.raw_total == pytest.approx((0.4 + 0.2 * 0.5 + 0.2 * value) / 0.8)
+
+
+@pytest.mark.parametrize(
+    "source, message",
+    [
+        ("own_rewards", "expected 'module:function'"),
+        (":x", "expected 'module:function'"),
+        ("own_rewards:nobody", r"cannot be imported from 'own_rewards:nobody' \(AttributeError\)"),
+        ("no_such_module:x", r"cannot be imported from 'no_such_module:x' \(ModuleNotFoundError\)"),
+        ("own_rewards:word", "cannot score: expected score"),
+        ("own_rewards:one", "cannot score: expected score"),
+        ("own_rewards:Needs", r"cannot be made \(TypeError\)"),
+        ("own_rewards:number", "gave a float: it must return Scored"),
+        ("own_rewards:too_much", "gave a score that is not a finite number from 0 to 1"),
+        ("own_rewards:nan", "gave a score that is not a finite number from 0 to 1"),
+        ("", "no installed distribution offers it as an entry point"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_the_start(module, source, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        components_of(settings(source))
+    assert "'polite'" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_component_that_breaks_later_leaves_the_trajectory_unscored_and_tells_no_secret(module):
+    assert rated("own_rewards:breaks") == Unscored("component_error", "polite: KeyError")
+    assert isinstance(rated("own_rewards:late"), Reward)
+    assert rated("own_rewards:late", trajectory("odd")) == Unscored("component_error", "polite: a int")
+
+
+def test_without_a_weight_a_broken_component_is_only_noted(module):
+    reward = rated("own_rewards:breaks", weight=0.0)
+    assert reward.metadata.not_applicable["polite"] == "unscored: component_error"
+
+
+def test_one_that_does_not_apply_leaves(module):
+    assert rated("own_rewards:absent").metadata.not_applicable["polite"] == "not this kind of work"
+
+
+def test_an_entry_point_of_an_installed_distribution(module):
+    information = module / "own_rewards-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: own-rewards\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(
+        "[onward.reward_components]\npolite = own_rewards:Politeness\n"
+    )
+    assert rated("").reward_components["polite"].score == 0.25
+    with pytest.raises(ConfigError, match=r"\(offered: polite\)"):
+        components_of(settings("", name="rude"))
+
+
+@pytest.mark.parametrize("name", ["Polite", "a b", "safety", "raw_total", "9x", ""])
+def test_names_that_cannot_be_used(name):
+    with pytest.raises(ValueError, match=r"is not a name of a component|Onward uses itself"):
+        settings("x:y", name=name)
+
+
+def test_all_weights_together_sum_to_one():
+    environ = {
+        "REWARD_WEIGHT_TASK_COMPLETION": "0.3",
+        "REWARD_WEIGHT_SAFETY": "0.05",
+        "REWARD_WEIGHT_ACCURACY": "0.05",
+    }
+    weights = load(environ=environ).reward.weights()
+    assert math.fsum(weights.values()) == pytest.approx(1.0) and weights["safety"] == 0.05
+    with pytest.raises(ConfigError, match=r"sum to 1\.1"):
+        load(environ={"REWARD_WEIGHT_RUBRIC": "0.1"})
+    with pytest.raises(ConfigError, match=r"sum to 1\.2"):
+        load(environ={}, overrides={"reward": {"custom": {"polite": {"weight": 0.2}}}})
+    with pytest.raises(ConfigError, match=r"Unknown setting 'reward.custom.polite.wieght'.*source, weight"):
+        load(environ={}, overrides={"reward": {"custom": {"polite": {"weight": 0, "wieght": 0.2}}}})
