@@ -5,7 +5,7 @@ agent is a process of its own. "Stored" is the return of the collector's insert,
 PubAck for the reward. Rates stand beside those of capture alone, measured in the same run by the same agent.
 
 Learnt by profiling: linting is what code costs. A report on 40 lines that nobody has seen takes pylint and
-bandit about 0.1 s of one core, so two cores give some 15 a second; a steady rate above that only queues.
+bandit about 0.09 s of one core, so two cores give 20 a second at best; a steady rate above that only queues.
 Hence three cases: no code, code in each tenth trajectory, code in each.
 
     python benchmarks/reward.py [--quick] [--json FILE] [--seconds 20] [--rate 50] [--code-rate 50]

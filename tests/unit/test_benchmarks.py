@@ -36,7 +36,7 @@ def test_a_missing_peer_is_one_sentence_that_says_what_to_install(module: str) -
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["redaction", "lm_sampling"])
+@pytest.mark.parametrize("name", ["redaction", "lm_sampling", "reward"])
 def test_quick_runs_and_writes_json(name: str, tmp_path: Path) -> None:
     if name == "redaction":
         pytest.importorskip("presidio_analyzer", reason="run: pip install -e '.[bench]'")

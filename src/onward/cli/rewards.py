@@ -84,9 +84,10 @@ def score(
     from onward.reward.files import score_file
 
     settings = load_settings(file, data_dir)
+    name = "standard input" if source == "-" else source
     good = bad = 0
     with _opened(source) as stream, _analyser(settings) as analyse:
-        for answer in score_file(stream, source, settings.reward, redactor_of(settings), analyse):
+        for answer in score_file(stream, name, settings.reward, redactor_of(settings), analyse):
             if answer.document is None:
                 bad += 1
                 typer.echo(f"{answer.place}: {answer.error}", err=True)

@@ -82,6 +82,8 @@ def score_document(
 ) -> dict[str, Any]:
     """One parsed trajectory, scored alone: weights are those after rescaling, and the total is the weighted
     sum of the raw scores. Raises ContractError and RedactionError."""
+    if not isinstance(document, dict):
+        raise ContractError("schema", "It is no trajectory but another JSON value: give one object for each.")
     raw = to_document(validate(document, Trajectory))
     clean = enrich(redactor.trajectory(raw).document)
     trajectory = decode(canonical_json(clean), Trajectory, max_bytes=2 * BODY_BYTES)

@@ -133,7 +133,8 @@ def test_items_of_a_list_are_named_by_their_place(tmp_path: Path) -> None:
     code, output = run_command(f"onward rewards score {tmp_path / 'x.json'}")
     first, second, third, last = output.splitlines()
     assert (code, json.loads(first)["trajectory_id"], json.loads(last)["trajectory_id"]) == (2, "a", "b")
-    assert second.startswith("item 2: ") and third.startswith("item 3: ")
+    assert second == "item 2: It is no trajectory but another JSON value: give one object for each."
+    assert third.startswith("item 3: ")
     assert SECRET not in output
 
 
@@ -143,6 +144,32 @@ def test_a_broken_first_line_does_not_hide_the_others(tmp_path: Path) -> None:
     assert code == 2
     assert output.splitlines()[0] == "line 1: The message is not JSON."
     assert json.loads(output.splitlines()[1])["trajectory_id"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (b"\x00\x01", "x is no trajectory, JSON list or JSON lines: The message is not JSON."),
+        (b"[" * 100_000, "The message nests deeper than 33 levels."),
+        (b'{"a":' * 100_000, "The message nests deeper than 33 levels."),
+        (b'{"a": 1e999}\n', "line 1: A number is NaN, infinite or too large"),
+        (b"{\"a\": 1, \"a\": 2}\n", "line 1: An object of the message has the same key twice"),
+        (b'{"a": 1}\n"\xff"\n', "line 2: The message is not UTF-8 text."),
+    ],
+)  # fmt: skip
+def test_hostile_input_is_told_and_never_a_traceback(tmp_path: Path, given: bytes, words: str) -> None:
+    (tmp_path / "x").write_bytes(given)
+    code, output = run_command(f"onward rewards score {tmp_path / 'x'}")
+    assert code == 2 and words in output
+    assert not any(line.startswith("{") for line in output.splitlines())
+
+
+def test_a_reader_that_leaves_early_is_no_defect(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text((json.dumps(document()) + "\n") * 300)
+    command = f"{sys.executable} -m onward.cli rewards score a.jsonl | head -n 1"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    assert len(done.stdout.splitlines()) == 1
+    assert b"Traceback" not in done.stderr and b"Exception" not in done.stderr
 
 
 def test_an_id_that_is_a_secret_is_not_printed(tmp_path: Path) -> None:
