@@ -22,7 +22,7 @@ from onward.httpserver import Server
 async def test_the_wire_changes_nothing(name: str) -> None:
     """The same random actions give the same episodes over HTTP as in this process."""
     environment = registry.find(name)
-    panel = environment.panel("test", n=12)
+    panel = environment.panel("test", n=6)
     local = await rollouts(LocalSource(environment), random_policy(environment), panel)
     server = environment_server(environment)
     await server.start()

@@ -22,7 +22,7 @@ from onward.ids import is_id
 
 NEW = ("maze", "wordle", "crafting")
 ALL = (*NEW, "desk")
-quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 every_environment = pytest.mark.parametrize(
     "environment", [registry.find(n) for n in ALL], ids=lambda e: e.name
