@@ -126,5 +126,31 @@ async def test_explain_and_simulate_beside_a_running_service(
         )
         assert code == 0 and "on the newest 60 rewards by raw_total" in " ".join(text.split())
         assert max(len(line) for line in text.splitlines()) <= 80
+
+        vote = {
+            "feedback_id": "f1",
+            "session_id": "s57",
+            "trajectory_id": "t57",
+            "kind": "explicit",
+            "signal": "thumbs_down",
+            "source": "webui",
+            "comment": "not what I asked for",
+            "timestamp": datetime.now(UTC).isoformat(),
+        }
+        await loop.ctx.bus.publish(subjects.FEEDBACK, json.dumps(vote).encode(), msg_id="f1")
+        async with asyncio.timeout(60):
+            while len(await queries.reward_history(loop.ctx.warehouse, "t57")) < 2:
+                await asyncio.sleep(0.05)
+        code, output = await command(f"onward rewards explain t57 --json --dir {data}")
+        found = json.loads(output)
+        assert (code, found["revision"], found["supersedes"]) == (0, 1, row["reward_id"])
+        assert found["cause"] == {"kind": "feedback", "id": "f1"}
+        assert [old["reward_id"] for old in found["superseded"]] == [row["reward_id"]]
+        (said,) = found["feedback"]
+        assert (said["feedback_id"], said["signal"], said["counted"]) == ("f1", "thumbs_down", True)
+        assert found["components"]["user_feedback"]["score"] == 0.0
+        redone = sum(part["weight"] * part["normalised"] for part in found["components"].values())
+        assert redone == pytest.approx(found["total_reward"], abs=1e-12)
+        assert "not what I asked for" not in output
     code, output = await command(f"onward rewards simulate --weights task_completion=1 --dir {data}")
     assert code == 2 and output.startswith(f"Nothing runs on {data}")

@@ -214,6 +214,21 @@ def test_a_file_without_trajectories_says_so(tmp_path: Path) -> None:
     assert run_command(f"onward rewards score {tmp_path / 'x.jsonl'}") == (0, "No trajectory was given.\n")
 
 
+def test_code_is_looked_at_where_the_extra_is_installed(tmp_path: Path) -> None:
+    """Sound Python in a tool's arguments: linter and security say 1, so (.4 + .15 + .25·.5)/.8."""
+    pytest.importorskip("pylint", reason="run: pip install -e '.[code]'")
+    pytest.importorskip("bandit", reason="run: pip install -e '.[code]'")
+    item = document()
+    code = '"""Adds."""\n\n\ndef add(one, other):\n    """Sum of both."""\n    return one + other\n'
+    item["turns"][0]["action"] |= {"tool_name": "write_file", "tool_args": {"path": "a.py", "content": code}}
+    (tmp_path / "x.jsonl").write_text(json.dumps(item))
+    status, output = run_command(f"onward rewards score {tmp_path / 'x.jsonl'}")
+    (found,) = lines(output)
+    quality = found["components"]["code_quality"]
+    assert (status, quality["score"], quality["weight"]) == (0, 1.0, pytest.approx(0.15 / 0.8))
+    assert found["total_reward"] == pytest.approx((0.4 + 0.15 + 0.25 * 0.5) / 0.8)
+
+
 def test_weights_come_from_the_settings(tmp_path: Path) -> None:
     (tmp_path / "onward.toml").write_text(
         "[reward]\ntask_completion = 0.5\nefficiency = 0.0\ncode_quality = 0.0\nuser_feedback = 0.5\n"
