@@ -160,6 +160,27 @@ class FeedbackSettings(_Section):
         return [origin.lower() for origin in value]
 
 
+class VllmSettings(_Section):
+    url: str = ""
+    """Address of the server: ``http://127.0.0.1:8000``. It must be started with ``--enable-lora
+    --logprobs-mode processed_logprobs`` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True."""
+    key: SecretStr = SecretStr("")
+    """Its ``--api-key``."""
+    model: str = ""
+    """Name under which it serves the base model; empty: the first that is no adapter."""
+    adapters_dir: str = ""
+    """Where the server sees ``models/adapters`` of the data directory; empty: at the same path as here."""
+    timeout_seconds: float = Field(600.0, gt=0)
+    """Longest time for one answer."""
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if value and re.fullmatch(r"https?://[^\s/?#@]+(/v1)?/?", value) is None:
+            raise ValueError("the url is not http://host:port: give scheme, host and port, no user or path")
+        return value
+
+
 class ModelSettings(_Section):
     base: str = "smollm2"
     """``tiny``, ``smollm2``, or a folder with a Llama-shaped safetensors model and its tokenizer."""
@@ -170,6 +191,9 @@ class ModelSettings(_Section):
     """CPU threads of the engine and of a training job; 0 means all cores."""
     max_batch: int = Field(32, ge=1)
     max_context: int = Field(2048, ge=64)
+    engine: Literal["local", "vllm"] = "local"
+    """Who samples: the built-in engine, or the vLLM server of ``[vllm]`` (``base`` names the same model's
+    folder here, for its tokenizer and its identity)."""
 
 
 class CustomComponent(_Section):
@@ -323,7 +347,14 @@ class Settings(_Section):
     training: TrainingSettings = Field(default_factory=lambda: TrainingSettings.model_validate({}))
     release: ReleaseSettings = Field(default_factory=lambda: ReleaseSettings.model_validate({}))
     external: ExternalSettings = ExternalSettings()
+    vllm: VllmSettings = VllmSettings()
     agentzero_jetstream: bool = True
+
+    @model_validator(mode="after")
+    def _has_a_server(self) -> Settings:
+        if self.model.engine == "vllm" and not self.vllm.url:
+            raise ValueError("model.engine is vllm but vllm.url is empty: give the address of the server")
+        return self
 
     @property
     def run_dir(self) -> Path:

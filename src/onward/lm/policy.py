@@ -74,14 +74,7 @@ class Policy:
 
     @cached_property
     def base_digest(self) -> str:
-        """SHA-256 over the sorted (name, SHA-256) of the configuration, weight and tokenizer files."""
-        total = hashlib.sha256()
-        for path in sorted(self.folder.iterdir()):
-            if path.suffix in (".json", ".safetensors", ".jinja") and path.is_file():
-                with path.open("rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                total.update(f"{path.name} {digest}\n".encode())
-        return total.hexdigest()
+        return folder_digest(self.folder)
 
     def save(self, folder: Path) -> None:
         """Write the base weights (after full-parameter training) and the tokenizer to ``folder``."""
@@ -202,6 +195,17 @@ class Policy:
                 mask[0] = False
                 result[r][mask] = values
         return result
+
+
+def folder_digest(folder: Path) -> str:
+    """SHA-256 over the sorted (name, SHA-256) of the configuration, weight and tokenizer files."""
+    total = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".safetensors", ".jinja") and path.is_file():
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            total.update(f"{path.name} {digest}\n".encode())
+    return total.hexdigest()
 
 
 def split_by_tokens(items: Sequence[int], lengths: Sequence[int], limit: int) -> list[list[int]]:

@@ -8,7 +8,6 @@ one adapter are neighbours, so that decoding needs no gather and each adapter is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,43 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from onward.errors import OnwardError
 from onward.lm.attention import decode_attend, prompt_attend
 from onward.lm.cache import PrefixStore, SlotCache, shared
 from onward.lm.draw import draw
 from onward.lm.kernels import product
 from onward.lm.network import Segment, final_norm, run_layers
 from onward.lm.policy import Policy
+from onward.lm.request import Sample, SampleRequest
 
 MIN_SHARED = 8  # a common prefix shorter than this is not worth a pass of its own
 PREFILL_TOKENS = 2048  # tokens computed in one pass over new prompts
-
-
-@dataclass(frozen=True)
-class SampleRequest:
-    """One answer to draw. ``temperature`` 0 takes the most probable token; ``seed`` None means fresh."""
-
-    request_id: str
-    prompt_ids: Sequence[int]
-    max_new_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int | None = None
-    stop_ids: Sequence[int] = ()
-    adapter: str | None = None
-    seed: int | None = None
-    for_training: bool = False
-    """Refuse top_p or top_k: log-probs over a kept set are no behaviour policy."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A finished answer; the stop token, where one was drawn, is the last of ``token_ids``."""
-
-    request_id: str
-    token_ids: list[int]
-    logprobs: list[float]
-    finish_reason: str  # "stop" | "length"
 
 
 @dataclass(eq=False)
@@ -71,16 +43,6 @@ class _Row:
     def ids(self) -> np.ndarray:
         """Tokens whose keys and values are in the cache."""
         return np.concatenate([self.prompt, np.asarray(self.token_ids, dtype=np.int64)])[: self.known]
-
-
-def check_support(request: SampleRequest) -> None:
-    """Raise OnwardError where answers are to be trained on but are drawn from a part of the support."""
-    if request.for_training and (request.top_p < 1.0 or request.top_k is not None):
-        raise OnwardError(
-            f"Request {request.request_id!r} is for training with top_p {request.top_p} and top_k "
-            f"{request.top_k}: sample from the full support (top_p 1, no top_k), or the log-probs are not "
-            f"those of the policy."
-        )
 
 
 class Sampler:
@@ -115,7 +77,7 @@ class Sampler:
 
     def submit(self, request: SampleRequest) -> None:
         """Queue a request. Raises OnwardError when it cannot be served (NotFoundError: no such adapter)."""
-        self._check(request)
+        request.check(self.max_context, self.policy.shape.vocab)
         if request.adapter is not None:
             self.policy.adapter(request.adapter)
         seed = self._fresh.spawn(1)[0] if request.seed is None else request.seed
@@ -159,30 +121,6 @@ class Sampler:
         """Drop cached prefixes of adapters that were removed or trained since."""
         weights: list[object] = [None, *(a.fused() for a in self.policy.adapters.values())]
         self._store.keep_only(weights)
-
-    def _check(self, r: SampleRequest) -> None:
-        check_support(r)
-        problem = ""
-        if not len(r.prompt_ids):
-            problem = "an empty prompt"
-        elif r.max_new_tokens < 1 or len(r.prompt_ids) + r.max_new_tokens > self.max_context:
-            problem = (
-                f"{len(r.prompt_ids)} prompt tokens and {r.max_new_tokens} new ones, "
-                f"with room for {self.max_context}"
-            )
-        elif (
-            not 0 <= r.temperature < float("inf")
-            or not 0 < r.top_p <= 1
-            or (r.top_k is not None and r.top_k < 1)
-        ):
-            problem = f"temperature {r.temperature}, top_p {r.top_p}, top_k {r.top_k}"
-        elif min(r.prompt_ids) < 0 or max(r.prompt_ids) >= self.policy.shape.vocab:
-            problem = f"a token id outside 0 to {self.policy.shape.vocab - 1}"
-        if problem:
-            raise OnwardError(
-                f"Request {r.request_id!r} has {problem}: expected a non-empty prompt that fits, at least "
-                f"one new token, temperature ≥ 0, 0 < top_p ≤ 1 and top_k ≥ 1."
-            )
 
     # --- admission -------------------------------------------------------------------------------
 

@@ -314,7 +314,7 @@ def test_decoding_computes_only_rows_that_still_run(policy: Policy, monkeypatch:
 
 
 def test_keys_are_never_copied_for_the_heads_that_share_them(policy: Policy) -> None:
-    """Grouped queries are rows of one product: every product of a decode step reads the cache's own memory."""
+    """Grouped queries are rows of one product, and every product of a step reads the cache's own memory."""
     read: list[tuple[int, tuple[int, ...]]] = []
 
     class Watch(TorchFunctionMode):

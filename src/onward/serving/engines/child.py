@@ -1,7 +1,8 @@
 """The engine child: ``python -m onward.serving.engines.child --socket S --model FOLDER``.
 
-The event loop renders messages and talks; one other thread owns torch. Tokens of a conversation are
-extended, never rendered again (``sessions.py``). The control process must not import this module.
+The event loop renders messages and talks; one other thread owns torch, or, with ``--vllm-url``, a vLLM
+server samples. Tokens of a conversation are extended, never rendered again (``sessions.py``). The control
+process must not import this module.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from typing import Any
 from onward.children import die_with_parent
 from onward.errors import EngineError, OnwardError, TamperedError
 from onward.lm.chat import Chat, Text
-from onward.lm.sampler import Sample, SampleRequest
+from onward.lm.request import Sample, SampleRequest
 from onward.serving.engines import RequestRefusedError, wire
 from onward.serving.engines.sampling import OnTokens, SamplingThread
 from onward.serving.engines.sessions import Remembered, SessionMemory
+from onward.serving.engines.vllm import VllmSampling, VoidSample
+from onward.serving.engines.vllm_http import VllmHttp
 from onward.serving.registry import verify_adapter
 
 DEFAULT_TOKENS = 512
@@ -44,9 +47,9 @@ class EngineServer:
     validation can come and go without taking each other's adapters away.
     """
 
-    def __init__(self, sampling: SamplingThread, memory_tokens: int = 2_000_000) -> None:
+    def __init__(self, sampling: SamplingThread | VllmSampling, memory_tokens: int = 2_000_000) -> None:
         self._sampling = sampling
-        self._chat = Chat(sampling.policy.tokenizer)
+        self._chat = Chat(sampling.tokenizer)
         self._max_context = sampling.max_context
         self._memory = SessionMemory(memory_tokens)
         self._connections: set[_Connection] = set()
@@ -106,7 +109,7 @@ class EngineServer:
         if operation == "adapters":
             return sorted(self._loaded)
         if operation == "health":
-            return self._health()
+            return await self._health()
         raise RequestRefusedError(f"The engine knows no operation {operation!r}.")
 
     async def _generate(self, connection: _Connection, request: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +133,7 @@ class EngineServer:
             "temperature": request["temperature"],
             "top_p": request["top_p"],
             "top_k": request["top_k"],
-            "model_digest": adapter or self._sampling.policy.base_digest,
+            "model_digest": adapter or self._sampling.base_digest,
         }
         sample = await self._sampling.sample(
             SampleRequest(
@@ -180,9 +183,11 @@ class EngineServer:
     def _remember(
         self, request: dict[str, Any], record: dict[str, Any], full: list[int], sample: Sample
     ) -> dict[str, Any]:
+        self._generations += 1
+        if isinstance(sample, VoidSample):
+            return _void(record, full, sample)
         tokens = list(sample.token_ids)
         text = self._chat.text(tokens)
-        self._generations += 1
         self._memory.add(
             request["session_id"],
             Remembered(
@@ -211,7 +216,7 @@ class EngineServer:
         async with self._loading:
             if digest not in self._loaded:
                 manifest = await asyncio.to_thread(verify_adapter, folder, digest)
-                base = self._sampling.policy.base_digest
+                base = self._sampling.base_digest
                 if manifest.base_digest != base:
                     raise TamperedError(
                         f"Adapter {digest[:12]} was trained on base {manifest.base_digest[:12]}, but "
@@ -228,35 +233,59 @@ class EngineServer:
                 self._loaded.discard(digest)
                 await self._sampling.unload(digest)
 
-    def _health(self) -> dict[str, Any]:
-        return {
+    async def _health(self) -> dict[str, Any]:
+        await self._sampling.check()
+        told = {
             "pid": os.getpid(),
-            "base_digest": self._sampling.policy.base_digest,
+            "base_digest": self._sampling.base_digest,
             "adapters": sorted(self._loaded),
             "running": self._sampling.running,
             "generations": self._generations,
             "sessions": len(self._memory),
             "max_context": self._max_context,
         }
+        if isinstance(self._sampling, VllmSampling):
+            told["mismatches"] = self._sampling.mismatches
+        return told
 
 
-async def _run(arguments: argparse.Namespace) -> None:
-    loop = asyncio.get_running_loop()
-    sampling = SamplingThread(
+def _void(record: dict[str, Any], full: list[int], sample: VoidSample) -> dict[str, Any]:
+    """An answer to show and never to train on: nothing of its tokens is recorded or continued."""
+    nothing = {"continues": None, "prompt_ids": [], "token_ids": [], "logprobs": [], "tokens_void": True}
+    usage = {"prompt_tokens": len(full), "completion_tokens": 0, "total_tokens": len(full)}
+    sampling = record | nothing | {"finish_reason": sample.finish_reason}
+    return {"text": sample.text, "sampling": sampling, "usage": usage}
+
+
+def _sampling_of(arguments: argparse.Namespace) -> SamplingThread | VllmSampling:
+    if arguments.vllm_url:
+        key = os.environ.pop(wire.VLLM_KEY, "")
+        return VllmSampling(
+            arguments.model,
+            VllmHttp(arguments.vllm_url, key, timeout_seconds=arguments.vllm_timeout),
+            served_model=arguments.vllm_model,
+            adapters_dir=arguments.vllm_adapters_dir,
+            max_context=arguments.max_context,
+        )
+    return SamplingThread(
         arguments.model,
-        loop,
+        asyncio.get_running_loop(),
         device=arguments.device,
         threads=arguments.threads,
         max_batch=arguments.max_batch,
         max_context=arguments.max_context,
         gather_seconds=arguments.gather_ms / 1000,
     )
+
+
+async def _run(arguments: argparse.Namespace) -> None:
+    sampling = _sampling_of(arguments)
     await sampling.start()
     engine = EngineServer(sampling)
     arguments.socket.unlink(missing_ok=True)
     server = await asyncio.start_unix_server(engine.serve, path=str(arguments.socket))
     os.chmod(arguments.socket, 0o600)
-    _say({"ready": True, "base_digest": sampling.policy.base_digest})
+    _say({"ready": True, "base_digest": sampling.base_digest})
     async with server:
         await server.serve_forever()
 
@@ -280,6 +309,10 @@ def main() -> int:
     parser.add_argument(
         "--gather-ms", type=float, default=2.0, help="an idle engine waits this long for company"
     )
+    parser.add_argument("--vllm-url", default="", help="sample from this vLLM server instead of here")
+    parser.add_argument("--vllm-model", default="")
+    parser.add_argument("--vllm-adapters-dir", default="")
+    parser.add_argument("--vllm-timeout", type=float, default=600.0)
     arguments = parser.parse_args()
     try:
         asyncio.run(_run(arguments))

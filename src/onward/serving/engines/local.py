@@ -205,6 +205,12 @@ class EngineProcess:
         command += ["--socket", str(self.socket), "--model", str(folder), "--device", model.device]
         command += ["--threads", str(model.threads), "--max-batch", str(model.max_batch)]
         command += ["--max-context", str(model.max_context)]
+        secret: dict[str, str] = {}
+        if model.engine == "vllm":
+            vllm = self._settings.vllm
+            command += ["--vllm-url", vllm.url, "--vllm-timeout", str(vllm.timeout_seconds)]
+            command += ["--vllm-model", vllm.model, "--vllm-adapters-dir", vllm.adapters_dir]
+            secret[wire.VLLM_KEY] = vllm.key.get_secret_value()
         log_file = self._settings.data_dir / "logs" / "engine.log"
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with open(log_file, "ab") as log:
@@ -213,7 +219,7 @@ class EngineProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env=child_environment(TOKENIZERS_PARALLELISM="false"),
+                env=child_environment(TOKENIZERS_PARALLELISM="false", **secret),
             )
         try:
             await _wait_ready(process)

@@ -17,14 +17,18 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load as load_tensors
 
 from onward.errors import EngineError, TamperedError
 from onward.lm.policy import Policy
-from onward.lm.sampler import Sample, Sampler, SampleRequest
+from onward.lm.request import Sample, SampleRequest
+from onward.lm.sampler import Sampler
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 WEIGHTS = "adapter_model.safetensors"
 OnTokens = Callable[[list[int], list[float]], None]
@@ -66,6 +70,14 @@ class SamplingThread:
         return self._policy
 
     @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self.policy.tokenizer
+
+    @property
+    def base_digest(self) -> str:
+        return self.policy.base_digest
+
+    @property
     def max_context(self) -> int:
         """Tokens of prompt and answer together: what was asked for, or less where the model ends before."""
         return min(self._context, self.policy.shape.max_positions)
@@ -79,6 +91,9 @@ class SamplingThread:
         loaded: asyncio.Future[None] = self._loop.create_future()
         threading.Thread(target=self._run, args=(loaded,), name="sampler", daemon=True).start()
         await loaded
+
+    async def check(self) -> None:
+        """Raise EngineError when nothing can be sampled; here the process is the check."""
 
     async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Sample:
         """One completion. Cancelling the caller takes the request out of the batch.

@@ -19,6 +19,8 @@ from typing import Any
 from onward.errors import ConfigError
 
 MAX_FRAME = 16 << 20
+VLLM_KEY = "ONWARD_ENGINE_VLLM_KEY"
+"""How the child is given the key of a vLLM server: everybody can read a command line."""
 _LENGTH = struct.Struct(">I")
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes
 

@@ -1,0 +1,69 @@
+"""What is asked of a sampler and what comes back, whichever engine draws the tokens.
+
+No torch here: an engine behind HTTP speaks the same two types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onward.errors import OnwardError
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """One answer to draw. ``temperature`` 0 takes the most probable token; ``seed`` None means fresh."""
+
+    request_id: str
+    prompt_ids: Sequence[int]
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    stop_ids: Sequence[int] = ()
+    adapter: str | None = None
+    seed: int | None = None
+    for_training: bool = False
+    """Refuse top_p or top_k: log-probs over a kept set are not those of the policy."""
+
+    def check(self, max_context: int, vocab: int | None = None) -> None:
+        """Raise OnwardError where the request cannot be served as it is."""
+        problem = ""
+        if not len(self.prompt_ids):
+            problem = "an empty prompt"
+        elif self.max_new_tokens < 1 or len(self.prompt_ids) + self.max_new_tokens > max_context:
+            problem = (
+                f"{len(self.prompt_ids)} prompt tokens and {self.max_new_tokens} new ones, "
+                f"with room for {max_context}"
+            )
+        elif (
+            not 0 <= self.temperature < float("inf")
+            or not 0 < self.top_p <= 1
+            or (self.top_k is not None and self.top_k < 1)
+        ):
+            problem = f"temperature {self.temperature}, top_p {self.top_p}, top_k {self.top_k}"
+        elif min(self.prompt_ids) < 0 or (vocab is not None and max(self.prompt_ids) >= vocab):
+            problem = f"a token id outside 0 to {'the vocabulary' if vocab is None else vocab - 1}"
+        if problem:
+            raise OnwardError(
+                f"Request {self.request_id!r} has {problem}: expected a non-empty prompt that fits, at least "
+                f"one new token, temperature ≥ 0, 0 < top_p ≤ 1 and top_k ≥ 1."
+            )
+        if self.for_training and (self.top_p < 1.0 or self.top_k is not None):
+            raise OnwardError(
+                f"Request {self.request_id!r} is for training with top_p {self.top_p} and top_k "
+                f"{self.top_k}: sample from the full support (top_p 1, no top_k), or the log-probs are not "
+                f"those of the policy."
+            )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A finished answer; the stop token, where one was drawn, is the last of ``token_ids``."""
+
+    request_id: str
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    """``stop`` or ``length``."""

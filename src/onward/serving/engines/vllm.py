@@ -1,0 +1,231 @@
+"""A vLLM server as the thing that samples: prompt ids in, sampled ids and log-probs out.
+
+The engine child renders and remembers as for the local sampler (``child.py``); only drawing happens
+elsewhere. The one thing to know: nothing the server says is believed unseen. Ids are compared with the
+tokens beside the log-probs and with the text, the mode of the log-probs is measured at the start, and an
+adapter serves only after it moved the log-probs of a probe prompt. Fields are those of vLLM's
+``/v1/completions``; whatever would change the distribution (penalties, min_p, the server's own defaults)
+is sent explicitly, since vLLM fills what is missing from the model's generation_config.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onward.errors import ConfigError, EngineError
+from onward.lm.request import Sample, SampleRequest
+from onward.serving.engines.vllm_http import Choice, UnknownModelError, VllmHttp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformers import PreTrainedTokenizerBase
+
+FULL_SUPPORT: dict[str, Any] = {
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+"""vLLM would take these from the model's generation_config where a request leaves them out."""
+PROBE = "The quick brown fox jumps over the lazy dog. 1 + 1 = 2."
+LEAST_MOVE = 1e-6  # nats; an adapter that changes the weights changes the probe's log-probs by more
+
+
+@dataclass(frozen=True)
+class VoidSample(Sample):
+    """An answer whose ids contradict its text: ``text`` may be shown, the ids must not be trained on."""
+
+    text: str = ""
+
+
+class VllmSampling:
+    """What ``SamplingThread`` is to the engine child, in front of a vLLM server."""
+
+    def __init__(
+        self,
+        model: Path,
+        http: VllmHttp,
+        *,
+        served_model: str = "",
+        adapters_dir: str = "",
+        max_context: int = 2048,
+    ) -> None:
+        """``model``: the base's folder here, for tokenizer and identity. ``served_model``: its name there
+        (the first that is no adapter by default). ``adapters_dir``: where the server sees the adapters."""
+        self._model, self._http = model, http
+        self._base_name, self._adapters_dir = served_model, adapters_dir
+        self._asked_context = self.max_context = max_context
+        self._folders: dict[str, Path] = {}
+        self._loading = asyncio.Lock()
+        self.running = 0
+        self.mismatches = 0
+        """Answers whose ids and text did not agree."""
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self._model, local_files_only=True)
+
+    @cached_property
+    def base_digest(self) -> str:
+        from onward.lm.policy import folder_digest
+
+        return folder_digest(self._model)
+
+    async def start(self) -> None:
+        """Raises EngineError (away, wrong key) or ConfigError (serves other log-probs than were drawn)."""
+        await self.check()
+        served = await self._http.models()
+        bases = [card for card in served if not card.get("parent")]
+        found = [card for card in bases if self._base_name in ("", card["id"])]
+        if not found:
+            raise ConfigError(
+                f"vLLM at {self._http.url} serves {[card['id'] for card in bases]}, not "
+                f"{self._base_name!r}: set vllm.model to one of them."
+            )
+        self._base_name = str(found[0]["id"])
+        longest = found[0].get("max_model_len")
+        if longest:
+            self.max_context = min(self._asked_context, int(longest))
+        await self._require_processed_logprobs()
+
+    async def check(self) -> None:
+        """Raises EngineError when the server is away, paused or asleep."""
+        await self._http.check()
+
+    async def sample(
+        self, request: SampleRequest, on_tokens: Callable[[list[int], list[float]], None] | None = None
+    ) -> Sample:
+        """One answer; see ``SamplingThread.sample``. Cancelling closes the connection: vLLM then aborts."""
+        request.check(self.max_context)
+        body = self._body(request)
+        self.running += 1
+        try:
+            try:
+                choice = await self._http.complete(body, request.prompt_ids, on_tokens)
+            except UnknownModelError:
+                if request.adapter is None or request.adapter not in self._folders:
+                    raise
+                await self._load_again(request.adapter)  # the server was started again and forgot it
+                choice = await self._http.complete(body, request.prompt_ids, on_tokens)
+        finally:
+            self.running -= 1
+        return self._checked(request, choice)
+
+    def _body(self, request: SampleRequest) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._base_name if request.adapter is None else request.adapter,
+            "prompt": [int(token) for token in request.prompt_ids],
+            "max_tokens": request.max_new_tokens,
+            "n": 1,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "top_k": request.top_k or 0,
+            "stop_token_ids": [int(token) for token in request.stop_ids],
+            "skip_special_tokens": True,
+            "logprobs": 0,
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+        }
+        if request.seed is not None:
+            body["seed"] = request.seed
+        return body | FULL_SUPPORT
+
+    def _checked(self, request: SampleRequest, choice: Choice) -> Sample:
+        ids, logprobs = choice.token_ids, choice.logprobs
+        if request.temperature == 0:
+            logprobs = [0.0] * len(ids)  # greedy is a point mass; vLLM reports the softmax beside it
+        if not self._says(ids, choice):
+            self.mismatches += 1
+            return VoidSample(request.request_id, [], [], choice.finish_reason, choice.text)
+        return Sample(request.request_id, ids, logprobs, choice.finish_reason)
+
+    def _says(self, ids: Sequence[int], choice: Choice) -> bool:
+        """Whether the ids spell the text. The token that ended the answer may be a visible one."""
+        told = _plain(choice.text)
+        if _plain(self._decode(ids)) == told:
+            return True
+        return choice.finish_reason == "stop" and _plain(self._decode(ids[:-1])) == told
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    # Adapters.
+
+    async def load(self, digest: str, folder: Path) -> None:
+        """Load under its digest as the name, and prove by a probe prompt that it is what answers."""
+        async with self._loading:
+            await self._load(digest, folder)
+            self._folders[digest] = folder
+
+    async def unload(self, digest: str) -> None:
+        async with self._loading:
+            if self._folders.pop(digest, None) is not None:
+                await self._http.unload_adapter(digest)
+
+    async def _load_again(self, digest: str) -> None:
+        async with self._loading:
+            if digest not in {card["id"] for card in await self._http.models()}:
+                await self._load(digest, self._folders[digest])
+
+    async def _load(self, digest: str, folder: Path) -> None:
+        changes = await asyncio.to_thread(_changes_weights, folder)
+        path = f"{self._adapters_dir.rstrip('/')}/{folder.name}" if self._adapters_dir else str(folder)
+        await self._http.load_adapter(digest, path)
+        try:
+            if digest not in {card["id"] for card in await self._http.models()}:
+                raise EngineError(f"vLLM took adapter {digest[:12]} but does not list it: it is not served.")
+            if changes:
+                await self._require_move(digest)
+        except BaseException:
+            await asyncio.shield(self._http.unload_adapter(digest))
+            raise
+
+    async def _require_move(self, digest: str) -> None:
+        ids = self.tokenizer.encode(PROBE, add_special_tokens=False)
+        base = await self._http.prompt_logprobs(self._base_name, ids)
+        again = await self._http.prompt_logprobs(self._base_name, ids)
+        adapted = await self._http.prompt_logprobs(digest, ids)
+        noise = max(abs(a - b) for a, b in zip(base, again, strict=True))
+        moved = max(abs(a - b) for a, b in zip(base, adapted, strict=True))
+        if moved <= max(LEAST_MOVE, 2 * noise):
+            raise EngineError(
+                f"vLLM lists adapter {digest[:12]}, but answers a probe prompt as the base model does: the "
+                f"server did not apply it, so it is not served."
+            )
+
+    # Log-probs.
+
+    async def _require_processed_logprobs(self) -> None:
+        """Compare the best two tokens at temperatures 1 and 2: their gap halves if temperature is applied."""
+        ids = self.tokenizer.encode(PROBE, add_special_tokens=False)
+        once, twice = [await self._http.top_logprobs(self._base_name, ids, t) for t in (1.0, 2.0)]
+        first, second = sorted(set(once) & set(twice), key=lambda name: -once[name])[:2]
+        gap, heated = once[first] - once[second], twice[first] - twice[second]
+        normalised = all(sum(map(math.exp, values)) <= 1.001 for values in (once.values(), twice.values()))
+        if not normalised or abs(heated - gap / 2) > 0.1 * abs(gap) + 1e-4:
+            raise ConfigError(
+                "vLLM reports log-probs before temperature and truncation, which are not those of the tokens "
+                "it draws: start it with --logprobs-mode processed_logprobs."
+            )
+
+
+def _plain(text: str) -> str:
+    """Without what streaming decoders treat differently: a first space, bytes of an unfinished character."""
+    return text.lstrip(" ").rstrip("\ufffd")
+
+
+def _changes_weights(folder: Path) -> bool:
+    """Whether any ``B`` of the adapter is not zero."""
+    from safetensors.numpy import load_file
+
+    tensors = load_file(folder / "adapter_model.safetensors")
+    return any(bool(values.any()) for name, values in tensors.items() if ".lora_B." in name)
