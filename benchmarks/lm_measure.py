@@ -1,0 +1,132 @@
+"""How the language-model benchmarks measure: two sides in turn, the best of each, memory above resting.
+
+The one thing to know: other processes make a step slower and never faster, so the best of several
+interleaved repetitions is the least disturbed one. Beside wall time the processor seconds of the same
+repetition are kept: where the machine is busy, their ratio is the steadier of the two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PULLED = Path.home() / ".cache" / "onward" / "models" / "smollm2"
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class Best:
+    """Least wall and processor seconds, and most memory (bytes above resting), over the repetitions."""
+
+    seconds: float = float("inf")
+    cpu_seconds: float = float("inf")
+    peak: int = 0
+
+    def add(self, run: Callable[[], Any]) -> None:
+        with peak_memory() as peak:
+            wall, cpu = time.perf_counter(), time.process_time()
+            run()
+            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        self.seconds, self.cpu_seconds = min(self.seconds, wall), min(self.cpu_seconds, cpu)
+        self.peak = max(self.peak, peak[0])
+
+
+def resting() -> int:
+    """Resident bytes after freed memory went back to the system."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    return _resident()
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[int]]:
+    """The most resident memory above that at the start, looked at every 5 ms."""
+    start, most, done = resting(), [0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.005):
+            most[0] = max(most[0], _resident() - start)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield most
+    finally:
+        done.set()
+        thread.join()
+
+
+def compare(
+    ours: Callable[[], Any], theirs: Callable[[], Any], peer: str, tokens: int, repeats: int
+) -> dict[str, Any]:
+    """Both sides, ``repeats`` times in turn, ``tokens`` each time; ratios are theirs over ours in time."""
+    sides = {"ours": (ours, Best()), peer: (theirs, Best())}
+    for _ in range(repeats):
+        for run, best in sides.values():
+            best.add(run)
+    result: dict[str, Any] = {}
+    for name, (_, best) in sides.items():
+        result[name] = {
+            "seconds": round(best.seconds, 3),
+            "cpu_seconds": round(best.cpu_seconds, 3),
+            "tokens_per_second": round(tokens / best.seconds, 1),
+            "peak_megabytes": round(best.peak / 1e6),
+        }
+    mine, other = sides["ours"][1], sides[peer][1]
+    result["ratio"] = round(other.seconds / mine.seconds, 2)
+    result["cpu_ratio"] = round(other.cpu_seconds / mine.cpu_seconds, 2)
+    return result
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="small cases on a tiny network, under a minute")
+    parser.add_argument("--json", type=Path, help="write the result to this file as well")
+    parser.add_argument("--model", type=Path, help="folder in transformers format; default SmolLM2 if pulled")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=int, default=2)
+    return parser
+
+
+def model_folder(given: argparse.Namespace, scratch: Path) -> tuple[Path, str]:
+    """The model to measure on, and what to call it."""
+    from onward.lm.tiny import build_tiny
+
+    if given.model is not None:
+        return given.model, given.model.name
+    if not given.quick and PULLED.is_dir():
+        return PULLED, "SmolLM2-135M-Instruct"
+    corpus = [f"word{i} and number {i} make a line of text" for i in range(200)]
+    return build_tiny(scratch, corpus), "tiny"
+
+
+def report(name: str, model: str, given: argparse.Namespace, ratio: float, rest: dict[str, Any]) -> None:
+    result = {
+        "benchmark": name,
+        "ratio": ratio,
+        "model": model,
+        "device": "cpu",
+        "torch": torch.__version__,
+        "threads": given.threads,
+        "load_average": [round(value, 2) for value in os.getloadavg()],
+    } | rest
+    text = json.dumps(result, indent=2)
+    print(text)
+    if given.json:
+        given.json.write_text(text + "\n")
