@@ -105,22 +105,32 @@ def redundant_calls(trajectory: Trajectory) -> int:
 
 
 def repeats(trajectory: Trajectory) -> list[bool]:
-    """Turn by turn, whether it is such a call."""
-    seen: set[bytes] = set()
+    """Turn by turn, whether it is such a call. Results are read only where a call comes again."""
+    first: dict[bytes, Turn] = {}
+    results: dict[bytes, set[bytes]] = {}
     found: list[bool] = []
     for turn in trajectory.turns:
         call = _call(turn) if turn.action.type == "tool_call" else None
-        found.append(call in seen)
-        if call is not None:
-            seen.add(call)
+        if call is None or call not in first:
+            found.append(False)
+            if call is not None:
+                first[call] = turn
+            continue
+        known, result = results.setdefault(call, {_result(first[call])}), _result(turn)
+        found.append(result in known)
+        known.add(result)
     return found
 
 
 def _call(turn: Turn) -> bytes:
+    return canonical_json(
+        [(turn.action.tool_name or "").strip(), _even(turn.action.tool_args or {}, _spaces)]
+    )
+
+
+def _result(turn: Turn) -> bytes:
     result = turn.result
-    told = [result.success, _even(result.output, _lasting), _lasting(result.error or "")]
-    name, arguments = (turn.action.tool_name or "").strip(), _even(turn.action.tool_args or {}, _spaces)
-    return canonical_json([name, arguments, told])
+    return canonical_json([result.success, _even(result.output, _lasting), _lasting(result.error or "")])
 
 
 _VOLATILE = re2.compile(
