@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import signal
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -12,6 +14,7 @@ from onward.envs import registry
 from onward.envs.client import Deadlines, EnvClient
 from onward.envs.environment import LocalSource
 from onward.envs.failures import EnvironmentFailure
+from onward.envs.maze import MazeEnvironment
 from onward.envs.policies import ScriptedPolicy, random_policy, reference_policy, success_rate
 from onward.envs.rollouts import Action, Conversation, rollouts
 from onward.envs.server import environment_server, make_environment_app
@@ -75,6 +78,42 @@ async def test_a_server_that_stops_leaves_the_rest_unscored_with_the_cause() -> 
     broken = [episode for episode in episodes if not episode.is_scored]
     assert broken and {episode.failure for episode in broken} == {"connection"}
     assert {episode.reward for episode in broken} == {None}
+
+
+async def test_a_served_environment_that_breaks_leaves_its_episode_unscored() -> None:
+    class Broken(MazeEnvironment):
+        def parse(self, answer: str) -> str:
+            raise ZeroDivisionError("by design")
+
+    server = environment_server(Broken())
+    await server.start()
+    try:
+        async with EnvClient(server.url) as client:
+            (episode,) = await rollouts(client, reference_policy(Broken()), client.panel(n=1))
+            assert client.unclosed == 0
+    finally:
+        await server.stop()
+    assert (episode.failure, episode.reward, episode.success) == ("env_error", None, None)
+    assert episode.message is not None and "answered /step with 500" in episode.message
+
+
+async def test_the_command_serves_until_it_is_interrupted() -> None:
+    words = [sys.executable, "-m", "onward.cli", "env", "serve", "maze", "--port", "0", "--split", "test"]
+    process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        said = (await process.stdout.readline()).decode()
+        url = said.split()[2]
+        async with EnvClient(url) as client:
+            assert client.meta is not None
+            assert (client.name, client.meta.split) == ("maze", "test")
+        process.send_signal(signal.SIGINT)
+        assert (await process.stdout.read()).decode().strip() == "Stopped."
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def test_a_cancelled_run_closes_its_instances_on_the_server() -> None:

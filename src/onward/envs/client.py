@@ -28,6 +28,7 @@ from onward.envs.dialects import (
     read_step,
     recognise,
 )
+from onward.envs.environment import MAX_ANSWER_CHARACTERS
 from onward.envs.failures import EnvironmentFailure
 from onward.envs.protocol import Meta
 from onward.envs.rollouts import Reply
@@ -118,7 +119,8 @@ class EnvClient:
     ) -> None:
         if self._late:
             await asyncio.wait(self._late, timeout=self._deadlines.close)
-        for task in self._late:
+        for task in list(self._late):
+            self.unclosed += 1
             task.cancel()
         await self._http.aclose()
 
@@ -173,7 +175,8 @@ class EnvClient:
             action = self._dialect.parse(answer)
         except ValueError as error:
             return Reply(str(error), 0.0, score_before, False)
-        body = {"id": number, "action": action}
+        sent = action[: MAX_ANSWER_CHARACTERS + 1].encode("utf-8", "replace").decode()
+        body = {"id": number, "action": sent}
         document = await self._call("/step", body, "step_timeout", self._deadlines.step)
         return read_step(self._dialect, document, score_before)
 
@@ -281,7 +284,9 @@ class EnvClient:
         method = "GET" if body is None else "POST"
         try:
             response = await self._http.request(method, self._dialect.prefix + path, json=body)
-        except httpx.TransportError as error:
+        except httpx.DecodingError:
+            raise self._not_json(path) from None
+        except httpx.RequestError as error:
             sentence = f"The environment server at {self._at} cannot be reached ({type(error).__name__})."
             untouched = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             raise _AgainError(EnvironmentFailure("connection", sentence), untouched) from None
@@ -291,10 +296,8 @@ class EnvClient:
             raise self._refusal(path, response)
         try:
             return response.json()
-        except ValueError:
-            raise EnvironmentFailure(
-                "bad_answer", f"The server at {self._at} answered {path} with something that is not JSON."
-            ) from None
+        except (ValueError, RecursionError):
+            raise self._not_json(path) from None
 
     def _refusal(self, path: str, response: httpx.Response) -> EnvironmentFailure:
         kind, said = _error_of(response)
@@ -305,6 +308,12 @@ class EnvClient:
         words = f": {said}" if said else "."
         sentence = f"The environment server at {self._at} answered {where} with {response.status_code}{words}"
         return EnvironmentFailure(cause, sentence, response.status_code)
+
+    def _not_json(self, path: str) -> EnvironmentFailure:
+        return EnvironmentFailure(
+            "bad_answer",
+            f"The environment server at {self._at} answered {path} with something that is not JSON.",
+        )
 
     def _timeout(self, path: str, cause: str, seconds: float) -> EnvironmentFailure:
         where = path.partition("?")[0]

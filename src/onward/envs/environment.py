@@ -11,7 +11,7 @@ import contextlib
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -185,14 +185,8 @@ class _LocalPlay:
         self.first = instance.observation
 
     async def step(self, answer: str) -> Reply:
-        """Raises EnvironmentFailure when the environment breaks, as a server would answer 500."""
-        try:
+        with _breaking(self._instance.ref):
             return self._instance.step(answer)
-        except OnwardError:
-            raise
-        except Exception as error:
-            task_id, what = self._instance.ref.task_id, f"{type(error).__name__}: {error}"
-            raise EnvironmentFailure("env_error", f"The environment broke in {task_id} ({what}).") from error
 
 
 class LocalSource:
@@ -207,8 +201,22 @@ class LocalSource:
 
     @contextlib.asynccontextmanager
     async def open(self, task: TaskRef) -> AsyncIterator[_LocalPlay]:
-        """Raises NotFoundError for a task that does not exist."""
-        yield _LocalPlay(self._environment.start(task))
+        """Raises NotFoundError for a task that does not exist, EnvironmentFailure when it cannot begin."""
+        with _breaking(task):
+            instance = self._environment.start(task)
+        yield _LocalPlay(instance)
+
+
+@contextlib.contextmanager
+def _breaking(ref: TaskRef) -> Iterator[None]:
+    """An environment that breaks fails its episode, as behind a server, and not the run."""
+    try:
+        yield
+    except OnwardError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise EnvironmentFailure("env_error", f"The environment broke in {ref.task_id} ({what}).") from error
 
 
 def parse_action(answer: str) -> str:

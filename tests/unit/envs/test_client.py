@@ -257,7 +257,18 @@ def test_an_answer_of_another_form_is_a_bad_answer_and_never_a_reward(document: 
 
 
 async def test_an_answer_that_is_not_json_is_a_bad_answer() -> None:
-    assert (await failure_of(Fake(step=(200, b"<html>")))).cause == "bad_answer"
+    for content in (b"<html>", b"\xff", b"[" * 100_000):
+        assert (await failure_of(Fake(step=(200, content)))).cause == "bad_answer"
+
+
+async def test_an_answer_that_no_body_can_carry_is_played_all_the_same() -> None:
+    """A policy must not be able to make its own episodes unscored."""
+    fake = Fake(step=stepped())
+    async with client(fake, "babyai") as env, env.open(TASK) as play:
+        await play.step("x" * 3_000_000)
+        await play.step("half a letter \ud800")
+    sent = [body["action"] for path, body in fake.asked if path == "/step"]
+    assert (len(sent[0]), sent[1]) == (10_001, "half a letter ?")
 
 
 # Deadlines, causes, second tries.
