@@ -125,11 +125,16 @@ def _normalisation(score: float, window: Mapping[str, Any], value: float) -> tup
         text = f"z = ({number(score)} − {number(window['mean'])}) / {divisor} = {number(z)}; "
         return z, text + f"(z + 2)/4 = {_limited((z + 2.0) / 4.0, gate, value)}"
     if method == "min-max" and "min" in window:
-        high = window["max"]
-        low = min(window["min"], high - 2.0 * window.get("least_std", 0.0))
-        given = (score - low) / (high - low)
-        text = f"({number(score)} − {number(low)}) / ({number(high)} − {number(low)}) = "
-        return None, text + _limited(given, gate, value)
+        low, high = window["min"], window["max"]
+        least = 2.0 * window.get("least_std", 0.0)
+        spread = max(high - low, least)
+        divisor = (
+            f"{number(least)} (the least range)"
+            if spread > high - low
+            else f"({number(high)} − {number(low)})"
+        )
+        text = f"1 − ({number(high)} − {number(score)}) / {divisor} = "
+        return None, text + _limited(1.0 - (high - score) / spread, gate, value)
     if method == "min-max":
         return None, f"min-max against the window gives {number(value)}"
     count = window.get("n", 0)

@@ -13,6 +13,7 @@ from onward.cli import reward_tables
 from onward.config import load
 from onward.contracts import Reward, encode
 from onward.reward import State, score
+from onward.reward.code.report import CodeReport
 from onward.reward.explain import explain, number
 
 CONFIGURED = {"task_completion": 0.40, "efficiency": 0.20, "code_quality": 0.15, "user_feedback": 0.25}
@@ -59,7 +60,8 @@ def by_calculator(document: dict[str, Any]) -> tuple[float, float, float]:
         if window["method"] == "z-score":
             value = ((part["score"] - window["mean"]) / window.get("least_std", window["std"]) + 2) / 4
         elif window["method"] == "min-max":
-            value = (part["score"] - window["min"]) / (window["max"] - window["min"])
+            spread = max(window["max"] - window["min"], 2 * window.get("least_std", 0.0))
+            value = 1 - (window["max"] - part["score"]) / spread
         raw += weight * part["score"]
         total += weight * max(0.0, min(1.0, value)) * window.get("gate", 1.0)
         confidence += weight * part["evidence"]
@@ -143,6 +145,51 @@ def test_a_least_deviation_and_a_gate_are_in_the_formula():
     assert said["formula"] == (
         "z = (0.75 − 1) / 0.25 (the least deviation) = −1; (z + 2)/4 = 0.25, times completion 0.5 = 0.125"
     )
+
+
+def test_the_range_of_min_max_is_in_the_formula():
+    reward = rewards(80)[-1].model_copy(deep=True)
+    part = reward.reward_components["task_completion"]
+    part.score = 0.75
+    part.raw_data |= {
+        "window": {"n": 50, "min": 0.5, "max": 1.0, "method": "min-max"}, "normalized": 0.5,
+    }  # fmt: skip
+    said = explain([row(reward)], CONFIGURED)["components"]["task_completion"]["formula"]
+    assert said == "1 − (1 − 0.75) / (1 − 0.5) = 0.5"
+    part.raw_data |= {
+        "window": {"n": 50, "min": 0.9, "max": 1.0, "least_std": 0.25, "method": "min-max"},
+    }  # fmt: skip
+    said = explain([row(reward)], CONFIGURED)["components"]["task_completion"]["formula"]
+    assert said == "1 − (1 − 0.75) / 0.5 (the least range) = 0.5"
+
+
+def narrow(method: str) -> Reward:
+    """The last of many successes and one honest part, which has code: both special rules apply."""
+    settings = load(environ={}, overrides={"reward": {"normalization": method, "window": 50}}).reward
+    state = State(50)
+    for i in range(60):
+        status = "partial_completion" if i in (45, 59) else "completed_successfully"
+        report = CodeReport(linter=0.8 + 0.2 * (i % 2), tools=("pylint",), snippets=1)
+        answer = score(
+            trajectory(f"t{i}", status=status, completion=0.6, turns=1 + i % 3),
+            state, settings=settings, timestamp=START, code=report,
+        )  # fmt: skip
+    assert isinstance(answer, Reward)
+    return answer
+
+
+@pytest.mark.parametrize("method", ["z-score", "min-max"])
+def test_the_totals_come_out_where_least_deviation_and_gate_apply(method):
+    reward = narrow(method)
+    document = explain([row(reward)], CONFIGURED)
+    parts = document["components"]
+    assert parts["task_completion"]["window"]["least_std"] > 0.0
+    assert parts["code_quality"]["window"]["gate"] == pytest.approx(0.8)
+    raw, total, confidence = by_calculator(document)
+    assert raw == pytest.approx(reward.metadata.raw_total, abs=1e-12)
+    assert total == pytest.approx(reward.total_reward, abs=1e-12)
+    assert confidence == pytest.approx(reward.metadata.confidence, abs=1e-12)
+    assert "times completion 0.8 = " in parts["code_quality"]["formula"]
 
 
 def test_components_that_do_not_apply_and_their_weights_are_told():
