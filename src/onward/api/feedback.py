@@ -37,9 +37,9 @@ class FeedbackApi:
     def __init__(self, ctx: Context) -> None:
         """Raises ConfigError, BusError for a file that cannot be used."""
         settings = ctx.settings.feedback
-        judge = judge_of(ctx.settings)
         self._ctx, self._clock = ctx, ctx.clock
         self._keys = TokenKeys(ctx.settings.run_dir)
+        judge = judge_of(ctx.settings)  # after the keys were made: it redacts them
         self._lifetime = timedelta(days=settings.token_days)
         self._sessions = RateLimit(settings.per_session_per_minute, ctx.clock)
         self._addresses = RateLimit(settings.per_address_per_minute, ctx.clock)

@@ -2,6 +2,7 @@ import asyncio
 import hashlib
 import socket
 import stat
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -9,6 +10,7 @@ from fastapi import Depends, Request
 
 from onward import httpbase
 from onward.api import service
+from onward.clock import SystemClock
 from onward.config import HttpSettings, Settings
 from onward.errors import ConfigError, NotFoundError, PortBusyError
 from onward.httpbase import AllowedHosts, ApiKeys, HttpError, Server, load_keys, make_app, read_json, require
@@ -240,7 +242,9 @@ class _Context:
             http=HttpSettings.model_validate({"api_port": 0, "names": ["agents.example.org"]}),
         )
         self.metrics, self.ready, self.endpoints = Metrics(), {"collector": True}, {}
-        self.bus = self.warehouse = self.clock = None
+        self.clock = SystemClock()
+        self.bus = SimpleNamespace(clock=self.clock)  # all that an empty outbox asks of it
+        self.warehouse = None
 
 
 async def test_the_api_role_serves_readiness_and_status_until_cancelled(tmp_path, monkeypatch):

@@ -113,6 +113,18 @@ def test_the_same_id_is_accepted_once_and_never_for_another_body(tmp_path):
     assert outbox.pending() == 0
 
 
+async def test_a_body_is_the_same_by_what_the_caller_says_makes_it_so(tmp_path):
+    """A second try holds another time; what was said is the same. The body that left is the first one."""
+    outbox, bus = Outbox(tmp_path / "o.db"), RecordingBus()
+    outbox.put("s", b"up at 1", "id", same=b"up")
+    outbox.put("s", b"up at 2", "id", same=b"up")
+    with pytest.raises(ConflictError):
+        outbox.put("s", b"down at 3", "id", same=b"down")
+    assert await outbox.drain(bus, once=True) == 1
+    outbox.put("s", b"up at 4", "id", same=b"up")
+    assert outbox.pending() == 0 and bus.got[0][2] == b"up at 1"
+
+
 async def test_a_message_that_cannot_be_sent_is_kept_with_its_reason_and_does_not_block(tmp_path):
     outbox = Outbox(tmp_path / "o.db")
     for i in range(3):
