@@ -347,7 +347,7 @@ class Settings(_Section):
     training: TrainingSettings = Field(default_factory=lambda: TrainingSettings.model_validate({}))
     release: ReleaseSettings = Field(default_factory=lambda: ReleaseSettings.model_validate({}))
     external: ExternalSettings = ExternalSettings()
-    vllm: VllmSettings = VllmSettings()
+    vllm: VllmSettings = Field(default_factory=lambda: VllmSettings.model_validate({}))
     agentzero_jetstream: bool = True
 
     @model_validator(mode="after")

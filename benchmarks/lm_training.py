@@ -1,0 +1,288 @@
+"""Training speed: one optimiser step of GRPO and of DPO beside TRL's trainers, same batch, adapter and model.
+
+What is compared: TRL's own ``GRPOTrainer.training_step`` and ``DPOTrainer.training_step`` (their loss, their
+backward through accelerate), then the clipping and the AdamW step that their train loop does; only the
+generation of a batch is replaced by the batch given to both sides. Both train rank-16 LoRA on the seven
+projections of every layer in float32, without gradient checkpointing (TRL's default would be slower), with
+the clipped loss normalised over the step's tokens; ``loss_difference`` is that of the first steps. TRL
+computes every row whole; ours computes the prompt once, forward and backward, and keeps logits for
+64 positions at a time. The case ``different prompts`` has nothing to share: there both do the same products.
+``reward`` trains a tiny model with both whole loops (ours: sampler and learner) for equal wall time.
+
+The top-level ``ratio`` is that of the target case: GRPO, prompt 256, 64 new tokens, one group of 8.
+
+    python benchmarks/lm_training.py [--quick] [--json FILE] [--model FOLDER] [--threads N] [--repeats N]
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onward.lm  # noqa: F401  (before torch: it makes waiting threads passive)
+
+import torch  # isort: skip
+
+from lm_measure import arguments, compare, model_folder, report
+from onward.lm.learner import Learner, LearnerConfig
+from onward.lm.pairs import Pair
+from onward.lm.policy import Policy
+from onward.lm.preference import DpoConfig, PreferenceLearner
+from onward.lm.sampler import Sampler, SampleRequest
+from onward.lm.tiny import build_tiny
+from onward.lm.tokens import TokenRow
+
+RATE = 1e-4
+RANK, ALPHA = 16, 32.0
+PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """``rows`` answers of ``new`` tokens, to one prompt of ``length`` tokens or each to its own."""
+
+    name: str
+    length: int
+    new: int
+    rows: int = 8
+    shared: bool = True
+    algorithm: str = "grpo"
+
+    def __str__(self) -> str:
+        whose = "one prompt" if self.shared else "different prompts"
+        return f"{self.algorithm}, {self.name}: {self.rows} rows of {self.length} + {self.new}, {whose}"
+
+
+TARGET = Case("target", 256, 64)
+CASES = (
+    TARGET,
+    Case("long answers", 32, 256),
+    Case("different prompts", 256, 64, shared=False),
+    Case("target", 256, 64, algorithm="dpo"),
+)
+
+
+def batch(policy: Policy, case: Case) -> list[TokenRow]:
+    """Rows with the base's own log-probs; DPO reads the first half as chosen, the other as rejected."""
+    rnd = random.Random(0)
+
+    def tokens(count: int) -> list[int]:
+        return [rnd.randrange(3, policy.shape.vocab) for _ in range(count)]
+
+    prompts = [tokens(case.length)] * case.rows
+    if not case.shared:
+        prompts = [tokens(case.length) for _ in range(case.rows)]
+    sampled = [False] * case.length + [True] * case.new
+    rows = [TokenRow([*p, *tokens(case.new)], sampled, [0.0] * len(sampled)) for p in prompts]
+    values = policy.logprobs(rows)
+    return [TokenRow(r.ids, sampled, v.tolist()) for r, v in zip(rows, values, strict=True)]
+
+
+def gains(case: Case) -> list[float]:
+    return [1.0 if i % 2 else -1.0 for i in range(case.rows)]
+
+
+# Ours.
+
+
+def our_step(policy: Policy, case: Case, rows: list[TokenRow]) -> Callable[[], float]:
+    if "bench" in policy.adapters:
+        policy.remove_adapter("bench")
+    policy.new_adapter("bench", RANK, ALPHA)
+    if case.algorithm == "dpo":
+        half = case.rows // 2
+        pairs = [Pair([a], [b]) for a, b in zip(rows[:half], rows[half:], strict=True)]
+        preference = PreferenceLearner(policy, "bench", DpoConfig(learning_rate=RATE, minibatch_pairs=half))
+        return lambda: next(iter(list(preference.update(pairs)))).loss
+    settings = LearnerConfig(learning_rate=RATE, epochs=1, minibatch_rows=case.rows, dual_clip=None)
+    learner = Learner(policy, "bench", settings)
+    return lambda: next(iter(list(learner.update(rows, gains(case))))).loss
+
+
+# Theirs.
+
+
+def trainer(folder: Path, algorithm: str, scratch: Path, **more: Any) -> Any:
+    import trl
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    lora = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=PROJECTIONS, task_type="CAUSAL_LM")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    common: dict[str, Any] = {
+        "output_dir": str(scratch), "use_cpu": True, "bf16": False, "report_to": [], "save_strategy": "no",
+        "gradient_checkpointing": False, "learning_rate": RATE, "disable_tqdm": True, "max_grad_norm": 1.0,
+        "adam_beta2": 0.95, "lr_scheduler_type": "constant", "logging_steps": 100_000,
+    }  # fmt: skip
+    shared: dict[str, Any] = {"model": model, "processing_class": tokenizer, "peft_config": lora}
+    if algorithm == "dpo":
+        data = Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": "c"}] * 8)
+        return trl.DPOTrainer(args=trl.DPOConfig(**common, beta=0.1), train_dataset=data, **shared)
+    settings = {"num_generations": 8, "per_device_train_batch_size": 8, "max_completion_length": 64} | more
+    data = settings.pop("dataset", None) or Dataset.from_list([{"prompt": "a"}] * 8)
+    rewards = settings.pop("reward_funcs", lambda **known: [0.0] * len(known["prompts"]))
+    callbacks = settings.pop("callbacks", [])
+    return trl.GRPOTrainer(
+        args=trl.GRPOConfig(**(common | {"beta": 0.0, "loss_type": "dapo"} | settings)),
+        reward_funcs=rewards, train_dataset=data, callbacks=callbacks, **shared,
+    )  # fmt: skip
+
+
+def their_step(folder: Path, case: Case, rows: list[TokenRow], scratch: Path) -> Callable[[], float]:
+    made = trainer(folder, case.algorithm, scratch, max_completion_length=case.new)
+    made.create_optimizer()
+    made.model.train()
+    made.current_gradient_accumulation_steps = 1
+    ids = torch.tensor([row.ids for row in rows])
+    if case.algorithm == "dpo":
+        inputs = {
+            "input_ids": ids,
+            "attention_mask": torch.ones_like(ids),
+            "completion_mask": torch.tensor([row.sampled for row in rows]).long(),
+        }
+    else:
+        inputs = {
+            "prompt_ids": ids[:, : case.length],
+            "prompt_mask": torch.ones_like(ids[:, : case.length]),
+            "completion_ids": ids[:, case.length :],
+            "completion_mask": torch.ones_like(ids[:, case.length :]),
+            "old_per_token_logps": torch.tensor([row.logprobs[case.length :] for row in rows]),
+            "advantages": torch.tensor(gains(case)),
+            "num_items_in_batch": torch.tensor(float(case.rows * case.new)),
+        }
+    made._prepare_inputs = lambda given: given
+    parameters = [p for p in made.model.parameters() if p.requires_grad]
+
+    def run() -> float:
+        loss = made.training_step(made.model, inputs, None)
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+        return float(loss)
+
+    return run
+
+
+def measure(policy: Policy, folder: Path, case: Case, repeats: int, scratch: Path) -> dict[str, Any]:
+    rows = batch(policy, case)
+    mine, other = our_step(policy, case, rows), their_step(folder, case, rows, scratch)
+    difference = abs(mine() - other())  # the first steps warm both up
+    result = compare(mine, other, "trl", case.rows * (case.length + case.new), repeats)
+    return {"case": str(case)} | result | {"loss_difference": float(f"{difference:.1e}")}
+
+
+# Reward after equal wall time.
+
+NEW, GROUP, PROMPTS = 16, 8, 4
+LEARNING_RATE = 5e-3
+
+
+def reward_of(ids: list[int]) -> float:
+    """Share of even token ids: about one half at the start, 1 at best."""
+    return sum(1 for token in ids if token % 2 == 0) / NEW
+
+
+def answers(policy: Policy, adapter: str, prompts: list[list[int]], each: int) -> list[TokenRow]:
+    sampler, rows = Sampler(policy, 64), {}
+    for number in range(len(prompts) * each):
+        ids = prompts[number // each]
+        sampler.submit(SampleRequest(str(number), ids, NEW, adapter=adapter))
+    while sampler.busy:
+        for sample in sampler.step():
+            ids = prompts[int(sample.request_id) // each]
+            mask = [False] * len(ids) + [True] * len(sample.token_ids)
+            logprobs = [0.0] * len(ids) + sample.logprobs
+            rows[int(sample.request_id)] = TokenRow([*ids, *sample.token_ids], mask, logprobs)
+    return [rows[i] for i in sorted(rows)]
+
+
+def mean_reward(policy: Policy, adapter: str, prompts: list[list[int]]) -> float:
+    rows = answers(policy, adapter, prompts, 32)
+    return round(sum(reward_of(r.ids[-sum(r.sampled) :]) for r in rows) / len(rows), 3)
+
+
+def learn_ours(policy: Policy, prompts: list[list[int]], seconds: float) -> tuple[float, int]:
+    policy.new_adapter("ours", RANK, ALPHA)
+    settings = LearnerConfig(
+        learning_rate=LEARNING_RATE, epochs=1, minibatch_rows=GROUP * PROMPTS, dual_clip=None
+    )
+    learner, steps, end = Learner(policy, "ours", settings), 0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        rows = answers(policy, "ours", prompts, GROUP)
+        rewards = torch.tensor([reward_of(r.ids[-sum(r.sampled) :]) for r in rows]).view(-1, GROUP)
+        gain = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
+        list(learner.update(rows, gain.flatten().tolist()))
+        steps += 1
+    return mean_reward(policy, "ours", prompts), steps
+
+
+def learn_theirs(
+    policy: Policy, folder: Path, prompts: list[list[int]], seconds: float, scratch: Path
+) -> tuple[float, int]:
+    from datasets import Dataset
+    from transformers import TrainerCallback
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+            control.should_training_stop = time.perf_counter() > end[0]
+            return control
+
+    def rewards(**known: Any) -> list[float]:
+        return [reward_of(list(ids)) for ids in known["completion_ids"]]
+
+    texts = [policy.tokenizer.decode(ids) for ids in prompts]
+    made = trainer(
+        folder, "grpo", scratch, reward_funcs=rewards, callbacks=[Stop()], learning_rate=LEARNING_RATE,
+        dataset=Dataset.from_list([{"prompt": text} for text in texts] * 500), num_generations=GROUP,
+        per_device_train_batch_size=GROUP * PROMPTS, max_completion_length=NEW, num_train_epochs=1000,
+    )  # fmt: skip
+    end = [time.perf_counter() + seconds]
+    made.train()
+    made.model.save_pretrained(scratch / "peft")
+    policy.add_adapter("trl", scratch / "peft")
+    return mean_reward(policy, "trl", prompts), made.state.global_step
+
+
+def reward_after(seconds: float, scratch: Path) -> dict[str, Any]:
+    corpus = [f"word{i} and number {i} make a line of text" for i in range(200)]
+    folder = build_tiny(scratch / "tiny", corpus)
+    policy = Policy.load(folder)
+    texts = [f"word{i} and number" for i in range(PROMPTS)]
+    prompts = [policy.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    policy.new_adapter("start", RANK, ALPHA)
+    mine, mine_steps = learn_ours(policy, prompts, seconds)
+    other, other_steps = learn_theirs(policy, folder, prompts, seconds, scratch)
+    return {
+        "task": f"share of even tokens in {NEW}, {PROMPTS} prompts × {GROUP}, tiny network",
+        "seconds": seconds,
+        "start": mean_reward(policy, "start", prompts),
+        "ours": {"reward": mine, "steps": mine_steps},
+        "trl": {"reward": other, "steps": other_steps},
+    }
+
+
+def main() -> None:
+    given = arguments("One optimiser step of GRPO and DPO beside TRL's.").parse_args()
+    torch.set_num_threads(given.threads)
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        folder, model = model_folder(given, scratch / "model")
+        policy = Policy.load(folder)
+        results = [measure(policy, folder, case, given.repeats, scratch) for case in CASES]
+        reward = reward_after(5.0 if given.quick else 20.0, scratch)
+    report("lm_training", model, given, results[0]["ratio"], {"cases": results, "reward": reward})
+
+
+if __name__ == "__main__":
+    main()
