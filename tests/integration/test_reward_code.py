@@ -356,6 +356,25 @@ def test_the_child_does_not_outlive_a_parent_that_is_killed() -> None:
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.long
+def test_what_the_child_has_read_before_changes_no_answer() -> None:
+    """Facts about our own files: from a child that has just started, and from one that is warm."""
+    program = (
+        "import json, sys, tempfile\nfrom pathlib import Path\n"
+        "from onward.reward.code.lint import Lint\n"
+        "lint, folder = Lint(), Path(tempfile.mkdtemp())\n"
+        "for _ in lint.warm_up(folder) if sys.argv[1] == 'warm' else ():\n    pass\n"
+        "print(json.dumps(lint.examine('file', [Path(sys.argv[2]).read_text()], folder)))\n"
+    )
+    root = Path(module.__file__).parents[2]
+    for name in ("children.py", "reward/code/child.py"):
+        cold, warm = (
+            subprocess.run([sys.executable, "-c", program, state, str(root / name)], capture_output=True)
+            for state in ("cold", "warm")
+        )
+        assert cold.stdout == warm.stdout != b"", (name, cold.stderr, warm.stderr)
+
+
 def test_the_child_sees_no_network_and_no_environment(sandbox: Sandbox) -> None:
     sandbox.ask("file", [CLEAN])
     assert sandbox.pid is not None

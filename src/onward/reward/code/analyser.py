@@ -165,7 +165,7 @@ def _report(
         tools.add(f"bandit {versions['bandit']}")
         detail["sources"]["security"] = "onward"
         detail["security"] = sorted({test for facts in scanned for test in facts["high_tests"]})
-    complexity = max((facts["complexity"] for facts in read if facts["parsed"]), default=None)
+    complexity = max((facts["complexity"] for facts in read if facts.get("complexity")), default=None)
     if found.left_out:
         detail["files_left_out"] = found.left_out
     if results.refused:

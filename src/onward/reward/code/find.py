@@ -157,6 +157,8 @@ def fences(text: str) -> Iterator[tuple[str, str, str]]:
     """Label, file name ("" for none) and body of each fenced block; one that is not closed is no block."""
     lines = iter(text.split("\n"))
     for line in lines:
+        if line.lstrip(" ")[:3] not in ("```", "~~~"):
+            continue
         begin = _FENCE.search(line.rstrip("\r"))
         if begin is None:
             continue

@@ -20,6 +20,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from onward.reward.code.samples import SAMPLES
+
+try:
+    from mccabe import PathGraphingAstVisitor  # comes with pylint
+except ImportError:
+    PathGraphingAstVisitor = None  # type: ignore[assignment, misc]
+
 How = Literal["file", "session", "quoted"]
 """``file``: written as a Python file; ``session``: cells executed in one interpreter; ``quoted``: shown."""
 
@@ -47,9 +54,6 @@ sys os re json typing collections pathlib dataclasses datetime time math random 
 itertools subprocess csv abc enum io shutil tempfile threading traceback string copy hashlib uuid contextlib
 unittest statistics sqlite3 asyncio urllib.request unittest.mock http.server decimal
 """
-_SAMPLE = (
-    'import json\n\n\nclass A:\n    def f(self, x):\n        return f"{x}"\n\n\nprint(json.dumps(A().f(1)))\n'
-)
 
 
 class Unusable(Exception):
@@ -63,25 +67,33 @@ class Lint:
         warnings.simplefilter("ignore")
         self.tools: dict[str, str] = {}
         self._linter: Any = None
+        self._scanner: Any = None
         self._crash: BaseException | None = None
         if find_spec("pylint") is not None:
             self._linter = self._make_linter()
             self.tools["pylint"] = version("pylint")
         if find_spec("bandit") is not None:
-            import bandit.core.manager  # noqa: F401  (read now, not in every fork)
+            from bandit.core.config import BanditConfig
+            from bandit.core.manager import BanditManager
 
+            self._scanner = BanditManager(BanditConfig(), "file", ignore_nosec=True)
             self.tools["bandit"] = version("bandit")
 
     def warm_up(self, folder: Path) -> Iterator[None]:
-        """Read what most code imports, one step at a time: a fork inherits what was read before it."""
-        path = folder / "onward_sample.py"
-        path.write_text(_SAMPLE, encoding="ascii")
-        if self._linter is not None:
-            self._linter.check([str(path)])
-            yield
-            from astroid import MANAGER
-            from astroid.exceptions import AstroidError
+        """Read what most code imports and uses, one step at a time: a fork inherits what came before it.
 
+        All of it is fixed text, so it cannot make two answers to one question differ.
+        """
+        from astroid import MANAGER
+        from astroid.exceptions import AstroidError
+
+        for number, sample in enumerate(SAMPLES):
+            if self._linter is not None:
+                path = folder / f"onward_sample_{number}.py"
+                path.write_text(sample, encoding="ascii")
+                self._linter.check([str(path)])
+                yield
+        if self._linter is not None:
             for name in _WARM.split():
                 try:
                     MANAGER.ast_from_module_name(name)
@@ -115,8 +127,8 @@ class Lint:
         facts |= {"parsed": True, "complexity": _complexity(source)}
         if self._linter is not None:
             facts |= self._pylint(path, how)
-        if "bandit" in self.tools:
-            facts |= _bandit(path)
+        if self._scanner is not None:
+            facts |= self._bandit(path)
         return facts
 
     def _pylint(self, path: Path, how: How) -> dict[str, Any]:
@@ -137,6 +149,15 @@ class Lint:
             "counts": {kind: getattr(stats, kind) for kind in _COUNTED},
             "symbols": dict(sorted(symbols.items(), key=lambda item: (-item[1], item[0]))[:20]),
         }
+
+    def _bandit(self, path: Path) -> dict[str, Any]:
+        self._scanner.discover_files([str(path)])
+        self._scanner.run_tests()
+        if self._scanner.get_skipped():
+            raise Unusable("scanner_error")
+        issues = self._scanner.get_issue_list()
+        high = [issue for issue in issues if issue.severity == "HIGH" and issue.confidence != "LOW"]
+        return {"high": len(high), "high_tests": sorted({issue.test_id for issue in high})[:20]}
 
     def _make_linter(self) -> Any:
         from pylint.lint import PyLinter, pylinter
@@ -160,6 +181,8 @@ class Lint:
         linter.process_tokens = lambda tokens: None  # type: ignore[method-assign]  # no "# pylint: disable"
         for name in OFF:
             linter.disable(name)
+        checkers = linter.prepare_checkers()
+        linter.prepare_checkers = lambda: checkers  # type: ignore[method-assign]  # 5 ms a time
         return linter
 
 
@@ -210,27 +233,10 @@ def _lines(text: str) -> int:
     return sum(1 for line in text.splitlines() if line.strip())
 
 
-def _complexity(source: str) -> int:
+def _complexity(source: str) -> int | None:
     """The highest cyclomatic complexity of a function or of top-level code (McCabe, 1976)."""
-    if find_spec("mccabe") is None:
-        return 0
-    from mccabe import PathGraphingAstVisitor
-
+    if PathGraphingAstVisitor is None:
+        return None
     visitor = PathGraphingAstVisitor()
     visitor.preorder(ast.parse(source), visitor)
     return max((graph.complexity() for graph in visitor.graphs.values()), default=1)
-
-
-def _bandit(path: Path) -> dict[str, Any]:
-    from bandit.core.config import BanditConfig
-    from bandit.core.manager import BanditManager
-
-    manager = BanditManager(BanditConfig(), "file", ignore_nosec=True)
-    manager.discover_files([str(path)])
-    manager.run_tests()
-    if manager.get_skipped():
-        raise Unusable("scanner_error")
-    high = [
-        issue for issue in manager.get_issue_list() if issue.severity == "HIGH" and issue.confidence != "LOW"
-    ]
-    return {"high": len(high), "high_tests": sorted({issue.test_id for issue in high})[:20]}
