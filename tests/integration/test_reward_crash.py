@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from test_reward_rewarder import published, running, trajectory, until
+from reward_world import published, running, trajectory, until
 
 from onward.bus import Bus
 from onward.capture import collector

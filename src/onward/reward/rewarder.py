@@ -18,6 +18,7 @@ from typing import Any
 import nats.errors
 
 from onward.bus import Ack, Disposition, Lease, Message, Retry, consume
+from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.context import Context
 from onward.contracts import Trajectory, decode_document
 from onward.errors import BusError, ConflictError, ContractError, StreamDriftError, WarehouseError
@@ -86,11 +87,13 @@ async def _acquire(lease: Lease, ctx: Context) -> None:
 
 async def _active(ctx: Context, lease: Lease) -> None:
     """Score as the one active rewarder. Raises ConflictError when it is no longer that."""
-    keeping = asyncio.create_task(lease.keep())
+    keeping, asked = asyncio.create_task(lease.keep()), cancellations()
     try:
-        rewarder = await Rewarder.load(ctx, may_write=lambda: lease.held)
+        analyser = code_analyser(ctx.settings.reward)
+        rewarder = await Rewarder.load(ctx, may_write=lambda: lease.held, analyser=analyser)
         await rewarder.start()
         try:
+            honour_cancellation(asked)
             await _work(rewarder, ctx, lease, keeping)
         finally:
             await rewarder.stop()
@@ -193,7 +196,13 @@ class Rewarder:
         self.stopping = False
 
     @classmethod
-    async def load(cls, ctx: Context, may_write: Callable[[], bool] = lambda: True) -> Rewarder:
+    async def load(
+        cls,
+        ctx: Context,
+        *,
+        may_write: Callable[[], bool] = lambda: True,
+        analyser: Analyser | None = None,
+    ) -> Rewarder:
         """From the record. A stream that was made anew since is read from its beginning."""
         window = ctx.settings.reward.window
         entry = await ctx.bus.bucket(BUCKET).get(KEY)
@@ -211,7 +220,7 @@ class Rewarder:
             entry.revision if entry else None,
             stored_until=await reward_queries.last_scored(ctx.warehouse),
             may_write=may_write,
-            analyser=code_analyser(ctx.settings.reward),
+            analyser=analyser,
         )
 
     async def start(self) -> None:
@@ -368,7 +377,9 @@ class Rewarder:
 
     async def watch_lag(self) -> None:
         """Keep the gauge of messages that wait for a decision."""
+        asked = cancellations()
         while True:
+            honour_cancellation(asked)
             with contextlib.suppress(nats.errors.Error):
                 last = (await self._ctx.bus.js.stream_info(STREAM)).state.last_seq
                 self._ctx.metrics.rewarder_lag.set(max(0, last - self.state.stream_seq))
