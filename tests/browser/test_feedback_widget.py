@@ -245,6 +245,34 @@ async def test_an_element_that_gets_another_token_forgets_the_vote_of_the_first(
     assert [vote.signal for vote in await site.votes("reused")] == ["thumbs_up"]
 
 
+async def test_a_vote_that_was_just_given_stays_with_its_token_when_another_comes(page, site):
+    await _open(page, site, "swapped")
+    await page.evaluate(
+        """token => {
+            const widget = document.querySelector("onward-feedback");
+            widget.shadowRoot.querySelector("[value=thumbs_down]").click();
+            widget.setAttribute("token", token);
+        }""",
+        site.token("swapped-2"),
+    )
+    assert [vote.signal for vote in await site.voted("swapped")] == ["thumbs_down"]
+    await expect(page.get_by_role("radio", name="Bad answer")).not_to_be_checked()
+    assert await site.votes("swapped-2") == []
+
+
+async def test_a_vote_that_was_just_given_is_sent_when_the_page_is_left(page, site):
+    await _open(page, site, "left")
+    site.page("next", "<!doctype html><title>next</title>")
+    await page.evaluate(
+        """url => {
+            document.querySelector("onward-feedback").shadowRoot.querySelector("[value=thumbs_up]").click();
+            location.href = url;
+        }""",
+        f"{site.ours}/next",
+    )
+    assert [vote.signal for vote in await site.voted("left")] == ["thumbs_up"]
+
+
 async def test_the_example_page_votes(page, site):
     html = (EXAMPLES / "feedback.html").read_text(encoding="utf-8")
     site.page("example", html.replace("http://127.0.0.1:8100", site.api))

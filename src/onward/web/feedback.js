@@ -83,7 +83,7 @@ button { font: inherit; padding: .4em .95em; color: inherit; background: none;
     svg.append(line);
     return svg;
   };
-  const place = (el) => NAME + ":" + (el.getAttribute("token") || "").slice(-43);
+  const place = (el) => NAME + ":" + el.token.slice(-43);
   const starsOf = (value) => +((/^stars_(.)/.exec(value || "") || [])[1] || 0);
   const newId = () => {
     try {
@@ -116,7 +116,7 @@ button { font: inherit; padding: .4em .95em; color: inherit; background: none;
 
     attributeChangedCallback() {
       if (!this.form) return;
-      this.leave();
+      this.leave(); // under the token it was meant for
       this.picked = this.owed = this.sent = null;
       this.area.value = "";
       this.say("");
@@ -221,12 +221,13 @@ button { font: inherit; padding: .4em .95em; color: inherit; background: none;
         const { picked, owed, sent } = this;
         localStorage.setItem(place(this), JSON.stringify({ picked, owed, sent }));
       } catch {
-        // private mode or full: kept while the page is open
+        // kept while the page is open
       }
     }
 
     recall() {
       let kept = null;
+      this.token = this.getAttribute("token") || "";
       try {
         kept = JSON.parse(localStorage.getItem(place(this)));
       } catch {
@@ -255,10 +256,10 @@ button { font: inherit; padding: .4em .95em; color: inherit; background: none;
           credentials: "omit",
           keepalive: true,
           headers: { "Content-Type": "application/json", "Idempotency-Key": owed.id,
-            Authorization: "Bearer " + this.getAttribute("token") },
+            Authorization: "Bearer " + this.token },
           body: JSON.stringify(owed.body),
         });
-        next = await this.heard(answer, owed);
+        next = await this.heard(answer);
       } catch {
         next = ["waiting"];
       }
@@ -266,11 +267,8 @@ button { font: inherit; padding: .4em .95em; color: inherit; background: none;
       this.safely(() => this.go(owed, next));
     }
 
-    async heard(answer, owed) {
-      if (answer.ok) {
-        this.sent = owed.body;
-        return ["thanks", null];
-      }
+    async heard(answer) {
+      if (answer.ok) return ["thanks", null];
       const wait = +answer.headers.get("Retry-After") || 0;
       if (answer.status === 429) return ["limited", wait || 5];
       if (answer.status >= 500 || answer.status === 408) return ["waiting", wait];
@@ -284,6 +282,7 @@ button { font: inherit; padding: .4em .95em; color: inherit; background: none;
       if (this.owed !== owed) return this.send();
       if (wait === null) {
         this.owed = null;
+        this.sent = owed.body;
       } else {
         this.tries = (this.tries || 0) + 1;
         clearTimeout(this.timer);
