@@ -126,9 +126,7 @@ class Environment(ABC):
 
     def panel_hash(self, split: str | None = None, seed: int = 0) -> str:
         """Hash of every task of a split (default: the held-out one) and of the version."""
-        split = split or self.held_out
-        definitions = (self.definition(self.task(ref)) for ref in self.panel(split, seed))
-        return panel_hash([self.name, self.version, self.horizon, *definitions])
+        return _panel_hash(self, split or self.held_out, seed)
 
     def start(self, ref: TaskRef) -> Instance:
         """A new attempt. Raises NotFoundError."""
@@ -138,6 +136,12 @@ class Environment(ABC):
 @lru_cache(maxsize=4096)
 def _task(environment: Environment, ref: TaskRef) -> Any:
     return environment.make_task(ref)
+
+
+@lru_cache(maxsize=256)
+def _panel_hash(environment: Environment, split: str, seed: int) -> str:
+    tasks = [environment.definition(environment.task(ref)) for ref in environment.panel(split, seed)]
+    return panel_hash([environment.name, environment.version, environment.horizon, *tasks])
 
 
 class Instance:

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onward.envs import registry
+from docs_blocks import ROOT
+from onward.envs import desk, registry
 from onward.envs.environment import Environment, LocalSource
+from onward.envs.failures import CAUSES
 from onward.envs.maze import MazeEnvironment
 from onward.envs.policies import measure, random_policy, reference_policy, success_rate
 from onward.envs.rollouts import rollouts
@@ -183,6 +185,17 @@ def test_the_built_in_panels_are_these() -> None:
         "crafting": ("1", "bb6b75cbb43f"),
         "desk": ("1", "2a5c647ef67f"),
     }
+
+
+def test_the_desk_is_the_one_that_training_and_releases_know() -> None:
+    environment = registry.find("desk")
+    assert environment.task(environment.ref("validation", 17, 3)) == desk.tasks("validation", 18, 3)[17]
+    assert environment.panel_hash("validation") == desk.panel_hash("validation")
+
+
+def test_the_page_names_every_environment_and_cause() -> None:
+    text = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    assert [name for name in (*registry.BUILT_IN, *CAUSES) if f"`{name}`" not in text] == []
 
 
 @every_environment

@@ -78,6 +78,11 @@ async def test_episodes_come_in_the_order_of_tasks_and_attempts_whatever_ends_fi
     assert {e.panel_hash for e in found} == {"p" * 64}
 
 
+async def test_no_tasks_are_no_episodes_and_no_call() -> None:
+    policy = Says()
+    assert await rollouts(Counting(), policy, []) == [] and policy.batches == []
+
+
 async def test_a_task_that_is_named_again_goes_on_counting_so_that_no_two_episodes_have_one_key() -> None:
     found = await rollouts(Counting(), Says(), refs(1, 2, 1), attempts=2)
     assert [e.key for e in found] == [

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import ClassVar
 
 from onward.envs.desk.episode import MAX_STEPS, Episode
 from onward.envs.desk.reference import call, solve
-from onward.envs.desk.tasks import PANEL_SIZES, Task, panel_hash, task_from_id
+from onward.envs.desk.tasks import PANEL_SIZES, Task, panel_hash, tasks
 from onward.envs.desk.tools import DAYS, EVENTS, NOTES, NUMBERS, SMALL, SYSTEM_PROMPT, subjects
 from onward.envs.environment import Effect, Environment, Player, World
 from onward.envs.tasks import TaskRef
@@ -27,14 +28,14 @@ class DeskEnvironment(Environment):
     instructions = SYSTEM_PROMPT
 
     def make_task(self, task: TaskRef) -> Task:
-        return task_from_id(task.task_id)
+        return _panel(task.split, task.seed)[task.index]
 
     def definition(self, task: Task) -> object:
         return task.task_id
 
     def panel_hash(self, split: str | None = None, seed: int = 0) -> str:
         """The hash that training and releases know the desk's panels by."""
-        return panel_hash(split or self.held_out, seed=seed)
+        return _panel_hash(split or self.held_out, seed)
 
     def world(self, task: Task) -> World:
         return _Work(task)
@@ -64,6 +65,17 @@ class _Work(World):
             return Effect(step.observation or "")
         outcome = self._episode.outcome()
         return Effect(step.error or "", reward=outcome.completion, done=True, success=outcome.success)
+
+
+@lru_cache(maxsize=64)
+def _panel(split: str, seed: int) -> tuple[Task, ...]:
+    """A panel in one go: a task needs those before it, so as not to repeat one."""
+    return tuple(tasks(split, PANEL_SIZES[split], seed))
+
+
+@lru_cache(maxsize=64)
+def _panel_hash(split: str, seed: int) -> str:
+    return panel_hash(split, seed=seed)
 
 
 def _any_call(rng: random.Random) -> str:
