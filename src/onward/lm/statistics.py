@@ -9,6 +9,7 @@ from torch import Tensor
 
 from onward.lm import losses
 from onward.lm.options import LearnerConfig
+from onward.lm.value import explained_variance
 
 
 @dataclass(frozen=True)
@@ -104,16 +105,10 @@ class StepStatistics:
             reference_kl=self.reference_kl,
             kl_coef=coef,
             value_loss=self.value_loss,
-            explained_variance=_explained(values, self._all("returns")),
+            explained_variance=explained_variance(values, self._all("returns")) if len(values) else 0.0,
             importance_mean=float(weights.mean()),
             importance_max=float(weights.max()),
             importance_ess=losses.effective_sample_share(weights),
             truncated_share=float((weights >= cap).float().mean()),
             masked_share=float((weights == 0).float().mean()),
         )
-
-
-def _explained(values: Tensor, returns: Tensor) -> float:
-    from onward.lm.value import explained_variance
-
-    return explained_variance(values, returns) if len(values) else 0.0

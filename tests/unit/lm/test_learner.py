@@ -17,6 +17,7 @@ from onward.errors import ConfigError, TrainingError
 from onward.lm import learner as learner_module
 from onward.lm import losses
 from onward.lm.learner import Learner, LearnerConfig, StepMetrics
+from onward.lm.objective import PolicyObjective
 from onward.lm.policy import Policy
 from onward.lm.tokens import TokenRow
 
@@ -335,3 +336,38 @@ def test_case_24_untrainable_data_fails_loudly(
 def test_a_setting_out_of_range_is_named(change: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(change))):
         LearnerConfig(**change)  # type: ignore[arg-type]
+
+
+def test_the_kl_term_is_corrected_off_policy_by_a_weight_without_gradient() -> None:
+    """ℓ = 0.3 for every token, ratio π/π_old 1 and 2: slopes 0.3 and 0.6, and nothing from the ratio."""
+    logp = torch.tensor([-1.0, -1.0])
+    old = logp - torch.tensor([0.0, math.log(2)])
+    objective = PolicyObjective(LearnerConfig(), torch.zeros(2), torch.ones(2), old, logp - 0.3, 1.0)
+    assert objective.slope(logp, slice(0, 2)).tolist() == pytest.approx([0.3, 0.6], abs=1e-6)
+
+
+def test_an_entropy_bonus_alone_raises_the_entropy(policy: Policy) -> None:
+    noisy_adapter(policy, "x")
+    rows = with_behaviour(policy, "x", random_rows(8))
+    config = LearnerConfig(learning_rate=5e-3, epochs=6, minibatch_rows=8, entropy_coef=1.0, clip_epsilon=0.9)
+    steps = list(Learner(policy, "x", config).update(rows, [0.0] * 8))
+    assert steps[-1].entropy > steps[0].entropy + 0.002  # of at most ln 300 = 5.704, from 5.694
+
+
+def test_case_10_each_step_divides_by_its_own_tokens(policy: Policy) -> None:
+    """Case 10 (TRL#6024): with half as many rows per step, a step is not half as large."""
+    noisy_adapter(policy, "x")
+    rows = with_behaviour(policy, "x", random_rows(1) * 8)
+    whole, a = gradients(policy, rows, [1.0] * 8, ONE_STEP)
+    half, b = gradients(policy, rows, [1.0] * 8, dataclasses.replace(ONE_STEP, minibatch_rows=4))
+    assert a.loss == pytest.approx(b.loss, abs=1e-6)
+    assert_equal_gradients(half, whole)
+
+
+def test_case_11_rows_that_teach_nothing_still_count_on_both_sides(policy: Policy) -> None:
+    """Case 11 (TRL#6369): a row with advantage 0 adds tokens to the denominator and 0 to the numerator."""
+    noisy_adapter(policy, "x")
+    rows = with_behaviour(policy, "x", random_rows(1) * 2)
+    one, _ = gradients(policy, rows[:1], [1.0], ONE_STEP)
+    two, _ = gradients(policy, rows, [1.0, 0.0], ONE_STEP)
+    assert_equal_gradients({k: 2 * v for k, v in two.items()}, one)
