@@ -160,6 +160,19 @@ def test_no_cheat_beats_an_honest_part(success, rest):
                 assert reward.total_reward < part.total_reward, (what, cheat, method)
 
 
+def test_no_cheat_beats_an_honest_part_before_there_is_any_history():
+    cheats = {
+        (name, code is TIDY): rate(item, State(1000), code=code)
+        for name, item in tried().items()
+        for code in (None, TIDY)
+    }
+    for what, item, code in honest():
+        part = rate(item, State(1000), code=code)
+        assert part.total_reward == part.metadata.raw_total
+        for cheat, reward in cheats.items():
+            assert reward.total_reward < part.total_reward, (what, cheat)
+
+
 def test_a_success_that_its_results_contradict_is_flagged_and_little_trusted():
     told = {name: item for name, item in tried().items() if "told" in name and "part" not in name}
     assert len(told) == 9
