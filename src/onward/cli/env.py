@@ -13,11 +13,11 @@ from rich.table import Table
 
 from onward.cli import ConfigFile, app, load_settings, run_async
 from onward.envs import registry
-from onward.envs.client import EnvClient
 from onward.envs.environment import Environment, LocalSource
 from onward.envs.policies import random_policy, reference_policy, success_rate
 from onward.envs.rollouts import Action, Conversation, Episode, Policy, Source, rollouts
 from onward.envs.server import TTL_SECONDS, environment_server
+from onward.envs.sources import open_source
 from onward.envs.tasks import TaskRef
 from onward.errors import ConfigError
 
@@ -136,29 +136,27 @@ async def _play(
     dialect: str | None,
     policy: str | None,
 ) -> None:
-    if url is None:
-        environment = registry.find(name)
-        tasks = _chosen(environment.panel(split or environment.held_out, seed), task, policy)
-        await _run(LocalSource(environment), tasks, _policy(environment, policy, seed))
-        return
-    async with EnvClient(url, dialect=dialect) as client:
-        if client.name != name:
-            raise ConfigError(f"The server at {url} serves {client.name}, not {name[:60]}: give its name.")
-        if policy is None:
-            chosen = client.panel(split or None, seed, None if client.meta else (task or 0) + 1)
-            await _run(client, _chosen(chosen, task, policy), _Person())
-            return
-        environment = registry.find(name)
-        if client.panel_hash != environment.panel_hash():
+    if url is not None and "://" not in url:
+        raise ConfigError(f"--url is {url[:60]!r}: give the address of a server, http://HOST:PORT.")
+    player: Policy = _Person()
+    environment = registry.find(name) if policy or url is None or ":" in name else None
+    expected = environment.name if environment else name
+    async with open_source(url or name, dialect=dialect) as source:
+        if source.name != expected:
             raise ConfigError(
-                f"The server at {url} does not serve {environment.name} {environment.version} as it is here: "
-                f"the policies reference and random know the tasks by name; play it yourself instead."
+                f"The server at {url} serves {source.name}, not {expected[:60]}: give its name."
             )
-        await _run(
-            client,
-            _chosen(client.panel(split or None, seed), task, policy),
-            _policy(environment, policy, seed),
-        )
+        if policy and environment:
+            if source.panel_hash != environment.panel_hash():
+                raise ConfigError(
+                    f"The server at {url} serves other tasks of {name} than the ones here, and the policies "
+                    f"reference and random know only these: play it yourself."
+                )
+            player = (
+                reference_policy(environment) if policy == "reference" else random_policy(environment, seed)
+            )
+        panel = source.panel(split or None, seed, None if policy else (task or 0) + 1)
+        await _run(source, _chosen(panel, task, policy), player)
 
 
 def _chosen(panel: Sequence[TaskRef], task: int | None, policy: str | None) -> Sequence[TaskRef]:
@@ -169,12 +167,6 @@ def _chosen(panel: Sequence[TaskRef], task: int | None, policy: str | None) -> S
             f"--task is {task}, but the panel has {len(panel)} tasks: give 0 to {len(panel) - 1}."
         )
     return panel[task : task + 1]
-
-
-def _policy(environment: Environment, policy: str | None, seed: int) -> Policy:
-    if policy is None:
-        return _Person()
-    return reference_policy(environment) if policy == "reference" else random_policy(environment, seed)
 
 
 async def _run(source: Source, tasks: Sequence[TaskRef], policy: Policy) -> None:

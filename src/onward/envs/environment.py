@@ -203,6 +203,10 @@ class LocalSource:
         self.horizon = environment.horizon
         self.panel_hash = environment.panel_hash()
 
+    def panel(self, split: str | None = None, seed: int = 0, n: int | None = None) -> list[TaskRef]:
+        """The first ``n`` tasks of a split, by default all held-out ones. Raises NotFoundError."""
+        return self._environment.panel(split or self._environment.held_out, seed, n)
+
     @contextlib.asynccontextmanager
     async def open(self, task: TaskRef) -> AsyncIterator[_LocalPlay]:
         """Raises NotFoundError for a task that does not exist, EnvironmentFailure when it cannot begin."""

@@ -86,6 +86,9 @@ def test_a_person_plays_until_the_input_ends(monkeypatch: pytest.MonkeyPatch) ->
 def test_play_on_a_server(served: str) -> None:
     code, output = run_command(f"onward env play maze --url {served} --policy reference --task 2")
     assert code == 0 and output.splitlines()[-1].startswith("maze-test-0-2: solved, reward 1")
+    own = "onward.envs.maze:MazeEnvironment"
+    code, output = run_command(f"onward env play {own} --url {served} --policy random --task 0")
+    assert code == 0 and output.splitlines()[-1].startswith("maze-test-0-0: ")
     code, output = run_command(f"onward env play wordle --url {served} --policy reference")
     assert (code, output.strip()) == (2, f"The server at {served} serves maze, not wordle: give its name.")
 
@@ -97,7 +100,7 @@ def test_play_on_a_server(served: str) -> None:
         ("play maze --policy clever", "--policy is 'clever': give reference or random"),
         ("play maze --task 100", "--task is 100, but the panel has 100 tasks: give 0 to 99."),
         ("play maze --split dev", "maze has no split 'dev': choose one of train, validation, test."),
-        ("play maze --url nowhere", "The environment server's address is not usable: give http://HOST:PORT."),
+        ("play maze --url maze", "--url is 'maze': give the address of a server, http://HOST:PORT."),
         ("serve maze --host 0.0.0.0", "http.host is '0.0.0.0', which other machines can reach"),
         ("serve maze --split dev", "maze has no split 'dev'"),
     ],
