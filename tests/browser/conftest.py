@@ -34,7 +34,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
+async def browser() -> AsyncIterator[Browser]:
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.fail("Chromium is not here: run 'apt-get install -y --no-install-recommends chromium'.")

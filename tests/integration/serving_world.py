@@ -51,6 +51,7 @@ class World:
         *,
         clock: Clock | None = None,
         capture: dict[str, Any] | None = None,
+        feedback: dict[str, Any] | None = None,
         **http: Any,
     ) -> None:
         self.bus, self.folder = bus, folder
@@ -61,6 +62,7 @@ class World:
                 "data_dir": folder / "data",
                 "http": {"gateway_port": 0, **http},
                 "capture": capture or {},
+                "feedback": feedback or {},
                 "model": {"base": "tiny"},
                 "release": {"lost_after_seconds": 600},
             }

@@ -12,7 +12,7 @@ from onward.bus import Ack, Message, Retry
 from onward.clock import ManualClock, utc_text
 from onward.config import ReleaseSettings
 from onward.contracts import Feedback, encode, subjects, validate
-from onward.feedback.tokens import Subject, TokenKeys
+from onward.feedback.tokens import Subject, TokenKeys, TokenRefusedError
 from onward.ids import new_id
 from onward.release.evidence import Evidence, Rules, parse
 from onward.reward.components.user_feedback import UserFeedback
@@ -229,16 +229,22 @@ async def _evidence(world) -> Evidence:
     return evidence
 
 
-async def test_the_gateway_hands_out_a_token_for_the_conversation_where_it_may(bus, tmp_path):
-    async with World(bus, tmp_path, clock=ManualClock()) as world:
-        assert "onward-feedback-token" not in (await world.chat("s1")).headers
-        object.__setattr__(
-            world.settings, "feedback", world.settings.feedback.model_copy(update={"hand_out_tokens": True})
-        )
-        world.gateway._feedback_keys = keys = TokenKeys(world.settings.run_dir)
+async def test_the_gateway_hands_out_no_tokens_unless_it_is_told_to(world):
+    assert "onward-feedback-token" not in (await world.chat("s1")).headers
+
+
+async def test_the_gateway_hands_out_a_token_for_the_conversation(bus, tmp_path):
+    capture = {"opt_out": "session:private-*"}
+    told = {"hand_out_tokens": True, "token_days": 1}
+    async with World(bus, tmp_path, clock=ManualClock(), capture=capture, feedback=told) as world:
+        keys = TokenKeys(world.settings.run_dir)
         answer = await world.chat("s1")
-        subject = keys.verify(answer.headers["onward-feedback-token"], world.clock.now())
-        assert subject == Subject("s1", answer.json()["onward"]["trajectory_id"])
+        token = answer.headers["onward-feedback-token"]
+        assert keys.verify(token, world.clock.now()) == Subject(
+            "s1", answer.json()["onward"]["trajectory_id"]
+        )
+        with pytest.raises(TokenRefusedError, match="ended"):
+            keys.verify(token, world.clock.now() + timedelta(days=1))
         stream = await world.chat("s2", stream=True)
         assert keys.verify(stream.headers["onward-feedback-token"], world.clock.now()).session_id == "s2"
         off = await world.client.post(
@@ -247,6 +253,7 @@ async def test_the_gateway_hands_out_a_token_for_the_conversation_where_it_may(b
             headers={"Onward-Session": "s3", "Onward-Capture": "off"},
         )
         assert keys.verify(off.headers["onward-feedback-token"], world.clock.now()) == Subject("s3")
+        assert "onward-feedback-token" not in (await world.chat("private-1")).headers
 
 
 async def test_feedback_at_the_close_of_a_session_counts_as_its_vote(bus, tmp_path):
