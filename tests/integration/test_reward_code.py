@@ -15,9 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
+from onward.clock import ManualClock
 from onward.contracts import Trajectory, validate
 from onward.reward.code import CodeAnalyser, CodeReport, Limits
 from onward.reward.code import analyser as module
+from onward.reward.code import sandbox as sandbox_module
 from onward.reward.code.sandbox import Sandbox
 from onward.reward.components import Unscored
 
@@ -326,6 +328,18 @@ async def test_a_child_that_dies_is_started_again() -> None:
         reports = await asyncio.gather(*(analyser.report(files(x=text)) for text in texts))
         assert all(isinstance(report, CodeReport) and report.linter == 1.0 for report in reports)
         assert isinstance(before, CodeReport) and analyser.pid not in (None, pid)
+
+
+def test_a_child_that_cannot_start_is_not_started_for_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(sandbox_module, "_BOOT", "raise SystemExit(3)")
+    broken = Sandbox(TIGHT, clock=clock)
+    assert [broken.ask("file", ["x = 1\n"]) for _ in range(5)] == [{"failed": "child_died"}] * 5
+    assert broken.starts == 1
+    monkeypatch.undo()
+    asyncio.run(clock.advance(11.0))
+    assert broken.ask("file", ["x = 1\n"])["parsed"]
+    broken.close()
 
 
 async def test_stop_ends_the_child_and_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 A process of one piece is ended by the kernel: processor time, memory, size of files and wall-clock time are
 its limits, and nobody has to watch it. It has no network (its own network namespace where the kernel
 allows it; an audit hook refuses sockets and new processes in any case), an empty folder and no
-environment. Frames are a length of four bytes and JSON. A fork costs 5 to 10 ms of processor time.
+environment. Frames are a length of four bytes and JSON. Answers come as forks end, in any order.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ The text is parsed, never executed. What an agent could use to talk its rating u
 comments that switch the tools off (``# pylint:``, ``# nosec``), configuration files, plugins, the name of its
 file. Only the standard library is ever resolved: a rating does not depend on what else is installed here.
 
-Measured on two busy cores: import 0.4 s; a 40-line script 15 to 35 ms in pylint and 4 ms in bandit, once
-the modules that it imports have been read (``asyncio`` alone takes 1 s: see ``warm_up``).
+Measured on two cores under a load of 6, with the fork: a 40-line file that nobody has seen takes 36 ms of
+processor time (fork 4, pylint 25, bandit 5, complexity 2; 16 of them in the kernel, copying pages), and 90
+without ``warm_up``. Start: 0.5 s to import, then 2 s to warm up while idle.
 """
 
 from __future__ import annotations

@@ -143,6 +143,8 @@ def _runs(turn: Turn) -> list[Run]:
 
 
 def _has_verdict(text: str) -> bool:
+    if not any(word in text for word in ("rated at", " in ", "Ran ", "Total issues")):
+        return False
     return any(form.search(text) is not None for form in (_RATING, _PYTEST, _UNITTEST, _BANDIT))
 
 

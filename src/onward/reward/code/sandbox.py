@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from onward.children import child_environment
+from onward.clock import Clock, SystemClock
+from onward.telemetry import logs
 
 _LENGTH = struct.Struct(">I")
 _BOOT = (
@@ -29,6 +31,9 @@ _BOOT = (
 )
 _PATIENCE = 60.0
 """Seconds beyond the limit of a piece, for a start of the child on a busy machine."""
+_PAUSE = 10.0
+"""Seconds without a new start after a child that ended before it was ready: it would only end again."""
+_log = logs.get("rewarder")
 _KEPT = ("ONWARD_PARENT_PID", "PATH", "LANG", "LC_ALL", "TMPDIR")
 
 
@@ -48,13 +53,15 @@ def installed() -> tuple[str, ...]:
 
 
 class Sandbox:
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, *, clock: Clock | None = None) -> None:
         self._limits = limits or Limits()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._pending: dict[str, tuple[subprocess.Popen[bytes], Future[dict[str, Any]]]] = {}
         self._count = 0
         self._open = True
+        self._clock: Clock = clock or SystemClock()
+        self._not_before = 0.0
         self.starts = 0
         self.tools: dict[str, str] = {}
         """Versions, known once the child is ready."""
@@ -84,8 +91,8 @@ class Sandbox:
         future: Future[dict[str, Any]] = Future()
         future.set_running_or_notify_cancel()  # from here nobody can cancel it under the listener
         with self._lock:
-            if not self._open:
-                future.set_result({"failed": "stopped"})
+            if not self._open or self._clock.monotonic() < self._not_before:
+                future.set_result({"failed": "stopped" if not self._open else "child_died"})
                 return future
             self._count += 1
             name = str(self._count)
@@ -134,8 +141,10 @@ class Sandbox:
     def _listen(self, process: subprocess.Popen[bytes], folder: str) -> None:
         """Answers of one child until it ends; what is open then has failed."""
         assert process.stdout is not None
+        ready = False
         while (answer := _read(process.stdout)) is not None:
             if "ready" in answer:
+                ready = True
                 self.tools, self.network = answer["ready"], answer["network"]
                 continue
             with self._lock:
@@ -147,7 +156,10 @@ class Sandbox:
                 del self._pending[name]
             if self._process is process:
                 self._process = None
+                self._not_before = 0.0 if ready else self._clock.monotonic() + _PAUSE
         _end(process)
+        if lost:
+            _log.error("the code analysis child died", exit_code=process.returncode, ready=ready)
         shutil.rmtree(folder, ignore_errors=True)
         for future in lost.values():
             future.set_result({"failed": "child_died"})
