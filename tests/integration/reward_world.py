@@ -121,7 +121,10 @@ async def messages(bus: Bus, stream: str = "RL_TRAJECTORIES") -> list[Message]:
     last = (await bus.js.stream_info(stream)).state.last_seq
     found = []
     for sequence in range(1, last + 1):
-        raw = await bus.js.get_msg(stream, seq=sequence)
+        try:
+            raw = await bus.js.get_msg(stream, seq=sequence)
+        except NotFoundError:
+            continue  # erased
         found.append(Message(raw.data, raw.headers or {}, raw.subject, sequence, 1, raw.time))
     return found
 

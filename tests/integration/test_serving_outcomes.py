@@ -44,6 +44,18 @@ async def test_the_first_reward_of_a_session_is_its_outcome(world):
     assert outcome.outcome_id == outcome_id("s1", "r1", "reward")
 
 
+async def test_a_reward_that_supersedes_another_is_no_second_outcome(world):
+    """Late feedback and 'onward rescore' judge work again that gates have counted, or that is too old."""
+    await _open_release(world)
+    await world.ask("s1")
+    await world.ask("s2")
+    await world.reward("s1", success=True, release_id="r1", supersedes="earlier", cause={"kind": "rescore"})
+    await world.reward("s2", success=False, release_id="r1", cause={"kind": "feedback", "id": "f1"})
+    await world.reward("s1", success=False, release_id="r1")
+    await world.rewards_read()
+    assert await _kinds(world) == [("s1", "reward", 0.0)]
+
+
 async def test_redelivery_and_a_second_gateway_cannot_count_twice(world, tmp_path):
     await _open_release(world)
     await world.ask("s1")

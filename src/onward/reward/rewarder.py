@@ -124,6 +124,7 @@ async def _work(rewarder: Rewarder, ctx: Context, lease: Lease, keeping: asyncio
                 batch=50,
                 clock=ctx.clock,
                 max_wait=0.0,
+                ack_wait=5.0,
             )
         ),
         asyncio.create_task(rewarder.rescoring.run()),
