@@ -92,6 +92,22 @@ async def test_driver_plays_recorded_textcraft_to_success() -> None:
     assert (episode.task.task_id, episode.panel_hash) == ("textcraft-all-0-0", client.panel_hash)
 
 
+async def test_driver_plays_recorded_babyai_to_the_horizon() -> None:
+    """babyai-1: two moves, a word that is no action, a question; no reward, and the instance is closed."""
+    transcript = next(t for t in TRANSCRIPTS if t.name == "babyai-1")
+    orders = [e.body["action"] for e in transcript.entries if e.path == "/step"][:4]
+
+    class Scripted:
+        async def act(self, conversations: Any) -> list[Action]:
+            return [Action(orders[c.turn]) for c in conversations]
+
+    async with Replay(transcript) as replay, EnvClient(replay.url) as client:
+        (episode,) = await rollouts(client, Scripted(), client.panel(n=1), horizon=4)
+        assert replay.unknown == [] and client.unclosed == 0
+    assert (episode.ended, episode.reward, episode.success) == ("horizon", 0.0, False)
+    assert episode.turns[2].observation.startswith("The action is not recognized.")
+
+
 # Our server, asked what AgentGym's TextCraft server was asked.
 
 DIFFERENT = {

@@ -214,6 +214,13 @@ async def test_the_horizon_of_a_run_lowers_that_of_the_environment() -> None:
     assert (episode.ended, len(episode.turns), episode.success) == ("horizon", 2, False)
 
 
+async def test_a_task_that_does_not_exist_ends_the_run_and_not_only_its_episode() -> None:
+    maze = registry.find("maze")
+    tasks = [maze.ref("test", 0), TaskRef("maze", "test", 1000)]
+    with pytest.raises(NotFoundError, match="no task 1000 in test"):
+        await rollouts(LocalSource(maze), reference_policy(maze), tasks)
+
+
 async def test_an_environment_that_breaks_leaves_its_episode_unscored() -> None:
     class Broken(MazeEnvironment):
         def parse(self, answer: str) -> str:
