@@ -58,7 +58,14 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "220")
     pages = [page for page in PAGES if blocks(page, "service")]
-    assert [page.stem for page in pages] == ["connect", "feedback", "gateway", "operations", "quarantine", "streams"]
+    assert [page.stem for page in pages] == [
+        "connect",
+        "feedback",
+        "gateway",
+        "operations",
+        "quarantine",
+        "streams",
+    ]
     async with service(tmp_path, ScriptedEngine(lambda messages, adapter: "It is 42.")) as loop:
         for page in pages:
             await asyncio.to_thread(run_blocks, blocks(page, "service"), None, 10.0)
