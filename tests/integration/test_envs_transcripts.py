@@ -101,7 +101,7 @@ async def test_driver_plays_recorded_babyai_to_the_horizon() -> None:
         async def act(self, conversations: Any) -> list[Action]:
             return [Action(orders[c.turn]) for c in conversations]
 
-    async with Replay(transcript) as replay, EnvClient(replay.url) as client:
+    async with Replay(transcript) as replay, EnvClient(replay.url, dialect="babyai") as client:
         (episode,) = await rollouts(client, Scripted(), client.panel(n=1), horizon=4)
         assert replay.unknown == [] and client.unclosed == 0
     assert (episode.ended, episode.reward, episode.success) == ("horizon", 0.0, False)
