@@ -62,6 +62,7 @@ class Sandbox:
         self._open = True
         self._clock: Clock = clock or SystemClock()
         self._not_before = 0.0
+        self._listener: threading.Thread | None = None
         self.starts = 0
         self.tools: dict[str, str] = {}
         """Versions, known once the child is ready."""
@@ -112,9 +113,11 @@ class Sandbox:
         """End the child; what was asked and not answered fails."""
         with self._lock:
             self._open = False
-            process, self._process = self._process, None
+            process, self._process, listener = self._process, None, self._listener
         if process is not None:
             _end(process)
+        if listener is not None:
+            listener.join()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
@@ -133,9 +136,10 @@ class Sandbox:
                 start_new_session=True,
             )
             self.starts += 1
-            threading.Thread(
+            self._listener = threading.Thread(
                 target=self._listen, args=(self._process, folder), name="code-answers", daemon=True
-            ).start()
+            )
+            self._listener.start()
         return self._process
 
     def _listen(self, process: subprocess.Popen[bytes], folder: str) -> None:
