@@ -228,6 +228,13 @@ def test_case_9_equivalent_estimators_agree_on_nearly_equal_scores() -> None:
         assert all(abs(x) <= 1.1e-5 for part in scalars(kind, close) for x in part)
 
 
+def test_rewards_that_differ_by_a_thousandth_stay_apart() -> None:
+    """Rewards in bfloat16 (AGL) make .991, .993 and .994 one number; here they keep their order."""
+    some = [one("oa", r, success=r > 0.992) for r in (0.991, 0.993, 0.994)]
+    found = [part[0] for part in scalars(Rloo(), some)]
+    assert found == pytest.approx([-0.0025, 0.0005, 0.002], abs=1e-5)
+
+
 def test_reinforce_goes_on_from_its_state() -> None:
     a, b = Reinforce(), Reinforce()
     some = [one("oa", 1.0), one("oa", 0.0)]

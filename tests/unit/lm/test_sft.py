@@ -7,8 +7,9 @@ import torch
 
 from onward.errors import TrainingError
 from onward.lm.policy import Policy
-from onward.lm.sft import fit
+from onward.lm.sft import fit, warm_start_rows
 from onward.lm.tokens import TokenRow
+from onward.lm.trajectories import Trajectory
 
 from .conftest import random_rows
 
@@ -64,3 +65,17 @@ def test_rows_without_marked_tokens_are_refused(policy: Policy) -> None:
                 policy, None, [TokenRow([1, 2], [False, False], [0.0, 0.0])], learning_rate=1e-3, batch_rows=1
             )
         )
+
+
+def test_a_warm_start_takes_demonstrations_and_what_scored_well() -> None:
+    good, bad, shown = (TokenRow([1, k], [False, True], [0.0, 0.0]) for k in (2, 3, 4))
+    empty = TokenRow([1, 2], [False, False], [0.0, 0.0])
+    some = [
+        Trajectory([good, empty], 0.9),
+        Trajectory([bad], 0.2),
+        Trajectory([bad], None),
+    ]
+    assert warm_start_rows(some, 0.5) == [good]
+    assert warm_start_rows(some, 0.5, [shown]) == [shown, good]
+    with pytest.raises(TrainingError, match="lower min_reward or give demonstrations"):
+        warm_start_rows(some, 0.95)
