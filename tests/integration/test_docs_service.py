@@ -64,6 +64,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "gateway",
         "operations",
         "quarantine",
+        "rescoring",
         "streams",
     ]
     async with service(tmp_path, ScriptedEngine(lambda messages, adapter: "It is 42.")) as loop:

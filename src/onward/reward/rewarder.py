@@ -20,15 +20,15 @@ import nats.errors
 from onward.bus import Ack, Disposition, Lease, Message, Retry, consume
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.context import Context
-from onward.contracts import Trajectory, decode_document
-from onward.errors import BusError, ConflictError, ContractError, StreamDriftError, WarehouseError
-from onward.ids import is_id, new_id
+from onward.contracts import Trajectory
+from onward.errors import BusError, ConflictError, StreamDriftError, WarehouseError
+from onward.ids import new_id
 from onward.reward import delivery, feedback, rows
 from onward.reward.analysis import Analyser, Analysis, code_analyser
-from onward.reward.baselines import Baseline
 from onward.reward.components import Unscored, components_of
 from onward.reward.delivery import Missing
 from onward.reward.feedback import FeedbackReader
+from onward.reward.gauges import Gauges
 from onward.reward.rescoring import Rescoring
 from onward.reward.rows import Candidate
 from onward.reward.said import Said
@@ -50,7 +50,7 @@ LEASE_SECONDS = 5.0
 CHECKPOINT_SECONDS = 1.0
 LAG_SECONDS = 5.0
 _RECENT = 10_000
-_MODELS = 100
+_BREATH = 8
 
 _log = logs.get("rewarder")
 
@@ -190,7 +190,7 @@ class Rewarder:
         names = frozenset(component.name for component in self._components)
         self.rescoring = Rescoring(ctx, superseding, names)
         self._alert = UnscoredAlert(ctx.alerts, ctx.metrics, ctx.clock)
-        self._means: dict[str, Baseline] = {}
+        self._gauges = Gauges(ctx)
         self._recent: dict[str, None] = {}
         """Ids scored since the start, newest last: saves asking the warehouse about most repeats."""
         self.lost = asyncio.Event()
@@ -248,12 +248,12 @@ class Rewarder:
         return [Ack()] * len(messages)
 
     async def _are_rows(self, messages: Iterable[Message]) -> bool:
-        ids = {name for message in messages if (name := _trajectory_id(message.data))}
+        ids = {name for message in messages if (name := rows.claimed_id(message.data))}
         return ids <= (await queries.stored(self._ctx.warehouse, ids)).keys()
 
     async def _first_rewards(self, messages: list[Message]) -> None:
         """All or nothing as far as the state goes."""
-        ids = {m.sequence: _trajectory_id(m.data) for m in messages}
+        ids = {m.sequence: rows.claimed_id(m.data) for m in messages}
         found = await queries.trajectories_by_id(
             self._ctx.warehouse, {name for name in ids.values() if name is not None}
         )
@@ -262,7 +262,7 @@ class Rewarder:
         async with self._lock:
             stored = await self._stored(messages, candidates)
             said = await self._said.about(item.row for item in candidates.values())
-            batch = self._score(messages, ids, candidates, known, stored, said)
+            batch = await self._score(messages, ids, candidates, known, stored, said)
             self._fence()
             await delivery.store(self._ctx, batch.made, batch.missing)
             crashpoint("rewarder.stored")
@@ -290,7 +290,7 @@ class Rewarder:
         found = await reward_queries.rewards_by_id(self._ctx.warehouse, ids)
         return {row["trajectory_id"]: row for row in found.values()}
 
-    def _score(
+    async def _score(
         self,
         messages: Sequence[Message],
         ids: Mapping[int, str | None],
@@ -301,7 +301,9 @@ class Rewarder:
     ) -> _Batch:
         batch = _Batch(self.state.fork())
         state, settings = batch.state, self._ctx.settings.reward
-        for message in messages:
+        for place, message in enumerate(messages):
+            if place % _BREATH == _BREATH - 1:
+                await asyncio.sleep(0)  # other roles of this process go on meanwhile
             name = ids[message.sequence]
             state.stream_seq = message.sequence
             if name is None or name in batch.triggers or name in known:
@@ -387,32 +389,11 @@ class Rewarder:
             await self._ctx.clock.sleep(LAG_SECONDS)
 
     def _count(self, batch: _Batch, candidates: Mapping[str, Candidate]) -> None:
-        metrics, now = self._ctx.metrics, self._ctx.clock.now()
-        for item in batch.missing:
-            metrics.unscored.labels(reason=item.why.reason).inc()
+        self._gauges.missing(batch.missing)
         for row in [*batch.again, *batch.made]:
             name = row["trajectory_id"]
-            seconds = (now - batch.triggers[name].timestamp).total_seconds()
-            metrics.rewarder_seconds.observe(max(0.0, seconds))
-            metrics.trajectory_reward.observe(row["total_reward"])
+            arrived, version = batch.triggers[name].timestamp, candidates[name].row["model_version"]
+            self._gauges.rewarded(row, arrived, version)
             self._recent[name] = None
-            self._observe_model(candidates[name].row["model_version"], row["raw_total"])
         while len(self._recent) > _RECENT:
             del self._recent[next(iter(self._recent))]
-
-    def _observe_model(self, version: str, raw_total: float) -> None:
-        """The gauge of mean raw totals. The label comes from agents, so only so many are kept."""
-        if version not in self._means and len(self._means) >= _MODELS:
-            return
-        self._means[version] = self._means.get(version, Baseline()).add(raw_total)
-        self._ctx.metrics.model_reward_mean.labels(model_version=version).set(self._means[version].mean)
-
-
-def _trajectory_id(data: bytes) -> str | None:
-    """The id that a message claims; None for one that the collector cannot have stored."""
-    try:
-        document = decode_document(data)
-    except ContractError:
-        return None
-    name = document.get("trajectory_id") if isinstance(document, dict) else None
-    return name if isinstance(name, str) and is_id(name) else None

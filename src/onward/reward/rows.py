@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from onward.config import RewardSettings
-from onward.contracts import MAX_BYTES, Feedback, Reward, Trajectory, decode, encode
+from onward.contracts import MAX_BYTES, Feedback, Reward, Trajectory, decode, decode_document, encode
 from onward.errors import ContractError
+from onward.ids import is_id
 from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored
 from onward.reward.judgement import earned_score, judge
 from onward.reward.scoring import Provenance, score
@@ -54,6 +55,16 @@ class Cause:
 
 
 FIRST = Cause()
+
+
+def claimed_id(data: bytes) -> str | None:
+    """The id that a message claims; None for one that the collector cannot have stored."""
+    try:
+        document = decode_document(data)
+    except ContractError:
+        return None
+    name = document.get("trajectory_id") if isinstance(document, dict) else None
+    return name if isinstance(name, str) and is_id(name) else None
 
 
 def read(row: Row) -> Trajectory | Unscored:

@@ -7,7 +7,7 @@ from rich.console import Console
 from onward.cli.status import _show
 
 
-def shown(held: int, count: int) -> str:
+def shown(held: int, count: int, **more: object) -> str:
     names = ("trajectories", "rewarded", "unscored", "outcomes", "deployments", "status_events")
     found = {
         "streams": [],
@@ -21,6 +21,10 @@ def shown(held: int, count: int) -> str:
         "learning_paused": False,
         "pinned": None,
         "not_active": {},
+        "unscored": {},
+        "unscored_share": {"n": 0, "unscored": 0},
+        "rescore": None,
+        **more,
     }
     text = io.StringIO()
     _show(found, {}, Console(file=text, width=300))
@@ -40,3 +44,11 @@ def test_none_and_several_are_plural_and_an_empty_quarantine_is_not_named() -> N
     output = shown(held=0, count=0)
     assert "0 trajectories stored" in output and "0 deployments, 0 training status events." in output
     assert "quarantine" not in output
+
+
+def test_silence_is_told_by_cause_and_a_run_of_rescore_by_how_far_it_is() -> None:
+    run = {"run_id": "r1", "seen": 50, "total": 120, "finished": False}
+    causes = {"no_outcome": 30, "contract": 2}
+    output = shown(0, 0, unscored=causes, unscored_share={"n": 200, "unscored": 25}, rescore=run)
+    assert "Unscored: contract 2, no_outcome 30; 25 of the last 200." in output
+    assert "Scoring again: 50 of 120 (run r1)." in output

@@ -1,0 +1,33 @@
+"""What Prometheus hears of first rewards; superseding ones are not told here: each trajectory counts once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from onward.context import Context
+from onward.reward.baselines import Baseline
+from onward.reward.delivery import Missing
+
+_MODELS = 100
+
+
+class Gauges:
+    def __init__(self, ctx: Context) -> None:
+        self._clock, self._metrics = ctx.clock, ctx.metrics
+        self._means: dict[str, Baseline] = {}
+
+    def missing(self, items: Iterable[Missing]) -> None:
+        for item in items:
+            self._metrics.unscored.labels(reason=item.why.reason).inc()
+
+    def rewarded(self, row: dict[str, Any], arrived: datetime, model_version: str) -> None:
+        """``row`` of table ``rewards``, published now; ``arrived``: its trajectory's time on the stream."""
+        seconds = (self._clock.now() - arrived).total_seconds()
+        self._metrics.rewarder_seconds.observe(max(0.0, seconds))
+        self._metrics.trajectory_reward.observe(row["total_reward"])
+        if model_version not in self._means and len(self._means) >= _MODELS:
+            return  # the label comes from agents, so only so many are kept
+        mean = self._means[model_version] = self._means.get(model_version, Baseline()).add(row["raw_total"])
+        self._metrics.model_reward_mean.labels(model_version=model_version).set(mean.mean)
