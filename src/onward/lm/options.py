@@ -28,7 +28,7 @@ class CriticConfig:
     """Let the value loss shape the policy's features as well; else the critic only reads them."""
 
     def __post_init__(self) -> None:
-        _refuse(
+        refuse_out_of_range(
             self,
             learning_rate=self.learning_rate > 0,
             value_clip=self.value_clip is None or self.value_clip > 0,
@@ -84,7 +84,7 @@ class LearnerConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _refuse(
+        refuse_out_of_range(
             self,
             learning_rate=self.learning_rate > 0,
             epochs=self.epochs >= 1,
@@ -146,10 +146,11 @@ class LearnerConfig:
         return self.clip_epsilon if self.clip_epsilon_high is None else self.clip_epsilon_high
 
 
-def _refuse(config: object, **good: bool) -> None:
+def refuse_out_of_range(config: object, **good: bool) -> None:
+    """Raise ConfigError for the first field of ``config`` that is not good."""
     for name, fine in good.items():
         if not fine:
             raise ConfigError(
-                f"The learner setting {name} = {getattr(config, name)!r} is out of range: see the "
+                f"The setting {name} = {getattr(config, name)!r} is out of range: see the "
                 f"description of {type(config).__name__} for what is allowed."
             )

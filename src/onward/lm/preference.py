@@ -21,6 +21,7 @@ from torch import Tensor
 from onward.errors import ConfigError, TrainingError
 from onward.lm.batches import Batches, Prepared
 from onward.lm.head import backward_logprobs, token_logprobs
+from onward.lm.options import refuse_out_of_range
 from onward.lm.pairs import Pair
 from onward.lm.policy import Policy, split_by_tokens
 from onward.lm.stepper import Stepper
@@ -53,21 +54,18 @@ class DpoConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, good in (
-            ("beta", self.beta > 0),
-            ("learning_rate", self.learning_rate > 0),
-            ("epochs", self.epochs >= 1),
-            ("minibatch_pairs", self.minibatch_pairs >= 1),
-            ("reference", self.reference in ("base", "start")),
-            ("label_smoothing", 0 <= self.label_smoothing < 0.5),
-            ("max_grad_norm", self.max_grad_norm > 0),
-            ("micro_batch_tokens", self.micro_batch_tokens >= 1),
-        ):
-            if not good:
-                raise ConfigError(
-                    f"The DPO setting {name} = {getattr(self, name)!r} is out of range: see the description "
-                    f"of DpoConfig for what is allowed."
-                )
+        refuse_out_of_range(
+            self,
+            beta=self.beta > 0,
+            learning_rate=self.learning_rate > 0,
+            epochs=self.epochs >= 1,
+            minibatch_pairs=self.minibatch_pairs >= 1,
+            reference=self.reference in ("base", "start"),
+            label_smoothing=0 <= self.label_smoothing < 0.5,
+            max_grad_norm=self.max_grad_norm > 0,
+            micro_batch_tokens=self.micro_batch_tokens >= 1,
+            cache_bytes=self.cache_bytes >= 0,
+        )
 
 
 @dataclass(frozen=True)

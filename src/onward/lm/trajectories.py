@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -178,7 +178,7 @@ def _check_turns(number: int, one: Trajectory, method: str, dense: bool) -> None
             f"Trajectory {number} has {len(one.turn_rewards)} rewards for {turns} sampled turns: give one "
             f"for each.",
         )
-    if one.reward is not None and abs(total - one.reward) > 1e-6 * max(1.0, abs(total)):
+    if abs(total - float(one.reward or 0.0)) > 1e-6 * max(1.0, abs(total)):
         raise TrainingError(
             "DATA",
             f"Trajectory {number} has the reward {one.reward:g} while its rewards per turn sum to "
@@ -215,4 +215,4 @@ def _comparable(
 def _without_empty_rows(one: Trajectory) -> Trajectory:
     if all(one.counts):
         return one
-    return Trajectory(**{**one.__dict__, "rows": [row for row in one.rows if row.trained]})
+    return replace(one, rows=[row for row in one.rows if row.trained])

@@ -211,6 +211,17 @@ def test_rows_that_are_too_old_are_excluded_and_counted() -> None:
     assert Reinforce().select(some).excluded == {"stale": 1}
 
 
+def test_older_rows_need_importance_weights(policy: Policy) -> None:
+    noisy_adapter(policy, "x")
+    some = scored(policy)
+    some[0].staleness = 1
+    selection = Reinforce().select(some)
+    with pytest.raises(TrainingError, match="give importance_cap"):
+        next(learn(Learner(policy, "x", LearnerConfig()), Reinforce(), selection))
+    weighted = Learner(policy, "x", LearnerConfig(importance_cap=2.0))
+    assert not next(learn(weighted, Reinforce(), selection)).skipped
+
+
 def test_nothing_left_says_why() -> None:
     with pytest.raises(TrainingError, match=r"None of the 2 trajectories can be used by ppo \(2 unscored\)"):
         Ppo().select([one("oa", None)] * 2)
@@ -326,6 +337,22 @@ def test_case_15_every_option_of_the_learner_runs(policy: Policy, terms: dict[st
 def test_combinations_without_effect_are_refused(terms: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LearnerConfig(**terms)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"type": "ppo", "whiten": "group"},
+        {"type": "ppo", "lam": 1.5},
+        {"type": "reinforce_plus_plus", "weighting": "row"},
+        {"type": "reinforce", "decay": 2.0},
+        {"type": "grpo", "eps": -1.0},
+    ],
+    ids=str,
+)
+def test_an_option_out_of_range_is_named(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"The setting {list(options)[1]} = "):
+        from_options(options)
 
 
 def test_unknown_algorithms_and_options_name_what_exists(policy: Policy) -> None:

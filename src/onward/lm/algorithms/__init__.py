@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from onward.errors import ConfigError
+from onward.errors import ConfigError, TrainingError
 from onward.lm.algorithms.base import Algorithm, Estimate
 from onward.lm.algorithms.grpo import Grpo
 from onward.lm.algorithms.ppo import Ppo
@@ -60,11 +60,18 @@ def learn(learner: Learner, algorithm: Algorithm, selection: Selection) -> Itera
     """One update of ``learner`` from ``algorithm.select(trajectories)``, step by step.
 
     Goes on where it stopped after ``Learner.restore``, given the same selection and algorithm state.
-    Raises ConfigError when the algorithm needs a critic and the learner has none.
+    Raises ConfigError when the algorithm needs a critic and the learner has none, TrainingError (DATA) when
+    older trajectories would be trained on as if they were new.
     """
     if algorithm.uses_critic and learner.critic is None:
         raise ConfigError(
             f"{algorithm.type} needs a critic: give LearnerConfig(critic=CriticConfig()), or use reinforce."
+        )
+    if learner.config.importance_cap is None and any(one.staleness for one in selection.trajectories):
+        raise TrainingError(
+            "DATA",
+            "Some trajectories were sampled by an older policy than the one that is trained: give "
+            "importance_cap (for example 2.0), which weighs them, or leave them out.",
         )
     rows = selection.rows
     learner.open(rows)

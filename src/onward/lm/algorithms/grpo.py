@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from onward.lm import advantages
 from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, returns_of, spread
+from onward.lm.options import refuse_out_of_range
 from onward.lm.trajectories import Selection, group_key
 
 
@@ -20,6 +21,9 @@ class Grpo(Algorithm):
     eps: float = 1e-6
     drop_uniform: bool = True
     """Leave out groups in which all attempts succeed, or none: what σ would blow up there is shaping."""
+
+    def __post_init__(self) -> None:
+        refuse_out_of_range(self, eps=self.eps >= 0)
 
     def _needs(self) -> dict[str, bool]:
         return {"groups": True, "drop_uniform": self.drop_uniform}

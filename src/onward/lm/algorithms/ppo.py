@@ -18,6 +18,7 @@ from onward.lm.algorithms.base import (
     padded_rewards,
     unpadded,
 )
+from onward.lm.options import refuse_out_of_range
 from onward.lm.trajectories import Selection
 
 
@@ -30,6 +31,15 @@ class Ppo(Algorithm):
     gamma: float = 1.0
     lam: float = 0.95
     whiten: Literal["none", "token", "sequence"] = "token"
+    """Over the update: not at all, every trained token once, or every trajectory once."""
+
+    def __post_init__(self) -> None:
+        refuse_out_of_range(
+            self,
+            gamma=0 < self.gamma <= 1,
+            lam=0 <= self.lam <= 1,
+            whiten=self.whiten in ("none", "token", "sequence"),
+        )
 
     def _needs(self) -> dict[str, bool]:
         return {"dense": True}

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from onward.lm.advantages import RunningBaseline, asymmetric
 from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, returns_of, spread
+from onward.lm.options import refuse_out_of_range
 from onward.lm.trajectories import Selection
 
 
@@ -21,6 +22,7 @@ class Reinforce(Algorithm):
     baseline: RunningBaseline = field(init=False)
 
     def __post_init__(self) -> None:
+        refuse_out_of_range(self, decay=0 <= self.decay <= 1, negative_weight=0 <= self.negative_weight <= 1)
         self.baseline = RunningBaseline(self.decay)
 
     def estimate(

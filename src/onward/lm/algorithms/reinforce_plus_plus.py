@@ -13,6 +13,7 @@ from onward.lm.algorithms.base import (
     padded_rewards,
     unpadded,
 )
+from onward.lm.options import refuse_out_of_range
 from onward.lm.trajectories import Selection
 
 
@@ -24,6 +25,11 @@ class ReinforcePlusPlus(Algorithm):
     gamma: float = 1.0
     weighting: Literal["token", "sequence"] = "token"
     """What counts once in mean and deviation: every trained token, or every trajectory."""
+
+    def __post_init__(self) -> None:
+        refuse_out_of_range(
+            self, gamma=0 < self.gamma <= 1, weighting=self.weighting in ("token", "sequence")
+        )
 
     def _needs(self) -> dict[str, bool]:
         return {"dense": True}
