@@ -204,7 +204,7 @@ async def test_quirk_sciworld_scores_are_out_of_a_hundred_and_cumulative() -> No
     async with client(fake, "sciworld") as env, env.open(TASK) as play:
         half, whole = await play.step("x"), await play.step("x")
     assert (half.reward, half.score) == (0.5, 0.5)
-    assert (whole.score, whole.success) == (1.0, True)
+    assert (whole.reward, whole.score, whole.success) == (0.5, 1.0, True)
 
 
 async def test_an_answer_with_two_actions_is_told_here_keeps_the_score_and_costs_a_turn() -> None:

@@ -78,6 +78,22 @@ async def test_episodes_come_in_the_order_of_tasks_and_attempts_whatever_ends_fi
     assert {e.panel_hash for e in found} == {"p" * 64}
 
 
+async def test_a_turn_has_its_own_reward_and_the_episode_the_last_score() -> None:
+    class Pays(CountingPlay):
+        async def step(self, answer: str) -> Reply:
+            reply = await super().step(answer)
+            return replace(reply, reward=0.25, score=0.25 * self.given)
+
+    class PayingSource(Counting):
+        @contextlib.asynccontextmanager
+        async def open(self, task: TaskRef) -> AsyncIterator[CountingPlay]:
+            yield Pays(task.index, None)
+
+    done, cut = await rollouts(PayingSource(), Says(), refs(3, 9))
+    assert [turn.reward for turn in done.turns] == [0.25, 0.25, 0.25]
+    assert (done.reward, cut.reward, cut.success) == (0.75, 1.25, False)
+
+
 async def test_no_tasks_are_no_episodes_and_no_call() -> None:
     policy = Says()
     assert await rollouts(Counting(), policy, []) == [] and policy.batches == []
