@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from reward_world import (
@@ -23,8 +24,11 @@ from reward_world import (
 
 from onward.bus.deadletter import dead_letters
 from onward.capture import collector
+from onward.capture.opt_out import OptOut
+from onward.capture.quarantine import Keys, Quarantine
 from onward.clock import utc_text
 from onward.contracts import Reward, decode, encode, subjects
+from onward.errors import RedactionError
 from onward.reward import State, reward_id, rewarder
 from onward.reward.rewarder import Rewarder
 from onward.warehouse import queries, reward_queries
@@ -192,6 +196,41 @@ async def test_a_secret_in_a_comment_does_not_stay(ctx):
     assert (info.messages, info.last_seq) == (1, 2), "the raw message was not replaced"
     raw = await ctx.bus.js.get_msg("RL_FEEDBACK", seq=2)
     assert secret not in raw.data.decode() and len(await history(ctx, "t1")) == 2
+
+
+async def test_a_vote_counts_even_where_its_comment_cannot_be_redacted(ctx):
+    """The raw message is sealed and erased; what is kept of it is the vote."""
+    active = await scored(ctx, trajectory(1))
+
+    class Broken:
+        policy_version = "1"
+
+        def document(self, _):
+            raise RedactionError("The redactor failed.")
+
+    reader = active.feedback
+    reader._judge = SimpleNamespace(opt_out=reader._judge.opt_out, redactor=Broken())
+    await say(ctx.bus, said("f1", trajectory_id="t1", comment="private words"))
+    await reader.handle(await messages(ctx.bus, "RL_FEEDBACK"))
+    (row,) = (await reward_queries.feedback_by_id(ctx.warehouse, ["f1"])).values()
+    assert "private" not in json.dumps(row) and row["signal"] == "thumbs_down"
+    assert (await history(ctx, "t1"))[-1].reward_components["user_feedback"].score == 0.0
+    (left,) = await messages(ctx.bus, "RL_FEEDBACK")
+    assert "private" not in left.data.decode()
+    (held,) = await Quarantine(ctx.objects, Keys.of(ctx.settings), ctx.clock).held()
+    assert (held.stream, held.error) == ("RL_FEEDBACK", "RedactionError")
+
+
+async def test_a_session_that_opted_out_leaves_no_feedback(ctx):
+    active = await scored(ctx, trajectory(1))
+    active.feedback._judge = SimpleNamespace(
+        opt_out=OptOut.parse("session:s1"), redactor=active.feedback._judge.redactor
+    )
+    await say(ctx.bus, said("f1", trajectory_id="t1"))
+    await active.feedback.handle(await messages(ctx.bus, "RL_FEEDBACK"))
+    assert await messages(ctx.bus, "RL_FEEDBACK") == []
+    assert await reward_queries.feedback_by_id(ctx.warehouse, ["f1"]) == {}
+    assert len(await history(ctx, "t1")) == 1
 
 
 async def test_bad_feedback_is_put_aside_with_a_reason(ctx):

@@ -39,13 +39,15 @@ class Settled:
         self._floor = 0
         self._news = asyncio.Event()
         self._heard: Subscription | None = None
+        self._client: object = None
 
     async def start(self) -> None:
         """Listen, then read how far the collector was. Raises BusError."""
         try:
             subject = f"$JS.ACK.{self._stream}.{COLLECTOR}.>"
-            self._heard = await self._bus.nc.subscribe(subject, cb=self._overhear)
-            await self._bus.nc.flush()
+            self._client = self._bus.nc
+            self._heard = await self._client.subscribe(subject, cb=self._overhear)
+            await self._client.flush()
         except (nats.errors.Error, OSError) as error:
             raise BusError(f"NATS is away ({type(error).__name__}).") from None
         self._floor = await self._ask()
@@ -66,16 +68,19 @@ class Settled:
         gap. ``are_rows`` says whether all of them are stored: where the collector acknowledges out of
         order, that will do. Raises BusError."""
         clock = self._clock
-        started = looked = clock.monotonic()
+        if self._heard is not None and self._client is not self._bus.nc:
+            await self.start()  # the client was made anew
+        started = looked = asked = clock.monotonic()
         pause, longest = _ASK_SECONDS
         warned = False
         while not (last := self._prefix(messages)):
             if stopping():
                 raise BusError("The rewarder stops before the collector was done.")
-            if not await self._hear(pause):
-                pause = min(pause * 2, longest)
-                self._floor = max(self._floor, await self._ask())
+            heard = await self._hear(pause)
             now = clock.monotonic()
+            if not heard or now - asked >= longest:
+                asked, pause = now, min(pause * 2, longest)
+                self._floor = max(self._floor, await self._ask())
             if now - looked >= _LOOK_AT_ROWS_SECONDS:
                 if await are_rows(messages):
                     return messages[-1].sequence

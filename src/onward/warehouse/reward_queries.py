@@ -103,7 +103,7 @@ async def unscored_share(w: Warehouse, last: int = 200) -> Row:
     """Of the newest ``last`` trajectories that the rewarder decided on: n, unscored."""
     rows = await w.query(
         "SELECT count() AS n, sum(gap) AS unscored FROM (SELECT gap FROM ("
-        "SELECT trajectory_id, min(stream_seq) AS seq, 0 AS gap FROM rewards GROUP BY trajectory_id "
+        "SELECT trajectory_id, min(stream_seq) AS seq, 0 AS gap FROM reward_history_v GROUP BY trajectory_id "
         "UNION ALL SELECT trajectory_id, stream_seq AS seq, 1 AS gap FROM unscored_v) "
         "ORDER BY seq DESC LIMIT {n:UInt64})",
         n=last,
