@@ -129,6 +129,7 @@ async def test_too_much_silence_raises_an_alert_and_its_end_resolves_it(ctx):
         assert ctx.metrics.registry.get_sample_value("onward_unscored_share") == pytest.approx(0.2)
         await publish(ctx.bus, *(trajectory(i) for i in range(16, 60)))
         await until(lambda: _true(any(alert["severity"] == "resolved" for alert in heard)))
+        await until(rewarded(ctx, 60))
     first = next(alert for alert in heard if alert["kind"] == "unscored")
     assert first["facts"]["causes"] == {"not_stored": 4}
     assert await reward_queries.unscored_share(ctx.warehouse) == {"n": 64, "unscored": 4}
