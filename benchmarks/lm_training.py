@@ -215,63 +215,68 @@ def mean_reward(policy: Policy, adapter: str, prompts: list[list[int]]) -> float
     return round(sum(reward_of(r.ids[-sum(r.sampled) :]) for r in rows) / len(rows), 3)
 
 
-def learn_ours(policy: Policy, prompts: list[list[int]], seconds: float) -> tuple[float, int]:
-    policy.new_adapter("ours", RANK, ALPHA)
-    settings = LearnerConfig(
-        learning_rate=LEARNING_RATE, epochs=1, minibatch_rows=GROUP * PROMPTS, dual_clip=None
-    )
-    learner, steps, end = Learner(policy, "ours", settings), 0, time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        rows = answers(policy, "ours", prompts, GROUP)
+class Ours:
+    """Our loop as steps that can be run in turn with somebody else's; ``seconds`` is what they took."""
+
+    def __init__(self, policy: Policy, prompts: list[list[int]]) -> None:
+        self.policy, self.prompts, self.steps, self.seconds = policy, prompts, 0, 0.0
+        policy.new_adapter("ours", RANK, ALPHA)
+        settings = LearnerConfig(
+            learning_rate=LEARNING_RATE, epochs=1, minibatch_rows=GROUP * PROMPTS, dual_clip=None
+        )
+        self.learner = Learner(policy, "ours", settings)
+
+    def step(self) -> None:
+        start = time.perf_counter()
+        rows = answers(self.policy, "ours", self.prompts, GROUP)
         rewards = torch.tensor([reward_of(r.ids[-sum(r.sampled) :]) for r in rows]).view(-1, GROUP)
         gain = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
-        list(learner.update(rows, gain.flatten().tolist()))
-        steps += 1
-    return mean_reward(policy, "ours", prompts), steps
-
-
-def learn_theirs(
-    policy: Policy, folder: Path, prompts: list[list[int]], seconds: float, scratch: Path
-) -> tuple[float, int]:
-    from datasets import Dataset
-    from transformers import TrainerCallback
-
-    class Stop(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-            control.should_training_stop = time.perf_counter() > end[0]
-            return control
-
-    def rewards(**known: Any) -> list[float]:
-        return [reward_of(list(ids)) for ids in known["completion_ids"]]
-
-    texts = [policy.tokenizer.decode(ids) for ids in prompts]
-    made = trainer(
-        folder, "grpo", scratch, reward_funcs=rewards, callbacks=[Stop()], learning_rate=LEARNING_RATE,
-        dataset=Dataset.from_list([{"prompt": text} for text in texts] * 500), num_generations=GROUP,
-        per_device_train_batch_size=GROUP * PROMPTS, max_completion_length=NEW, num_train_epochs=1000,
-    )  # fmt: skip
-    end = [time.perf_counter() + seconds]
-    made.train()
-    made.model.save_pretrained(scratch / "peft")
-    policy.add_adapter("trl", scratch / "peft")
-    return mean_reward(policy, "trl", prompts), made.state.global_step
+        list(self.learner.update(rows, gain.flatten().tolist()))
+        self.steps += 1
+        self.seconds += time.perf_counter() - start
 
 
 def reward_after(seconds: float, scratch: Path) -> dict[str, Any]:
+    """Both loops in turn, each for ``seconds`` of wall time, so that a busy machine hurts both alike."""
+    from datasets import Dataset
+    from transformers import TrainerCallback
+
     corpus = [f"word{i} and number {i} make a line of text" for i in range(200)]
     folder = build_tiny(scratch / "tiny", corpus)
     policy = Policy.load(folder)
     texts = [f"word{i} and number" for i in range(PROMPTS)]
     prompts = [policy.tokenizer.encode(text, add_special_tokens=False) for text in texts]
     policy.new_adapter("start", RANK, ALPHA)
-    mine, mine_steps = learn_ours(policy, prompts, seconds)
-    other, other_steps = learn_theirs(policy, folder, prompts, seconds, scratch)
+    ours, theirs = Ours(policy, prompts), [0.0, 0.0]
+
+    class InTurn(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            theirs[1] = time.perf_counter()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+            theirs[0] += time.perf_counter() - theirs[1]
+            while ours.seconds < theirs[0]:
+                ours.step()
+            control.should_training_stop = theirs[0] > seconds
+            return control
+
+    def rewards(**known: Any) -> list[float]:
+        return [reward_of(list(ids)) for ids in known["completion_ids"]]
+
+    made = trainer(
+        folder, "grpo", scratch, reward_funcs=rewards, callbacks=[InTurn()], learning_rate=LEARNING_RATE,
+        dataset=Dataset.from_list([{"prompt": text} for text in texts] * 500), num_generations=GROUP,
+        per_device_train_batch_size=GROUP * PROMPTS, max_completion_length=NEW, num_train_epochs=1000,
+    )  # fmt: skip
+    made.train()
+    made.model.save_pretrained(scratch / "peft")
+    policy.add_adapter("trl", scratch / "peft")
     return {
         "task": f"share of even tokens in {NEW}, {PROMPTS} prompts × {GROUP}, tiny network",
         "seconds": seconds,
         "start": mean_reward(policy, "start", prompts),
-        "ours": {"reward": mine, "steps": mine_steps},
-        "trl": {"reward": other, "steps": other_steps},
+        "ours": {"reward": mean_reward(policy, "ours", prompts), "steps": ours.steps},
+        "trl": {"reward": mean_reward(policy, "trl", prompts), "steps": made.state.global_step},
     }
 
 
