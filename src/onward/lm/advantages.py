@@ -189,8 +189,9 @@ def whiten(
     """Zero mean and unit variance over the trainable tokens; a single one is returned as it is.
 
     "token": every trainable token counts once (variance with n−1), so long rows set the mean. "sequence":
-    every row counts once (its tokens share a weight of 1; variance with n−1 rows). Call it once per
-    update, over all of its rows, before they are cut into steps.
+    every row counts once (its tokens share a weight of 1; variance with n−1 rows). Where the deviation is
+    below ``MIN_STD`` the mean is taken off and nothing else, since dividing would blow noise up to full
+    size. Call it once per update, over all of its rows, before they are cut into steps.
     """
     mask, advantages = mask.bool(), advantages.float()
     weight = mask.float()
@@ -204,4 +205,5 @@ def whiten(
         return kept
     mean = (kept * weight).sum() / total
     variance = ((kept - mean) ** 2 * weight).sum() / (total - 1)
-    return torch.where(mask, (advantages - mean) / (variance + eps).sqrt(), 0.0)
+    scale = (variance + eps).sqrt() if variance > MIN_STD**2 else torch.ones(())
+    return torch.where(mask, (advantages - mean) / scale, 0.0)

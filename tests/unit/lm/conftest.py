@@ -99,8 +99,9 @@ def two_armed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for a in ARMS
         for b in ARMS
     ] * 4
-    # cues that decide the arm: without them both arms get the same embedding, and no adapter could choose
-    rows += [TokenRow([20 + a, a], [False, True], [0.0] * 2) for a in ARMS] * 4
+    # cues that decide the arm: without them both arms get the same embedding, and no adapter could choose;
+    # with few of them their embeddings are so near that no adapter could choose for certain
+    rows += [TokenRow([20 + a, a], [False, True], [0.0] * 2) for a in ARMS] * 16
     for _ in fit(policy, None, rows, learning_rate=1e-2, batch_rows=24, epochs=40):
         pass
     warm = tmp_path_factory.mktemp("warm")

@@ -188,6 +188,22 @@ def test_whitening_counts_trainable_tokens_only() -> None:
     assert out[0].tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5, 0.0], abs=1e-5)
 
 
+def test_case_9_whitening_does_not_blow_noise_up() -> None:
+    """Advantages that differ by 1e-5 stay that small; without a difference they are 0."""
+    out = whiten(row(0.5, 0.5 + 1e-5), row(1, 1))
+    assert float(out.abs().max()) < 1e-4
+    assert whiten(row(0.5, 0.5), row(1, 1)).tolist() == [[0, 0]]
+
+
+def test_whitening_weighs_tokens_or_rows() -> None:
+    """Rows [1] and [4, 4, 4]: token mean 13/4 and variance 9/4; row mean 5/2 and variance 9/2."""
+    values = torch.tensor([[1.0, 0, 0], [4, 4, 4]])
+    mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
+    token, sequence = whiten(values, mask), whiten(values, mask, "sequence")
+    assert token[:, 0].tolist() == pytest.approx([-1.5, 0.5], abs=1e-5)
+    assert sequence[:, 0].tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5], abs=1e-5)
+
+
 def test_whitening_one_token_is_not_nan() -> None:
     assert whiten(row(2, 7), row(1, 0)).tolist() == [[2, 0]]
 

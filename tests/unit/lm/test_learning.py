@@ -73,7 +73,7 @@ def run(folder: Path, method: str, *, seed: int, shuffled: bool = False, updates
     kind, options, config = METHODS[method]
     policy = Policy.load(folder)
     policy.new_adapter("x", 4, 8.0, seed=seed)
-    config = dataclasses.replace(config, learning_rate=1e-2, epochs=2, minibatch_rows=32, seed=seed)
+    config = dataclasses.replace(config, learning_rate=5e-3, epochs=2, minibatch_rows=32, seed=seed)
     learner, algorithm = Learner(policy, "x", config), kind(**options)
     rnd, history = random.Random(seed), []
     for update in range(updates):
@@ -84,9 +84,8 @@ def run(folder: Path, method: str, *, seed: int, shuffled: bool = False, updates
             rnd.shuffle(rewards)
             for one, reward in zip(played, rewards, strict=True):
                 one.reward, one.success = reward, bool(reward)
-        elif history[-1] > 0.99:
-            history += [history[-1]] * (updates - update - 1)
-            break
+        elif history[-1] == 1.0:
+            continue  # every group is uniform: there is nothing to learn from this update
         for metrics in learn(learner, algorithm, algorithm.select(played)):
             assert metrics.kl >= 0 and learner.finite
     return history
