@@ -16,7 +16,7 @@ from onward.lm.advantages import RunningBaseline
 from onward.lm.learner import Learner, LearnerConfig
 from onward.lm.policy import Policy
 from onward.training import desk_attempts, recipes, warmup
-from onward.training.worker import standardised
+from onward.training.methods import standardised
 
 RECIPE = recipes.for_model("tiny")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]

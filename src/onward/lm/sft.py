@@ -68,24 +68,29 @@ def fit(
     micro_batch_tokens: int = 2048,
     recompute: bool = False,
     seed: int = 0,
+    stepper: Stepper | None = None,
+    done: int = 0,
 ) -> Iterator[SftMetrics]:
     """Train on ``rows`` in random order; ``should_stop(step)`` is asked after each step (1, 2, …).
 
-    The loss of a step is the mean over all trained tokens of its rows, whatever the split into
-    micro-batches. Raises TrainingError (DATA) when no row has a token to train.
+    A caller that keeps the ``stepper`` (of the same parameters) and its state goes on after the first
+    ``done`` steps of the same rows, exactly as if it had not stopped. The loss of a step is the mean over
+    all trained tokens of its rows, whatever the split into micro-batches. Raises TrainingError (DATA) when
+    no row has a token to train.
     """
     usable = [row for row in rows if any(row.sampled[1:])]
     if not usable:
         raise TrainingError(
             "DATA", f"None of the {len(rows)} rows has a token to train: mark answers as sampled."
         )
-    stepper = Stepper(
-        list(trained_tensors(policy, adapter).values()),
-        learning_rate,
-        max_grad_norm,
-        weight_decay=weight_decay,
-    )
-    stepper.scale_for(policy.weights.norm.dtype)
+    if stepper is None:
+        stepper = Stepper(
+            list(trained_tensors(policy, adapter).values()),
+            learning_rate,
+            max_grad_norm,
+            weight_decay=weight_decay,
+        )
+        stepper.scale_for(policy.weights.norm.dtype)
     per_epoch = -(-len(usable) // batch_rows)
     total = epochs * per_epoch
     shuffle = random.Random(seed)
@@ -98,6 +103,8 @@ def fit(
             for start in range(0, len(order), batch_rows):
                 batch = sorted((usable[i] for i in order[start : start + batch_rows]), key=len)
                 step += 1
+                if step <= done:
+                    continue
                 for group in stepper.optimizer.param_groups:
                     group["lr"] = learning_rate * min(1.0, step / max(1, warmup_steps))
                 loss, tokens = _accumulate(

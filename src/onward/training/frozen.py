@@ -34,32 +34,53 @@ async def freeze(ctx: Context, asked: TrainingRequest, folder: Path) -> dict[str
     if marker.exists():
         return json.loads(marker.read_bytes())
     current = await _current_policy(ctx)
-    settings = ctx.settings
-    made = await asyncio.to_thread(
-        dataset.freeze,
-        await _scored(ctx, asked, current["model_digest"]),
-        folder,
-        policy_digest=current["model_digest"],
-        signing_key=provenance.load_key(settings.run_dir),
-        sample_size=asked.training_config.dataset.sample_size,
-        max_unscored_share=settings.training.max_unscored_share,
-        return_from=settings.training.return_from,
-        filters=_filters(asked),
-        groups=asked.training_config.algorithm == "rloo",
-    )
+    previous = None
     if current["adapter_digest"] is not None:
-        await _fetch_start(ctx, current, folder / "adapter")
-    frozen = {
+        start = await _fetch_start(ctx, current, folder / "adapter")
+        previous = start.start_digest or start.base_digest
+    frozen: dict[str, Any] = {
         "start_digest": current["adapter_digest"],
-        "dataset_sha256": made.sha256,
-        "samples": made.samples,
-        "excluded": dict(made.excluded),
+        "dataset_sha256": None,
+        "samples": None,
+        "excluded": {},
     }
+    config = asked.training_config
+    if config.dataset.source != "local":
+        made = await _dataset(ctx, asked, folder, current["model_digest"], previous)
+        frozen |= {
+            "dataset_sha256": made.sha256,
+            "samples": made.samples,
+            "excluded": dict(made.excluded),
+        }
     _write_whole(marker, json.dumps(frozen).encode())
     return frozen
 
 
-async def _fetch_start(ctx: Context, current: dict[str, Any], folder: Path) -> None:
+async def _dataset(
+    ctx: Context, asked: TrainingRequest, folder: Path, current: str, previous: str | None
+) -> dataset.Dataset:
+    """Logged work of the policy that serves; of the one before it as well where the request allows."""
+    settings, config = ctx.settings, asked.training_config
+    numbers = config.hyperparameters.model_dump(exclude_none=True)
+    older = previous if int(numbers.get("max_staleness", 0)) > 0 else None
+    digests = [current, *([older] if older else [])]
+    return await asyncio.to_thread(
+        dataset.freeze,
+        await _scored(ctx, asked, digests),
+        folder,
+        policy_digest=current,
+        signing_key=provenance.load_key(settings.run_dir),
+        sample_size=config.dataset.sample_size,
+        max_unscored_share=settings.training.max_unscored_share,
+        return_from=numbers.get("return_from", settings.training.return_from),
+        filters=_filters(asked),
+        algorithm=config.algorithm,
+        older_digest=older,
+        dense=bool(numbers.get("dense_rewards", False)),
+    )
+
+
+async def _fetch_start(ctx: Context, current: dict[str, Any], folder: Path) -> checkpoints.Manifest:
     """The adapter that serves, from nothing: what a dead attempt left half-way is thrown away."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(checkpoints.partial_of(folder), ignore_errors=True)
@@ -71,6 +92,7 @@ async def _fetch_start(ctx: Context, current: dict[str, Any], folder: Path) -> N
             f"The checkpoint of {current['model_id']} is {manifest.adapter_digest[:12]} where "
             f"{current['adapter_digest'][:12]} serves: it must not be trained from."
         )
+    return manifest
 
 
 async def _current_policy(ctx: Context) -> dict[str, Any]:
@@ -108,11 +130,11 @@ async def _current_policy(ctx: Context) -> dict[str, Any]:
     }
 
 
-async def _scored(ctx: Context, asked: TrainingRequest, digest: str) -> list[dataset.Scored]:
+async def _scored(ctx: Context, asked: TrainingRequest, digests: list[str]) -> list[dataset.Scored]:
     """Newest first, so that ``sample_size`` keeps what the policy did last."""
     found = await queries.trajectories_for_training(
         ctx.warehouse,
-        model_digests=[digest],
+        model_digests=digests,
         since=(_filters(asked).get("date_range") or {}).get("start"),
         limit=2 * asked.training_config.dataset.sample_size,
     )

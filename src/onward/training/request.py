@@ -7,15 +7,33 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from onward.config import Settings
 from onward.contracts import TrainingRequest
-from onward.errors import TrainingError
+from onward.errors import ConfigError, TrainingError
+from onward.training import plan
 from onward.training.recipes import Recipe
 
-RUNNABLE = ("reinforce", "rloo")
+Method = Literal["ppo", "rloo", "grpo", "dr_grpo", "reinforce", "reinforce_pp", "dpo", "sft"]
+METHODS: dict[str, str] = {
+    "ppo": "a critic expects, clipped steps follow what went better; any traffic",
+    "rloo": "each attempt against the mean of the others at the same task",
+    "grpo": "each attempt against its group, divided by the group's deviation",
+    "dr_grpo": "grpo without that division: hard and easy tasks weigh as they are",
+    "reinforce": "each attempt against a running mean of its kind of task; any traffic",
+    "reinforce_pp": "returns whitened over the whole batch; any traffic",
+    "dpo": "the better of two answers to the same prompt is raised; text is enough",
+    "sft": "good answers are imitated; text is enough",
+}
+"""Algorithm → what it does. The first three, reinforce and dpo are those of the published schema."""
+GROUPED = frozenset({"rloo", "grpo", "dr_grpo"})
+TEXT_IS_ENOUGH = frozenset({"dpo", "sft"})
+PLACES_REWARDS = frozenset({"ppo", "reinforce_pp"})
+"""Algorithms that use a reward per turn."""
 SOURCES = ("clickhouse", "nats_stream")
+OLDER_CAP = 2.0
+"""Truncation of importance weights where rows of the previous policy are used and no cap is given."""
 
 
 class JobSpec(BaseModel):
@@ -25,7 +43,7 @@ class JobSpec(BaseModel):
 
     job_id: str
     epoch: int
-    algorithm: str
+    algorithm: Method
     base_model: str
     model_folder: str
     start_digest: str | None
@@ -37,35 +55,90 @@ class JobSpec(BaseModel):
     lora_alpha: float
     first_lora_layer: float
     """Share of the layers, from below, that stay frozen: 0.5 adapts the upper half."""
+    lora_targets: list[str] | None = None
+    full: bool = False
+    """Train every weight of the network; the result is a model folder, no adapter."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     normaliser: Literal["token", "sequence", "constant"]
     return_from: str
     unparsable_penalty: float
     standardise: bool
     negative_weight: float
     kl_coef: float
+    gamma: float = 1.0
+    gae_lambda: float = 0.95
+    beta: float = 0.1
+    """DPO's."""
+    margin: float = 0.0
+    """DPO: a pair needs a difference in return above this."""
+    min_reward: float | None = None
+    behaviour: Literal["recorded", "recompute"] = "recorded"
+    importance_cap: float | None = None
+    max_staleness: int = Field(0, ge=0, le=1)
+    dense_rewards: bool = False
+    micro_batch_tokens: int = 2048
+    gradient_checkpointing: bool = False
+    max_unscored_share: float = 0.2
+    save_seconds: float = 20.0
     seed: int
     threads: int
+    environment: plan.EnvironmentPlan | None = None
 
 
 def check(request: TrainingRequest, settings: Settings) -> None:
     """Raise TrainingError("DATA") with the remedy when this request cannot run here."""
     config = request.training_config
-    if config.algorithm not in RUNNABLE:
-        raise TrainingError(
-            "DATA",
-            f"Algorithm {config.algorithm!r} cannot run yet: ask for 'reinforce' (any traffic) "
-            f"or 'rloo' (several attempts per task).",
-        )
+    asked = config.hyperparameters.model_dump(exclude_none=True)
     if config.base_model != settings.model.base:
         raise TrainingError(
             "DATA",
             f"This service trains {settings.model.base!r} and was asked for {config.base_model!r}: "
             f"set model.base (or RL_BASE_MODEL) to the model that serves.",
         )
-    if config.dataset.source not in SOURCES:
+    environment = config.dataset.environment
+    if config.dataset.source == "local" and environment is None:
         raise TrainingError(
             "DATA",
-            f"Data source {config.dataset.source!r} cannot be read yet: use 'clickhouse' or 'nats_stream'.",
+            "Data source 'local' names no environment: add dataset.environment with a name or url, or train "
+            "from files with `onward train --data`.",
+        )
+    if config.dataset.source not in (*SOURCES, "local"):
+        raise TrainingError(
+            "DATA",
+            f"Data source {config.dataset.source!r} cannot be read yet: use 'clickhouse', 'nats_stream' or "
+            f"'local' with dataset.environment.",
+        )
+    if environment is not None and config.dataset.source == "local":
+        refuse_environment(config.algorithm)
+    if asked.get("return_from", "outcome") not in ("outcome", "raw_total"):
+        raise TrainingError("DATA", "return_from is neither 'outcome' nor 'raw_total': give one of them.")
+    if asked.get("dense_rewards"):
+        refuse_dense(config.algorithm, asked.get("return_from", settings.training.return_from))
+
+
+def refuse_environment(algorithm: str) -> None:
+    """Raise TrainingError("DATA") for dpo: it compares what was collected, it does not explore."""
+    if algorithm == "dpo":
+        raise TrainingError(
+            "DATA",
+            "dpo learns from pairs that were collected before and plays nothing: use rloo, grpo, ppo or "
+            "reinforce in an environment.",
+        )
+
+
+def refuse_dense(algorithm: str, return_from: str) -> None:
+    """Raise TrainingError("DATA") where rewards per turn were asked for and would not be used."""
+    if algorithm not in PLACES_REWARDS:
+        raise TrainingError(
+            "DATA",
+            f"Rewards per turn were asked for, which {algorithm} cannot place: use ppo, or leave "
+            f"dense_rewards out.",
+        )
+    if return_from != "raw_total":
+        raise TrainingError(
+            "DATA",
+            "Rewards per turn sum to the raw total, and this job learns from the outcome: set return_from to "
+            "'raw_total', or leave dense_rewards out.",
         )
 
 
@@ -78,10 +151,12 @@ def resolve(
     start_digest: str | None,
     epoch: int,
 ) -> JobSpec:
-    """Numbers of the request first, then the recipe of the model."""
+    """Numbers of the request first, then the recipe of the model. Raises TrainingError("DATA")."""
     config = request.training_config
     asked: dict[str, Any] = config.hyperparameters.model_dump(exclude_none=True)
-    return JobSpec(
+    filters = config.dataset.filter
+    older = int(asked.get("max_staleness", 0))
+    spec = JobSpec(
         job_id=request.training_job_id,
         epoch=epoch,
         algorithm=config.algorithm,
@@ -96,11 +171,43 @@ def resolve(
         lora_alpha=recipe.lora_alpha,
         first_lora_layer=recipe.first_lora_layer,
         normaliser=recipe.normaliser,
-        return_from=settings.training.return_from,
+        return_from=asked.get("return_from", settings.training.return_from),
         unparsable_penalty=settings.training.unparsable_penalty,
         standardise=recipe.standardise,
         negative_weight=recipe.negative_weight,
         kl_coef=asked.get("kl_coef", recipe.kl_coef),
+        gamma=asked.get("gamma", 1.0),
+        gae_lambda=asked.get("gae_lambda", 0.95),
+        beta=asked.get("beta", 0.1),
+        min_reward=None if filters is None else filters.min_reward,
+        importance_cap=asked.get("importance_cap", OLDER_CAP if older else None),
+        max_staleness=older,
+        dense_rewards=bool(asked.get("dense_rewards", False)),
+        max_unscored_share=settings.training.max_unscored_share,
         seed=asked.get("seed", 0),
         threads=settings.model.threads,
+        environment=environment_of(request, recipe),
     )
+    if spec.environment is not None:
+        try:
+            plan.check(spec.environment, spec.algorithm, spec.algorithm in GROUPED)
+        except ConfigError as error:
+            raise TrainingError("DATA", str(error)) from None
+    return spec
+
+
+def environment_of(request: TrainingRequest, recipe: Recipe) -> plan.EnvironmentPlan | None:
+    """The plan of an environment job; None for one on logged data. Raises TrainingError("DATA").
+
+    ``sample_size`` is the number of episodes in all, where the plan does not say otherwise.
+    """
+    dataset = request.training_config.dataset
+    if dataset.source != "local" or dataset.environment is None:
+        return None
+    given = dict(dataset.environment)
+    group = given.setdefault("group_size", 8)
+    if isinstance(group, int) and group > 0:
+        episodes = given.setdefault("episodes", max(group, min(dataset.sample_size, 64) // group * group))
+        if isinstance(episodes, int) and episodes > 0:
+            given.setdefault("steps", max(1, dataset.sample_size // episodes))
+    return plan.read(given, max_tokens=recipe.max_tokens)

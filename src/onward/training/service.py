@@ -270,7 +270,10 @@ class Trainer:
                 f"The training process ended with code {code} and no result: "
                 f"see logs/job-{lease.record.job_id}.log.",
             )
-        return {**result, "samples": made["samples"], "excluded": made["excluded"]}
+        samples = made["samples"]
+        if samples is None:  # an environment job: the child made its data itself
+            samples = int(result["metrics"].get("episodes", 0))
+        return {**result, "samples": samples, "excluded": made["excluded"]}
 
     async def _progress(self, lease: Held, event: dict[str, Any]) -> None:
         total, step = event["total_steps"], event["step"]
@@ -291,8 +294,9 @@ class Trainer:
 
     async def _complete(self, lease: Held, commit: checkpoints.Commit, done: dict[str, Any]) -> None:
         record = await self._finish(
-            lease.record, lease.revision, "completed", commit=commit, progress={"metrics": done["metrics"]}
-        )
+            lease.record, lease.revision, "completed", commit=commit, samples=done["samples"],
+            progress={"metrics": done["metrics"]},
+        )  # fmt: skip
         seconds = done["seconds"]
         self.ctx.metrics.training_duration.observe(seconds)
         self.ctx.metrics.training_samples.set(done["samples"])

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from onward.children import die_with_parent
 from onward.envs import desk
 from onward.errors import ConfigError, OnwardError, TrainingError
-from onward.training import checkpoints
+from onward.training import checkpoints, conversations
 from onward.training.recipes import Recipe, WarmUp, for_model
 
 if TYPE_CHECKING:
@@ -196,23 +196,7 @@ def _demonstration_rows(chat: Chat, plan: WarmUp, seed: int) -> Iterator[TokenRo
 
 def demonstration_row(chat: Chat, messages: list[desk.Message]) -> TokenRow:
     """The conversation as the engine would have seen it, the assistant's turns marked as sampled."""
-    from onward.lm.tokens import TokenRow
-
-    talk: list[dict[str, Any]] = [dict(message) for message in messages]
-    ids = chat.render(talk[:2])
-    sampled = [False] * len(ids)
-    for at in range(2, len(talk), 2):
-        answer = [*chat.encode(talk[at]["content"]), chat.end_of_turn]
-        ids, sampled = ids + answer, sampled + [True] * len(answer)
-        if at + 1 < len(talk):
-            context = chat.extend(ids, talk[:at], talk[: at + 2], True)
-            if context is None:
-                raise OnwardError(
-                    "The chat template of this model rewrites earlier turns: use a model whose template "
-                    "only appends, such as ChatML."
-                )
-            ids, sampled = ids + context, sampled + [False] * len(context)
-    return TokenRow(ids, sampled, [0.0] * len(ids))
+    return conversations.token_row(chat, messages, known=True)
 
 
 def _check(policy: Policy, adapter: str | None, recipe: Recipe, seed: int) -> dict[str, Any]:

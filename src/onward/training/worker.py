@@ -1,18 +1,19 @@
 """The job child: ``python -m onward.training.worker DIR`` reads a job folder and trains.
 
-It touches no bus, warehouse or bucket: ``spec.json``, ``dataset.jsonl`` and ``adapter/`` in,
-JSON-line events on stdout and ``checkpoint/`` out. It may be killed at any time; a later attempt on
-the same folder goes on from ``state/``.
+It touches no bus, warehouse or bucket: ``spec.json``, ``dataset.jsonl`` and ``adapter/`` in, JSON-line
+events on stdout and ``checkpoint/`` (``model/`` where all weights are trained) out. It may be killed at any
+time; a later attempt on the same folder goes on from ``state/``. SIGTERM and SIGINT save it first.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
 import pickle
 import resource
-import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -20,27 +21,57 @@ from typing import TYPE_CHECKING, Any
 
 from onward.children import die_with_parent
 from onward.errors import OnwardError, TrainingError
-from onward.training import checkpoints, dataset
+from onward.training import checkpoints, conversations, dataset
 from onward.training.request import JobSpec
+from onward.training.state import StateFolder
 
 if TYPE_CHECKING:
-    from onward.lm.learner import Learner
+    from onward.lm.chat import Chat
     from onward.lm.policy import Policy
+    from onward.lm.trajectories import Trajectory
+    from onward.training.methods import Method
 
-ADAPTER = "policy"
-SAVE_EVERY_SECONDS = 20.0
+STOPPED = 3
+"""Exit code after a stop that was asked for."""
+
+
+class StopError(Exception):
+    """Somebody asked this run to stop; what it has is saved."""
+
+
+class Stop:
+    """Set by a signal, asked for between two steps."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def listen(self) -> None:
+        def ask(_: int, __: Any) -> None:
+            self.asked = True
+
+        signal.signal(signal.SIGTERM, ask)
+        signal.signal(signal.SIGINT, ask)
+
+    def __call__(self) -> None:
+        if self.asked:
+            raise StopError
 
 
 def emit(event: str, **facts: Any) -> None:
-    """One JSON line to the trainer role."""
+    """One JSON line to whoever started this child."""
     sys.stdout.write(json.dumps({"event": event, **facts}, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
 def main(folder: Path) -> int:
     die_with_parent()
+    stop = Stop()
+    stop.listen()
     try:
-        _train(folder)
+        _Run(folder, stop).run()
+    except StopError:
+        emit("stopped")
+        return STOPPED
     except TrainingError as error:
         emit("failed", code=error.code, message=str(error))
         return 1
@@ -53,189 +84,238 @@ def main(folder: Path) -> int:
     return 0
 
 
-def _train(folder: Path) -> None:
-    import torch
+class _Run:
+    """One attempt at the job in ``folder``."""
 
-    from onward.lm.learner import Learner, LearnerConfig
+    def __init__(self, folder: Path, stop: Stop) -> None:
+        self.folder, self.stop = folder, stop
+        self.spec = JobSpec.model_validate_json((folder / "spec.json").read_bytes())
+        self.state = StateFolder(folder / "state")
+        self.started = time.monotonic()
+        self._saved = time.monotonic()
 
-    spec = JobSpec.model_validate_json((folder / "spec.json").read_bytes())
-    torch.set_num_threads(spec.threads or os.cpu_count() or 1)
-    torch.manual_seed(spec.seed)
-    started = time.monotonic()
-    emit("stage", name="load")
-    policy, baseline = _load(folder, spec)
-    rows, advantages, summary = prepare(dataset.read(folder / dataset.FILE), spec, baseline)
-    if spec.kl_coef == 0 and not any(advantages):
-        raise TrainingError(
-            "DATA", "All returns are equal, so there is nothing to learn: collect more trajectories."
+    def run(self) -> None:
+        import torch
+
+        from onward.training import methods
+
+        spec = self.spec
+        torch.set_num_threads(spec.threads or os.cpu_count() or 1)
+        torch.manual_seed(spec.seed)
+        emit("stage", name="load")
+        policy, baseline = _load(self.folder, spec)
+        method = methods.make(policy, spec)
+        method.load_state(baseline or {})
+        facts = self._restored(method)
+        if spec.environment is not None and spec.algorithm != "sft":
+            metrics = self._on_policy(method, facts)
+        else:
+            metrics = self._on_data(policy, method)
+        self._finish(policy, method, metrics)
+
+    def _restored(self, method: Method) -> dict[str, Any]:
+        """Go on where an earlier attempt left a state that can be read; else start over."""
+        current = self.state.current
+        if current is None:
+            return {}
+        try:
+            facts = self.state.facts()
+            method.restore(current)
+        except (OnwardError, RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as e:
+            self.state.clear()
+            emit("stage", name="state not readable, starting over", cause=type(e).__name__)
+            return {}
+        method.load_state(facts.get("algorithm") or {})
+        emit("stage", name="resumed", step=int(facts.get("step", 0)))
+        return facts
+
+    def _save(self, method: Method, facts: dict[str, Any], *, always: bool = False) -> bool:
+        """Save now and then, or ``always``; then stop where that was asked for."""
+        due = always or self.stop.asked or time.monotonic() - self._saved > self.spec.save_seconds
+        saved = due and self.state.save(method.save, facts)
+        if saved:
+            self._saved = time.monotonic()
+        self.stop()
+        return saved
+
+    def _on_data(self, policy: Policy, method: Method) -> dict[str, Any]:
+        """Every optimiser step on the frozen dataset; the metrics of the last one and of the data."""
+        lines = dataset.read(self.folder / dataset.FILE)
+        chat = _chat(policy) if any("messages" in line for line in lines) else None
+        trajectories = [trajectory_of(line, self.spec, chat) for line in lines]
+        algorithm = method.state()  # as it was before these rows: a resumed update estimates again
+        rows = method.prepare(trajectories)
+        emit("stage", name="train", rows=rows, trajectories=len(lines), excluded=method.excluded)
+        trained = sum(sum(one.counts) for one in trajectories)
+        metrics: dict[str, Any] = {}
+        before = time.monotonic()
+        for step, total, found in method.steps():
+            now = time.monotonic()
+            speed = trained * self.spec.epochs / total / max(1e-9, now - before)
+            before = now
+            metrics = {**found, "steps": total}
+            emit(
+                "progress",
+                step=step,
+                total_steps=total,
+                total_epochs=self.spec.epochs,
+                elapsed=now - self.started,
+                metrics={**metrics, "tokens_per_second": speed},
+            )
+            self._save(method, {"step": step, "algorithm": algorithm})
+        return {**metrics, **summary(lines, self.spec), "baseline": method.state() or None}
+
+    def _on_policy(self, method: Method, facts: dict[str, Any]) -> dict[str, Any]:
+        from onward.envs.sources import open_source
+        from onward.training.onpolicy import Course, OnPolicy
+
+        plan = self.spec.environment
+        assert plan is not None
+        course = Course(**facts["course"]) if "course" in facts else Course()
+
+        def save(told: dict[str, Any]) -> bool:
+            saved = {"course": told, "step": told["step"], "algorithm": method.state()}
+            return self._save(method, saved, always=told["step"] == plan.steps)
+
+        async def learn() -> dict[str, Any]:
+            key = os.environ.get("ONWARD_ENVIRONMENT_KEY")
+            async with open_source(plan.place, dialect=plan.dialect, key=key) as source:
+                on_policy = OnPolicy(
+                    method, source, self.spec, course=course, emit=emit, save=save, stop=self.stop
+                )
+                try:
+                    return await on_policy.run()
+                except StopError:  # asked for while it played: nothing has changed since the last step
+                    if course.before is not None:
+                        self.state.save(method.save, {"course": vars(course), "step": course.step,
+                                                      "algorithm": method.state()})  # fmt: skip
+                    raise
+
+        return {**asyncio.run(learn()), "baseline": method.state() or None}
+
+    def _finish(self, policy: Policy, method: Method, metrics: dict[str, Any]) -> None:
+        """Write the result. Raises TrainingError (CONVERGENCE) after a last step that was not finite."""
+        spec = self.spec
+        if method.skipped_steps and metrics.get("steps", 0) <= method.skipped_steps:
+            raise TrainingError(
+                "CONVERGENCE", "No step was finite, so none was taken: lower the learning rate."
+            )
+        if not method.finite:
+            raise TrainingError(
+                "CONVERGENCE",
+                "The last step was not finite, so nothing is released: lower the learning rate.",
+            )
+        metrics = {**metrics, "skipped_steps": method.skipped_steps, "algorithm": spec.algorithm}
+        told: dict[str, Any] = {"metrics": metrics}
+        if spec.full:
+            policy.save(self.folder / "model")
+            (self.folder / "model" / "training.json").write_text(json.dumps(told, indent=1, sort_keys=True))
+            told["model"] = "model"
+        else:
+            out = self.folder / "checkpoint"
+            out.mkdir(exist_ok=True)
+            policy.save_adapter(_adapter(), out)
+            manifest = checkpoints.write_manifest(
+                out,
+                job_id=spec.job_id,
+                epoch=spec.epoch,
+                base_digest=policy.base_digest,
+                start_digest=spec.start_digest,
+                metrics=metrics,
+            )
+            told = {"adapter_digest": manifest.adapter_digest, "metrics": manifest.metrics}
+        emit(
+            "done",
+            seconds=time.monotonic() - self.started,
+            peak_memory_gb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20),
+            **told,
         )
-    emit("stage", name="train", rows=len(rows), trajectories=summary["trajectories"])
-    config = LearnerConfig(
-        learning_rate=spec.learning_rate,
-        epochs=spec.epochs,
-        minibatch_rows=spec.batch_rows,
-        clip_epsilon=spec.clip_epsilon,
-        normaliser=spec.normaliser,
-        kl_coef=spec.kl_coef,
-        seed=spec.seed,
-    )
-    learner = _resumed(Learner(policy, ADAPTER, config), folder / "state")
-    metrics = {**_steps(learner, rows, advantages, spec, folder / "state", started), **summary}
-    if learner.skipped_steps and metrics.get("steps", 0) <= learner.skipped_steps:
-        raise TrainingError("CONVERGENCE", "No step was finite, so none was taken: lower the learning rate.")
-    if not learner.finite:
-        raise TrainingError(
-            "CONVERGENCE", "The last step was not finite, so nothing is released: lower the learning rate."
-        )
-    metrics["skipped_steps"] = learner.skipped_steps
-    out = folder / "checkpoint"
-    out.mkdir(exist_ok=True)
-    policy.save_adapter(ADAPTER, out)
-    manifest = checkpoints.write_manifest(
-        out,
-        job_id=spec.job_id,
-        epoch=spec.epoch,
-        base_digest=policy.base_digest,
-        start_digest=spec.start_digest,
-        metrics=metrics,
-    )
-    emit(
-        "done",
-        adapter_digest=manifest.adapter_digest,
-        seconds=time.monotonic() - started,
-        peak_memory_gb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20),
-        metrics=manifest.metrics,
-    )
+
+
+def _adapter() -> str:
+    from onward.training.methods import ADAPTER
+
+    return ADAPTER
 
 
 def _load(folder: Path, spec: JobSpec) -> tuple[Policy, dict[str, Any] | None]:
     """The policy with the start adapter (or a fresh one), and the baseline that the adapter came with."""
     from onward.lm.policy import Policy
 
-    policy = Policy.load(Path(spec.model_folder))
+    policy = Policy.load(Path(spec.model_folder), dtype=spec.dtype)
+    if spec.full:
+        return policy, None
     if (folder / "adapter").is_dir():
         manifest = checkpoints.verify(folder / "adapter")
-        policy.add_adapter(ADAPTER, folder / "adapter")
-        return policy, manifest.metrics.get("baseline")
+        policy.add_adapter(_adapter(), folder / "adapter")
+        baseline = manifest.metrics.get("baseline")
+        return policy, baseline if spec.algorithm == "reinforce" else None
     layers = policy.shape.layers
-    first = int(spec.first_lora_layer * layers)
-    policy.new_adapter(ADAPTER, spec.lora_rank, spec.lora_alpha, range(first, layers), spec.seed)
+    chosen = range(int(spec.first_lora_layer * layers), layers)
+    policy.new_adapter(_adapter(), spec.lora_rank, spec.lora_alpha, chosen, spec.seed, spec.lora_targets)
     return policy, None
 
 
-def _resumed(learner: Learner, state: Path) -> Learner:
-    """Go on from ``state`` where an earlier attempt left one that can be read; else start over."""
-    from onward.lm.learner import STATE_FILE
+def _chat(policy: Policy) -> Chat:
+    from onward.lm.chat import Chat
 
-    if (state / STATE_FILE).is_file():
-        try:
-            learner.restore(state)
-        except (OnwardError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-            shutil.rmtree(state)
-            emit("stage", name="state not readable, starting over", cause=type(error).__name__)
-        else:
-            emit("stage", name="resumed")
-    return learner
+    return Chat(policy.tokenizer)
 
 
-def _steps(
-    learner: Learner, rows: list[Any], advantages: list[float], spec: JobSpec, state: Path, started: float
-) -> dict[str, Any]:
-    """Every optimiser step, reported and now and then saved; the metrics of the last one."""
-    metrics: dict[str, Any] = {}
-    saved = time.monotonic()
-    for step in learner.update(rows, advantages):
-        metrics = {
-            "loss": _finite(step.loss),
-            "policy_entropy": _finite(step.entropy),
-            "kl_divergence": max(0.0, _finite(step.kl)),
-            "learning_rate": spec.learning_rate,
-            "clip_fraction": _finite(step.clip_fraction),
-            "ratio_max": _finite(step.ratio_max),
-            "grad_norm": _finite(step.grad_norm),
-            "steps": step.total_steps,
-        }
-        emit(
-            "progress",
-            step=step.step,
-            total_steps=step.total_steps,
-            total_epochs=spec.epochs,
-            elapsed=time.monotonic() - started,
-            metrics=metrics,
-        )
-        if time.monotonic() - saved > SAVE_EVERY_SECONDS:
-            learner.save(state)
-            saved = time.monotonic()
-    return metrics
-
-
-def prepare(
-    lines: list[dict[str, Any]], spec: JobSpec, baseline: dict[str, Any] | None = None
-) -> tuple[list[Any], list[float], dict[str, Any]]:
-    """Token rows, one advantage per row, and a summary of the returns.
+def trajectory_of(line: dict[str, Any], spec: JobSpec, chat: Chat | None) -> Trajectory:
+    """A line of the dataset, as tokens and one return; ``chat`` is for lines of text.
 
     An answer that no program could read costs ``unparsable_penalty`` on top: a release counts it as an
     error, and a return that calls it one more failure lets the policy drift out of its form.
-    Every row of a trajectory carries the trajectory's advantage. REINFORCE takes a running baseline
-    per task type, which goes on from ``baseline`` (of the start policy) and is returned in the summary;
-    RLOO takes the other attempts of the same group and refuses groups of one.
     """
-    from onward.lm import advantages as estimators
     from onward.lm.tokens import Call, rows_from_calls
+    from onward.lm.trajectories import Trajectory
 
-    name = "raw_total" if spec.return_from == "raw_total" else "outcome"
-    returns = [line[name] - spec.unparsable_penalty * line["unparsable"] for line in lines]
-    running = estimators.RunningBaseline.from_state(baseline) if baseline else estimators.RunningBaseline()
-    if spec.algorithm == "rloo":
-        keys = [line["group_key"] for line in lines]
-        if any(key is None for key in keys):
-            raise TrainingError(
-                "DATA",
-                "RLOO compares attempts at the same task, and some trajectories carry no "
-                "task_context.group_id: record one per task, or ask for 'reinforce'.",
-            )
-        values = estimators.rloo(returns, keys)
+    if chat is None or "calls" in line:
+        rows = rows_from_calls([Call(**_call(call)) for call in line["calls"]])
     else:
-        values = running.advantages(returns, [line["task_type"] for line in lines])
-    if spec.standardise:
-        values = standardised(values)
-    values = estimators.asymmetric(values, spec.negative_weight)
-    rows: list[Any] = []
-    per_row: list[float] = []
-    for line, value in zip(lines, values, strict=True):
-        made = rows_from_calls([Call(**call) for call in line["calls"]])
-        rows.extend(made)
-        per_row.extend([float(value)] * len(made))
-    mean = _mean(returns)
-    return (
-        rows,
-        per_row,
-        {
-            "reward_mean": mean,
-            "reward_std": math.sqrt(sum((value - mean) ** 2 for value in returns) / len(returns)),
-            "trajectories": len(lines),
-            "outcome_mean": _mean([line["outcome"] for line in lines]),
-            "raw_total_mean": _mean([line["raw_total"] for line in lines]),
-            "unparsable_share": _mean([line["unparsable"] for line in lines]),
-            "success_rate": _mean([line["success"] for line in lines]),
-            "baseline": running.state(),
-            "sampled_tokens": sum(len(call["token_ids"]) for line in lines for call in line["calls"]),
-        },
+        rows = [conversations.token_row(chat, line["messages"])]
+    staleness = int(line.get("staleness", 0))
+    penalty = spec.unparsable_penalty * line["unparsable"]
+    dense = line.get("turn_rewards") if spec.dense_rewards else None
+    if dense is not None:
+        dense = [*dense[:-1], dense[-1] - penalty]
+    name = "raw_total" if spec.return_from == "raw_total" else "outcome"
+    return Trajectory(
+        rows=rows,
+        reward=line[name] - penalty,
+        group=line["group_key"],
+        task_type=line["task_type"],
+        success=line["success"],
+        turn_rewards=dense,
+        policy=str(staleness),
+        staleness=staleness,
     )
 
 
-def standardised(values: list[float]) -> list[float]:
-    """Scaled to mean square 1 over the whole job, so that the learning rate does not depend on luck."""
-    scale = math.sqrt(sum(value * value for value in values) / len(values))
-    return [value / (scale + 1e-6) for value in values]
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    return {**call, "top_p": 1.0 if call.get("top_p") is None else call["top_p"]}
+
+
+def summary(lines: list[dict[str, Any]], spec: JobSpec) -> dict[str, Any]:
+    """What the data of a job was like."""
+    name = "raw_total" if spec.return_from == "raw_total" else "outcome"
+    returns = [line[name] - spec.unparsable_penalty * line["unparsable"] for line in lines]
+    mean = _mean(returns)
+    return {
+        "reward_mean": mean,
+        "reward_std": math.sqrt(sum((value - mean) ** 2 for value in returns) / len(returns)),
+        "trajectories": len(lines),
+        "outcome_mean": _mean([line["outcome"] for line in lines]),
+        "raw_total_mean": _mean([line["raw_total"] for line in lines]),
+        "unparsable_share": _mean([line["unparsable"] for line in lines]),
+        "success_rate": _mean([line["success"] for line in lines]),
+        "sampled_tokens": sum(len(call["token_ids"]) for line in lines for call in line.get("calls", ())),
+    }
 
 
 def _mean(values: list[Any]) -> float:
     return float(sum(values) / len(values))
-
-
-def _finite(value: float) -> float:
-    return float(value) if math.isfinite(value) else 0.0
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def test_groups_are_kept_or_dropped_whole(tmp_path: Path) -> None:
         _scored("c1", _sampling(), context={"group_id": "c"}),
         _scored("d", _sampling()),
     ]
-    frozen = _freeze(tmp_path, scored, groups=True, filters={"min_reward": 0.5})
+    frozen = _freeze(tmp_path, scored, algorithm="rloo", filters={"min_reward": 0.5})
     assert [line["trajectory_id"] for line in dataset.read(frozen.path)] == ["a1", "a2"]
     assert frozen.excluded == {"below_min_reward": 2, "group_of_one": 1, "no_group": 1}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onward.lm.tiny import build_tiny
-from onward.training import checkpoints, dataset, worker
+from onward.training import checkpoints, dataset, methods, worker
 from onward.training.request import JobSpec
 
 
@@ -50,6 +50,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = []
     monkeypatch.setattr(worker, "emit", lambda event, **facts: said.append({"event": event, **facts}))
     monkeypatch.setattr(worker, "die_with_parent", lambda: None)
+    monkeypatch.setattr(worker.Stop, "listen", lambda self: None)
     return said
 
 
@@ -71,12 +72,18 @@ def test_an_answer_that_cannot_be_parsed_costs_more_than_a_wrong_one(job: Path) 
     lines = dataset.read(job / dataset.FILE)
     lines[2]["unparsable"] = True
     spec = JobSpec.model_validate_json((job / "spec.json").read_bytes())
-    _, advantages, summary = worker.prepare(lines, spec.model_copy(update={"standardise": False}))
-    # Returns 1, 0 and 0.25 - 0.5, each less the mean of the others of its type.
+    spec = spec.model_copy(update={"standardise": False})
+    method = methods.make(worker._load(job, spec)[0], spec)
+    assert isinstance(method, methods.PolicyGradient)
+    method.prepare([worker.trajectory_of(line, spec, None) for line in lines])
+    assert method._selection is not None
+    estimate = method.algorithm.estimate(method._selection, None, None)
+    # Returns 1, 0 and 0.25 - 0.5, each less the mean of the others of its type; two tokens each.
     expected = [1.0 - (0.0 - 0.25) / 2, 0.0 - (1.0 - 0.25) / 2, -0.25 - (1.0 + 0.0) / 2]
-    assert advantages == pytest.approx(expected)
-    assert summary["outcome_mean"] == pytest.approx(1.25 / 3)
-    assert summary["unparsable_share"] == pytest.approx(1 / 3)
+    assert [a.tolist() for a in estimate.advantages] == [pytest.approx([value] * 2) for value in expected]
+    told = worker.summary(lines, spec)
+    assert told["outcome_mean"] == pytest.approx(1.25 / 3)
+    assert told["unparsable_share"] == pytest.approx(1 / 3)
 
 
 def test_equal_returns_are_named_as_the_reason(job: Path, events: list[dict[str, Any]]) -> None:
@@ -91,12 +98,14 @@ def test_rloo_without_groups_is_refused_with_the_remedy(job: Path, events: list[
     (job / "spec.json").write_text(json.dumps({**spec, "algorithm": "rloo"}))
     _lines(job, [1.0, 0.0])
     assert worker.main(job) == 1
-    assert "ask for 'reinforce'" in events[-1]["message"]
+    assert "or use reinforce" in events[-1]["message"]
 
 
 def test_a_half_written_state_is_thrown_away_not_fatal(job: Path, events: list[dict[str, Any]]) -> None:
     _lines(job, [1.0, 0.0])
-    (job / "state").mkdir()
-    (job / "state" / "learner.pt").write_bytes(b"PK\x03\x04 cut off")
+    (job / "state" / "1").mkdir(parents=True)
+    (job / "state" / "1" / "learner.pt").write_bytes(b"PK\x03\x04 cut off")
+    (job / "state" / "1" / "facts.json").write_text("{}")
+    (job / "state" / "CURRENT").write_text("1")
     assert worker.main(job) == 0
     assert any("starting over" in event.get("name", "") for event in events)

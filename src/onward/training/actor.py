@@ -1,0 +1,147 @@
+"""The policy that is being trained, as a player of environments.
+
+Know before changing: an episode's tokens are never made again from text: each answer extends the row of the
+one before, and where the template cannot do that, a new row begins. What is drawn is a function of
+(seed, episode, turn), never of who else is in the batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from onward.envs.rollouts import Action, Conversation, Episode
+from onward.lm.chat import Chat
+from onward.lm.policy import Policy
+from onward.lm.request import Sample, SampleRequest
+from onward.lm.sampler import Sampler
+from onward.lm.tokens import Call, rows_from_calls
+from onward.lm.trajectories import Trajectory
+
+CONTEXT_LENGTH = "context_length"
+"""Why an episode stopped: prompt and answer no longer fit."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """How an answer came about: the call, the whole row after it, and the messages that it answered."""
+
+    call: Call
+    ids: list[int]
+    messages: list[dict[str, Any]]
+    finished: bool
+
+
+class Actor:
+    """Plays with ``adapter`` of ``policy`` as the weights are now; make a new one after they changed."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        adapter: str | None,
+        *,
+        max_tokens: int,
+        temperature: float,
+        seed: str,
+        batch: int = 64,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``check`` is called between two tokens and may raise, which ends the run."""
+        self._chat = Chat(policy.tokenizer)
+        self._sampler = Sampler(policy, max_batch=batch, max_context=policy.shape.max_positions)
+        self._adapter, self._max_tokens, self._temperature = adapter, max_tokens, temperature
+        self._seed, self._check = seed, check
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor")
+        self.tokens = 0
+        """Sampled so far."""
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+    async def act(self, conversations: Sequence[Conversation]) -> list[Action]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._act, list(conversations))
+
+    def _act(self, conversations: list[Conversation]) -> list[Action]:
+        prompts = [self._prompt(one) for one in conversations]
+        actions: list[Action | None] = [None] * len(prompts)
+        for at, (one, (context, start, _)) in enumerate(zip(conversations, prompts, strict=True)):
+            ids = start + context
+            if len(ids) + self._max_tokens > self._sampler.max_context:
+                actions[at] = Action("", stopped=CONTEXT_LENGTH)
+                continue
+            self._sampler.submit(
+                SampleRequest(
+                    request_id=str(at),
+                    prompt_ids=ids,
+                    max_new_tokens=self._max_tokens,
+                    temperature=self._temperature,
+                    stop_ids=self._chat.stop_ids,
+                    adapter=self._adapter,
+                    seed=_seed(self._seed, one),
+                )
+            )
+        while self._sampler.busy:
+            self._check()
+            for sample in self._sampler.step():
+                at = int(sample.request_id)
+                actions[at] = self._action(conversations[at], prompts[at], sample)
+        return [action for action in actions if action is not None]
+
+    def _prompt(self, one: Conversation) -> tuple[list[int], list[int], str | None]:
+        """(tokens to add, tokens that are there already, the generation that they end with)."""
+        messages: list[dict[str, Any]] = [dict(message) for message in one.messages]
+        if one.actions:
+            drawn: Drawn = one.actions[-1].sampling
+            delta = self._chat.extend(drawn.ids, drawn.messages, messages, drawn.finished)
+            if delta is not None:
+                return delta, drawn.ids, drawn.call.generation_id
+        return self._chat.render(messages), [], None
+
+    def _action(
+        self, one: Conversation, prompt: tuple[list[int], list[int], str | None], sample: Sample
+    ) -> Action:
+        context, start, continues = prompt
+        self.tokens += len(sample.token_ids)
+        call = Call(
+            prompt_ids=context,
+            token_ids=sample.token_ids,
+            logprobs=sample.logprobs,
+            temperature=self._temperature,
+            generation_id=f"{one.key}-{one.turn}",
+            continues=continues,
+        )
+        drawn = Drawn(
+            call,
+            [*start, *context, *sample.token_ids],
+            [dict(message) for message in one.messages],
+            sample.finish_reason == "stop",
+        )
+        return Action(self._chat.text(sample.token_ids), drawn)
+
+
+def trajectory(episode: Episode, *, per_turn: bool) -> Trajectory:
+    """What an episode teaches. Unscored stays unscored; attempts at one task share a group.
+
+    ``per_turn`` gives each turn's own reward to its answer, for algorithms that can place it.
+    """
+    calls = [turn.action.sampling.call for turn in episode.turns]
+    rows = rows_from_calls(calls)
+    rewards = [turn.reward for turn in episode.turns] if per_turn and episode.is_scored and rows else None
+    return Trajectory(
+        rows=rows,
+        reward=episode.reward,
+        group=(episode.task.task_id, episode.panel_hash),
+        task_type=episode.task.environment,
+        success=episode.success,
+        turn_rewards=rewards,
+    )
+
+
+def _seed(seed: str, one: Conversation) -> int:
+    digest = hashlib.sha256(f"{seed}/{one.key}/{one.turn}".encode()).digest()
+    return int.from_bytes(digest[:6], "big")

@@ -1,0 +1,168 @@
+"""Which trajectories a job may learn from, and what is kept of them: one rule, one name, one count.
+
+Silently training on less, or on something else, is how loops rot. For policy gradients: only calls that the
+trained policy sampled, signed by the gateway, with full sampling support, not voided by redaction. Preference
+and supervised learning need only what was said. A missing reward is *unscored*, never zero; where there is
+none because nobody said how the task ended, that is ``no_outcome`` and says nothing against the rewarder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from onward.capture import provenance
+from onward.capture.enrich import is_unjudged
+from onward.training import conversations
+
+CALL_FIELDS = ("generation_id", "continues", "prompt_ids", "token_ids", "logprobs", "temperature", "top_p",
+               "top_k")  # fmt: skip
+
+
+_TEXT_REMAINS = frozenset({"no_tokens", "broken_chain"})
+"""Reasons why there are no usable tokens while what was said is as good as before."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A stored trajectory with its newest reward (None: unscored)."""
+
+    trajectory: Mapping[str, Any]
+    reward: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """``staleness`` maps the digest of each admitted policy to how many policies ago it served.
+
+    None: any policy, for text. ``signing_key`` None checks no signature (files of one's own).
+    """
+
+    staleness: Mapping[str, int] | None
+    signing_key: bytes | None
+    filters: Mapping[str, Any] = field(default_factory=dict)
+    text_is_enough: bool = False
+    dense: bool = False
+
+
+def line(item: Scored, rules: Rules) -> dict[str, Any] | str:
+    """The dataset line of one trajectory, or the reason why it is excluded."""
+    trajectory, reward = item.trajectory, item.reward
+    reason = _filtered(trajectory, rules.filters)
+    if reason is not None:
+        return reason
+    if reward is None:
+        return "no_outcome" if is_unjudged(trajectory.get("metadata") or {}) else "unscored"
+    records = [turn["action"].get("sampling") for turn in trajectory["turns"]]
+    present = [record for record in records if record]
+    reason = _sampled(present, rules)
+    if reason is not None and not (rules.text_is_enough and reason in _TEXT_REMAINS):
+        return reason
+    made = _scores(trajectory, reward)
+    if reason is None:
+        made["staleness"] = (rules.staleness or {}).get(str(present[0].get("model_digest")), 0)
+        made["calls"] = [{name: record.get(name) for name in CALL_FIELDS} for record in present]
+    else:
+        made["messages"] = conversations.messages_of(trajectory)
+    if rules.dense:
+        dense = _turn_rewards(trajectory, reward)
+        if dense is None:
+            return "no_turn_rewards"
+        made["turn_rewards"] = dense
+    return made
+
+
+def _scores(trajectory: Mapping[str, Any], reward: Mapping[str, Any]) -> dict[str, Any]:
+    outcome = reward["metadata"]["outcome"]
+    context = trajectory["task_context"]
+    return {
+        "trajectory_id": trajectory["trajectory_id"],
+        "session_id": trajectory["session_id"],
+        "task_type": context.get("task_type") or context.get("domain") or "general",
+        "group_key": group_key(context),
+        "outcome": float(outcome["completion"]),
+        "success": bool(outcome["success"]),
+        "unparsable": bool(outcome.get("unparsable")),
+        "raw_total": float(reward["metadata"]["raw_total"]),
+    }
+
+
+def group_key(context: Mapping[str, Any]) -> str | None:
+    """Task with panel hash and seed, and start state; the policy that sampled is compared beside it.
+
+    ``group_id`` names task and start together; what else the context tells of the two must agree as well.
+    """
+    group = context.get("group_id")
+    if group is None:
+        return None
+    told = {name: context[name] for name in ("panel_hash", "seed", "start_state") if name in context}
+    return str(group) if not told else json.dumps([group, told], sort_keys=True)
+
+
+def _filtered(trajectory: Mapping[str, Any], filters: Mapping[str, Any]) -> str | None:
+    """The reason why the request's filter leaves this trajectory out, or None."""
+    limit = filters.get("max_trajectory_length")
+    if limit is not None and len(trajectory["turns"]) > limit:
+        return "too_long"
+    domains = filters.get("task_domains")
+    if domains and trajectory["task_context"].get("domain") not in domains:
+        return "other_domain"
+    if trajectory.get("subordinate_profile") in (filters.get("exclude_subordinate_profiles") or ()):
+        return "excluded_profile"
+    span = filters.get("date_range") or {}
+    when = datetime.fromisoformat(trajectory["start_timestamp"].replace("Z", "+00:00"))
+    if (span.get("start") and when < span["start"]) or (span.get("end") and when > span["end"]):
+        return "outside_dates"
+    return None
+
+
+def _sampled(present: Sequence[Mapping[str, Any]], rules: Rules) -> str | None:
+    """The reason why these generation records cannot be trained on, or None."""
+    if not present:
+        return "no_tokens"
+    digests = {str(record.get("model_digest")) for record in present}
+    if rules.staleness is not None and not digests <= set(rules.staleness):
+        return "mixed_policies" if len(digests) > 1 else "other_policy"
+    if len(digests) > 1:
+        return "mixed_policies"
+    calls = [record for record in present if not record.get("tokens_void")]
+    if not calls:
+        return "tokens_void"
+    if not rules.text_is_enough:
+        if any(record.get("top_p", 1.0) != 1.0 or record.get("top_k") is not None for record in calls):
+            return "truncated_support"
+        if any(not record.get("temperature") for record in calls):
+            return "greedy"  # drawn at temperature 0: no distribution, so no gradient
+    key = rules.signing_key
+    if key is not None and not all(provenance.verify(record, key) for record in calls):
+        return "bad_signature"
+    known: set[str] = set()
+    for record in present:
+        if record.get("continues") is not None and record["continues"] not in known:
+            return "broken_chain"  # it goes on from a call that is not in this trajectory
+        known.add(record["generation_id"])
+    return None
+
+
+def _turn_rewards(trajectory: Mapping[str, Any], reward: Mapping[str, Any]) -> list[float] | None:
+    """One number per call that has tokens; what other turns earned goes to the next such call, so that
+    nothing is lost. None where the reward tells none."""
+    told = reward["metadata"].get("dense")
+    if not told:
+        return None
+    earned = {entry["turn_id"]: float(entry["reward"]) for entry in told}
+    result: list[float] = []
+    waiting = 0.0
+    for turn in trajectory["turns"]:
+        waiting += earned.get(turn["turn_id"], 0.0)
+        record = turn["action"].get("sampling")
+        if record and record.get("token_ids"):
+            result.append(waiting)
+            waiting = 0.0
+    if not result:
+        return None
+    result[-1] += waiting
+    return result

@@ -1,0 +1,331 @@
+"""From a job's numbers to what learns: one object per kind of loss, all with the same few methods.
+
+The one thing to know: advantages, pairs and losses are those of ``onward.lm``; here is only the choice
+between them, and the two adjustments that jobs make (scale and weight of advantages below the baseline).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onward.errors import TrainingError
+from onward.lm import algorithms, sft
+from onward.lm.advantages import asymmetric
+from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, spread
+from onward.lm.learner import CriticConfig, Learner, LearnerConfig
+from onward.lm.pairs import Pair, make_pairs, usable
+from onward.lm.policy import Policy
+from onward.lm.preference import DpoConfig, PreferenceLearner
+from onward.lm.stepper import Stepper
+from onward.lm.tokens import TokenRow
+from onward.lm.trainable import trained_tensors
+from onward.lm.trajectories import Selection, Trajectory
+from onward.training.request import JobSpec
+
+ADAPTER = "policy"
+PAIRS_PER_TASK = 8
+SFT_FILE = "supervised.pt"
+_NAMES = {"dr_grpo": "grpo", "reinforce_pp": "reinforce_plus_plus"}
+_TEMPERED = frozenset({"reinforce", "rloo"})
+
+Metrics = dict[str, Any]
+
+
+class Tempered(Algorithm):
+    """``inner``, its advantages scaled to mean square 1 over the job, those below the baseline weighted."""
+
+    def __init__(self, inner: Algorithm, standardise: bool, negative_weight: float) -> None:
+        self.type = inner.type  # type: ignore[misc]  # named as what it tempers
+        self._inner, self._standardise, self._weight = inner, standardise, negative_weight
+
+    def _needs(self) -> dict[str, bool]:
+        return self._inner._needs()
+
+    def estimate(
+        self, selection: Selection, penalty: RowTensors | None, values: RowTensors | None
+    ) -> Estimate:
+        rows = iter(self._inner.estimate(selection, penalty, values).advantages)
+        found = []
+        for one in selection.trajectories:
+            per_row = [next(rows) for _ in one.rows]
+            found.append(float(per_row[0][0]))
+        if self._standardise:
+            found = standardised(found)
+        return spread(selection, asymmetric(found, self._weight))
+
+    def state(self) -> dict[str, Any]:
+        return self._inner.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._inner.load_state(state)
+
+
+def standardised(values: Sequence[float]) -> list[float]:
+    """Scaled to mean square 1 over the whole job, so that the learning rate does not depend on luck."""
+    scale = (sum(value * value for value in values) / len(values)) ** 0.5
+    return [value / (scale + 1e-6) for value in values]
+
+
+class Method(ABC):
+    """What trains ``ADAPTER``, or all weights where the spec says ``full``."""
+
+    def __init__(self, policy: Policy, spec: JobSpec) -> None:
+        self.policy, self.spec = policy, spec
+        self.adapter = None if spec.full else ADAPTER
+        self.excluded: dict[str, int] = {}
+        """What the last ``prepare`` left out, by reason."""
+
+    @abstractmethod
+    def prepare(self, trajectories: Sequence[Trajectory]) -> int:
+        """Take what is learned from next; the number of rows or pairs. Raises TrainingError (DATA)."""
+
+    @abstractmethod
+    def steps(self) -> Iterator[tuple[int, int, Metrics]]:
+        """(step, of how many, metrics) for each optimiser step on what was prepared."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> bool:
+        """Write all that ``restore`` needs; False (and nothing written) after a step that was not finite."""
+
+    @abstractmethod
+    def restore(self, folder: Path) -> None: ...
+
+    @property
+    @abstractmethod
+    def stepper(self) -> Stepper: ...
+
+    @property
+    def skipped_steps(self) -> int:
+        return self.stepper.skipped
+
+    @property
+    def finite(self) -> bool:
+        return self.stepper.finite
+
+    def state(self) -> dict[str, Any]:
+        """The algorithm's own memory (a baseline), JSON."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        del state
+
+
+class PolicyGradient(Method):
+    """ppo, rloo, grpo, dr_grpo, reinforce, reinforce_pp."""
+
+    def __init__(self, policy: Policy, spec: JobSpec) -> None:
+        super().__init__(policy, spec)
+        self.algorithm = _algorithm(spec)
+        self.learner = Learner(policy, self.adapter, learner_config(spec))
+        self._selection: Selection | None = None
+
+    @property
+    def stepper(self) -> Stepper:
+        return self.learner.stepper
+
+    def prepare(self, trajectories: Sequence[Trajectory]) -> int:
+        self._selection = self.algorithm.select(trajectories, max_staleness=self.spec.max_staleness)
+        self.excluded = dict(self._selection.excluded)
+        returns = {one.reward for one in (*self._selection.trajectories, *self._selection.observers)}
+        if len(returns) == 1 and self.spec.kl_coef == 0:
+            raise TrainingError(
+                "DATA", "All returns are equal, so there is nothing to learn: collect more trajectories."
+            )
+        return len(self._selection.rows)
+
+    def steps(self) -> Iterator[tuple[int, int, Metrics]]:
+        assert self._selection is not None
+        for step in algorithms.learn(self.learner, self.algorithm, self._selection):
+            values = asdict(step)
+            metrics = {
+                "loss": values["loss"],
+                "policy_entropy": values["entropy"],
+                "kl_divergence": max(0.0, _finite(values["kl"])),
+                "learning_rate": self.spec.learning_rate,
+                **{
+                    name: values[name]
+                    for name in ("clip_fraction", "ratio_max", "ess", "grad_norm", *self._extra())
+                },
+            }
+            yield step.step, step.total_steps, {name: _finite(value) for name, value in metrics.items()}
+
+    def _extra(self) -> tuple[str, ...]:
+        extra: tuple[str, ...] = ()
+        if self.algorithm.uses_critic:
+            extra += ("value_loss", "explained_variance")
+        if self.spec.kl_coef > 0:
+            extra += ("reference_kl", "kl_coef")
+        if self.spec.importance_cap is not None:
+            extra += ("importance_ess", "truncated_share")
+        return extra
+
+    def save(self, folder: Path) -> bool:
+        return self.learner.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        self.learner.restore(folder)
+
+    def state(self) -> dict[str, Any]:
+        return self.algorithm.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        if state:
+            self.algorithm.load_state(dict(state))
+
+
+class Preference(Method):
+    """dpo."""
+
+    def __init__(self, policy: Policy, spec: JobSpec) -> None:
+        super().__init__(policy, spec)
+        config = DpoConfig(
+            beta=spec.beta,
+            learning_rate=spec.learning_rate,
+            epochs=spec.epochs,
+            minibatch_pairs=spec.batch_rows,
+            reference="start" if spec.full else "base",
+            micro_batch_tokens=spec.micro_batch_tokens,
+            gradient_checkpointing=spec.gradient_checkpointing,
+            seed=spec.seed,
+        )
+        self.learner = PreferenceLearner(policy, self.adapter, config)
+        self._pairs: list[Pair] = []
+
+    @property
+    def stepper(self) -> Stepper:
+        return self.learner.stepper
+
+    def prepare(self, trajectories: Sequence[Trajectory]) -> int:
+        """``min_reward`` is for the chosen side, and looks at the return."""
+        found = make_pairs(
+            trajectories,
+            margin=self.spec.margin,
+            min_reward=self.spec.min_reward,
+            per_task=PAIRS_PER_TASK,
+            seed=self.spec.seed,
+        )
+        kept = usable(found, self.policy.shape.max_positions)
+        self._pairs, self.excluded = kept.pairs, dict(kept.excluded)
+        return len(self._pairs)
+
+    def steps(self) -> Iterator[tuple[int, int, Metrics]]:
+        for step in self.learner.update(self._pairs):
+            values = {k: _finite(v) for k, v in asdict(step).items() if isinstance(v, float)}
+            yield step.step, step.total_steps, {**values, "learning_rate": self.spec.learning_rate}
+
+    def save(self, folder: Path) -> bool:
+        return self.learner.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        self.learner.restore(folder)
+
+
+class Supervised(Method):
+    """sft."""
+
+    def __init__(self, policy: Policy, spec: JobSpec) -> None:
+        super().__init__(policy, spec)
+        self._stepper = Stepper(
+            list(trained_tensors(policy, self.adapter).values()), spec.learning_rate, max_grad_norm=1.0
+        )
+        self._stepper.scale_for(policy.weights.norm.dtype)
+        self._rows: list[TokenRow] = []
+        self._done = 0
+
+    @property
+    def stepper(self) -> Stepper:
+        return self._stepper
+
+    def prepare(self, trajectories: Sequence[Trajectory]) -> int:
+        """``min_reward`` chooses rows (default: success, a return of 1)."""
+        least = 1.0 if self.spec.min_reward is None else self.spec.min_reward
+        self._rows = sft.warm_start_rows(trajectories, least)
+        self.excluded = {"below_min_reward": sum((one.reward or 0.0) < least for one in trajectories)}
+        return len(self._rows)
+
+    def steps(self) -> Iterator[tuple[int, int, Metrics]]:
+        for step in sft.fit(
+            self.policy,
+            self.adapter,
+            self._rows,
+            learning_rate=self.spec.learning_rate,
+            batch_rows=self.spec.batch_rows,
+            epochs=self.spec.epochs,
+            micro_batch_tokens=self.spec.micro_batch_tokens,
+            recompute=self.spec.gradient_checkpointing,
+            seed=self.spec.seed,
+            stepper=self._stepper,
+            done=self._done,
+        ):
+            self._done = step.step
+            metrics = {"loss": step.loss, "grad_norm": step.grad_norm}
+            yield (
+                step.step,
+                step.total_steps,
+                {
+                    **{name: _finite(value) for name, value in metrics.items()},
+                    "learning_rate": self.spec.learning_rate,
+                },
+            )
+
+    def save(self, folder: Path) -> bool:
+        if not self.finite:
+            return False
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save({"stepper": self._stepper.state(), "done": self._done}, folder / SFT_FILE)
+        return True
+
+    def restore(self, folder: Path) -> None:
+        state = torch.load(folder / SFT_FILE, map_location="cpu", weights_only=True)
+        self._stepper.load_state(state["stepper"])
+        self._done = int(state["done"])
+        if self.adapter is None:
+            self.policy.weights.unpack()
+
+
+def make(policy: Policy, spec: JobSpec) -> Method:
+    """The method that ``spec.algorithm`` names. Raises ConfigError for numbers out of range."""
+    kinds: dict[str, type[Method]] = {"dpo": Preference, "sft": Supervised}
+    return kinds.get(spec.algorithm, PolicyGradient)(policy, spec)
+
+
+def learner_config(spec: JobSpec) -> LearnerConfig:
+    """Raises ConfigError."""
+    return LearnerConfig(
+        learning_rate=spec.learning_rate,
+        epochs=spec.epochs,
+        minibatch_rows=spec.batch_rows,
+        clip_epsilon=spec.clip_epsilon,
+        normaliser="constant" if spec.algorithm == "dr_grpo" else spec.normaliser,
+        kl_coef=spec.kl_coef,
+        behaviour=spec.behaviour,
+        importance_cap=spec.importance_cap,
+        critic=CriticConfig() if spec.algorithm == "ppo" else None,
+        micro_batch_tokens=spec.micro_batch_tokens,
+        gradient_checkpointing=spec.gradient_checkpointing,
+        seed=spec.seed,
+    )
+
+
+def _algorithm(spec: JobSpec) -> Algorithm:
+    options: dict[str, Any] = {"type": _NAMES.get(spec.algorithm, spec.algorithm)}
+    if spec.algorithm == "ppo":
+        options |= {"gamma": spec.gamma, "lam": spec.gae_lambda}
+    elif spec.algorithm == "reinforce_pp":
+        options |= {"gamma": spec.gamma}
+    elif spec.algorithm == "dr_grpo":
+        options |= {"normalise_std": False}
+    made = algorithms.from_options(options)
+    if spec.algorithm in _TEMPERED and (spec.standardise or spec.negative_weight != 1.0):
+        return Tempered(made, spec.standardise, spec.negative_weight)
+    return made
+
+
+def _finite(value: float) -> float:
+    return float(value) if abs(value) < float("inf") else 0.0

@@ -1,0 +1,235 @@
+"""Learning from an environment: play with the policy as it is now, learn from that once, play again.
+
+Know before changing: an episode whose environment failed is unscored: it leaves the loss and the baselines,
+is counted by its cause, and above ``max_unscored_share`` of a step the job fails with code DATA. A step that
+is interrupted in the middle of playing is played again from the saved state, and comes out the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onward.envs.environment import LocalSource
+from onward.envs.rollouts import Episode, rollouts
+from onward.envs.sources import TaskSource
+from onward.envs.tasks import TaskRef
+from onward.errors import TrainingError
+from onward.training import plan as plans
+from onward.training.actor import Actor, trajectory
+from onward.training.methods import Method
+from onward.training.plan import EnvironmentPlan
+from onward.training.request import PLACES_REWARDS, JobSpec
+
+PATIENCE = 8
+"""Steps in a row without any success after which going on is a waste."""
+
+Emit = Callable[..., None]
+Save = Callable[[dict[str, Any]], bool]
+
+
+@dataclass
+class Course:
+    """How far a run is; all of it is in the saved state."""
+
+    step: int = 0
+    without_signal: int = 0
+    """Steps in a row without an update."""
+    episodes: int = 0
+    updates: int = 0
+    tokens: int = 0
+    unscored: dict[str, int] = field(default_factory=dict)
+    """By cause."""
+    before: dict[str, Any] | None = None
+    """Held-out figures of the policy that it started from."""
+    last: dict[str, Any] = field(default_factory=dict)
+    """Metrics of the last step."""
+    panel_hash: str = ""
+    """Hash of the held-out tasks that ``before`` was measured on."""
+
+
+class OnPolicy:
+    """``run`` takes the steps that are left of ``course``."""
+
+    def __init__(
+        self,
+        method: Method,
+        source: TaskSource,
+        spec: JobSpec,
+        *,
+        course: Course,
+        emit: Emit,
+        save: Save,
+        stop: Callable[[], None],
+    ) -> None:
+        """``stop`` is asked at every token and may raise; ``save`` is told the course after each step."""
+        assert spec.environment is not None
+        self.method, self.source, self.spec = method, source, spec
+        self.plan: EnvironmentPlan = spec.environment
+        self.course, self._emit, self._save, self._stop = course, emit, save, stop
+        self._train, self._held_out = plans.panels(self.plan, source)
+
+    async def run(self) -> dict[str, Any]:
+        """Facts for the manifest. Raises TrainingError (DATA), and what ``stop`` raises."""
+        plan, course = self.plan, self.course
+        started = time.monotonic()
+        if course.before is None:
+            course.before = await self._evaluate("before")
+            course.panel_hash = self.source.panel_hash
+            self._save(vars(course))
+        elif course.panel_hash != self.source.panel_hash:
+            raise TrainingError(
+                "DATA",
+                f"{self.source.name} serves other held-out tasks than when this run began: start a new run.",
+            )
+        while course.step < plan.steps:
+            metrics = await self._step(course.step)
+            course.step += 1
+            course.last = metrics
+            self._emit(
+                "progress",
+                step=course.step,
+                total_steps=plan.steps,
+                total_epochs=plan.steps,
+                elapsed=time.monotonic() - started,
+                metrics=metrics,
+            )
+            self._save(vars(course))
+        if course.updates == 0:
+            raise TrainingError("DATA", self._nothing_learned())
+        return await self._summary()
+
+    async def _step(self, step: int) -> dict[str, Any]:
+        plan, course, started = self.plan, self.course, time.monotonic()
+        tasks = plans.tasks_of(step, self._train, plan.episodes // plan.group_size, self.spec.seed)
+        schedule = plan.schedule
+        episodes, tokens = await self._play(
+            tasks,
+            plan.group_size,
+            f"{self.spec.seed}/{step}",
+            plan.temperature,
+            schedule.at(step) if schedule else None,
+        )
+        course.episodes += len(episodes)
+        course.tokens += tokens
+        self._count_unscored(episodes)
+        scored = [one for one in episodes if one.reward is not None]
+        metrics: dict[str, Any] = {
+            "reward_mean": _mean([float(one.reward or 0.0) for one in scored]),
+            "success_rate": _mean([bool(one.success) for one in scored]),
+            "turns": _mean([len(one.turns) for one in scored]),
+            "unscored": len(episodes) - len(scored),
+            "horizon": schedule.at(step) if schedule else self.source.horizon,
+        }
+        learned = self._learn(episodes)
+        course.without_signal = 0 if learned else course.without_signal + 1
+        course.updates += bool(learned)
+        if course.without_signal >= PATIENCE and not metrics["success_rate"]:
+            raise TrainingError("DATA", self._nothing_learned())
+        seconds = time.monotonic() - started
+        found = {**learned, **metrics, "tokens_per_second": tokens / seconds, "steps": step + 1}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _learn(self, episodes: Sequence[Episode]) -> dict[str, Any]:
+        """Metrics of the update's last optimiser step; empty where the attempts all ended alike."""
+        per_turn = self.spec.algorithm in PLACES_REWARDS
+        played = [trajectory(one, per_turn=per_turn) for one in episodes]
+        try:
+            self.method.prepare(played)
+        except TrainingError as error:
+            if error.code != "DATA":
+                raise
+            return {}
+        metrics: dict[str, Any] = {}
+        for _, _, metrics in self.method.steps():
+            pass
+        return metrics
+
+    async def _play(
+        self, tasks: Sequence[TaskRef], attempts: int, seed: str, temperature: float, horizon: int | None
+    ) -> tuple[list[Episode], int]:
+        actor = Actor(
+            self.method.policy,
+            self.method.adapter,
+            max_tokens=self.plan.max_tokens,
+            temperature=temperature,
+            seed=seed,
+            batch=self.plan.concurrency,
+            check=self._stop,
+        )
+        try:
+            episodes = await rollouts(
+                self.source,
+                actor,
+                tasks,
+                attempts=attempts,
+                horizon=horizon,
+                concurrency=self.plan.concurrency,
+                linger_seconds=None if isinstance(self.source, LocalSource) else 0.25,
+            )
+        finally:
+            actor.close()
+        return episodes, actor.tokens
+
+    def _count_unscored(self, episodes: Sequence[Episode]) -> None:
+        causes = Counter(one.failure or "unknown" for one in episodes if not one.is_scored)
+        for cause, count in causes.items():
+            self.course.unscored[cause] = self.course.unscored.get(cause, 0) + count
+        share = causes.total() / len(episodes)
+        if share > self.spec.max_unscored_share:
+            told = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
+            said = next((one.message for one in episodes if one.message), "")
+            raise TrainingError(
+                "DATA",
+                f"{causes.total()} of {len(episodes)} episodes are unscored ({told}), more than the "
+                f"{self.spec.max_unscored_share:.0%} that training.max_unscored_share allows: look at the "
+                f"environment. {said}".strip(),
+            )
+
+    async def _evaluate(self, when: str) -> dict[str, Any]:
+        """Held-out success and reward, each task once, with the same seeds before and after."""
+        if not self._held_out:
+            return {}
+        self._emit("stage", name=f"held-out tasks, {when}")
+        episodes, _ = await self._play(
+            self._held_out, 1, f"{self.spec.seed}/held-out", self.plan.held_out_temperature, None
+        )
+        scored = [one for one in episodes if one.reward is not None]
+        figures = {
+            "success": _mean([bool(one.success) for one in scored]),
+            "reward": _mean([float(one.reward or 0.0) for one in scored]),
+            "episodes": len(episodes),
+            "unscored": len(episodes) - len(scored),
+        }
+        self._emit("held_out", when=when, **figures)
+        return figures
+
+    async def _summary(self) -> dict[str, Any]:
+        course = self.course
+        after = await self._evaluate("after")
+        facts: dict[str, Any] = {
+            **course.last,
+            "environment": self.source.name,
+            "panel_hash": course.panel_hash,
+            "episodes": course.episodes,
+            "sampled_tokens": course.tokens,
+            "unscored_episodes": dict(course.unscored),
+            "updates": course.updates,
+        }
+        if after:
+            facts["held_out"] = {"before": course.before, "after": after}
+        return facts
+
+    def _nothing_learned(self) -> str:
+        return (
+            f"The attempts at a task in {self.source.name} all ended alike for {self.course.without_signal} steps"
+            f" in a row, so there is nothing to learn from: warm the policy up first (`onward train --algorithm "
+            f"sft --env {self.source.name}`), choose easier tasks, or raise the group size."
+        )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,136 @@
+"""Learning from an environment: which one, how many attempts, on which tasks, held out or not. Pure.
+
+Know before changing: the tasks of a step are a function of (seed, step) alone, so that a run that was
+stopped and goes on plays the same ones; held-out tasks are never among them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from onward.envs.horizon import HorizonSchedule
+from onward.envs.sources import TaskSource
+from onward.envs.tasks import TaskRef
+from onward.errors import ConfigError, OnwardError, TrainingError
+
+AGENTGYM_TASKS = 200
+"""Tasks taken from a server that does not tell how many it has."""
+
+
+class EnvironmentPlan(BaseModel):
+    """``dataset.environment`` of a request, with every default filled in."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    place: str
+    """A built-in name, ``package.module:object``, or ``http://HOST:PORT`` of a server of AgentGym's form."""
+    dialect: str | None = None
+    """Of a server that does not tell what it is."""
+    steps: int = Field(20, ge=1)
+    """Policy updates, each on episodes of its own."""
+    episodes: int = Field(64, ge=1)
+    """Attempts in a step: ``episodes / group_size`` tasks."""
+    group_size: int = Field(8, ge=1)
+    """Attempts at one task."""
+    horizon: str = ""
+    """Turn limit by stage, such as ``4,8,12/20``; empty: the environment's own."""
+    split: str = "train"
+    panel_seed: int = Field(0, ge=0)
+    tasks: int | None = Field(None, ge=1)
+    """The first so many tasks of the split; needed for servers that do not tell how many they have."""
+    held_out: int = Field(50, ge=0)
+    """Held-out tasks tried before and after; 0 tries none."""
+    max_tokens: int = Field(48, ge=1)
+    temperature: float = Field(1.0, gt=0)
+    held_out_temperature: float = Field(1.0, ge=0)
+    """0 takes the most probable token each time."""
+    concurrency: int = Field(64, ge=1)
+    """Episodes that run at once."""
+
+    @property
+    def schedule(self) -> HorizonSchedule | None:
+        """Raises ConfigError."""
+        return HorizonSchedule.parse(self.horizon) if self.horizon else None
+
+
+def read(given: Mapping[str, Any], *, max_tokens: int) -> EnvironmentPlan:
+    """The plan that a request's open object ``dataset.environment`` asks for.
+
+    It names the environment as ``name`` or ``url``. Raises TrainingError("DATA") with one sentence.
+    """
+    rest = dict(given)
+    name, url = rest.pop("name", None), rest.pop("url", None)
+    if (name is None) == (url is None):
+        raise TrainingError(
+            "DATA", "dataset.environment names no environment, or two: give either `name` or `url`."
+        )
+    try:
+        plan = EnvironmentPlan(**{"max_tokens": max_tokens, **rest, "place": str(name or url)})
+        if plan.schedule is not None:
+            plan.schedule.at(0)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        known = ", ".join(field for field in EnvironmentPlan.model_fields if field != "place")
+        raise TrainingError(
+            "DATA", f"dataset.environment.{where} is wrong ({first['msg']}): it may have {known}."
+        ) from None
+    except OnwardError as error:
+        raise TrainingError("DATA", str(error)) from None
+    return plan
+
+
+def check(plan: EnvironmentPlan, algorithm: str, grouped: bool) -> None:
+    """Raise ConfigError where ``algorithm`` cannot learn from what the plan plays."""
+    if plan.episodes % plan.group_size:
+        raise ConfigError(
+            f"{plan.episodes} episodes cannot be split into groups of {plan.group_size}: "
+            f"give a multiple of it."
+        )
+    if grouped and plan.group_size < 2:
+        raise ConfigError(
+            f"{algorithm} compares attempts at the same task, so groups of one teach it nothing: give a "
+            f"group size of 2 or more, or use reinforce or ppo, which need no groups."
+        )
+
+
+def panels(plan: EnvironmentPlan, source: TaskSource) -> tuple[list[TaskRef], list[TaskRef]]:
+    """(tasks to train on, held-out tasks); no task is in both. Raises NotFoundError, ConfigError.
+
+    A server without splits (AgentGym's own) has its first ``held_out`` tasks held out.
+    """
+    told = getattr(source, "meta", source) is not None
+    if not told:
+        count = plan.tasks or AGENTGYM_TASKS
+        if count <= plan.held_out:
+            raise ConfigError(
+                f"{count} tasks with {plan.held_out} of them held out leave none to train on: give more tasks."
+            )
+        everything = source.panel(None, plan.panel_seed, count)
+        return everything[plan.held_out :], everything[: plan.held_out]
+    held_out = source.panel(None, 0, plan.held_out) if plan.held_out else []
+    kept_back = set(source.panel(None, 0))
+    train = [task for task in source.panel(plan.split, plan.panel_seed, plan.tasks) if task not in kept_back]
+    if not train:
+        raise ConfigError(
+            f"The split {plan.split!r} of {source.name} is the held-out one: train on another, such as 'train'."
+        )
+    return train, held_out
+
+
+def tasks_of(step: int, tasks: Sequence[TaskRef], count: int, seed: int) -> list[TaskRef]:
+    """``count`` tasks for ``step`` (from 0): every task comes once before any comes again."""
+    chosen: list[TaskRef] = []
+    at = step * count
+    while len(chosen) < count:
+        cycle, offset = divmod(at, len(tasks))
+        order = list(tasks)
+        random.Random(f"{seed}/tasks/{cycle}").shuffle(order)
+        part = order[offset : offset + count - len(chosen)]
+        chosen += part
+        at += len(part)
+    return chosen
