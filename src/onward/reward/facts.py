@@ -62,6 +62,10 @@ def nothing_recorded(trajectory: Trajectory) -> bool:
     )
 
 
+def anything_succeeded(trajectory: Trajectory) -> bool:
+    return any(turn.result.success for turn in trajectory.turns)
+
+
 def error_rate(trajectory: Trajectory) -> float:
     """Share of the results that failed."""
     return sum(not turn.result.success for turn in trajectory.turns) / len(trajectory.turns)

@@ -1,8 +1,8 @@
 """What happened in a trajectory, absolute: success, completion, and whether that was told or derived.
 
 Every other number of the reward leans on this one, so it never guesses upwards: what nobody told is
-derived from results and counts for a quarter at most, and a told outcome that its own results contradict
-counts as if it had not been told.
+derived from results and counts for a quarter at most, a told outcome that its own results contradict counts
+as if it had not been told, and a told part counts as far as its own tests and subtasks go.
 """
 
 from __future__ import annotations
@@ -89,11 +89,34 @@ def judge(trajectory: Trajectory) -> Judgement:
             told=outcome.status, told_by=teller, contradictions=against, corrected_at=corrected,
         )  # fmt: skip
     success = outcome.status == "completed_successfully"
-    completion = 1.0 if success else float(outcome.completion_percentage or 0.0)
+    completion, doubts, why = 1.0, (), f"the {teller} reported {outcome.status}"
+    if not success:
+        completion, doubts, why = _told_part(trajectory, outcome, teller)
     return Judgement(
-        outcome.status, success, completion, False, unparsable, f"the {teller} reported {outcome.status}",
-        told=outcome.status, told_by=teller, corrected_at=corrected,
+        outcome.status, success, completion, False, unparsable, why,
+        told=outcome.status, told_by=teller, contradictions=doubts, corrected_at=corrected,
     )  # fmt: skip
+
+
+def _told_part(
+    trajectory: Trajectory, outcome: Outcome, teller: Teller
+) -> tuple[float, tuple[str, ...], str]:
+    """Completion, contradictions and why, of work that is not done: what was told counts as far as its own
+    results go, so that nobody gains by telling more. A failure that tells too much is not doubted for it."""
+    claimed = float(outcome.completion_percentage or 0.0)
+    tests, subtasks = facts.tests_passed(trajectory), facts.subtasks_told(trajectory)
+    shown = {
+        "nothing_recorded": 0.0 if facts.nothing_recorded(trajectory) else 1.0,
+        "nothing_succeeded": 1.0 if facts.anything_succeeded(trajectory) else 0.0,
+        "tests_failed": 1.0 if tests is None else tests,
+        "subtasks_open": 1.0 if subtasks is None else subtasks,
+    }
+    doubts = tuple(name for name, share in shown.items() if share < claimed)
+    if not doubts:
+        return claimed, (), f"the {teller} reported {outcome.status}"
+    why = f"{outcome.status} of {claimed:g} was reported, but {_WORDS[doubts[0]]}"
+    partial = outcome.status == "partial_completion"
+    return min(claimed, *shown.values()), doubts if partial else (), why
 
 
 def _derive(trajectory: Trajectory, corrected: int | None) -> tuple[Status, float, str]:
@@ -150,19 +173,20 @@ _WORDS = {
 
 
 def _contradictions(trajectory: Trajectory, outcome: Outcome, teller: Teller) -> tuple[str, ...]:
-    """What the results say against ``outcome``. A failure is never contradicted; a part only by results in
-    which nothing worked; a success by anything that is not done. That the work ends without a final
-    response says nothing where an environment judged it or its tests passed."""
+    """What the results say against ``outcome``, so that it does not count at all. A failure is never
+    contradicted; a part only by results in which nothing worked; a success, and a part that claims to be
+    whole, by anything that is not done. That the work ends without a final response says nothing where an
+    environment judged it or its tests passed."""
     if outcome.status in ("failed", "abandoned"):
         return ()
     last, tests = facts.last_turn(trajectory), facts.tests_passed(trajectory)
     subtasks = facts.subtasks_told(trajectory)
     found = {
         "nothing_recorded": facts.nothing_recorded(trajectory),
-        "nothing_succeeded": not any(turn.result.success for turn in trajectory.turns),
+        "nothing_succeeded": not facts.anything_succeeded(trajectory),
         "tests_failed": tests == 0.0,
     }
-    if outcome.status == "completed_successfully":
+    if outcome.status == "completed_successfully" or outcome.completion_percentage == 1.0:
         final = facts.is_final_response(last)
         answer = facts.answer_text(last) if final else None
         found |= {

@@ -136,6 +136,13 @@ def tried():
         "part told, nothing worked": quick(
             [turn(1, success=False)], status="partial_completion", completion=0.99
         ),
+        "whole part told, last failed": quick(
+            [turn(1, tool="x"), turn(2, success=False)], status="partial_completion", completion=1.0
+        ),
+        "whole part told, empty answer": quick(
+            [turn(1, tool="x"), turn(2, output=" ")], status="partial_completion", completion=1.0
+        ),
+        "fails, says all is done": quick([turn(1)], status="failed", completion=1.0),
         "new type, tells nothing": quick([turn(1)], **new),
         "new type, fails": quick([turn(1)], status="failed", **new),
         "new type, success told": quick([turn(1, success=False)], status=SUCCESS, **new),
@@ -171,6 +178,26 @@ def test_no_cheat_beats_an_honest_part_before_there_is_any_history():
         assert part.total_reward == part.metadata.raw_total
         for cheat, reward in cheats.items():
             assert reward.total_reward < part.total_reward, (what, cheat)
+
+
+@pytest.mark.parametrize("success", RATES)
+def test_telling_more_than_the_tests_show_never_pays(success):
+    """The same work and results: nine tenths told is worth what the truth is, and is less trusted."""
+    state, turns = warmed(success, "failures"), [_checked({"passed": 1, "failed": 9}), turn(2)]
+    for method in METHODS:
+        told, honest = (
+            rate(
+                quick(turns, status="partial_completion", completion=completion),
+                state,
+                method=method,
+                cause="look",
+            )
+            for completion in (0.9, 0.1)
+        )
+        assert told.metadata.raw_total <= honest.metadata.raw_total
+        assert told.total_reward <= honest.total_reward
+        assert told.metadata.outcome.completion == honest.metadata.outcome.completion == 0.1
+        assert told.metadata.contradictions and told.metadata.confidence < honest.metadata.confidence
 
 
 def test_a_success_that_its_results_contradict_is_flagged_and_little_trusted():

@@ -118,6 +118,46 @@ def test_a_part_is_contradicted_only_where_nothing_worked():
     assert judge(trajectory(status="partial_completion", completion=0.9, turns=tested)).contradictions
 
 
+TOLD_TOO_MUCH = {
+    # what the results show → the completion that counts of 0.9
+    "tests_failed": ([checked(1, {"passed": 1, "failed": 4}), turn(2)], None, 0.2),
+    "subtasks_open": ([turn(1)], {"done": 3, "total": 10}, 0.3),
+    "both": ([checked(1, {"passed": 1, "failed": 4}), turn(2)], {"done": 1, "total": 10}, 0.1),
+}
+
+
+@pytest.mark.parametrize("why", TOLD_TOO_MUCH)
+def test_a_part_counts_as_far_as_its_own_tests_and_subtasks_go(why):
+    """Else whoever calls a tenth of the work nine tenths is paid for it: so it pays to tell the truth."""
+    turns, subtasks, shown = TOLD_TOO_MUCH[why]
+    item = trajectory(status="partial_completion", completion=0.9, turns=turns)
+    judgement = judge(item if subtasks is None else with_metadata(item, subtasks=subtasks))
+    assert (judgement.completion, judgement.derived) == (shown, False)
+    assert completion_score(judgement) == pytest.approx(0.5 + 0.5 * shown)
+    names = ("tests_failed", "subtasks_open") if why == "both" else (why,)
+    assert judgement.contradictions == names and evidence(judgement) == 0.25
+    assert "partial_completion of 0.9 was reported, but " in judgement.why
+    modest = judge(trajectory(status="partial_completion", completion=0.1, turns=turns))
+    assert modest.completion == 0.1 and not modest.contradictions and evidence(modest) == 1.0
+
+
+@pytest.mark.parametrize("why, turns", CONTRADICTED.items())
+def test_a_part_that_claims_to_be_whole_is_contradicted_like_a_success(why, turns):
+    told = judge(trajectory(status="partial_completion", completion=1.0, turns=turns))
+    assert why in told.contradictions and told.derived and completion_score(told) <= 0.25
+
+
+def test_a_failure_is_complete_only_as_far_as_something_worked():
+    """The learner's return is the completion, so it must not be had by failing."""
+    assert (
+        judge(trajectory(status="failed", completion=1.0, turns=[turn(1, success=False)])).completion == 0.0
+    )
+    assert judge(trajectory(status="abandoned", completion=1.0, turns=[turn(1, output="")])).completion == 0.0
+    tested = [checked(1, {"passed": 1, "failed": 3}), turn(2)]
+    assert judge(trajectory(status="failed", completion=0.9, turns=tested)).completion == 0.25
+    assert judge(trajectory(status="failed", completion=0.1, turns=tested)).completion == 0.1
+
+
 def test_a_failure_is_believed():
     for status in ("failed", "abandoned"):
         judgement = judge(trajectory(status=status, turns=[turn(1, success=False)]))
