@@ -19,6 +19,8 @@ from onward.contracts import Trajectory, Turn, canonical_json
 
 MINIMUM_SAMPLES = 30
 MEMORY = 1000
+MOST = 1e12
+"""More effort than any work takes: what is above counts as this, since a square must stay a number."""
 MAX_KEYS = 500
 """Task types come from outside: the one unused for longest makes room."""
 
@@ -90,7 +92,7 @@ def effort(trajectory: Trajectory) -> dict[str, float]:
     if seconds >= 0.0:
         measures["seconds"] = seconds
     if trajectory.metadata.total_tokens is not None:
-        measures["tokens"] = float(trajectory.metadata.total_tokens)
+        measures["tokens"] = float(min(trajectory.metadata.total_tokens, MOST))
     return measures
 
 

@@ -3,8 +3,17 @@
 import pytest
 from reward_documents import feedback, trajectory, turn
 
-from onward.reward import NotApplicable, ScoringContext, Unscored
-from onward.reward.baselines import MAX_KEYS, MEMORY, Baseline, Baselines, redundant_calls, repeats
+from onward.reward import NotApplicable, ScoringContext, State, Unscored
+from onward.reward.baselines import (
+    MAX_KEYS,
+    MEMORY,
+    MINIMUM_SAMPLES,
+    MOST,
+    Baseline,
+    Baselines,
+    redundant_calls,
+    repeats,
+)
 from onward.reward.components import Efficiency, TaskCompletion, UserFeedback
 from onward.reward.judgement import judge
 
@@ -190,6 +199,19 @@ def test_running_statistics_equal_the_plain_formulas():
     variance = sum((v - mean) ** 2 for v in values) / len(values)
     assert running.mean == pytest.approx(mean, rel=1e-12)
     assert running.variance == pytest.approx(variance, rel=1e-6)
+
+
+def test_one_absurd_number_leaves_baselines_that_can_be_kept_and_published():
+    """``total_tokens`` is anybody's number. Its square must not become an infinity: such a record could not
+    be kept, and no reward of this type of task could be published any more."""
+    state = State(1000)
+    for i in range(MINIMUM_SAMPLES):
+        state.baselines.add(trajectory(f"t{i}", tokens=100 + i))
+    state.baselines.add(trajectory("absurd", tokens=10**300))
+    running = dict(state.baselines.find(trajectory())[1])["tokens"]
+    assert running.mean == pytest.approx(MOST / (MINIMUM_SAMPLES + 1))
+    assert State.load(state.dump(), 1000).dump() == state.dump()
+    assert 0.0 <= efficiency(trajectory(tokens=10**300), state.baselines).score <= 1.0
 
 
 def test_a_baseline_follows_an_agent_that_gets_better():

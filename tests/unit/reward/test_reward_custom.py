@@ -45,6 +45,14 @@ def too_much(trajectory, context):
 def nan(trajectory, context):
     return Scored(float("nan"), "automated", "")
 
+def odd(trajectory, context):
+    facts = {"unwritable": {1, 2}, "infinite": float("inf"), "half": "\\ud800", "huge": "x" * 70_000}
+    if trajectory.trajectory_id in facts:
+        return Scored(1.0, "automated", "", {"fact": facts[trajectory.trajectory_id]})
+    if trajectory.trajectory_id == "reason":
+        return Scored(1.0, "automated", "\\ud800")
+    return Scored(1.0, "automated", "", evidence="much" if trajectory.trajectory_id == "evidence" else 1.0)
+
 def late(trajectory, context):
     return 7 if trajectory.trajectory_id == "odd" else Scored(1.0, "automated", "")
 
@@ -119,6 +127,23 @@ def test_a_component_that_breaks_later_leaves_the_trajectory_unscored_and_tells_
     assert rated("own_rewards:breaks") == Unscored("component_error", "polite: KeyError")
     assert isinstance(rated("own_rewards:late"), Reward)
     assert rated("own_rewards:late", trajectory("odd")) == Unscored("component_error", "polite: a int")
+
+
+@pytest.mark.parametrize(
+    "name, fault",
+    [
+        ("unwritable", "facts that JSON cannot hold"),
+        ("infinite", "facts that JSON cannot hold"),
+        ("half", "facts that JSON cannot hold"),
+        ("huge", "more than 65536 bytes of facts"),
+        ("reason", "facts that JSON cannot hold"),
+        ("evidence", "an evidence that is not from 0 to 1"),
+    ],
+)
+def test_facts_that_no_message_can_hold_leave_the_trajectory_unscored_and_stop_nothing(module, name, fault):
+    """Else the reward could not be written, and the rewarder would fail at this message for ever."""
+    assert isinstance(rated("own_rewards:odd"), Reward)
+    assert rated("own_rewards:odd", trajectory(name)) == Unscored("component_error", f"polite: {fault}")
 
 
 def test_without_a_weight_a_broken_component_is_only_noted(module):

@@ -15,9 +15,9 @@ from importlib import metadata
 from typing import Any
 
 from onward.config import CustomComponent
-from onward.contracts import Trajectory, validate
+from onward.contracts import Trajectory, canonical_json, validate
 from onward.contracts.examples import TRAJECTORY
-from onward.errors import ConfigError
+from onward.errors import ConfigError, ContractError
 from onward.reward.baselines import Baselines
 from onward.reward.components.base import NotApplicable, Score, Scored, ScoringContext, Unscored
 from onward.reward.judgement import judge
@@ -26,6 +26,8 @@ from onward.telemetry import logs
 GROUP = "onward.reward_components"
 """Entry points in which a distribution offers components."""
 BROKEN = "component_error"
+MAX_FACTS = 64 << 10
+"""Bytes of reasoning and raw data: they travel in every message."""
 _log = logs.get("rewarder")
 
 
@@ -138,4 +140,10 @@ def _fault(answer: Any) -> str:
         return "a score that is not a finite number from 0 to 1"
     if answer.source not in ("automated", "human", "linter", "test_results", "benchmark"):
         return "an unknown source"
-    return "" if 0.0 <= answer.evidence <= 1.0 else "an evidence that is not from 0 to 1"
+    if not isinstance(answer.evidence, (int, float)) or not 0.0 <= answer.evidence <= 1.0:
+        return "an evidence that is not from 0 to 1"
+    try:
+        size = len(canonical_json({"reasoning": answer.reasoning, "raw_data": dict(answer.raw_data)}))
+    except (ContractError, TypeError, ValueError):
+        return "facts that JSON cannot hold"
+    return "" if size <= MAX_FACTS else f"more than {MAX_FACTS} bytes of facts"
