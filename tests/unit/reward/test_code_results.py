@@ -125,6 +125,7 @@ def test_the_largest_test_run_counts_so_that_a_last_run_of_the_good_ones_hides_n
         "pip install -q pytest && .venv/bin/py.test",
         "cat > test_x.py <<'EOF'\ndef test_x():\n    print('hello')\nEOF\npytest test_x.py",
         "nice -n 19 env A=b python3.12 -m pytest",
+        "pytest --cov=src --color=yes --continue-on-collection-errors",
     ],
 )
 def test_usual_ways_to_run_tests(command: str) -> None:
@@ -255,6 +256,8 @@ def test_checks_win_over_outputs_part_by_part() -> None:
         ("ruff format . && ruff check .", [Run("ruff", (".",))]),
         ("pytest; bandit -r src", [Run("pytest"), Run("bandit", ("src",))]),
         ("git log; pytest", []),
+        ("pytest --collect-only", []),
+        ("pytest --co -q", []),
         ("./pytest", []),
         ("/work/.venv/bin/pytest", [Run("pytest")]),
         ("$(pytest)", []),

@@ -52,10 +52,12 @@ _CHOOSES = {
         "-x",
         "--exc",
     ),
-    "pytest": ("--co", "--version", "-h", "--help"),
+    "pytest": ("--collect", "--version", "-h", "--help"),
     "unittest": (),
 }
 """Options, or beginnings of them, that choose what counts: a verdict made with one is not used."""
+_COLLECTS_ONLY = "--co"
+"""Short for ``--collect-only``; it is also how ``--cov`` and ``--color`` begin, which choose nothing."""
 _TOOLS = {
     **{name: name for name in ("pylint", "flake8", "ruff", "bandit", "pytest")},
     **{"py.test": "pytest", "run_tests": "pytest", "run_pytest": "pytest", "run_pylint": "pylint"},
@@ -141,7 +143,8 @@ def _run(tool: str, arguments: tuple[str, ...]) -> Run | None:
         if arguments[:1] != ("check",):
             return None
         arguments = arguments[1:]
-    if any(word.startswith(_CHOOSES[tool]) for word in arguments if word.startswith("-")):
+    options = [word for word in arguments if word.startswith("-")]
+    if any(word.startswith(_CHOOSES[tool]) or word == _COLLECTS_ONLY for word in options):
         return None
     targets = {posixpath.basename(word.rstrip("/")) for word in arguments if not word.startswith("-")}
     return Run(tool, tuple(sorted(targets)))
