@@ -53,14 +53,14 @@ def rescore(
 
     Example: [bold]onward rescore --since 7d --component code_quality[/bold]
     """
-    if stop and (since or component or limit or dry_run):
+    if stop and (dry_run or any(given is not None for given in (since, component, limit))):
         raise ConfigError("--stop stands alone: leave the other options out.")
 
     async def work() -> None:
         settings, clock = load_settings(file, data_dir), SystemClock()
         if component is not None:
             _check_component(component, settings)
-        start = _moment(since, clock) if since else None
+        start = _moment(since, clock) if since is not None else None
         async with host.attached(settings) as (bus, _):
             if stop:
                 ended = await rescoring.stop(bus)
@@ -89,7 +89,12 @@ def _check_component(name: str, settings: Settings) -> None:
 def _moment(text: str, clock: Clock) -> datetime:
     """``7d`` before now, or the time that ``text`` is."""
     if (age := _AGE.fullmatch(text)) is not None:
-        return clock.now() - timedelta(**{_UNITS[age[2]]: int(age[1])})
+        try:
+            return clock.now() - timedelta(**{_UNITS[age[2]]: int(age[1])})
+        except OverflowError:
+            raise ConfigError(
+                f"{text!r} is longer ago than dates reach: leave --since out for everything."
+            ) from None
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

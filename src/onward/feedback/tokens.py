@@ -64,12 +64,18 @@ class TokenKeys:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        """Makes the file where there is none. Raises ConfigError for one that holds no keys."""
+        """Makes the file where there is none. Raises ConfigError where that cannot be, or for one that holds
+        no keys."""
         self._path = run_dir / KEY_FILE
         self._read_at: tuple[int, int, int] | None = None
         self._keys: list[bytes] = []
-        if not self._path.exists():
-            make_once(self._path, secrets.token_hex(32) + "\n")
+        try:
+            if not self._path.exists():
+                make_once(self._path, secrets.token_hex(32) + "\n")
+        except OSError as error:
+            raise ConfigError(
+                f"{self._path} cannot be made: {error.strerror}: name a folder that you may write to."
+            ) from None
         self._current()
 
     def issue(self, subject: Subject, now: datetime, lifetime: timedelta) -> str:

@@ -56,7 +56,9 @@ def parse_weights(
         named.add(name)
         weights[name] = _weight(name, value)
     total = math.fsum(weights.values())
-    if normalize and total > 0.0:
+    if normalize and total == 0.0:
+        raise ConfigError("The weights sum to 0: give one of them a number above 0.")
+    if normalize:
         return {name: weight / total for name, weight in weights.items()}
     if abs(total - 1.0) > SUM_SLACK:
         raise ConfigError(

@@ -26,6 +26,8 @@ def test_the_help_shows_an_example(monkeypatch):
     ("given", "said"),
     [
         ("--since yesterday", "'yesterday' is no time: give an age such as 7d"),
+        ("--since 999999w", "'999999w' is longer ago than dates reach"),
+        ("--since ''", "'' is no time: give an age such as 7d"),
         ("--component speed", "There is no component 'speed': expected one of accuracy, code_quality"),
         ("--stop --limit 3", "--stop stands alone"),
         ("--since 7d", "Nothing runs on onward-data: start it with 'onward up'"),

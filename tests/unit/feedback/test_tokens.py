@@ -130,3 +130,9 @@ def test_a_broken_key_file_is_told(tmp_path, text):
     (tmp_path / "feedback.key").write_text(text)
     with pytest.raises(ConfigError, match="does not hold feedback keys"):
         TokenKeys(tmp_path)
+
+
+def test_a_folder_that_cannot_hold_keys_is_told_in_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match=r"feedback\.key cannot be made: .*: name a folder"):
+        TokenKeys(tmp_path / "file" / "run")

@@ -176,5 +176,5 @@ def test_weights_are_divided_by_their_sum_when_asked():
     weights = parse_weights(" task_completion = 3, efficiency=1,", normalize=True)
     assert weights["task_completion"] == 0.75 and weights["efficiency"] == 0.25
     assert sum(weights.values()) == 1.0
-    with pytest.raises(ConfigError, match="sum to 0"):
+    with pytest.raises(ConfigError, match=r"^The weights sum to 0: give one of them a number above 0\.$"):
         parse_weights("efficiency=0", normalize=True)
