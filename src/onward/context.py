@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onward.just_stored import JustStored
+
 if TYPE_CHECKING:
     from onward.bus import Bus
     from onward.clock import Clock
@@ -35,3 +37,5 @@ class Context:
     """Role name → whether it does its work now; what ``/ready`` answers from."""
     endpoints: dict[str, str] = field(default_factory=dict)
     """Addresses that roles really bound: ``gateway_url``, ``api_url``."""
+    just_stored: JustStored = field(default_factory=JustStored)
+    """Trajectories that the collector of this process stored a moment ago."""

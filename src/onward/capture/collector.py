@@ -214,6 +214,7 @@ class Collector:
         # The token names the content: a batch with other rows must never pass for a repeat.
         token = sha256_hex("\n".join(f"{r['trajectory_id']} {r['payload_sha256']}" for r in rows).encode())
         await self._ctx.warehouse.insert("trajectories", rows, token=token)
+        self._ctx.just_stored.put(rows)
         crashpoint("collector.stored")
         self._count(new, rows)
 

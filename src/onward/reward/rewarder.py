@@ -38,7 +38,6 @@ from onward.reward.state import State
 from onward.reward.superseding import Superseding
 from onward.reward.unscored import UnscoredAlert
 from onward.telemetry import logs
-from onward.telemetry.crashpoints import crashpoint
 from onward.warehouse import queries, reward_queries
 
 STREAM = "RL_TRAJECTORIES"
@@ -254,9 +253,7 @@ class Rewarder:
     async def _first_rewards(self, messages: list[Message]) -> None:
         """All or nothing as far as the state goes."""
         ids = {m.sequence: rows.claimed_id(m.data) for m in messages}
-        found = await queries.trajectories_by_id(
-            self._ctx.warehouse, {name for name in ids.values() if name is not None}
-        )
+        found = await self._rows({name for name in ids.values() if name is not None})
         known = await self._scored_before(messages, ids, found)
         candidates = await self._candidates({n: row for n, row in found.items() if n not in known})
         async with self._lock:
@@ -264,13 +261,14 @@ class Rewarder:
             said = await self._said.about(item.row for item in candidates.values())
             batch = await self._score(messages, ids, candidates, known, stored, said)
             self._fence()
-            await delivery.store(self._ctx, batch.made, batch.missing)
-            crashpoint("rewarder.stored")
-            await delivery.publish(self._ctx, [*batch.again, *batch.made])
-            crashpoint("rewarder.published")
+            await delivery.both(self._ctx, batch.made, batch.missing, batch.again)
             self.state = batch.state
         self._count(batch, candidates)
         await self._alert.look(self.state.recent)
+
+    async def _rows(self, ids: set[str]) -> dict[str, rows.Row]:
+        found = self._ctx.just_stored.take(ids)
+        return {**found, **await queries.trajectories_by_id(self._ctx.warehouse, ids - found.keys())}
 
     async def _candidates(self, found: Mapping[str, rows.Row]) -> dict[str, Candidate]:
         read = {name: rows.read(row) for name, row in found.items()}

@@ -91,8 +91,9 @@ def is_about(feedback: Row, trajectory: Row) -> bool:
 
 
 def moment(value: datetime | str) -> datetime:
-    """A time of a row: the warehouse gives text."""
-    return value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    """A time of a row, in whole milliseconds as the warehouse keeps it; the warehouse gives text."""
+    moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 def _key(row: Row) -> str:
