@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "service": ("up", "run"),
     "status": ("status",),
     "redact": ("redact",),
+    "train": ("train",),
     "env": ("env",),
     "rewards": ("rewards",),
     "rescore": ("rescore",),

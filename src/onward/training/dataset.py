@@ -25,8 +25,8 @@ FILE = "dataset.jsonl"
 Line = dict[str, Any]
 
 REMEDIES: dict[str, str] = {
-    "no_tokens": "let the agent call the model through Onward's gateway, which captures tokens, or train with "
-    "dpo or sft, which need only text, or (files only) say --behaviour recompute",
+    "no_tokens": "let the agent call the model through Onward's gateway, which captures tokens, or train "
+    "with dpo or sft, which need only text, or (files only) say --behaviour recompute",
     "truncated_support": "sample with top_p 1 and no top_k, since log-probs over a kept set are not those of "
     "the policy, or train with dpo or sft",
     "greedy": "sample at a temperature above 0, or train with dpo or sft",
@@ -113,16 +113,11 @@ def write(
     min_reward: float | None = None,
     return_from: str = "outcome",
 ) -> Dataset:
-    """Keep whole groups where ``algorithm`` needs them, and write the lines. Raises TrainingError("DATA").
-
-    Whole groups are dropped whose best raw total is below ``min_reward`` (applied to members it would remove
-    every failure, and with it the gradient), and groups of one go, because nothing compares with them.
-    """
-    kept = _grouped(lines, min_reward, excluded) if algorithm in GROUPED else lines
-    least = 1 if algorithm == "sft" else 2
-    if len(kept) < least:
-        raise TrainingError("DATA", _too_little(len(kept), least, algorithm, excluded))
-    body = b"".join(json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n" for line in kept)
+    """Write what ``keep`` leaves. Raises TrainingError("DATA")."""
+    kept = keep(lines, algorithm, excluded, min_reward=min_reward)
+    body = b"".join(
+        json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n" for line in kept
+    )
     path = folder / FILE
     path.write_bytes(body)
     name = "raw_total" if return_from == "raw_total" else "outcome"
@@ -134,6 +129,21 @@ def write(
         mean_return=sum(line[name] for line in kept) / len(kept),
         sources=tuple(line["trajectory_id"] for line in kept),
     )
+
+
+def keep(
+    lines: list[Line], algorithm: str, excluded: Counter[str], *, min_reward: float | None = None
+) -> list[Line]:
+    """Whole groups where ``algorithm`` compares attempts, else all. Raises TrainingError("DATA").
+
+    Whole groups are dropped whose best raw total is below ``min_reward`` (applied to members it would remove
+    every failure, and with it the gradient), and groups of one go, because nothing compares with them.
+    """
+    kept = _grouped(lines, min_reward, excluded) if algorithm in GROUPED else lines
+    least = 1 if algorithm == "sft" else 2
+    if len(kept) < least:
+        raise TrainingError("DATA", _too_little(len(kept), least, algorithm, excluded))
+    return kept
 
 
 def read(path: Path) -> list[Line]:

@@ -143,10 +143,7 @@ class OnPolicy:
             if error.code != "DATA":
                 raise
             return {}
-        metrics: dict[str, Any] = {}
-        for _, _, metrics in self.method.steps():
-            pass
-        return metrics
+        return [found for _, _, found in self.method.steps()][-1]
 
     async def _play(
         self, tasks: Sequence[TaskRef], attempts: int, seed: str, temperature: float, horizon: int | None
@@ -225,9 +222,10 @@ class OnPolicy:
 
     def _nothing_learned(self) -> str:
         return (
-            f"The attempts at a task in {self.source.name} all ended alike for {self.course.without_signal} steps"
-            f" in a row, so there is nothing to learn from: warm the policy up first (`onward train --algorithm "
-            f"sft --env {self.source.name}`), choose easier tasks, or raise the group size."
+            f"The attempts at a task in {self.source.name} all ended alike for "
+            f"{self.course.without_signal} steps in a row, so there is nothing to learn from: warm the "
+            f"policy up first (`onward train --algorithm sft --env {self.source.name}`), choose easier tasks, or "
+            f"raise the group size."
         )
 
 

@@ -108,7 +108,8 @@ def panels(plan: EnvironmentPlan, source: TaskSource) -> tuple[list[TaskRef], li
         count = plan.tasks or AGENTGYM_TASKS
         if count <= plan.held_out:
             raise ConfigError(
-                f"{count} tasks with {plan.held_out} of them held out leave none to train on: give more tasks."
+                f"{count} tasks with {plan.held_out} of them held out leave none to train on: "
+                f"give more tasks."
             )
         everything = source.panel(None, plan.panel_seed, count)
         return everything[plan.held_out :], everything[: plan.held_out]
@@ -117,7 +118,8 @@ def panels(plan: EnvironmentPlan, source: TaskSource) -> tuple[list[TaskRef], li
     train = [task for task in source.panel(plan.split, plan.panel_seed, plan.tasks) if task not in kept_back]
     if not train:
         raise ConfigError(
-            f"The split {plan.split!r} of {source.name} is the held-out one: train on another, such as 'train'."
+            f"The split {plan.split!r} of {source.name} is the held-out one: train on another, "
+            f"such as 'train'."
         )
     return train, held_out
 

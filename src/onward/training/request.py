@@ -79,6 +79,8 @@ class JobSpec(BaseModel):
     micro_batch_tokens: int = 2048
     gradient_checkpointing: bool = False
     max_unscored_share: float = 0.2
+    max_steps: int | None = Field(default=None, ge=1)
+    """Optimiser steps on data at most, whatever the epochs say."""
     save_seconds: float = 20.0
     seed: int
     threads: int

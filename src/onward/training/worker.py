@@ -110,7 +110,7 @@ class _Run:
         if spec.environment is not None and spec.algorithm != "sft":
             metrics = self._on_policy(method, facts)
         else:
-            metrics = self._on_data(policy, method)
+            metrics = self._on_data(policy, method, int(facts.get("step", 0)))
         self._finish(policy, method, metrics)
 
     def _restored(self, method: Method) -> dict[str, Any]:
@@ -121,7 +121,15 @@ class _Run:
         try:
             facts = self.state.facts()
             method.restore(current)
-        except (OnwardError, RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as e:
+        except (
+            OnwardError,
+            RuntimeError,
+            OSError,
+            EOFError,
+            ValueError,
+            KeyError,
+            pickle.UnpicklingError,
+        ) as e:
             self.state.clear()
             emit("stage", name="state not readable, starting over", cause=type(e).__name__)
             return {}
@@ -138,8 +146,8 @@ class _Run:
         self.stop()
         return saved
 
-    def _on_data(self, policy: Policy, method: Method) -> dict[str, Any]:
-        """Every optimiser step on the frozen dataset; the metrics of the last one and of the data."""
+    def _on_data(self, policy: Policy, method: Method, done: int) -> dict[str, Any]:
+        """The optimiser steps after ``done`` on the frozen dataset; metrics of the last and of the data."""
         lines = dataset.read(self.folder / dataset.FILE)
         chat = _chat(policy) if any("messages" in line for line in lines) else None
         trajectories = [trajectory_of(line, self.spec, chat) for line in lines]
@@ -147,11 +155,14 @@ class _Run:
         rows = method.prepare(trajectories)
         emit("stage", name="train", rows=rows, trajectories=len(lines), excluded=method.excluded)
         trained = sum(sum(one.counts) for one in trajectories)
+        per_step = trained / len(lines) * min(rows, self.spec.batch_rows)
         metrics: dict[str, Any] = {}
         before = time.monotonic()
-        for step, total, found in method.steps():
+        last = self.spec.max_steps or math.inf
+        for step, total, found in method.steps() if done < last else ():
+            total = int(min(total, last))
             now = time.monotonic()
-            speed = trained * self.spec.epochs / total / max(1e-9, now - before)
+            speed = per_step / max(1e-9, now - before)
             before = now
             metrics = {**found, "steps": total}
             emit(
@@ -163,6 +174,8 @@ class _Run:
                 metrics={**metrics, "tokens_per_second": speed},
             )
             self._save(method, {"step": step, "algorithm": algorithm})
+            if step >= last:
+                break
         return {**metrics, **summary(lines, self.spec), "baseline": method.state() or None}
 
     def _on_policy(self, method: Method, facts: dict[str, Any]) -> dict[str, Any]:

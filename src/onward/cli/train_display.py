@@ -1,0 +1,174 @@
+"""What a person sees while ``onward train`` runs: one live line with the numbers that matter, time left.
+
+Without a terminal the same facts come as plain lines, at most one every ten seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from onward.training.curves import Curves
+from onward.training.request import JobSpec
+
+SHOWN: dict[str, str] = {
+    "reward_mean": "reward {:.2f}",
+    "success_rate": "success {:.2f}",
+    "loss": "loss {:.3f}",
+    "accuracy": "right way round {:.2f}",
+    "kl_divergence": "KL {:.4f}",
+    "clip_fraction": "clipped {:.1%}",
+    "ess": "ESS {:.2f}",
+    "policy_entropy": "entropy {:.2f}",
+    "tokens_per_second": "{:.0f} tokens/s",
+}
+"""Metric → how it is shown; those that a step does not have are left out."""
+PICTURE_SECONDS = 20.0
+LINE_SECONDS = 10.0
+
+
+class Display:
+    """Takes the events of a run; writes its curves as it goes on."""
+
+    def __init__(self, out: Path, spec: JobSpec, as_json: bool) -> None:
+        self.out, self.spec, self._as_json = out, spec, as_json
+        self.console = Console(stderr=as_json)
+        self.curves = Curves(out)
+        self._resumed_at = 0
+        self._drawn = self._line = 0.0
+        self._task: TaskID | None = None
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=as_json or not self.console.is_terminal,
+        )
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.stop()
+        self.curves.write()
+
+    def take(self, event: dict[str, Any]) -> None:
+        """One event of the child."""
+        if self._as_json:
+            typer.echo(json.dumps(event))
+        kind = event["event"]
+        if kind == "stage":
+            self._stage(event)
+        elif kind == "progress":
+            self._step(event)
+        elif kind == "held_out":
+            self._say(
+                f"Held-out tasks {event['when']}: success {_number(event['success'])} "
+                f"({event['episodes']} episodes, {event['unscored']} unscored)."
+            )
+        elif kind == "stopping" and event["times"] == 1:
+            self._say("Stopping after this step; Ctrl-C again stops at once, back to the last saved state.")
+
+    def tell_end(self, last: dict[str, Any]) -> None:
+        """What came out, and where it lies."""
+        if self._as_json:
+            return
+        if last["event"] == "stopped":
+            self._say(f"Stopped and saved. Go on with: onward train --resume --out {self.out}")
+            return
+        metrics = last["metrics"]
+        held_out = metrics.get("held_out")
+        if held_out:
+            self._say(
+                f"Held-out success {_number(held_out['before']['success'])} → "
+                f"{_number(held_out['after']['success'])} "
+                f"(panel {str(metrics['panel_hash'])[:12] or 'unknown'})."
+            )
+        where = "model" if self.spec.full else "checkpoint"
+        self._say(
+            f"Done in {last['seconds']:.0f} s with at most {last['peak_memory_gb']:.2f} GB: "
+            f"{self.out / where}. "
+            f"Curves: {', '.join(path.name for path in self.curves.write())}."
+        )
+
+    def _stage(self, event: dict[str, Any]) -> None:
+        if event["name"] == "resumed":
+            self._resumed_at = event["step"]
+            self.curves.start_at(event["step"])
+            self._say(f"Going on after step {event['step']}.")
+        elif event["name"].startswith("state not readable"):
+            self.curves.start_at(0)
+            self._say("The saved state cannot be read: starting over.")
+        elif event["name"] == "load" and not self.curves.rows:
+            self._say(f"Training {self.spec.base_model} with {self.spec.algorithm} in {self.out}.")
+
+    def _step(self, event: dict[str, Any]) -> None:
+        step, total, metrics = event["step"], event["total_steps"], event["metrics"]
+        if self.curves.rows and self.curves.rows[-1]["step"] >= step:
+            self.curves.start_at(step - 1)
+        self.curves.add(step, metrics)
+        note = " · ".join(form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics)
+        if self._task is None:
+            self._task = self._progress.add_task(
+                self.spec.algorithm, total=total, note="", completed=self._resumed_at
+            )
+        self._progress.update(self._task, completed=step, total=total, note=note)
+        now = time.monotonic()
+        plain = not self.console.is_terminal and not self._as_json
+        if plain and (now - self._line > LINE_SECONDS or step == total):
+            self._line = now
+            left = event["elapsed"] / max(1, step - self._resumed_at) * (total - step)
+            self.console.print(
+                f"step {step}/{total} {note} · {left:.0f} s left", highlight=False, soft_wrap=True
+            )
+        if now - self._drawn > PICTURE_SECONDS:
+            self._drawn = now
+            self.curves.write()
+
+    def _say(self, text: str) -> None:
+        if not self._as_json:
+            self.console.print(text, highlight=False, soft_wrap=True)
+
+
+def tell_plan(console: Console, told: dict[str, Any]) -> None:
+    """A dry run as text."""
+    spec, memory = told["spec"], told["memory_bytes"]
+    console.print(
+        f"Would train {spec['base_model']} ({told['parameters'] / 1e6:.1f} M parameters, "
+        f"{told['trained'] / 1e6:.2f} M of them trained) with {spec['algorithm']}.",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    table = Table("setting", "value")
+    environment = spec.pop("environment") or {}
+    for name, value in {**spec, **{f"environment.{k}": v for k, v in environment.items()}}.items():
+        if value is not None and name not in ("job_id", "epoch"):
+            table.add_row(name, str(value))
+    console.print(table)
+    data = told["data"]
+    if data["file"]:
+        console.print(
+            f"Data: {data['rows']} rows of about {data['tokens_per_row']:.0f} tokens.", highlight=False
+        )
+    parts = ", ".join(f"{name} {value / 1e6:.0f} MB" for name, value in memory.items() if name != "total")
+    console.print(f"Memory: about {memory['total'] / 1e9:.2f} GB ({parts}).", highlight=False, soft_wrap=True)
+    console.print(f"Time: about {_duration(told['seconds'])} on this machine.", highlight=False)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"

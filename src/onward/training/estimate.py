@@ -1,0 +1,234 @@
+"""What a run will need, before it runs: memory by formula, time by formula and a short measurement. No torch.
+
+The formulas are docs/train-command.md's; a test holds them against measured runs within a factor of two for
+memory. Know before changing: sizes come from ``config.json`` alone, so that a dry run loads no weights.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onward.errors import ConfigError
+from onward.training.request import JobSpec
+
+PROCESS_BYTES = 420 << 20
+"""The interpreter with torch and transformers loaded."""
+PREFIX_BYTES = 512 << 20
+"""At most so much of the sampler's store of known prefixes."""
+HEAD_TOKENS = 64
+"""Tokens whose logits exist at once."""
+_WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
+_EFFICIENCY = 0.35
+"""Share of the measured matrix rate that a pass over small matrices reaches."""
+_PASS_SECONDS = 0.0006
+"""What one layer costs besides arithmetic, in each pass."""
+_SAMPLED_SHARE = 0.5
+"""How much of ``max_tokens`` an answer uses."""
+_OBSERVATION_TOKENS = 48
+
+
+@dataclass(frozen=True)
+class Network:
+    """Sizes that the formulas need."""
+
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    tied: bool
+
+    @classmethod
+    def read(cls, folder: Path) -> Network:
+        """Raises ConfigError for a folder that holds no network of the Llama form."""
+        try:
+            told: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
+            heads = int(told["num_attention_heads"])
+            return cls(
+                vocab=int(told["vocab_size"]),
+                hidden=int(told["hidden_size"]),
+                layers=int(told["num_hidden_layers"]),
+                heads=heads,
+                kv_heads=int(told.get("num_key_value_heads") or heads),
+                head_dim=int(told.get("head_dim") or told["hidden_size"] // heads),
+                intermediate=int(told["intermediate_size"]),
+                tied=bool(told.get("tie_word_embeddings", False)),
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(
+                f"{folder} does not tell the sizes of its network ({type(error).__name__} in config.json): "
+                f"give a folder in transformers form."
+            ) from None
+
+    def projections(self) -> dict[str, tuple[int, int]]:
+        """(outputs, inputs) of the seven projections of a block."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        h, i = self.hidden, self.intermediate
+        return {
+            "q_proj": (q, h), "k_proj": (kv, h), "v_proj": (kv, h), "o_proj": (h, q),
+            "gate_proj": (i, h), "up_proj": (i, h), "down_proj": (h, i),
+        }  # fmt: skip
+
+    @property
+    def block(self) -> int:
+        return sum(a * b for a, b in self.projections().values()) + 2 * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        embedding = self.vocab * self.hidden * (1 if self.tied else 2)
+        return embedding + self.layers * self.block + self.hidden
+
+
+@dataclass(frozen=True)
+class Load:
+    """What passes through the network: rows of one update, their tokens, sampled tokens of all updates."""
+
+    rows: int
+    row_tokens: float
+    updates: int = 1
+    sampled_tokens: float = 0.0
+    turns: float = 0.0
+    """Answers per row; 0 where nothing is sampled."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes by part; ``total`` is the peak that the parts can reach together."""
+
+    process: float
+    weights: float
+    adapter: float
+    optimiser: float
+    activations: float
+    cache: float
+
+    @property
+    def total(self) -> float:
+        return self.process + self.weights + self.adapter + self.optimiser + max(self.activations, self.cache)
+
+
+PARTS = ("process", "weights", "adapter", "optimiser", "activations", "cache")
+
+TINY = Network(1024, 128, 4, 4, 2, 32, 384, True)
+"""The network that ``lm.tiny`` makes, with the largest vocabulary that it may get."""
+
+
+def tokens_of(lines: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
+    """(rows, mean tokens of a row) of a dataset; text counts a token for every four characters."""
+    lengths = [
+        sum(len(call["prompt_ids"]) + len(call["token_ids"]) for call in line["calls"])
+        if "calls" in line
+        else sum(len(str(message["content"])) // 4 + 5 for message in line["messages"])
+        for line in lines
+    ]
+    return len(lengths), sum(lengths) / max(1, len(lengths))
+
+
+def load_of(spec: JobSpec, rows: int = 0, row_tokens: float = 0.0) -> Load:
+    """The load of a run: from the data where there is some, else a guess from the plan."""
+    plan = spec.environment
+    if plan is None or spec.algorithm == "sft":
+        return Load(rows, row_tokens)
+    schedule = plan.schedule
+    turns = float(schedule.turns[-1]) if schedule else 10.0
+    answer = _SAMPLED_SHARE * plan.max_tokens
+    return Load(
+        rows=plan.episodes,
+        row_tokens=_OBSERVATION_TOKENS + turns * (answer + _OBSERVATION_TOKENS),
+        updates=plan.steps,
+        sampled_tokens=plan.steps * plan.episodes * turns * answer,
+        turns=turns,
+    )
+
+
+def memory(spec: JobSpec, network: Network, load: Load) -> Memory:
+    """Bytes that a run needs, by formula."""
+    width = _WIDTH[spec.dtype]
+    first = 0 if spec.full else int(spec.first_lora_layer * network.layers)
+    trained_layers = network.layers - first
+    adapter = 0 if spec.full else adapter_parameters(spec, network)
+    trained = network.parameters if spec.full else adapter
+    copies = 3 + (1 if spec.full and width < 4 else 0)  # gradient, two moments, a float32 copy
+    tokens = min(spec.micro_batch_tokens, max(load.row_tokens, load.rows * load.row_tokens))
+    tokens = max(tokens, load.row_tokens)
+    per_layer = _kept_per_token(network, spec.lora_rank if not spec.full else 0)
+    kept = trained_layers * per_layer
+    if spec.gradient_checkpointing:
+        kept = trained_layers * network.hidden + per_layer
+    head = min(HEAD_TOKENS, tokens) * network.vocab * 4 * 3
+    trunk = min(1 << 30, load.rows * load.row_tokens * network.hidden * 4) if first else 0
+    weights = network.parameters * width
+    packed = weights if spec.environment is not None and spec.algorithm != "sft" else 0
+    cache = 0.0
+    if load.turns:
+        plan = spec.environment
+        slots = min(load.rows, plan.concurrency if plan else load.rows)
+        per_token = 2 * network.layers * network.kv_heads * network.head_dim * width
+        cache = slots * load.row_tokens * per_token
+        cache += min(PREFIX_BYTES, load.rows * load.row_tokens * per_token)
+    return Memory(
+        process=PROCESS_BYTES,
+        weights=weights + packed,
+        adapter=adapter * 4,
+        optimiser=trained * 4 * copies,
+        activations=tokens * kept * 4 + head + trunk,
+        cache=cache,
+    )
+
+
+def adapter_parameters(spec: JobSpec, network: Network) -> int:
+    """Numbers in the adapter: rank × (inputs + outputs) of each target in each adapted layer."""
+    sizes = network.projections()
+    chosen = sizes if spec.lora_targets is None else {name: sizes[name] for name in spec.lora_targets}
+    layers = network.layers - int(spec.first_lora_layer * network.layers)
+    return layers * spec.lora_rank * sum(a + b for a, b in chosen.values())
+
+
+def seconds(spec: JobSpec, network: Network, load: Load, rate: float) -> float:
+    """Expected time, for a machine that multiplies matrices at ``rate`` operations a second.
+
+    Learning: 2 operations per weight and token forward, as many backward for activations in layers with a
+    graph, as many again where all weights are trained. Sampling: 2 per weight and token, and a pass per
+    token of the longest answer.
+    """
+    weights = network.layers * network.block + network.vocab * network.hidden
+    graph = 1.0 if spec.full else 1.0 - spec.first_lora_layer
+    factor = 2 * weights * (1 + graph * (2 if spec.full else 1))
+    tokens = load.rows * load.row_tokens * spec.epochs * load.updates
+    if spec.max_steps is not None and load.rows:
+        tokens = min(tokens, spec.max_steps * spec.batch_rows * load.row_tokens)
+    passes = max(1.0, tokens / spec.micro_batch_tokens)
+    learning = tokens * factor / (rate * _EFFICIENCY) + passes * 3 * network.layers * _PASS_SECONDS
+    plan = spec.environment
+    if not load.turns or plan is None:
+        return learning
+    decode_passes = load.updates * load.turns * plan.max_tokens * max(1.0, load.rows / plan.concurrency)
+    arithmetic = load.updates * load.rows * load.row_tokens * 2 * weights / (rate * _EFFICIENCY)
+    held_out = 1 + 2 * plan.held_out / max(1, load.updates * load.rows)
+    return learning + held_out * (arithmetic + decode_passes * network.layers * _PASS_SECONDS)
+
+
+def matrix_rate(budget_seconds: float = 0.15) -> float:
+    """Operations a second of float32 matrix products on this machine, measured for a moment."""
+    a = np.ones((384, 384), dtype=np.float32)
+    b = a @ a  # not timed: threads start here
+    done, started = 0, time.perf_counter()
+    while time.perf_counter() - started < budget_seconds:
+        b = a @ b * np.float32(1 / 384)
+        done += 1
+    return done * 2 * 384**3 / (time.perf_counter() - started)
+
+
+def _kept_per_token(network: Network, rank: int) -> int:
+    """Numbers that one block keeps of each token for its backward pass."""
+    heads = (2 * network.heads + 2 * network.kv_heads) * network.head_dim
+    return 6 * network.hidden + 2 * heads + 4 * network.intermediate + 14 * rank

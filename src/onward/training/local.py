@@ -1,0 +1,299 @@
+"""Training without any service: a run folder is a job folder, made here from files or an environment.
+
+The same child that runs jobs runs these, so that there is one way to train. Know before changing: all
+that a run depends on is in its folder (``spec.json``, ``dataset.jsonl``, ``adapter/``, for ``tiny`` ``base/``),
+which is why ``--resume`` needs nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onward.children import child_environment
+from onward.envs import registry
+from onward.envs.environment import Environment, LocalSource
+from onward.envs.policies import reference_policy
+from onward.envs.rollouts import rollouts
+from onward.envs.sources import open_source
+from onward.errors import ConfigError, NotFoundError, TrainingError
+from onward.training import checkpoints, dataset, files, plan, recipes, request
+from onward.training.request import JobSpec
+
+SPEC, LOG = "spec.json", "run.log"
+TINY = "tiny"
+
+Event = dict[str, Any]
+
+
+@dataclass
+class Wish:
+    """What was asked for on the command line; None means that nobody said."""
+
+    algorithm: str
+    model: str
+    """Its name in ``spec.json``, and the recipe's."""
+    model_folder: Path | None
+    """None: a tiny model is made for this run."""
+    out: Path
+    data: list[Path] = field(default_factory=list)
+    env: str | None = None
+    start: Path | None = None
+    demonstrations: int = 200
+    spec: dict[str, Any] = field(default_factory=dict)
+    """Fields of JobSpec."""
+    plan: dict[str, Any] = field(default_factory=dict)
+    """Fields of EnvironmentPlan."""
+
+
+@dataclass
+class Prepared:
+    """What will run. ``lines`` is the data, None for an environment."""
+
+    spec: JobSpec
+    lines: list[dict[str, Any]] | None
+    excluded: dict[str, int] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
+    """What a tiny model's tokenizer is made from; empty where the model exists."""
+
+
+def prepare(wish: Wish) -> Prepared:
+    """Resolve and check everything that can be before a file is written.
+
+    Raises ConfigError, NotFoundError or TrainingError with one sentence.
+    """
+    _check(wish)
+    recipe = recipes.for_model(wish.model)
+    environment: plan.EnvironmentPlan | None = None
+    lines: list[dict[str, Any]] | None = None
+    excluded: dict[str, int] = {}
+    texts: list[str] = []
+    if wish.env is not None:
+        source = registry.find(wish.env) if "://" not in wish.env else None
+        environment = plan.EnvironmentPlan(
+            **{"max_tokens": recipe.max_tokens, **wish.plan, "place": wish.env}
+        )
+        if environment.schedule is not None:
+            environment.schedule.at(0)
+        plan.check(environment, wish.algorithm, wish.algorithm in request.GROUPED)
+        if wish.algorithm == "sft":
+            lines = demonstrations(source, wish.env, wish.demonstrations)
+        if wish.model_folder is None:
+            texts = files.texts(lines or demonstrations(source, wish.env, 100))
+    else:
+        lines, counted = files.read(
+            wish.data,
+            wish.algorithm,
+            behaviour=wish.spec.get("behaviour", "recorded"),
+            dense=bool(wish.spec.get("dense_rewards")),
+        )
+        texts = files.texts(lines) if wish.model_folder is None else []
+        if wish.model_folder is None and not texts:
+            raise ConfigError(
+                "The model 'tiny' is made from the texts of the data, and these files hold tokens of another "
+                "model: give the folder of that model."
+            )
+        lines = dataset.keep(lines, wish.algorithm, counted, min_reward=wish.spec.get("min_reward"))
+        excluded = dict(counted)
+    folder = wish.model_folder or wish.out / "base"
+    spec = _spec(wish, recipe, folder.resolve(), environment)
+    return Prepared(spec, lines, excluded, texts)
+
+
+def write(prepared: Prepared, wish: Wish) -> None:
+    """Make the run folder; the spec is written last. Raises ConfigError for one that is in use."""
+    out = wish.out
+    if (out / SPEC).exists():
+        raise ConfigError(
+            f"{out} holds a run already: go on with --resume --out {out}, or give another folder."
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    if prepared.texts:
+        make_tiny(out / "base", prepared.texts, prepared.spec.seed)
+    if prepared.lines is not None:
+        body = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in prepared.lines)
+        (out / dataset.FILE).write_text(body, encoding="utf-8")
+    if wish.start is not None:
+        shutil.rmtree(out / "adapter", ignore_errors=True)
+        shutil.copytree(_checkpoint(wish.start), out / "adapter")
+    (out / SPEC).write_text(prepared.spec.model_dump_json(indent=1), encoding="utf-8")
+
+
+def resumed(out: Path, steps: int | None) -> JobSpec:
+    """The spec of the run in ``out``; an environment's ``steps`` may be raised.
+
+    Raises ConfigError where there is none, or where steps cannot be changed.
+    """
+    try:
+        spec = JobSpec.model_validate_json((out / SPEC).read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(f"{out} holds no run to go on with: give --out of one that was started.") from None
+    except ValueError:
+        raise ConfigError(f"{out / SPEC} is not a run's: start a new run in another folder.") from None
+    if steps is not None:
+        if spec.environment is None or spec.algorithm == "sft":
+            raise ConfigError("The steps of a run on data are fixed when it starts: leave --steps out.")
+        spec = spec.model_copy(update={"environment": spec.environment.model_copy(update={"steps": steps})})
+        (out / SPEC).write_text(spec.model_dump_json(indent=1), encoding="utf-8")
+    return spec
+
+
+async def run(out: Path, spec: JobSpec, on_event: Callable[[Event], None]) -> Event:
+    """Run the child to its end; its last event (``done``, ``stopped``). The first Ctrl-C lets it save.
+
+    Raises TrainingError as the child says it.
+    """
+    with open(out / LOG, "ab") as errors:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "onward.training.worker", str(out),
+            stdout=asyncio.subprocess.PIPE, stderr=errors, start_new_session=True,
+            env=child_environment(OMP_NUM_THREADS=str(spec.threads or os.cpu_count() or 1)), limit=1 << 22,
+        )  # fmt: skip
+    loop = asyncio.get_running_loop()
+    asked = 0
+
+    def stop() -> None:
+        nonlocal asked
+        asked += 1
+        on_event({"event": "stopping", "times": asked})
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM if asked == 1 else signal.SIGKILL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    last: Event | None = None
+    try:
+        assert child.stdout is not None
+        async for text in child.stdout:
+            with contextlib.suppress(ValueError):
+                event = json.loads(text)
+                on_event(event)
+                if event["event"] in ("done", "stopped", "failed"):
+                    last = event
+        code = await child.wait()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        if child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            await child.wait()
+    if last is None and asked:
+        return {"event": "stopped"}
+    if last is None:
+        cause = "ran out of memory or was killed" if code == -signal.SIGKILL else f"ended with code {code}"
+        raise TrainingError(
+            "UNKNOWN", f"The training process {cause} and left no result: see {out / LOG}, then --resume."
+        )
+    if last["event"] == "failed":
+        raise TrainingError(last["code"], last["message"])
+    return last
+
+
+def demonstrations(environment: Environment | None, place: str, count: int) -> list[dict[str, Any]]:
+    """Conversations in which the environment's own reference solves training tasks."""
+    if environment is None:
+        raise ConfigError(
+            f"The server at {place[:60]} gives no demonstrations: make them with its environment in this "
+            f"process (--env NAME), or give conversations with --data."
+        )
+    tasks = environment.panel("train", n=count)
+    episodes = asyncio.run(rollouts(LocalSource(environment), reference_policy(environment), tasks))
+    return [
+        {
+            "trajectory_id": one.key, "session_id": "", "task_type": environment.name, "group_key": None,
+            "outcome": 1.0, "success": True, "unparsable": False, "raw_total": 1.0,
+            "messages": [dict(message) for message in one.messages],
+        }
+        for one in episodes
+        if one.success
+    ]  # fmt: skip
+
+
+def make_tiny(folder: Path, texts: list[str], seed: int) -> None:
+    """An untrained network of about a million parameters whose tokenizer knows ``texts``."""
+    from onward.lm.tiny import build_tiny
+
+    roles = ["system\n", "user\n", "assistant\n"] * len(texts)
+    build_tiny(folder, [*texts, *roles], seed)
+
+
+async def reachable(place: str, dialect: str | None) -> dict[str, Any]:
+    """What an environment server says of itself. Raises OnwardError where it cannot be reached."""
+    key = os.environ.get("ONWARD_ENVIRONMENT_KEY")
+    async with open_source(place, dialect=dialect, key=key) as source:
+        return {"name": source.name, "horizon": source.horizon, "panel_hash": source.panel_hash}
+
+
+def _check(wish: Wish) -> None:
+    if wish.algorithm not in request.METHODS:
+        raise ConfigError(
+            f"There is no algorithm {wish.algorithm[:40]!r}: give one of {', '.join(request.METHODS)}."
+        )
+    if bool(wish.data) == (wish.env is not None):
+        raise ConfigError("Nothing to learn from, or two things: give either --data FILE or --env NAME.")
+    if wish.env is not None:
+        request.refuse_environment(wish.algorithm)
+    if wish.spec.get("dense_rewards"):
+        request.refuse_dense(wish.algorithm, wish.spec.get("return_from", "outcome"))
+    if wish.start is not None and wish.spec.get("full"):
+        raise ConfigError("--start gives an adapter to go on from and --full trains none: leave one out.")
+
+
+def _checkpoint(folder: Path) -> Path:
+    """The checkpoint in a run folder, or the folder itself. Raises NotFoundError."""
+    for candidate in (folder / "checkpoint", folder):
+        if (candidate / checkpoints.MANIFEST).is_file():
+            checkpoints.verify(candidate)
+            return candidate
+    raise NotFoundError(f"{folder} holds no checkpoint: give the folder of a finished run of an adapter.")
+
+
+def _spec(
+    wish: Wish, recipe: recipes.Recipe, folder: Path, environment: plan.EnvironmentPlan | None
+) -> JobSpec:
+    values: dict[str, Any] = {
+        "job_id": "local",
+        "epoch": 1,
+        "algorithm": wish.algorithm,
+        "base_model": wish.model,
+        "model_folder": str(folder),
+        "start_digest": None if wish.start is None else checkpoints.adapter_digest(_checkpoint(wish.start)),
+        "learning_rate": recipe.learning_rate,
+        "epochs": 1 if environment is not None and wish.algorithm != "sft" else recipe.epochs,
+        "batch_rows": recipe.batch_size,
+        "clip_epsilon": recipe.clip_epsilon,
+        "lora_rank": recipe.lora_rank,
+        "lora_alpha": recipe.lora_alpha,
+        "first_lora_layer": recipe.first_lora_layer,
+        "normaliser": recipe.normaliser,
+        "return_from": "outcome",
+        "unparsable_penalty": 0.0,
+        "standardise": False,
+        "negative_weight": 1.0,
+        "kl_coef": 0.0,
+        "seed": 0,
+        "threads": recipe.threads,
+        "environment": environment,
+        **{name: value for name, value in wish.spec.items() if value is not None},
+    }
+    try:
+        return JobSpec.model_validate(values)
+    except ValueError as error:
+        told = error.errors()[0] if hasattr(error, "errors") else {"loc": ("?",), "msg": str(error)}  # type: ignore[attr-defined]
+        where = ".".join(str(part) for part in told["loc"])
+        raise ConfigError(f"The option {where} is wrong: {told['msg']}.") from None
+
+
+def excluded_text(excluded: dict[str, int]) -> str:
+    """``3 unscored, 1 no_tokens``; empty for nothing."""
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(excluded.items()) if count)
