@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest_asyncio
@@ -13,6 +14,7 @@ from onward.clock import SystemClock, utc_text
 from onward.config import load
 from onward.context import Context
 from onward.contracts import Feedback, Reward, Trajectory, decode, encode, subjects, validate
+from onward.reward.rewarder import Rewarder
 from onward.telemetry import Alerts, Metrics
 from onward.warehouse import EmbeddedWarehouse, Objects, queries
 
@@ -168,3 +170,12 @@ def feedback_read(ctx: Context):
         return not last or (info.ack_floor is not None and info.ack_floor.stream_seq >= last)
 
     return check
+
+
+async def handled(active: Rewarder, batch: Sequence[Message]) -> None:
+    """First rewards of ``batch``, published and stored."""
+    await active.handle(list(batch))
+    storing = asyncio.create_task(active.storing.run())
+    await active.storing.idle()
+    storing.cancel()
+    await asyncio.gather(storing, return_exceptions=True)

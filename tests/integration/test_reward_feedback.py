@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from reward_world import (
     feedback_read,
+    handled,
     history,
     messages,
     publish,
@@ -105,7 +106,7 @@ async def test_feedback_between_storing_and_scoring_is_left_to_the_first_scoring
         await until(stored)
         await active.feedback.handle(await messages(ctx.bus, "RL_FEEDBACK"))
         assert await published(ctx.bus) == []
-        await active.handle(await messages(ctx.bus))
+        await handled(active, await messages(ctx.bus))
     (only,) = await history(ctx, "t1")
     assert only.reward_components["user_feedback"].score == 0.0
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from reward_world import (
+    handled,
     messages,
     publish,
     published,
@@ -64,12 +65,12 @@ async def test_a_restart_from_any_point_gives_the_same_bytes(ctx):
         copy = SimpleNamespace(**{**vars(ctx), "bus": recorder})
         half = Rewarder(copy, rewarder.State(40), None)
         stream = await messages(ctx.bus)
-        await half.handle(stream[:cut])
+        await handled(half, stream[:cut])
         record = half.state.dump()
-        await half.handle(stream[cut : cut + 20])  # lost: the record was not kept
+        await handled(half, stream[cut : cut + 20])  # lost: the record was not kept
         resumed = Rewarder(copy, rewarder.State.load(record, 40), None)
         for start in range(cut, 90, 13):
-            await resumed.handle(stream[start : start + 13])
+            await handled(resumed, stream[start : start + 13])
         assert again == whole
         assert resumed.state.dump() == entry.value
 
@@ -97,7 +98,7 @@ async def test_a_reward_that_is_stored_is_published_as_it_is_and_counts_as_it_di
     resumed = Rewarder(SimpleNamespace(**{**vars(ctx), **changed}), State(40), None, stored_until=50)
     stream = await messages(ctx.bus)
     for start in range(0, 50, 11):
-        await resumed.handle(stream[start : start + 11])
+        await handled(resumed, stream[start : start + 11])
     assert again == whole
     assert resumed.state.dump() == kept
 

@@ -3,17 +3,16 @@
 Know before changing: a message on the trajectory stream is only the trigger. What is scored is the row
 that the collector stored (redacted, enriched), once the collector is done with that message. State
 moves in stream order by one active rewarder, and only by first rewards; its record is compare-and-set at most
-a second later. A reward is stored before it is published, so a restart that reads the stream again finds it
-and publishes the same bytes.
+a second later. A first reward is published and then stored (``storing.py``), for it follows from the stream
+and the state: a restart reads on from the record and makes the same bytes again, or finds them stored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import nats.errors
 
@@ -35,9 +34,11 @@ from onward.reward.said import Said
 from onward.reward.scoring import reward_id
 from onward.reward.settling import Settled
 from onward.reward.state import State
+from onward.reward.storing import Batch, Storing
 from onward.reward.superseding import Superseding
 from onward.reward.unscored import UnscoredAlert
 from onward.telemetry import logs
+from onward.telemetry.crashpoints import crashpoint
 from onward.warehouse import queries, reward_queries
 
 STREAM = "RL_TRAJECTORIES"
@@ -48,6 +49,8 @@ LEASE = "rewarder"
 LEASE_SECONDS = 5.0
 CHECKPOINT_SECONDS = 1.0
 LAG_SECONDS = 5.0
+STOP_SECONDS = 20.0
+"""How long a rewarder that ends waits for what is published to be stored."""
 _RECENT = 10_000
 _BREATH = 8
 
@@ -131,13 +134,19 @@ async def _work(rewarder: Rewarder, ctx: Context, lease: Lease, keeping: asyncio
         asyncio.create_task(rewarder.watch_lag()),
         asyncio.create_task(rewarder.lost.wait()),
     ]
+    storing = asyncio.create_task(rewarder.storing.run())
     try:
-        await asyncio.wait([*tasks, keeping], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([*tasks, storing, keeping], return_when=asyncio.FIRST_COMPLETED)
     finally:
         rewarder.stopping = rewarder.feedback.stopping = True
         for task in tasks:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
+        idle = asyncio.create_task(rewarder.storing.idle())
+        await asyncio.wait([idle, storing], timeout=STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        for task in (idle, storing):
+            task.cancel()
+        results += await asyncio.gather(storing, return_exceptions=True)
         if lease.held:
             with contextlib.suppress(ConflictError, BusError):
                 await rewarder.checkpoint()
@@ -145,18 +154,6 @@ async def _work(rewarder: Rewarder, ctx: Context, lease: Lease, keeping: asyncio
         if isinstance(result, Exception):
             raise result
     raise ConflictError("The lease or the rewarder's record was taken by another rewarder.")
-
-
-@dataclass
-class _Batch:
-    """What became of messages: rows to store, those that are stored already, gaps, and the state after."""
-
-    state: State
-    made: list[dict[str, Any]] = field(default_factory=list)
-    again: list[dict[str, Any]] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
-    triggers: dict[str, Message] = field(default_factory=dict)
-    """Trajectory id → the message that its reward comes from."""
 
 
 class Rewarder:
@@ -177,14 +174,18 @@ class Rewarder:
         self.state = state
         self._revision, self._kept_seq = revision, state.stream_seq
         self._stored_until, self._may_write = stored_until, may_write
+        self._ahead = state
+        """The state after what is published; ``state`` is that after what is stored, too."""
         self._lock = asyncio.Lock()
         self._components = components_of(ctx.settings.reward)
         self._analysis = Analysis(analyser)
         self._settled = Settled(ctx.bus, STREAM, ctx.clock)
         self._said = Said(ctx.warehouse)
+        self.storing = Storing(ctx, self._fence, self._are_stored)
         superseding = Superseding(
-            ctx, self._lock, lambda: self.state, self._components, self._analysis, self._said, self._fence
-        )
+            ctx, self._nothing_waits, lambda: self.state, self._components, self._analysis, self._said,
+            self._fence,
+        )  # fmt: skip
         self.feedback = FeedbackReader(ctx, self._said, superseding)
         names = frozenset(component.name for component in self._components)
         self.rescoring = Rescoring(ctx, superseding, names)
@@ -233,13 +234,14 @@ class Rewarder:
         await self._analysis.stop()
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
-        """Score, store and publish in stream order, as far as the collector is, until all is done.
+        """Score and publish in stream order, as far as the collector is, and hand over to ``storing``. The
+        acknowledgement promises nothing: whoever starts again reads on from the record.
 
         Raises BusError or WarehouseError when either is away; what was done by then is not repeated.
         """
         if self.stopping or self.lost.is_set():
             return [Retry(0.0)] * len(messages)
-        new = sorted((m for m in messages if m.sequence > self.state.stream_seq), key=lambda m: m.sequence)
+        new = sorted((m for m in messages if m.sequence > self._ahead.stream_seq), key=lambda m: m.sequence)
         while new:
             settled = await self._settled.wait(new, self._are_rows, lambda: self.stopping)
             await self._first_rewards([m for m in new if m.sequence <= settled])
@@ -261,10 +263,25 @@ class Rewarder:
             said = await self._said.about(item.row for item in candidates.values())
             batch = await self._score(messages, ids, candidates, known, stored, said)
             self._fence()
-            await delivery.both(self._ctx, batch.made, batch.missing, batch.again)
-            self.state = batch.state
-        self._count(batch, candidates)
+            await delivery.publish(self._ctx, [*batch.again, *batch.made])
+            crashpoint("rewarder.published")
+            self._ahead = batch.state
+            self._remember(batch, candidates)
+            self.storing.add(batch)
+        await self.storing.room()
+
+    async def _are_stored(self, batches: Sequence[Batch]) -> None:
+        self.state = batches[-1].state
+        for batch in batches:
+            self._gauges.missing(batch.missing)
         await self._alert.look(self.state.recent)
+
+    @asynccontextmanager
+    async def _nothing_waits(self) -> AsyncIterator[None]:
+        """Inside, no first reward is made, and all that were made are stored."""
+        async with self._lock:
+            await self.storing.idle()
+            yield
 
     async def _rows(self, ids: set[str]) -> dict[str, rows.Row]:
         found = self._ctx.just_stored.take(ids)
@@ -296,8 +313,8 @@ class Rewarder:
         known: set[str],
         stored: Mapping[str, rows.Row],
         said: Mapping[str, Sequence[rows.Row]],
-    ) -> _Batch:
-        batch = _Batch(self.state.fork())
+    ) -> Batch:
+        batch = Batch(self._ahead.fork())
         state, settings = batch.state, self._ctx.settings.reward
         for place, message in enumerate(messages):
             if place % _BREATH == _BREATH - 1:
@@ -345,7 +362,7 @@ class Rewarder:
                 again.add(name)
         known = again & self._recent.keys()
         scored = await queries.scored_at(self._ctx.warehouse, again - known)
-        return known | {name for name, sequence in scored.items() if sequence <= self.state.stream_seq}
+        return known | {name for name, sequence in scored.items() if sequence <= self._ahead.stream_seq}
 
     def _fence(self) -> None:
         """Raises BusError when another rewarder may be active: this one must not write any more."""
@@ -386,8 +403,7 @@ class Rewarder:
                 self._ctx.metrics.rewarder_lag.set(max(0, last - self.state.stream_seq))
             await self._ctx.clock.sleep(LAG_SECONDS)
 
-    def _count(self, batch: _Batch, candidates: Mapping[str, Candidate]) -> None:
-        self._gauges.missing(batch.missing)
+    def _remember(self, batch: Batch, candidates: Mapping[str, Candidate]) -> None:
         for row in [*batch.again, *batch.made]:
             name = row["trajectory_id"]
             arrived, version = batch.triggers[name].timestamp, candidates[name].row["model_version"]

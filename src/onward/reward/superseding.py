@@ -7,9 +7,9 @@ published again instead of being computed again.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -45,19 +45,20 @@ class Task:
 
 
 class Superseding:
-    """Works under the rewarder's ``lock``, portion by portion. ``fence`` raises when it must not write."""
+    """Works portion by portion, each inside ``alone``: no first reward is made or stored meanwhile. ``fence``
+    raises when it must not write."""
 
     def __init__(
         self,
         ctx: Context,
-        lock: asyncio.Lock,
+        alone: Callable[[], AbstractAsyncContextManager[None]],
         state: Callable[[], State],
         components: Sequence[Component],
         analysis: Analysis,
         said: Said,
         fence: Callable[[], None],
     ) -> None:
-        self._ctx, self._lock, self._state = ctx, lock, state
+        self._ctx, self._alone, self._state = ctx, alone, state
         self._components, self._analysis, self._said, self._fence = components, analysis, said, fence
 
     async def work(self, tasks: Sequence[Task], *, dry: bool = False) -> Counter[str]:
@@ -73,7 +74,7 @@ class Superseding:
         warehouse = self._ctx.warehouse
         found = await queries.trajectories_by_id(warehouse, {task.trajectory_id for task in tasks})
         candidates = await self._candidates(found, tasks)
-        async with self._lock:
+        async with self._alone():
             newest = await queries.reward_for(warehouse, candidates)
             given = await reward_queries.rewards_by_id(
                 warehouse, {_id(task): task.trajectory_id for task in tasks}
