@@ -21,6 +21,8 @@ MINIMUM_SAMPLES = 30
 MEMORY = 1000
 MOST = 1e12
 """More effort than any work takes: what is above counts as this, since a square must stay a number."""
+MOST_READ = 128 << 10
+"""Bytes: each time in a text costs 10 µs, and an agent could fill megabytes with times."""
 MAX_KEYS = 500
 """Task types come from outside: the one unused for longest makes room."""
 
@@ -101,7 +103,8 @@ def redundant_calls(trajectory: Trajectory) -> int:
 
     The same call: same tool and arguments, whatever their order, spaces and line breaks. Nothing new: the
     same success, output and error once times, dates, durations, UUIDs and addresses in memory are taken out
-    of it (``_VOLATILE``), since those differ each time and say nothing.
+    of it (``_VOLATILE``), since those differ each time and say nothing. They are taken out of the first
+    ``MOST_READ`` bytes of such results; what comes later is compared as it is.
     """
     return sum(repeats(trajectory))
 
@@ -111,6 +114,7 @@ def repeats(trajectory: Trajectory) -> list[bool]:
     first: dict[bytes, Turn] = {}
     results: dict[bytes, set[bytes]] = {}
     found: list[bool] = []
+    left = MOST_READ
     for turn in trajectory.turns:
         call = _call(turn) if turn.action.type == "tool_call" else None
         if call is None or call not in first:
@@ -118,9 +122,16 @@ def repeats(trajectory: Trajectory) -> list[bool]:
             if call is not None:
                 first[call] = turn
             continue
-        known, result = results.setdefault(call, {_result(first[call])}), _result(turn)
-        found.append(result in known)
-        known.add(result)
+        again = False
+        for one in (turn,) if call in results else (first[call], turn):
+            plain, known = _result(one, _spaces), results.setdefault(call, set())
+            forms = {plain}
+            if plain not in known and left > 0:
+                left -= len(plain)
+                forms.add(_result(one, _lasting))
+            again = not known.isdisjoint(forms)
+            known |= forms
+        found.append(again)
     return found
 
 
@@ -130,9 +141,9 @@ def _call(turn: Turn) -> bytes:
     )
 
 
-def _result(turn: Turn) -> bytes:
+def _result(turn: Turn, by: Callable[[str], str]) -> bytes:
     result = turn.result
-    return canonical_json([result.success, _even(result.output, _lasting), _lasting(result.error or "")])
+    return canonical_json([result.success, _even(result.output, by), by(result.error or "")])
 
 
 _VOLATILE = re2.compile(

@@ -230,6 +230,7 @@ def test_a_heredoc_that_never_ends_takes_the_rest() -> None:
     "text",
     [
         "<<EOF\n" * 200_000,
+        "<<A " * 200_000,
         "```py\n" * 200_000,
         "'" + "a'b\"" * 200_000,
         "def " * 300_000,
@@ -238,12 +239,29 @@ def test_a_heredoc_that_never_ends_takes_the_rest() -> None:
         "\u2028" * 300_000,
         "x = 1\n" * 200_000,
     ],
-    ids=["heredocs", "fences", "quotes", "defs", "backslashes", "tildes", "separators", "lines"],
+    ids=[
+        "heredocs",
+        "heredocs of a line",
+        "fences",
+        "quotes",
+        "defs",
+        "backslashes",
+        "tildes",
+        "separators",
+        "lines",
+    ],
 )
 def test_a_megabyte_of_anything_is_read_in_one_pass(text: str) -> None:
     """Quadratic work on a megabyte would take hours."""
     find_code(made_of(call(1, "bash", command=text), answer(2, text)))
     commands(text)
+
+
+def test_edits_read_only_so_much_and_the_first_ones_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.reward.code.find.MOST_READ", 30)
+    whole = call(1, "write", path="x.py", content="a = 1\nb = 2\n")
+    edits = [{"path": "x.py", "old_str": f" {n}\n", "new_str": f" {n + 2}\n"} for n in (1, 2, 3, 4)]
+    assert pieces(whole, call(2, "edit", edits=edits)) == [("file", "x.py", ("a = 5\nb = 4\n",))]
 
 
 def test_arguments_nested_deeply_are_walked_without_recursion() -> None:

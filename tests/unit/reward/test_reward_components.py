@@ -267,6 +267,14 @@ def test_what_is_news(one, other, news):
     assert redundant_calls(trajectory(turns=turns)) == (not news)
 
 
+def test_times_are_looked_for_in_so_many_results_and_no_more(monkeypatch):
+    """Megabytes of times would hold up the whole process for seconds."""
+    monkeypatch.setattr("onward.reward.baselines.MOST_READ", 60)
+    outputs = ["at 10:00:00", "at 10:00:01", "at 10:00:02", "at 10:00:03", "at 10:00:03"]
+    turns = [turn(n + 1, tool="look", args={}, output=text) for n, text in enumerate(outputs)]
+    assert repeats(trajectory(turns=turns)) == [False, True, True, False, True]  # 22 bytes each
+
+
 def test_failing_the_same_way_again_is_no_news_and_succeeding_is():
     turns = [
         turn(1, tool="x", output=None, success=False, error="timeout after 3.0s"),

@@ -30,6 +30,8 @@ MAX_PIECES = 16
 """Files, beside the session; the longest are kept."""
 MAX_CHARACTERS = 131_072
 """Of one piece; a longer one makes the trajectory unscored."""
+MOST_READ = 64_000_000
+"""Characters that all edits together may read; later edits are not followed."""
 _PYTHON_TOOLS: Any = re2.compile(r"(?i)(?:^|[_.:-])(?:i?python3?|jupyter|notebook|repl)(?:$|[_.:-])")
 _FENCE: Any = re2.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^\s`{]*)[ \t]*(.*)$")
 _FENCE_NAME: Any = re2.compile(r"(?:title|filename|file|name)=[\"']?([^\s\"']+)")
@@ -64,6 +66,7 @@ class _Finder:
     session: list[str] = field(default_factory=list)
     quoted: dict[str, None] = field(default_factory=dict)
     languages: Counter[str] = field(default_factory=Counter)
+    read_by_edits: int = 0
 
     def file(self, name: str, text: str, *, append: bool = False) -> None:
         name = posixpath.normpath(name)
@@ -78,8 +81,12 @@ class _Finder:
     def edit(self, name: str, old: str, new: str) -> None:
         """A replacement in a file whose text is known; in another it says nothing that can be rated."""
         name = posixpath.normpath(name)
-        if old and self.files.get(name, "").count(old) == 1:
-            self.files[name] = self.files[name].replace(old, new)
+        text = self.files.get(name, "")
+        if not old or self.read_by_edits > MOST_READ:
+            return
+        self.read_by_edits += len(text)
+        if text.count(old) == 1:
+            self.files[name] = text.replace(old, new)
 
     def executed(self, language: str, text: str) -> None:
         if language == SHELL:

@@ -7,6 +7,7 @@ understood is not evidence. One pass over the text; expressions are RE2's.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import re2
@@ -21,6 +22,8 @@ _TOKEN: Any = re2.compile(
 )
 _READ = 65_536
 """Characters of commands that are looked at; the bodies of here-documents do not count."""
+_MOST_IN_A_LINE = 16
+"""Here-documents that one line may begin: the line is read once for each."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ def split_heredocs(text: str) -> tuple[str, list[Heredoc]]:
     lines = iter(text.split("\n"))
     for line in lines:
         commands.append(line)
-        for mark in _HEREDOC.finditer(line) if "<<<" not in line else ():
+        marks = islice(_HEREDOC.finditer(line), _MOST_IN_A_LINE) if "<<<" not in line else ()
+        for mark in marks:
             body: list[str] = []
             for inner in lines:
                 stripped = inner.lstrip("\t") if mark.group(1) else inner
