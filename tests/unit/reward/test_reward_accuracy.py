@@ -34,6 +34,8 @@ def score(answer, expected, component=None, *, tool=None):
         ("3.14", 3.14159, {"match": "number", "tolerance": 0.01}, 1.0),
         ("3.10", 3.14159, {"match": "number", "tolerance": 0.01}, 0.0),
         ("no idea", 391, {"match": "number"}, 0.0),
+        ("7 " * 300_000 + "and so 391", 391, {"match": "number"}, 1.0),
+        ("391" + "." * 20_000, 391, {"match": "number"}, 0.0),
         ('{"b": [1, 2.0], "a": true}', {"a": True, "b": [1, 2]}, {"match": "json"}, 1.0),
         ('```json\n{"a": 1}\n```', {"a": 1}, {"match": "json"}, 1.0),
         ('{"a": true}', {"a": 1}, {"match": "json"}, 0.0),

@@ -22,6 +22,8 @@ _NUMBER = re2.compile(r"[-+−]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?
 _WORD_EDGE = r"[^\pL\pN_]"
 _LONGEST = 1000
 """Characters of an expected answer, and members of an expected set."""
+_READ_FOR_NUMBERS = 20_000
+"""Last characters of an answer: each number costs 5 µs, and an agent could write megabytes of them."""
 
 
 class Accuracy:
@@ -69,10 +71,10 @@ def _contains(answer: str, expected: Mapping[str, Any]) -> float:
 
 
 def _number(answer: str, expected: Mapping[str, Any]) -> float:
-    """The last number of the answer, within ``tolerance`` (absolute; 1e-9 of the value without one)."""
+    """The last number of the answer's end, within ``tolerance`` (absolute; 1e-9 of the value without one)."""
     wanted, tolerance = _finite(expected["answer"], "answer"), expected.get("tolerance")
     allowed = 1e-9 * max(1.0, abs(wanted)) if tolerance is None else _finite(tolerance, "tolerance")
-    numbers = _NUMBER.findall(answer)
+    numbers = _NUMBER.findall(answer[-_READ_FOR_NUMBERS:])
     if not numbers:
         return 0.0
     return float(abs(float(numbers[-1].replace(",", "").replace("−", "-")) - wanted) <= allowed)

@@ -15,7 +15,6 @@ import re2
 
 from onward.capture.redaction import RULES as REDACTION_RULES
 from onward.capture.redaction.known import KIND as KNOWN
-from onward.capture.redaction.placeholders import PLACEHOLDER
 from onward.contracts import Trajectory, Turn
 from onward.reward import facts
 from onward.reward.components.base import Scored, ScoringContext
@@ -28,7 +27,8 @@ MAX_FINDINGS = 50
 _SEPARATOR = "\n\x00\n"
 SECRETS = frozenset({rule.kind for rule in REDACTION_RULES if rule.layer != 3}) | {KNOWN}
 """Kinds of placeholders that stand for a secret; the others stand for personal data."""
-_PLACEHOLDER = re2.compile(PLACEHOLDER)
+_SECRET = re2.compile(f"<(?:{'|'.join(sorted(SECRETS))}):[0-9]{{1,9}}>")
+"""A placeholder of one of them; there may be a hundred thousand of personal data."""
 
 
 class Finding(NamedTuple):
@@ -91,7 +91,4 @@ def _compiled(name: str) -> Any:
 
 
 def _holds_secret(text: str) -> bool:
-    if "<" not in text:
-        return False
-    found = _PLACEHOLDER.findall(text)
-    return any(placeholder[1:].partition(":")[0] in SECRETS for placeholder in found)
+    return "<" in text and _SECRET.search(text) is not None
