@@ -200,6 +200,16 @@ async def test_a_comment_that_cannot_be_redacted_is_not_taken(api, monkeypatch):
     assert (answer.status_code, "comment" in _sentence(answer)) == (503, True)
 
 
+async def test_a_vote_on_a_session_that_is_stored_redacted_is_refused_and_not_lost(api):
+    """Trajectories of a session that is called like a phone number are stored under another id."""
+    phone = "+49 170 " + "1234567"
+    answer = await api.post(UP, api.token(phone))
+    assert answer.status_code == 400 and "name a 'trajectory_id'" in _sentence(answer)
+    assert (await api.post(UP, api.token(phone, "t-1"))).status_code == 202
+    (vote,) = await api.published(1)
+    assert (vote.trajectory_id, phone in vote.session_id) == ("t-1", False)
+
+
 async def test_who_opted_out_leaves_nothing(api):
     answer = await api.post(UP, api.token("private-1"))
     assert (answer.status_code, answer.json()["kept"]) == (202, False)

@@ -16,7 +16,7 @@ from onward.capture.opt_out import OptOut
 from onward.capture.redaction import Redactor
 from onward.clock import Clock, utc_text
 from onward.contracts import Feedback, canonical_json, encode, subjects, validate
-from onward.errors import OnwardError
+from onward.errors import ContractError, OnwardError
 from onward.telemetry import logs
 
 OUTBOX = "feedback.db"
@@ -37,7 +37,8 @@ class FeedbackIntake:
         """Take one vote; durable on return. False: its session opted out, and nothing is kept of it.
 
         ``said`` is a feedback.v1 without id and time. Raises ConflictError for an id that was used for other
-        words, RedactionError, OutboxFullError, BusError; then nothing was accepted.
+        words, ContractError for a session that nobody could find again, RedactionError, OutboxFullError,
+        BusError; then nothing was accepted.
         """
         if self._opt_out.matches(said["session_id"], None, None):
             return False
@@ -46,6 +47,12 @@ class FeedbackIntake:
 
     def _put(self, feedback_id: str, said: dict[str, Any], now: datetime) -> None:
         clean = self._redactor.document(said).document
+        if clean["session_id"] != said["session_id"] and "trajectory_id" not in said:
+            raise ContractError(
+                "session_id",
+                "This session id reads like personal data or a secret and is stored redacted, so the vote "
+                "would be lost: name a 'trajectory_id' too, or call sessions by other ids.",
+            )
         document = {**clean, "feedback_id": feedback_id, "timestamp": utc_text(now)}
         data = encode(validate(document, Feedback))
         self._outbox.put(subjects.FEEDBACK, data, msg_id=feedback_id, same=canonical_json(clean))
