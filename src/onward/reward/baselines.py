@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import re2
 
-from onward.contracts import Trajectory, Turn, canonical_json
+from onward.contracts import Trajectory, Turn, canonical_json, sha256_hex
 
 MINIMUM_SAMPLES = 30
 MEMORY = 1000
@@ -25,6 +25,8 @@ MOST_READ = 128 << 10
 """Bytes: each time in a text costs 10 µs, and an agent could fill megabytes with times."""
 MAX_KEYS = 500
 """Task types come from outside: the one unused for longest makes room."""
+LONGEST_KEY = 200
+"""Characters of a task type; a longer one is kept under its hash, since all keys travel in one record."""
 
 
 class Baseline(NamedTuple):
@@ -183,4 +185,6 @@ def task_type(trajectory: Trajectory) -> str:
 def _keys(trajectory: Trajectory) -> list[str]:
     named = task_type(trajectory)
     domain = f"domain:{trajectory.task_context.domain or 'general'}"
+    if len(named) > LONGEST_KEY:
+        return [f"type:{sha256_hex(named.encode())}", domain]
     return [f"type:{json.dumps(named, ensure_ascii=False)}", domain] if named else [domain]

@@ -231,6 +231,16 @@ def test_task_types_from_outside_cannot_fill_the_memory():
     assert Baselines.load(baselines.dump()).dump() == baselines.dump()
 
 
+def test_long_task_types_do_not_make_the_record_larger_than_a_message():
+    baselines = Baselines()
+    for i in range(3):
+        for _ in range(MINIMUM_SAMPLES):
+            baselines.add(trajectory(task_type=f"{i}" + "x" * 100_000))
+    keys = [key for key, _ in baselines.dump()]
+    assert len(keys) == 4 and max(map(len, keys)) < 100
+    assert dict(baselines.find(trajectory(task_type="1" + "x" * 100_000))[1])["turns"].n == MINIMUM_SAMPLES
+
+
 def test_a_repeated_call_is_known_whatever_its_spaces_order_and_times():
     """Not new: another order of arguments, spaces, and results that differ in nothing but time."""
     results = [
