@@ -239,7 +239,9 @@ def _dry_run(prepared: local.Prepared, as_json: bool) -> None:
 def forecast(prepared: local.Prepared) -> dict[str, Any]:
     """``{spec, network, memory, seconds, data}`` of a run that has not begun."""
     spec = prepared.spec
-    network = estimate.TINY if prepared.texts else estimate.Network.read(Path(spec.model_folder))
+    network = (
+        estimate.TINY if prepared.tiny_from is not None else estimate.Network.read(Path(spec.model_folder))
+    )
     rows, tokens = estimate.tokens_of(prepared.lines or [])
     load = estimate.load_of(spec, rows, tokens)
     memory = estimate.memory(spec, network, load)

@@ -87,11 +87,6 @@ def read(
     return lines, +excluded
 
 
-def texts(lines: Sequence[Line]) -> list[str]:
-    """Every text of the conversations: what the tokenizer of a tiny model is made from."""
-    return [str(message["content"]) for line in lines for message in line.get("messages", ())]
-
-
 def _records(paths: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in paths:
         try:

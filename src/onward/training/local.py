@@ -1,7 +1,7 @@
 """Training without any service: a run folder is a job folder, made here from files or an environment.
 
-The same child that runs jobs runs these, so that there is one way to train. Know before changing: all
-that a run depends on is in its folder (``spec.json``, ``dataset.jsonl``, ``adapter/``, for ``tiny`` ``base/``),
+The same child that runs jobs runs these, so that there is one way to train. Know before changing: all that a
+run depends on is in its folder (``spec.json``, ``dataset.jsonl``, ``adapter/``, ``base/`` of a tiny model),
 which is why ``--resume`` needs nothing else.
 """
 
@@ -26,7 +26,7 @@ from onward.envs.policies import reference_policy
 from onward.envs.rollouts import rollouts
 from onward.envs.sources import open_source
 from onward.errors import ConfigError, NotFoundError, TrainingError
-from onward.training import checkpoints, dataset, files, plan, recipes, request
+from onward.training import checkpoints, dataset, files, plan, recipes, request, tiny_base
 from onward.training.request import JobSpec
 
 SPEC, LOG = "spec.json", "run.log"
@@ -62,8 +62,8 @@ class Prepared:
     spec: JobSpec
     lines: list[dict[str, Any]] | None
     excluded: dict[str, int] = field(default_factory=dict)
-    texts: list[str] = field(default_factory=list)
-    """What a tiny model's tokenizer is made from; empty where the model exists."""
+    tiny_from: list[dict[str, Any]] | None = None
+    """Lines that a tiny model's tokenizer is made from; None where the model exists."""
 
 
 def prepare(wish: Wish) -> Prepared:
@@ -76,7 +76,7 @@ def prepare(wish: Wish) -> Prepared:
     environment: plan.EnvironmentPlan | None = None
     lines: list[dict[str, Any]] | None = None
     excluded: dict[str, int] = {}
-    texts: list[str] = []
+    tiny_from: list[dict[str, Any]] | None = None
     if wish.env is not None:
         source = registry.find(wish.env) if "://" not in wish.env else None
         environment = plan.EnvironmentPlan(
@@ -88,7 +88,7 @@ def prepare(wish: Wish) -> Prepared:
         if wish.algorithm == "sft":
             lines = demonstrations(source, wish.env, wish.demonstrations)
         if wish.model_folder is None:
-            texts = files.texts(lines or demonstrations(source, wish.env, 100))
+            tiny_from = lines or demonstrations(source, wish.env, 100)
     else:
         lines, counted = files.read(
             wish.data,
@@ -96,17 +96,13 @@ def prepare(wish: Wish) -> Prepared:
             behaviour=wish.spec.get("behaviour", "recorded"),
             dense=bool(wish.spec.get("dense_rewards")),
         )
-        texts = files.texts(lines) if wish.model_folder is None else []
-        if wish.model_folder is None and not texts:
-            raise ConfigError(
-                "The model 'tiny' is made from the texts of the data, and these files hold tokens of another "
-                "model: give the folder of that model."
-            )
+        if wish.model_folder is None:
+            tiny_from = lines
         lines = dataset.keep(lines, wish.algorithm, counted, min_reward=wish.spec.get("min_reward"))
         excluded = dict(counted)
     folder = wish.model_folder or wish.out / "base"
     spec = _spec(wish, recipe, folder.resolve(), environment)
-    return Prepared(spec, lines, excluded, texts)
+    return Prepared(spec, lines, excluded, tiny_from)
 
 
 def write(prepared: Prepared, wish: Wish) -> None:
@@ -117,8 +113,8 @@ def write(prepared: Prepared, wish: Wish) -> None:
             f"{out} holds a run already: go on with --resume --out {out}, or give another folder."
         )
     out.mkdir(parents=True, exist_ok=True)
-    if prepared.texts:
-        make_tiny(out / "base", prepared.texts, prepared.spec.seed)
+    if prepared.tiny_from is not None:
+        tiny_base.build(out / "base", prepared.tiny_from, prepared.spec.seed)
     if prepared.lines is not None:
         body = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in prepared.lines)
         (out / dataset.FILE).write_text(body, encoding="utf-8")
@@ -217,14 +213,6 @@ def demonstrations(environment: Environment | None, place: str, count: int) -> l
         for one in episodes
         if one.success
     ]  # fmt: skip
-
-
-def make_tiny(folder: Path, texts: list[str], seed: int) -> None:
-    """An untrained network of about a million parameters whose tokenizer knows ``texts``."""
-    from onward.lm.tiny import build_tiny
-
-    roles = ["system\n", "user\n", "assistant\n"] * len(texts)
-    build_tiny(folder, [*texts, *roles], seed)
 
 
 async def reachable(place: str, dialect: str | None) -> dict[str, Any]:

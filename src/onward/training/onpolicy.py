@@ -221,11 +221,11 @@ class OnPolicy:
         return facts
 
     def _nothing_learned(self) -> str:
+        name, steps = self.source.name, self.course.without_signal
         return (
-            f"The attempts at a task in {self.source.name} all ended alike for "
-            f"{self.course.without_signal} steps in a row, so there is nothing to learn from: warm the "
-            f"policy up first (`onward train --algorithm sft --env {self.source.name}`), choose easier tasks, or "
-            f"raise the group size."
+            f"The attempts at a task in {name} all ended alike for {steps} steps in a row, so there is "
+            f"nothing to learn from: warm the policy up first (`onward train --algorithm sft --env {name}`), "
+            f"choose easier tasks, or raise the group size."
         )
 
 

@@ -1,0 +1,107 @@
+"""Job folders for a child in this process, and a policy that chooses either arm half of the time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import onward.lm  # noqa: F401  (before torch: it makes waiting threads passive)
+from onward.lm.chat import Chat
+from onward.lm.policy import Policy
+from onward.lm.sft import fit
+from onward.lm.tiny import build_tiny
+from onward.lm.tokens import TokenRow
+from onward.training import conversations, dataset, worker
+from onward.training.request import JobSpec
+
+SMALL: dict[str, Any] = {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 1, "intermediate": 64}
+Events = list[dict[str, Any]]
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> Events:
+    said: Events = []
+    monkeypatch.setattr(worker, "emit", lambda event, **facts: said.append({"event": event, **facts}))
+    monkeypatch.setattr(worker, "die_with_parent", lambda: None)
+    monkeypatch.setattr(worker.Stop, "listen", lambda self: None)
+    return said
+
+
+@pytest.fixture(scope="session")
+def arms_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network that says left or right with probability one half in each of two turns."""
+    import torch
+
+    torch.set_num_threads(1)
+    texts = ["Choose.", "left or right", "left", "right", "system\n", "user\n", "assistant\n"] * 40
+    policy = Policy.load(build_tiny(tmp_path_factory.mktemp("arms"), texts, vocab=300, **SMALL))
+    chat = Chat(policy.tokenizer)
+    start = [{"role": "system", "content": "Choose."}, {"role": "user", "content": "left or right"}]
+    rows = [
+        conversations.token_row(
+            chat,
+            [*start, {"role": "assistant", "content": a}, start[1], {"role": "assistant", "content": b}],
+        )
+        for a, b in itertools.product(("left", "right"), repeat=2)
+    ] * 4
+    # cues that decide: without them both words get the same embedding, and no adapter could choose
+    rows += [
+        TokenRow([cue, *chat.encode(word)], [False, True], [0.0] * 2)
+        for cue, word in ((30, "left"), (31, "right"))
+    ] * 8
+    for _ in fit(policy, None, rows, learning_rate=1e-2, batch_rows=16, epochs=40):
+        pass
+    warm = tmp_path_factory.mktemp("warm-arms")
+    policy.save(warm)
+    return warm
+
+
+MakeJob = Callable[..., Path]
+
+
+@pytest.fixture
+def make_job(tmp_path: Path, arms_base: Path) -> MakeJob:
+    """A job folder with ``spec.json``; keyword arguments are fields of the spec."""
+    numbers = itertools.count()
+
+    def make(**changes: Any) -> Path:
+        folder = tmp_path / f"run-{next(numbers)}"
+        folder.mkdir()
+        values: dict[str, Any] = {
+            "job_id": "job-1", "epoch": 1, "algorithm": "reinforce", "base_model": "tiny",
+            "model_folder": str(arms_base), "start_digest": None, "learning_rate": 1e-2, "epochs": 1,
+            "batch_rows": 4, "clip_epsilon": 0.2, "lora_rank": 4, "lora_alpha": 8.0,
+            "first_lora_layer": 0.0, "normaliser": "token", "return_from": "outcome",
+            "unparsable_penalty": 0.0, "standardise": False, "negative_weight": 1.0, "kl_coef": 0.0,
+            "seed": 0, "threads": 1, **changes,
+        }  # fmt: skip
+        (folder / "spec.json").write_text(JobSpec.model_validate(values).model_dump_json())
+        return folder
+
+    return make
+
+
+def write_lines(folder: Path, outcomes: list[float], groups: int = 2) -> None:
+    """Attempts of two calls each at ``groups`` tasks in turn, all from the same prompt."""
+    lines = [
+        {
+            "trajectory_id": f"t{n}", "session_id": "s", "task_type": "a", "group_key": f"g{n % groups}",
+            "outcome": outcome, "success": outcome == 1.0, "raw_total": outcome, "unparsable": False,
+            "staleness": 0,
+            "calls": [
+                {"generation_id": f"{n}.0", "continues": None, "prompt_ids": [5, 6, 7],
+                 "token_ids": [8 + n, 9], "logprobs": [-5.0, -5.0], "temperature": 1.0, "top_p": 1.0,
+                 "top_k": None},
+                {"generation_id": f"{n}.1", "continues": f"{n}.0", "prompt_ids": [4, 4],
+                 "token_ids": [20 + n, 2], "logprobs": [-5.0, -5.0], "temperature": 1.0, "top_p": 1.0,
+                 "top_k": None},
+            ],
+        }
+        for n, outcome in enumerate(outcomes)
+    ]  # fmt: skip
+    (folder / dataset.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))

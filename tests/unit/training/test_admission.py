@@ -1,0 +1,141 @@
+"""DESIGN 7, "Data and policies": what is admitted besides the rows of the policy that serves."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_dataset import KEY, _freeze, _sampling, _scored  # type: ignore[import-not-found]
+
+from onward.errors import TrainingError
+from onward.training import admission, dataset
+from onward.training.admission import Rules, Scored
+
+
+def _with_text(item: Scored) -> Scored:
+    for turn in item.trajectory["turns"]:
+        turn["observation"] = {"type": "user_message", "content": "2 + 2?"}
+        turn["action"]["raw_response"] = "4"
+    return item
+
+
+def test_rows_of_the_policy_before_are_admitted_only_when_asked_for_and_say_so(tmp_path: Path) -> None:
+    scored = [
+        _scored("new", _sampling("d2")),
+        _scored("old", _sampling("d1")),
+        _scored("older", _sampling("d0")),
+    ]
+    frozen = _freeze(tmp_path, scored, policy_digest="d2", older_digest="d1")
+    assert [(line["trajectory_id"], line["staleness"]) for line in dataset.read(frozen.path)] == [
+        ("new", 0),
+        ("old", 1),
+    ]
+    assert frozen.excluded == {"other_policy": 1}
+    with pytest.raises(TrainingError, match="2 other_policy"):
+        _freeze(tmp_path, scored, policy_digest="d2")
+
+
+def test_a_trajectory_of_two_admitted_policies_is_still_mixed(tmp_path: Path) -> None:
+    scored = [
+        _scored("a", _sampling("d2")),
+        _scored("b", _sampling("d2")),
+        _scored("mixed", _sampling("d2"), _sampling("d1")),
+    ]
+    assert _freeze(tmp_path, scored, policy_digest="d2", older_digest="d1").excluded == {"mixed_policies": 1}
+
+
+def test_attempts_of_two_policies_are_never_one_group(tmp_path: Path) -> None:
+    group: dict[str, Any] = {"context": {"group_id": "a"}}
+    scored = [
+        _scored("a1", _sampling("d2"), **group),
+        _scored("a2", _sampling("d2"), success=False, **group),
+        _scored("a3", _sampling("d1"), **group),
+    ]
+    frozen = _freeze(tmp_path, scored, policy_digest="d2", older_digest="d1", algorithm="grpo")
+    assert frozen.sources == ("a1", "a2") and frozen.excluded == {"group_of_one": 1}
+
+
+def test_another_panel_seed_or_start_state_is_another_group() -> None:
+    keys = {
+        admission.group_key(context)
+        for context in (
+            {"group_id": "t"},
+            {"group_id": "t", "panel_hash": "1"},
+            {"group_id": "t", "panel_hash": "2"},
+            {"group_id": "t", "panel_hash": "1", "seed": 3},
+            {"group_id": "t", "start_state": "s"},
+        )
+    }
+    assert len(keys) == 5 and "t" in keys
+    assert admission.group_key({"panel_hash": "1"}) is None
+
+
+@pytest.mark.parametrize(
+    ("record", "algorithm", "remedy"),
+    [
+        (None, "ppo", "or train with dpo or sft"),
+        ({"top_p": 0.9}, "ppo", "sample with top_p 1 and no top_k"),
+        ({"top_k": 40}, "rloo", "sample with top_p 1 and no top_k"),
+        ({"temperature": 0.0}, "reinforce", "temperature above 0"),
+    ],
+)
+def test_a_policy_gradient_without_usable_tokens_fails_with_the_remedy(
+    tmp_path: Path, record: dict[str, Any] | None, algorithm: str, remedy: str
+) -> None:
+    scored = [
+        _scored(name, None if record is None else _sampling(**record), context={"group_id": "g"})
+        for name in ("a", "b")
+    ]
+    with pytest.raises(TrainingError, match=remedy) as caught:
+        _freeze(tmp_path, scored, algorithm=algorithm)
+    assert caught.value.code == "DATA"
+
+
+def test_groups_of_one_are_refused_by_group_methods_with_the_remedy(tmp_path: Path) -> None:
+    scored = [_scored(name, _sampling(), context={"group_id": name}) for name in ("a", "b")]
+    with pytest.raises(TrainingError, match=r"2 group_of_one.*use reinforce or ppo"):
+        _freeze(tmp_path, scored, algorithm="rloo")
+
+
+def test_preferences_take_text_and_truncated_support_but_no_void_or_forged_record(tmp_path: Path) -> None:
+    scored = [
+        _with_text(_scored("text", None)),
+        _with_text(_scored("top-p", _sampling(top_p=0.9), success=False)),
+        _with_text(_scored("other", _sampling("d9"))),
+        _with_text(_scored("void", _sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[]))),
+        _with_text(_scored("forged", {**_sampling(), "token_ids": [9, 9]})),
+    ]
+    frozen = _freeze(tmp_path, scored, algorithm="dpo")
+    lines = {line["trajectory_id"]: line for line in dataset.read(frozen.path)}
+    assert lines["text"]["messages"] == [
+        {"role": "user", "content": "2 + 2?"},
+        {"role": "assistant", "content": "4"},
+    ]
+    assert set(lines) == {"text", "top-p", "other"} and "calls" in lines["top-p"]
+    assert frozen.excluded == {"tokens_void": 1, "bad_signature": 1}
+
+
+def test_rewards_per_turn_keep_their_sum_when_a_turn_has_no_tokens() -> None:
+    """Turn 2 was another model's: what it earned goes to the next turn of ours."""
+    item = _scored("a", _sampling(), None, _sampling(), None)
+    for number, turn in enumerate(item.trajectory["turns"], 1):
+        turn["turn_id"] = number
+    item.reward["metadata"]["dense"] = [
+        {"turn_id": n, "reward": r} for n, r in ((1, 0.1), (2, 0.2), (3, 0.3), (4, 0.1))
+    ]
+    rules = Rules({"d1": 0}, KEY, {}, False, dense=True)
+    made = admission.line(item, rules)
+    assert isinstance(made, dict)
+    assert made["turn_rewards"] == pytest.approx([0.1, 0.6])
+    assert sum(made["turn_rewards"]) == pytest.approx(made["raw_total"])
+    del item.reward["metadata"]["dense"]
+    assert admission.line(item, rules) == "no_turn_rewards"
+
+
+def test_a_line_holds_no_more_than_the_job_needs(tmp_path: Path) -> None:
+    frozen = _freeze(tmp_path, [_scored("a", _sampling()), _scored("b", _sampling())])
+    line = json.loads(frozen.path.read_text().splitlines()[0])
+    assert set(line) == {
+        "trajectory_id", "session_id", "task_type", "group_key", "outcome", "success", "unparsable",
+        "raw_total", "staleness", "calls",
+    }  # fmt: skip

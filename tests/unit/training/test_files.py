@@ -1,0 +1,97 @@
+"""Files of one's own: every form, the newest reward, and one sentence for what cannot be read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_dataset import _sampling, _scored  # type: ignore[import-not-found]
+
+from onward.errors import ConfigError, TrainingError
+from onward.training import files
+
+
+def _file(folder: Path, *records: Any, name: str = "data.jsonl") -> Path:
+    path = folder / name
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def _trajectory(name: str, *samplings: Any, **changes: Any) -> dict[str, Any]:
+    return dict(_scored(name, *samplings, **changes).trajectory)
+
+
+def test_rewards_in_records_of_their_own_find_their_trajectory_and_the_newest_counts(tmp_path: Path) -> None:
+    def reward(revision: int, completion: float) -> dict[str, Any]:
+        outcome = {"completion": completion, "success": completion == 1.0}
+        metadata = {"revision": revision, "outcome": outcome, "raw_total": completion / 2}
+        return {"trajectory_id": "a", "timestamp": "2026-01-01T00:00:00Z", "reward_components": {},
+                "metadata": metadata}  # fmt: skip
+
+    path = _file(tmp_path, reward(2, 1.0), _trajectory("a", _sampling()), reward(1, 0.0), reward(0, 0.5))
+    (line,), excluded = files.read([path], "ppo")
+    assert (line["outcome"], line["raw_total"], line["success"]) == (1.0, 0.5, True)
+    assert not excluded
+
+
+def test_without_a_reward_the_told_outcome_counts_and_silence_is_unscored(tmp_path: Path) -> None:
+    told = {**_trajectory("a", _sampling()), "metadata": {"outcome": {"status": "completed_successfully"}}}
+    half = {
+        **_trajectory("b", _sampling()),
+        "metadata": {"outcome": {"status": "partial_completion", "completion_percentage": 40}},
+    }
+    silent = _trajectory("c", _sampling())
+    lines, excluded = files.read([_file(tmp_path, told, half, silent)], "reinforce")
+    assert [(line["outcome"], line["success"]) for line in lines] == [(1.0, True), (0.4, False)]
+    assert excluded == {"unscored": 1}
+
+
+def test_conversations_and_pairs_are_text(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+    path = _file(tmp_path, {"messages": said}, {"prompt": "2 + 2?", "chosen": "4", "rejected": "5"})
+    lines, _ = files.read([path], "dpo")
+    assert [line["outcome"] for line in lines] == [1.0, 1.0, 0.0]
+    assert lines[1]["group_key"] == lines[2]["group_key"] != lines[0]["group_key"]
+    assert lines[2]["messages"][-1] == {"role": "assistant", "content": "5"}
+
+
+def test_text_is_left_out_of_a_policy_gradient_and_counted(tmp_path: Path) -> None:
+    path = _file(tmp_path, {"messages": [{"role": "user", "content": "a"}]})
+    assert files.read([path], "ppo") == ([], {"no_tokens": 1})
+    assert len(files.read([path], "ppo", behaviour="recompute")[0]) == 1
+
+
+def test_work_of_two_policies_is_not_one_policys(tmp_path: Path) -> None:
+    outcome = {"metadata": {"outcome": {"status": "failed"}}}
+    path = _file(
+        tmp_path,
+        {**_trajectory("a", _sampling("d1")), **outcome},
+        {**_trajectory("b", _sampling("d2")), **outcome},
+    )
+    with pytest.raises(TrainingError, match="work of 2 policies"):
+        files.read([path], "rloo")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        ("{not json}\n", "line 1, is not JSON"),
+        ("[1]", "record 1, is a int"),
+        ('{"a": 1}\n', "is no trajectory, reward, conversation or pair"),
+        ('{"messages": "hello"}\n', "not a list of"),
+        ('{"messages": [], "reward": "high"}\n', "reward that is no number"),
+        ('{"trajectory_id": "t", "turns": []}\n', "as published"),
+    ],
+)
+def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words) as caught:
+        files.read([path], "sft")
+    assert "data.jsonl" in str(caught.value) or "'t'" in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read as text"):
+        files.read([tmp_path / "none.jsonl"], "sft")

@@ -1,0 +1,123 @@
+"""Learning from an environment: success rises, failures are unscored, a stop changes nothing."""
+
+from typing import Any
+
+import pytest
+from arms_environment import Arms  # type: ignore[import-not-found]
+
+from conftest import Events, MakeJob  # type: ignore[import-not-found]
+from onward.training import checkpoints, worker
+from onward.training.plan import EnvironmentPlan
+
+PLACE = "arms_environment:ARMS"
+
+
+def plan(**changes: Any) -> EnvironmentPlan:
+    values = {"steps": 3, "episodes": 16, "group_size": 4, "max_tokens": 3, "held_out": 8, **changes}
+    return EnvironmentPlan(place=PLACE, **values)
+
+
+@pytest.fixture(autouse=True)
+def _whole_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Arms, "breaks", 0)
+    monkeypatch.setattr(Arms, "opened", 0)
+
+
+@pytest.mark.parametrize("algorithm", ["rloo", "ppo"])
+def test_held_out_success_rises_in_an_environment(make_job: MakeJob, events: Events, algorithm: str) -> None:
+    """The first of two choices decides, so the reward must reach past an observation and an answer."""
+    folder = make_job(
+        algorithm=algorithm, environment=plan(steps=14, episodes=64, group_size=8, held_out=64),
+        epochs=2, batch_rows=32,
+    )  # fmt: skip
+    assert worker.main(folder) == 0, events[-1]
+    told = checkpoints.verify(folder / "checkpoint").metrics
+    assert 0.2 < told["held_out"]["before"]["success"] < 0.8
+    assert told["held_out"]["after"]["success"] > 0.85
+    assert told["panel_hash"] == Arms().panel_hash()
+    assert told["episodes"] == 14 * 64 and told["unscored_episodes"] == {}
+
+
+def test_a_run_that_was_stopped_goes_on_exactly(
+    make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, stopped = (make_job(environment=plan(), batch_rows=8, algorithm="reinforce") for _ in range(2))
+    assert worker.main(whole) == 0, events[-1]
+    asked: list[worker.Stop] = []
+    monkeypatch.setattr(worker.Stop, "listen", lambda self: asked.append(self))
+
+    def say(event: str, **facts: Any) -> None:
+        events.append({"event": event, **facts})
+        if event == "progress" and facts["step"] == 1:
+            asked[-1].asked = True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "emit", say)
+        assert worker.main(stopped) == worker.STOPPED
+    first = len(events)
+    assert worker.main(stopped) == 0, events[-1]
+    assert [e["step"] for e in events[first:] if e["event"] == "progress"] == [2, 3]
+    one, other = (checkpoints.verify(folder / "checkpoint") for folder in (whole, stopped))
+    assert one.adapter_digest == other.adapter_digest
+    assert one.metrics["held_out"] == other.metrics["held_out"]
+    assert one.metrics["baseline"] == other.metrics["baseline"]
+
+
+def test_a_stop_while_it_plays_loses_no_step(
+    make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_job(environment=plan(), save_seconds=1e9)
+    asked: list[worker.Stop] = []
+    monkeypatch.setattr(worker.Stop, "listen", lambda self: asked.append(self))
+    described = Arms.world
+
+    def world(self: Arms, task: int) -> Any:
+        asked[-1].asked = Arms.opened > 8 + 16 + 4  # the held-out tasks, step 1, some of step 2
+        return described(self, task)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Arms, "world", world)
+        assert worker.main(folder) == worker.STOPPED
+    first = len(events)
+    assert worker.main(folder) == 0
+    assert [e["step"] for e in events[first:] if e["event"] == "progress"] == [2, 3]
+
+
+def test_broken_episodes_are_unscored_counted_and_never_a_zero(
+    make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Arms, "breaks", 9)
+    folder = make_job(environment=plan(held_out=0))
+    assert worker.main(folder) == 0, events[-1]
+    told = checkpoints.verify(folder / "checkpoint").metrics
+    assert told["unscored_episodes"] == {"env_error": 3 * 16 // 9}
+    for event in events:
+        if event["event"] == "progress":
+            scored = 16 - event["metrics"]["unscored"]
+            wins = event["metrics"]["success_rate"] * scored
+            assert wins == pytest.approx(round(wins))  # a share of the scored ones alone
+
+
+def test_too_many_broken_episodes_fail_the_job_with_their_cause(
+    make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Arms, "breaks", 2)
+    assert worker.main(make_job(environment=plan(held_out=0))) == 1
+    failed = events[-1]
+    assert (failed["event"], failed["code"]) == ("failed", "DATA")
+    assert "8 of 16 episodes are unscored (8 env_error)" in failed["message"]
+
+
+def test_the_horizon_rises_by_stage(make_job: MakeJob, events: Events) -> None:
+    """With one turn nobody can win; from step 2 on two are allowed."""
+    assert worker.main(make_job(environment=plan(horizon="1,2/1", held_out=0))) == 0, events[-1]
+    steps = [event["metrics"] for event in events if event["event"] == "progress"]
+    assert [step["horizon"] for step in steps] == [1, 2, 2]
+    assert steps[0]["turns"] == 1.0 and steps[0]["success_rate"] == 0.0
+    assert steps[1]["turns"] == 2.0 and steps[1]["success_rate"] > 0
+
+
+def test_a_policy_that_never_succeeds_is_told_to_warm_up(make_job: MakeJob, events: Events) -> None:
+    assert worker.main(make_job(environment=plan(horizon="1", steps=20, held_out=0))) == 1
+    assert "warm the policy up first" in events[-1]["message"]
+    assert len([event for event in events if event["event"] == "progress"]) < 10

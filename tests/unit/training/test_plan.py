@@ -1,0 +1,72 @@
+"""What an environment job plays: every task once, none that is held out, the same again after a stop."""
+
+from typing import Any
+
+import pytest
+
+from onward.envs import registry
+from onward.envs.environment import LocalSource
+from onward.envs.tasks import TaskRef
+from onward.errors import ConfigError, TrainingError
+from onward.training import plan as plans
+from onward.training.plan import EnvironmentPlan
+
+
+def test_every_task_comes_once_before_any_comes_again() -> None:
+    tasks = [TaskRef("maze", "train", n) for n in range(5)]
+    played = [task for step in range(5) for task in plans.tasks_of(step, tasks, 3, seed=1)]
+    assert [sorted(played[at : at + 5]) for at in (0, 5, 10)] == [tasks] * 3
+    assert plans.tasks_of(3, tasks, 3, seed=1) == played[9:12]
+    assert plans.tasks_of(0, tasks, 3, seed=2) != played[:3]
+
+
+def test_held_out_tasks_are_never_trained_on() -> None:
+    source = LocalSource(registry.find("maze"))
+    train, held_out = plans.panels(EnvironmentPlan(place="maze", held_out=10, tasks=20), source)
+    assert len(train) == 20 and {task.split for task in train} == {"train"}
+    assert held_out == source.panel("test", n=10)
+    with pytest.raises(ConfigError, match="is the held-out one"):
+        plans.panels(EnvironmentPlan(place="maze", split="test"), source)
+
+
+def test_a_server_without_splits_has_its_first_tasks_held_out() -> None:
+    class Silent:
+        name, meta = "textcraft", None
+
+        def panel(self, split: str | None, seed: int, n: int | None) -> list[TaskRef]:
+            assert n is not None
+            return [TaskRef("textcraft", "all", index) for index in range(n)]
+
+    source: Any = Silent()
+    train, held_out = plans.panels(EnvironmentPlan(place="http://x", held_out=3, tasks=8), source)
+    assert [task.index for task in held_out] == [0, 1, 2]
+    assert [task.index for task in train] == [3, 4, 5, 6, 7]
+    with pytest.raises(ConfigError, match="leave none to train on"):
+        plans.panels(EnvironmentPlan(place="http://x", held_out=8, tasks=8), source)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "names no environment, or two"),
+        ({"name": "maze", "url": "http://x"}, "names no environment, or two"),
+        ({"name": "maze", "episodes": 0}, "dataset.environment.episodes is wrong"),
+        ({"name": "maze", "colour": 1}, "colour is wrong"),
+        ({"name": "maze", "horizon": "9,3"}, "rising numbers"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused_with_what_it_may_have(
+    given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(TrainingError, match=words) as caught:
+        plans.read(given, max_tokens=8)
+    assert caught.value.code == "DATA"
+
+
+def test_groups_of_one_teach_group_methods_nothing() -> None:
+    alone = EnvironmentPlan(place="maze", group_size=1)
+    plans.check(alone, "reinforce", grouped=False)
+    with pytest.raises(ConfigError, match="or use reinforce or ppo"):
+        plans.check(alone, "rloo", grouped=True)
+    with pytest.raises(ConfigError, match="cannot be split into groups"):
+        plans.check(EnvironmentPlan(place="maze", episodes=10, group_size=4), "rloo", grouped=True)
