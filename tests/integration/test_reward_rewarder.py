@@ -14,11 +14,13 @@ from reward_world import (
     reward_warehouse,  # noqa: F401 - the fixture embedded
     rewarded,
     running,
+    said,
+    say,
     trajectory,
     until,
 )
 
-from onward.bus import Bus, Retry
+from onward.bus import Ack, Bus, Retry
 from onward.capture import collector
 from onward.contracts import Reward, decode, encode, subjects
 from onward.errors import BusError
@@ -101,6 +103,36 @@ async def test_a_reward_that_is_stored_is_published_as_it_is_and_counts_as_it_di
         await handled(resumed, stream[start : start + 11])
     assert again == whole
     assert resumed.state.dump() == kept
+
+
+async def test_what_was_published_and_never_stored_is_stored_as_it_is_and_the_vote_since_is_not_lost(ctx):
+    """The warehouse failed, or the process died, between the two. Then a person voted."""
+    async with running(collector.run(ctx)):
+        await publish(ctx.bus, trajectory(1))
+
+        async def stored() -> bool:
+            return "t1" in await queries.stored(ctx.warehouse, ["t1"])
+
+        await until(stored)
+        dead = await Rewarder.load(ctx)
+        await dead.start()
+        await dead.handle(await messages(ctx.bus))  # nobody stores
+        await dead.stop()
+        (told,) = await published(ctx.bus)
+        await say(ctx.bus, said("f1", trajectory_id="t1"))
+        resumed = await Rewarder.load(ctx)
+        await resumed.start()
+        votes = await messages(ctx.bus, "RL_FEEDBACK")
+        (early,) = await resumed.feedback.handle(votes)
+        assert isinstance(early, Retry)
+        await handled(resumed, await messages(ctx.bus))
+        (late,) = await resumed.feedback.handle(votes)
+        assert isinstance(late, Ack)
+        await resumed.stop()
+    first, second = (row["payload"].encode() for row in await queries.reward_history(ctx.warehouse, "t1"))
+    assert first == told and await published(ctx.bus) == [told, second]
+    assert decode(second, Reward).reward_components["user_feedback"].score == 0.0
+    assert len(resumed.state.windows["raw_total"]) == 1
 
 
 async def test_a_rewarder_without_its_lease_writes_nothing(ctx):

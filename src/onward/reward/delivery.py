@@ -1,7 +1,7 @@
 """How a reward leaves: published from the row that is stored, so that a repeat gives the same bytes.
 
-First rewards are published and then stored: they follow from stream, state and settings, and a repeat makes
-them again. Superseding ones depend on the moment and are stored first. At most one durable publish a reward.
+First rewards are published and then stored; after a crash between the two what was published is stored
+(``published.py``). Superseding ones are stored first. At most one durable publish a reward.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 Know before changing: feedback may come before its trajectory is stored or scored; it is then simply stored,
 and the first scoring takes it in. Storing comes before looking on both sides, so that one of the two sees
-the other. Feedback never edits a trajectory and never moves a window.
+the other. Where the first reward is still to come, the message is kept until that reward tells whether it
+knew of it: it may have been published already, before a restart. Feedback never edits a trajectory and never
+moves a window.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ STREAM = "RL_FEEDBACK"
 DURABLE = "rewarder-feedback"
 SESSION_TRAJECTORIES = 1000
 """Trajectories of one session that feedback about all of it scores again: the newest."""
+LOOK_AGAIN_SECONDS = 2.0
+"""After so long it is looked whether a first reward that was awaited is there."""
 LATE_COMPONENTS = frozenset({"user_feedback"})
 """What late feedback computes anew. The rest keeps its raw score: nobody's opinion makes work faster."""
 _log = logs.get("rewarder")
@@ -84,10 +88,12 @@ class FeedbackReader:
         for piece in pieces:
             await self._clean(piece)
         tasks = await self._tasks([piece for piece in pieces if piece.feedback is not None])
-        tally = await self._superseding.work(tasks)
+        waiting: set[str] = set()
+        tally = await self._superseding.work(tasks, waiting=waiting)
         if tally:
             _log.debug("scored again after feedback", **tally)
-        return [Ack()] * len(messages)
+        later = {id(piece.message) for piece in pieces if _name(piece) in waiting}
+        return [Retry(LOOK_AGAIN_SECONDS) if id(message) in later else Ack() for message in messages]
 
     def _read(self, message: Message) -> Piece:
         try:
@@ -225,6 +231,10 @@ def _of_session(found: dict[str, Row], piece: Piece) -> list[str]:
     return [
         item["trajectory_id"] for item in sorted(about, key=lambda r: (r["start_ts"], r["trajectory_id"]))
     ]
+
+
+def _name(piece: Piece) -> str:
+    return piece.feedback.feedback_id if piece.feedback is not None else ""
 
 
 _SIGNALS = frozenset(("thumbs_up", "thumbs_down", "rating", "correction", "abandoned", "retry", "accepted"))

@@ -3,8 +3,8 @@
 Know before changing: a message on the trajectory stream is only the trigger. What is scored is the row
 that the collector stored (redacted, enriched), once the collector is done with that message. State
 moves in stream order by one active rewarder, and only by first rewards; its record is compare-and-set at most
-a second later. A first reward is published and then stored (``storing.py``), for it follows from the stream
-and the state: a restart reads on from the record and makes the same bytes again, or finds them stored.
+a second later. A first reward is published and then stored (``storing.py``): a restart reads on from the
+record, and what was stored or published by then is taken as it is.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from onward.reward.components import Unscored, components_of
 from onward.reward.delivery import Missing
 from onward.reward.feedback import FeedbackReader
 from onward.reward.gauges import Gauges
+from onward.reward.published import first_rewards
 from onward.reward.rescoring import Rescoring
 from onward.reward.rows import Candidate
 from onward.reward.said import Said
@@ -166,14 +167,17 @@ class Rewarder:
         revision: int | None,
         *,
         stored_until: int = 0,
+        told: Mapping[str, bytes] | None = None,
         may_write: Callable[[], bool] = lambda: True,
         analyser: Analyser | None = None,
     ) -> None:
-        """``stored_until``: up to this message of the stream, first rewards may be stored already."""
+        """``stored_until``: up to this message of the stream, first rewards may be stored already; ``told``:
+        trajectory id → first rewards that were published and may not be stored."""
         self._ctx = ctx
         self.state = state
         self._revision, self._kept_seq = revision, state.stream_seq
         self._stored_until, self._may_write = stored_until, may_write
+        self._told = told or {}
         self._ahead = state
         """The state after what is published; ``state`` is that after what is stored, too."""
         self._lock = asyncio.Lock()
@@ -220,6 +224,7 @@ class Rewarder:
             state,
             entry.revision if entry else None,
             stored_until=await reward_queries.last_scored(ctx.warehouse),
+            told=await first_rewards(ctx.bus) if last > state.stream_seq else {},
             may_write=may_write,
             analyser=analyser,
         )
@@ -330,9 +335,12 @@ class Rewarder:
                 batch.missing.append(Missing(name, why, message))
                 state.note(why.reason)
                 continue
-            if name in stored and isinstance(candidate.trajectory, Trajectory):
-                rows.take_in(stored[name], candidate.trajectory, state)
-                batch.again.append(stored[name])
+            before = stored.get(name)
+            if before is None and name in self._told:
+                before = rows.published_row(self._told[name], message.sequence)
+            if before is not None and isinstance(candidate.trajectory, Trajectory):
+                rows.take_in(before, candidate.trajectory, state)
+                (batch.again if name in stored else batch.made).append(before)
                 state.note("")
                 continue
             answer = rows.first_reward(

@@ -153,6 +153,12 @@ def reward_row(reward: Reward, stream_seq: int, revision: int = 0) -> Row:
     }
 
 
+def published_row(payload: bytes, stream_seq: int) -> Row:
+    """The row of a first reward that was published: the very bytes."""
+    reward = decode(payload, Reward, max_bytes=2 * MAX_BYTES)
+    return reward_row(reward, stream_seq) | {"payload": payload.decode()}
+
+
 def take_in(row: Row, trajectory: Trajectory, state: State) -> None:
     """Let ``state`` count a first reward that is stored already, as its scoring did."""
     reward = decode(row["payload"].encode(), Reward, max_bytes=2 * MAX_BYTES)

@@ -61,16 +61,19 @@ class Superseding:
         self._ctx, self._alone, self._state = ctx, alone, state
         self._components, self._analysis, self._said, self._fence = components, analysis, said, fence
 
-    async def work(self, tasks: Sequence[Task], *, dry: bool = False) -> Counter[str]:
+    async def work(
+        self, tasks: Sequence[Task], *, dry: bool = False, waiting: set[str] | None = None
+    ) -> Counter[str]:
         """Score, store, publish, in the order given. Counts ``changed``, ``unchanged``, ``unscored``,
-        ``waiting`` (for the first scoring, which takes all feedback in) and ``gone``; with ``dry`` nothing is
-        written. Raises BusError or WarehouseError; what was done by then is recognised."""
+        ``waiting`` (for the first scoring, which takes in all feedback that it finds) and ``gone``; with
+        ``dry`` nothing is written. The causes that wait are added to ``waiting``. Raises BusError or
+        WarehouseError; what was done by then is recognised."""
         tally: Counter[str] = Counter()
         for start in range(0, len(tasks), PORTION):
-            tally += await self._portion(tasks[start : start + PORTION], dry)
+            tally += await self._portion(tasks[start : start + PORTION], dry, waiting)
         return tally
 
-    async def _portion(self, tasks: Sequence[Task], dry: bool) -> Counter[str]:
+    async def _portion(self, tasks: Sequence[Task], dry: bool, waiting: set[str] | None) -> Counter[str]:
         warehouse = self._ctx.warehouse
         found = await queries.trajectories_by_id(warehouse, {task.trajectory_id for task in tasks})
         candidates = await self._candidates(found, tasks)
@@ -80,7 +83,7 @@ class Superseding:
                 warehouse, {_id(task): task.trajectory_id for task in tasks}
             )
             said = await self._said.about(item.row for item in candidates.values())
-            made, again, tally = self._score(tasks, candidates, newest, given, said)
+            made, again, tally = self._score(tasks, candidates, newest, given, said, waiting)
             if not dry and (made or again):
                 self._fence()
                 await delivery.store(self._ctx, made)
@@ -115,6 +118,7 @@ class Superseding:
         newest: dict[str, dict[str, Any]],
         given: Mapping[str, dict[str, Any]],
         said: Mapping[str, Sequence[rows.Row]],
+        waiting: set[str] | None,
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Counter[str]]:
         """Rows to store and publish, rows to publish again, counts."""
         state, settings = self._state(), self._ctx.settings.reward
@@ -133,6 +137,8 @@ class Superseding:
                 continue
             if old is None and candidate.row["stream_seq"] > state.stream_seq:
                 tally["waiting"] += 1
+                if waiting is not None:
+                    waiting.add(task.cause.cause_id)
                 continue
             before = rows.included(old) if old is not None else frozenset[str]()
             if task.cause.cause_id in before:
