@@ -199,8 +199,8 @@ def demonstrations(environment: Environment | None, place: str, count: int) -> l
     """Conversations in which the environment's own reference solves training tasks."""
     if environment is None:
         raise ConfigError(
-            f"The server at {place[:60]} gives no demonstrations: make them with its environment in this "
-            f"process (--env NAME), or give conversations with --data."
+            f"The server at {place[:60]} gives no demonstrations, from which a tiny model and sft are made: "
+            f"warm a policy up with --env NAME or --data first, then give its folder with --model."
         )
     tasks = environment.panel("train", n=count)
     episodes = asyncio.run(rollouts(LocalSource(environment), reference_policy(environment), tasks))

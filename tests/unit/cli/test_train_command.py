@@ -1,0 +1,183 @@
+"""``onward train``: a whole run as a person starts it, a stop and a resume, and sentences for bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs_blocks import run_command
+from onward.serving.registry import verify_adapter
+from onward.training import checkpoints
+
+PAIRS = [{"prompt": f"left or right {n % 3}", "chosen": "left", "rejected": "right"} for n in range(12)]
+
+
+LINE = "onward train --algorithm dpo --data pairs.jsonl --epochs 20 --batch-rows 4"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder in which ``LINE --out run`` was run, and what it said."""
+    folder = tmp_path_factory.mktemp("finished")
+    _write_pairs(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("COLUMNS", "160")
+        code, output = run_command(f"{LINE} --out run")
+    assert code == 0, output
+    return folder, output
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("COLUMNS", "160")
+    _write_pairs(tmp_path)
+
+
+def _write_pairs(folder: Path) -> None:
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS))
+
+
+def test_a_run_from_pairs_writes_an_adapter_that_peft_and_the_registry_load(
+    finished: tuple[Path, str],
+) -> None:
+    run, output = finished[0] / "run", finished[1]
+    assert "Training tiny with dpo" in output and "Done in" in output and "right way round 1.00" in output
+    folder = run / "checkpoint"
+    digest = checkpoints.verify(folder).adapter_digest
+    assert verify_adapter(folder, digest).metrics["algorithm"] == "dpo"
+    with open(run / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(1, 61))
+    assert float(rows[-1]["margin"]) > float(rows[0]["margin"])
+    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(run / "base")
+    names = {name for name, _ in PeftModel.from_pretrained(base, str(folder)).named_parameters()}
+    assert any("lora_A" in name for name in names)
+
+
+def test_a_second_run_into_the_same_folder_is_refused(finished: tuple[Path, str]) -> None:
+    code, output = run_command(f"{LINE} --out {finished[0] / 'run'}")
+    assert code == 2 and "holds a run already" in output
+
+
+def test_ctrl_c_leaves_a_state_from_which_resume_goes_on_exactly(
+    finished: tuple[Path, str], tmp_path: Path
+) -> None:
+    """The whole run and the stopped one end with the same adapter, and the table has every step once."""
+    command = [sys.executable, "-m", "onward.cli", *f"{LINE} --out cut --json".split()[1:]]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    assert process.stdout is not None
+    for text in process.stdout:
+        event = json.loads(text)
+        if event["event"] == "progress":
+            process.send_signal(signal.SIGINT)
+            break
+    rest = [json.loads(text) for text in process.stdout]
+    assert process.wait() == 130 and rest[-1] == {"event": "stopped"}
+
+    code, output = run_command("onward train --resume --out cut")
+    assert code == 0 and "Going on after step" in output, output
+    whole, cut = (checkpoints.verify(folder / "checkpoint") for folder in (finished[0] / "run", Path("cut")))
+    assert whole.adapter_digest == cut.adapter_digest
+    with open(tmp_path / "cut" / "metrics.csv", newline="") as file:
+        assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(1, 61))
+
+
+def test_a_dry_run_tells_everything_and_writes_nothing(tmp_path: Path) -> None:
+    code, output = run_command("onward train --algorithm dpo --data pairs.jsonl --lr 0.01 --dry-run --json")
+    told = json.loads(output)
+    assert code == 0 and told["spec"]["learning_rate"] == 0.01 and told["spec"]["algorithm"] == "dpo"
+    memory = told["memory_bytes"]
+    assert memory["total"] > memory["weights"] + memory["adapter"] and told["seconds"] > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.jsonl"]
+    code, output = run_command("onward train --algorithm rloo --env maze --steps 5 --dry-run")
+    assert code == 0
+    assert "Would train tiny" in output and "environment.steps" in output
+    assert "Memory: about" in output and "Time: about" in output
+
+
+def _sampled(tmp_path: Path, **changes: Any) -> Path:
+    record = {"generation_id": "g", "continues": None, "prompt_ids": [1], "token_ids": [2],
+              "logprobs": [-1.0], "temperature": 1.0, "top_p": 1.0, "top_k": None,
+              "finish_reason": "stop", "model_digest": "d", **changes}  # fmt: skip
+    lines = []
+    for n in range(4):
+        turn = {"turn_id": 1, "observation": {"type": "user_message", "content": "?"},
+                "action": {"type": "response", "raw_response": "!",
+                           "sampling": {**record, "generation_id": f"g{n}"}}}  # fmt: skip
+        lines.append(
+            {
+                "trajectory_id": f"t{n}", "session_id": "s", "start_timestamp": "2026-01-01T00:00:00Z",
+                "turns": [turn], "task_context": {"task_id": "t", "group_id": f"g{n}"},
+                "metadata": {"outcome": {"status": "completed_successfully" if n % 2 else "failed"}},
+            }
+        )  # fmt: skip
+    path = tmp_path / "work.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--algorithm ppo --data pairs.jsonl", "train with dpo or sft, which need only text"),
+        ("--algorithm ppo --data pairs.jsonl", "--behaviour recompute"),
+        ("--algorithm rloo --env maze --group-size 1", "or use reinforce or ppo"),
+        ("--algorithm rloo --data work.jsonl", "4 group_of_one"),
+        ("--algorithm ppo --data top-p.jsonl", "sample with top_p 1"),
+        ("--algorithm rloo --env labyrinth", "choose one of maze, wordle"),
+        ("--algorithm rloo --env http://127.0.0.1:9", "cannot be reached"),
+        ("--algorithm dpo --env maze", "plays nothing"),
+        ("--algorithm magic --env maze", "There is no algorithm 'magic'"),
+        ("--env maze", "No algorithm was given"),
+        ("--algorithm ppo", "give either --data FILE or --env NAME"),
+        ("--algorithm rloo --env maze --horizon 9,3", "rising numbers"),
+        ("--algorithm rloo --env maze --episodes 10", "cannot be split into groups"),
+        ("--algorithm dpo --data pairs.jsonl --model nowhere", "There is no model 'nowhere'"),
+        ("--algorithm dpo --data pairs.jsonl --model .", "is not a model folder"),
+        ("--algorithm dpo --data pairs.jsonl --dtype int8", "The option dtype is wrong"),
+        ("--algorithm dpo --data pairs.jsonl --start .", "holds no checkpoint"),
+        ("--algorithm dpo --data pairs.jsonl --dense-rewards", "dpo cannot place"),
+        ("--algorithm dpo --data none.jsonl", "cannot be read as text"),
+        ("--algorithm dpo --resume", "holds no run to go on with"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path: Path, line: str, words: str) -> None:
+    _sampled(tmp_path, top_p=0.9).rename(tmp_path / "top-p.jsonl")
+    _sampled(tmp_path)
+    model = "" if "--model" in line or "--env maze" in line else f"--model {_model(tmp_path)}"
+    code, output = run_command(f"onward train {model} {line} --out run")
+    assert code == 2 and words in output, output
+    assert "Traceback" not in output and not (tmp_path / "run").exists()
+    assert len([text for text in output.splitlines() if text.strip()]) == 1
+
+
+def _model(folder: Path) -> Path:
+    """A folder that looks like a model: nothing is loaded before the run begins."""
+    model = folder / "model"
+    model.mkdir(exist_ok=True)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (model / name).write_text("{}")
+    return model
+
+
+def test_help_teaches_with_examples() -> None:
+    code, output = run_command("onward train --help")
+    assert code == 0 and "onward train --algorithm rloo --model warm/model --env maze" in output
+    assert "--dry-run" in output
