@@ -1,7 +1,8 @@
 """First rewards on their way into the warehouse: in order, as many at once as have gathered.
 
 Know before changing: scoring and publishing run ahead of this, by ``MOST`` rewards at most. The state that is
-kept is the one after what is stored; whoever starts again from it stores what was published (``published.py``).
+kept is the one after what is stored; whoever starts again from it stores what was published
+(``published.py``).
 """
 
 from __future__ import annotations
