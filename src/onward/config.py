@@ -218,7 +218,7 @@ class RewardSettings(_Section):
     custom: dict[str, CustomComponent] = Field(default_factory=dict)
     """Components of your own: name → `{source, weight}`; their weights count towards the sum of 1."""
     normalization: Literal["z-score", "min-max", "none"] = "z-score"
-    window: int = Field(1000, ge=30)
+    window: int = Field(1000, ge=30, le=10_000)
     feedback_default: Literal["neutral", "exclude"] = "neutral"
     """Without feedback: ``neutral`` scores 0.5 (the seed's), ``exclude`` leaves the component out."""
     dense: bool = False

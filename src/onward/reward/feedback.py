@@ -149,7 +149,7 @@ class FeedbackReader:
                     detail = "Other feedback with this id is stored; it was not replaced."
                     refused = DeadLetter("conflict", detail, body=row["payload"].encode())
                     piece = replace(piece, feedback=None, refused=refused)
-                elif REDACTED not in piece.message.headers:
+                elif REDACTED not in piece.message.headers and piece.message.num_delivered == 1:
                     self._ctx.metrics.duplicates.labels(STREAM).inc()
             sorted_pieces.append(piece)
         return sorted_pieces, new

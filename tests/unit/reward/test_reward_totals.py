@@ -13,6 +13,7 @@ from reward_documents import feedback, trajectory, turn
 from onward.clock import ManualClock
 from onward.config import RewardSettings, load
 from onward.contracts import Reward, decode, encode
+from onward.errors import ConfigError
 from onward.reward import Scored, State, Unscored, score
 from onward.reward.code.report import CodeReport
 from onward.reward.normalise import Window
@@ -241,6 +242,13 @@ def test_the_record_of_a_full_window_fits_a_bucket_value():
         for name in ("task_completion", "efficiency", "code_quality", "user_feedback", "raw_total"):
             state.of(name).add(random.Random(i).random())
     assert len(state.dump()) < 200_000
+
+
+def test_a_window_whose_record_no_bucket_could_hold_is_refused():
+    """The record is one message of 8 MiB at most; without it a restart would read everything again."""
+    assert load(environ={}, overrides={"reward": {"window": 10_000}}).reward.window == 10_000
+    with pytest.raises(ConfigError, match="window"):
+        load(environ={}, overrides={"reward": {"window": 100_000}})
 
 
 def test_an_unscored_component_means_no_reward_and_no_trace():
