@@ -96,7 +96,7 @@ async def running(*coroutines):
         assert not [r for r in results if isinstance(r, Exception)], results
 
 
-async def until(condition, seconds: float = 20.0) -> None:
+async def until(condition, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not await condition():
         assert time.monotonic() < deadline, "took too long"
