@@ -318,7 +318,11 @@ class Trainer:
         extra: dict[str, Any] = {}
         if record.commit is not None:
             extra["artifacts"] = {"final_checkpoint": record.commit.object_prefix}
-            extra["metrics"] = {"current": record.progress.get("metrics", {})}
+            metrics = record.progress.get("metrics", {})
+            extra["metrics"] = {"current": metrics}
+            held_out = evaluation_results(metrics)
+            if held_out:
+                extra["evaluation_results"] = held_out
         if record.error is not None:
             extra["error"] = record.error.model_dump()
         await self._publish(record, record.state, **extra)
@@ -346,6 +350,15 @@ class Trainer:
                     await self._announce_end(record, revision)
             elif record.attempt == 0:
                 await self.announce(record)
+
+
+def evaluation_results(metrics: dict[str, Any]) -> dict[str, Any]:
+    """What the status tells of held-out tasks tried before and after; empty where none were."""
+    told = metrics.get("held_out") or {}
+    before, after = (told.get(when, {}).get("reward") for when in ("before", "after"))
+    if before is None or after is None:
+        return {}
+    return {"holdout_reward": after, "improvement_over_baseline": after - before}
 
 
 class _ChildDiedError(TrainingError):

@@ -1,0 +1,115 @@
+"""A request for an environment through the trainer role and its real child: one commit, with its evidence."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from arms_environment import Arms  # type: ignore[import-not-found]
+from test_service import World  # type: ignore[import-not-found]
+
+from onward.contracts import TrainingRequest
+from onward.errors import TrainingError
+from onward.training import checkpoints, recipes, request, service
+
+
+def asked(environment: dict[str, Any] | None, algorithm: str = "rloo", **dataset: Any) -> TrainingRequest:
+    return TrainingRequest.model_validate(
+        {
+            "training_job_id": "job-1",
+            "timestamp": "2026-01-01T00:00:00Z",
+            "requester": "tests",
+            "trigger_reason": "manual",
+            "training_config": {
+                "algorithm": algorithm,
+                "base_model": "smollm2",
+                "dataset": {
+                    "source": "local",
+                    "sample_size": 96,
+                    **({} if environment is None else {"environment": environment}),
+                    **dataset,
+                },
+                "hyperparameters": {"learning_rate": 1e-2, "batch_size": 16, "epochs": 1},
+            },
+        }
+    )
+
+
+async def test_a_job_learns_in_an_environment_and_commits_what_it_measured(
+    tmp_path: Path, arms_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    world = World(tmp_path)
+    world.ctx.base_model = arms_base
+    arm = {"arm": "current", "model_id": "base", "adapter_digest": None, "model_digest": "d"}
+    world.bucket("rl_releases").data["desired"] = (json.dumps({"arms": [arm]}).encode(), 1)
+    plan = {"name": "arms_environment:ARMS", "episodes": 32, "max_tokens": 3, "held_out": 16}
+    trainer = service.Trainer(world.ctx)
+    await trainer.table.intake(asked(plan))
+    working = asyncio.create_task(trainer.work())
+    while world.job.state not in service.TERMINAL:
+        await asyncio.sleep(0.05)
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    assert world.job.state == "completed", world.job.error
+    assert world.job.samples == 96  # three steps of 32 episodes
+    manifest = await checkpoints.fetch(world.ctx.objects, world.job.commit.object_prefix, tmp_path / "made")
+    assert manifest.metrics["panel_hash"] == Arms().panel_hash()
+    held_out = manifest.metrics["held_out"]
+    assert held_out["before"]["episodes"] == held_out["after"]["episodes"] == 16
+    (status,) = [said for said in world.published.values() if said["status"] == "completed"]
+    assert status["evaluation_results"] == {
+        "holdout_reward": held_out["after"]["reward"],
+        "improvement_over_baseline": held_out["after"]["reward"] - held_out["before"]["reward"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (asked({"name": "maze"}, "dpo"), "plays nothing"),
+        (asked(None), "names no environment"),
+        (asked({"name": "maze"}, source="s3"), "cannot be read yet"),
+        (asked({"name": "maze", "group_size": 1}), "or use reinforce or ppo"),
+        (asked({"name": "maze", "turns": 3}), "turns is wrong"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused_with_the_remedy(
+    tmp_path: Path, given: TrainingRequest, words: str
+) -> None:
+    settings = World(tmp_path).settings
+    with pytest.raises(TrainingError, match=words) as caught:
+        request.check(given, settings)
+        request.resolve(
+            given, settings, recipes.for_model("tiny"), model_folder="", start_digest=None, epoch=1
+        )
+    assert caught.value.code == "DATA"
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dpo", "rloo", "grpo", "reinforce"])
+def test_every_algorithm_of_the_published_schema_becomes_a_job(tmp_path: Path, algorithm: str) -> None:
+    given = asked(None, algorithm, source="clickhouse", filter={"min_reward": 0.5})
+    settings = World(tmp_path).settings
+    request.check(given, settings)
+    spec = request.resolve(
+        given, settings, recipes.for_model("tiny"), model_folder="m", start_digest="d", epoch=2
+    )
+    assert (spec.algorithm, spec.min_reward, spec.start_digest) == (algorithm, 0.5, "d")
+    assert spec.environment is None and spec.importance_cap is None
+
+
+def test_rewards_per_turn_are_asked_for_with_what_they_sum_to(tmp_path: Path) -> None:
+    settings = World(tmp_path).settings
+
+    def given(algorithm: str, **numbers: Any) -> TrainingRequest:
+        made = asked(None, algorithm, source="clickhouse").model_dump(mode="json")
+        made["training_config"]["hyperparameters"] = {"dense_rewards": True, **numbers}
+        made["training_config"]["dataset"] = {"source": "clickhouse", "sample_size": 8}
+        return TrainingRequest.model_validate({k: v for k, v in made.items() if v is not None})
+
+    with pytest.raises(TrainingError, match="which rloo cannot place"):
+        request.check(given("rloo"), settings)
+    with pytest.raises(TrainingError, match="set return_from to 'raw_total'"):
+        request.check(given("ppo"), settings)
+    request.check(given("ppo", return_from="raw_total"), settings)
