@@ -200,7 +200,7 @@ class World:
         await eventually(drained)
 
 
-async def eventually(check: Callable[[], Any], seconds: float = 15.0) -> Any:
+async def eventually(check: Callable[[], Any], seconds: float = 60.0) -> Any:
     """The first true value of ``await check()``."""
     async with asyncio.timeout(seconds):
         while not (value := await check()):
