@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +26,7 @@ from onward.capture import collector
 from onward.contracts import Reward, decode, encode, subjects
 from onward.errors import BusError
 from onward.reward import State, reward_id, rewarder
+from onward.reward.feedback import MOST_LOOKS
 from onward.reward.rewarder import Rewarder
 from onward.warehouse import queries, reward_queries
 
@@ -125,6 +127,8 @@ async def test_what_was_published_and_never_stored_is_stored_as_it_is_and_the_vo
         votes = await messages(ctx.bus, "RL_FEEDBACK")
         (early,) = await resumed.feedback.handle(votes)
         assert isinstance(early, Retry)
+        (tired,) = await resumed.feedback.handle([replace(votes[0], num_delivered=MOST_LOOKS)])
+        assert isinstance(tired, Ack)
         await handled(resumed, await messages(ctx.bus))
         (late,) = await resumed.feedback.handle(votes)
         assert isinstance(late, Ack)

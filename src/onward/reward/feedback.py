@@ -48,6 +48,8 @@ SESSION_TRAJECTORIES = 1000
 """Trajectories of one session that feedback about all of it scores again: the newest."""
 LOOK_AGAIN_SECONDS = 2.0
 """After so long it is looked whether a first reward that was awaited is there."""
+MOST_LOOKS = 1000
+"""Deliveries, half an hour and more: rows of a stream that was made anew may never get a first reward."""
 LATE_COMPONENTS = frozenset({"user_feedback"})
 """What late feedback computes anew. The rest keeps its raw score: nobody's opinion makes work faster."""
 _log = logs.get("rewarder")
@@ -92,7 +94,11 @@ class FeedbackReader:
         tally = await self._superseding.work(tasks, waiting=waiting)
         if tally:
             _log.debug("scored again after feedback", **tally)
-        later = {id(piece.message) for piece in pieces if _name(piece) in waiting}
+        later = {
+            id(piece.message)
+            for piece in pieces
+            if _name(piece) in waiting and piece.message.num_delivered < MOST_LOOKS
+        }
         return [Retry(LOOK_AGAIN_SECONDS) if id(message) in later else Ack() for message in messages]
 
     def _read(self, message: Message) -> Piece:
