@@ -251,7 +251,8 @@ class RewardSettings(_Section):
 
 class TrainingSettings(_Section):
     algorithm: Algorithm = "ppo"
-    """Asked for by requests that Onward makes itself. ``auto`` rules apply where it cannot run yet."""
+    """Asked for by requests that Onward makes itself. Where nobody sets it, the data decides: ``rloo`` for
+    repeated tasks, else ``reinforce``."""
     threshold: int = Field(5000, ge=1)
     """Rewarded trajectories of the current policy since the last snapshot that start a job."""
     schedule: str = "0 2 * * *"

@@ -1,7 +1,7 @@
 """The training request that the coordinator sends: what is asked for, and why it says so. Pure.
 
 Only numbers that somebody set are put into the request; the trainer's recipe for the model fills the
-rest. An algorithm that cannot run yet is replaced here, in the open, with the reason in the notes.
+rest. Where nobody set an algorithm, the data decides, and the notes say why.
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ def job_id(digest: str, snapshot: int) -> str:
 
 
 def algorithm(settings: TrainingSettings, group_ids: Iterable[str | None]) -> tuple[str, str | None]:
-    """The algorithm to ask for, and a note where it is not the one in the settings.
+    """The algorithm to ask for, and a note where nobody set one.
 
     ``group_ids`` of a sample, newest first: several attempts at one task carry the same id. The oldest
     group may be cut off by the sample, so it alone may have one member.
     """
-    if settings.algorithm != "ppo":
+    if "algorithm" in settings.model_fields_set:
         return settings.algorithm, None
     groups = list(group_ids)
     counted = Counter(groups)
     shared = all(n > 1 or name == groups[-1] for name, n in counted.items())
     if None not in counted and shared and len(counted) < len(groups):
-        return "rloo", "ppo cannot run yet; attempts carry group ids, so rloo compares within groups"
-    return "reinforce", "ppo cannot run yet; reinforce with a baseline per task type stands in for it"
+        return "rloo", "no algorithm is set; attempts carry group ids, so rloo compares within groups"
+    return (
+        "reinforce",
+        "no algorithm is set; tasks are seen once, so reinforce takes a baseline per task type",
+    )
 
 
 def build(

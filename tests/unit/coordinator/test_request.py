@@ -40,14 +40,15 @@ def make(settings: Settings, groups=(None, None)) -> TrainingRequest:
         (["a", "a", "b"], "rloo"),
     ],
 )
-def test_ppo_is_replaced_by_what_can_run_and_the_notes_say_so(groups, expected):
+def test_the_data_decides_where_no_algorithm_is_set_and_the_notes_say_so(groups, expected):
     chosen, note = request.algorithm(TrainingSettings.model_validate({}), groups)
     assert chosen == expected
-    assert note is not None and "ppo cannot run yet" in note
+    assert note is not None and "no algorithm is set" in note
 
 
 def test_an_algorithm_that_was_asked_for_is_passed_on_unchanged():
-    assert request.algorithm(TrainingSettings.model_validate({"algorithm": "dpo"}), []) == ("dpo", None)
+    for name in ("dpo", "ppo"):
+        assert request.algorithm(TrainingSettings.model_validate({"algorithm": name}), []) == (name, None)
 
 
 def test_request_is_valid_and_carries_policy_and_window():
