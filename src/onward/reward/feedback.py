@@ -44,7 +44,7 @@ from onward.warehouse import reward_queries
 
 STREAM = "RL_FEEDBACK"
 DURABLE = "rewarder-feedback"
-SESSION_TRAJECTORIES = 1000
+SESSION_TRAJECTORIES = 100
 """Trajectories of one session that feedback about all of it scores again: the newest."""
 LOOK_AGAIN_SECONDS = 2.0
 """After so long it is looked whether a first reward that was awaited is there."""
