@@ -16,7 +16,7 @@ from typing import Any
 
 from onward.capture import provenance
 from onward.capture.enrich import is_unjudged
-from onward.training import conversations
+from onward.training import conversations, votes
 
 CALL_FIELDS = ("generation_id", "continues", "prompt_ids", "token_ids", "logprobs", "temperature", "top_p",
                "top_k")  # fmt: skip
@@ -78,6 +78,7 @@ def line(item: Scored, rules: Rules) -> dict[str, Any] | str:
 def _scores(trajectory: Mapping[str, Any], reward: Mapping[str, Any]) -> dict[str, Any]:
     outcome = reward["metadata"]["outcome"]
     context = trajectory["task_context"]
+    voted = votes.vote(reward)
     return {
         "trajectory_id": trajectory["trajectory_id"],
         "session_id": trajectory["session_id"],
@@ -87,6 +88,7 @@ def _scores(trajectory: Mapping[str, Any], reward: Mapping[str, Any]) -> dict[st
         "success": bool(outcome["success"]),
         "unparsable": bool(outcome.get("unparsable")),
         "raw_total": float(reward["metadata"]["raw_total"]),
+        **({"vote": voted} if voted else {}),
     }
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import TrainingError
-from onward.training import admission
+from onward.training import admission, votes
 from onward.training.admission import Rules, Scored
 from onward.training.request import GROUPED, TEXT_IS_ENOUGH
 
@@ -99,6 +99,7 @@ def freeze(
             f"{excluded['unscored']} of {seen} trajectories are unscored, more than the "
             f"{max_unscored_share:.0%} that training.max_unscored_share allows: check the rewarder.",
         )
+    votes.one_per_session(kept)
     return write(
         kept, folder, algorithm, excluded, min_reward=rules.filters.get("min_reward"), return_from=return_from
     )
