@@ -21,6 +21,7 @@ from onward.lm.request import Sample, SampleRequest
 from onward.lm.sampler import Sampler
 from onward.lm.tokens import Call, rows_from_calls
 from onward.lm.trajectories import Trajectory
+from onward.training.estimate import prefix_bytes
 
 CONTEXT_LENGTH = "context_length"
 """Why an episode stopped: prompt and answer no longer fit."""
@@ -52,7 +53,14 @@ class Actor:
     ) -> None:
         """``check`` is called between two tokens and may raise, which ends the run."""
         self._chat = Chat(policy.tokenizer)
-        self._sampler = Sampler(policy, max_batch=batch, max_context=policy.shape.max_positions)
+        shape = policy.shape
+        per_token = 2 * shape.layers * shape.kv_heads * shape.head_dim * policy.weights.norm.element_size()
+        self._sampler = Sampler(
+            policy,
+            max_batch=batch,
+            max_context=shape.max_positions,
+            prefix_cache_bytes=prefix_bytes(batch, per_token),
+        )
         self._adapter, self._max_tokens, self._temperature = adapter, max_tokens, temperature
         self._seed, self._check = seed, check
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor")

@@ -20,8 +20,9 @@ from onward.training.request import JobSpec
 
 PROCESS_BYTES = 420 << 20
 """The interpreter with torch and transformers loaded."""
-PREFIX_BYTES = 512 << 20
-"""At most so much of the sampler's store of known prefixes."""
+_PREFIX_TOKENS = 2048
+"""Per running episode, in the sampler's store of known prefixes: each turn goes on from the one before."""
+_PREFIX_BYTES = (64 << 20, 2 << 30)
 HEAD_TOKENS = 64
 """Tokens whose logits exist at once."""
 _WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -32,6 +33,8 @@ _PASS_SECONDS = 0.0006
 _SAMPLED_SHARE = 0.5
 """How much of ``max_tokens`` an answer uses."""
 _OBSERVATION_TOKENS = 32
+_HELD_OUT_TURNS = 30.0
+"""Held-out tasks are tried with the environment's own turn limit, which is not known here."""
 
 
 @dataclass(frozen=True)
@@ -172,9 +175,12 @@ def memory(spec: JobSpec, network: Network, load: Load) -> Memory:
     if load.turns:
         plan = spec.environment
         slots = min(load.rows, plan.concurrency if plan else load.rows)
+        longest = load.row_tokens
+        if plan is not None and plan.held_out:
+            longest *= max(1.0, _HELD_OUT_TURNS / load.turns)
         per_token = 2 * network.layers * network.kv_heads * network.head_dim * width
-        cache = slots * load.row_tokens * per_token
-        cache += min(PREFIX_BYTES, load.rows * load.row_tokens * per_token)
+        # doubled: a cache that grows is copied
+        cache = 2 * slots * longest * per_token + prefix_bytes(slots, per_token)
     return Memory(
         process=PROCESS_BYTES,
         weights=weights + packed,
@@ -183,6 +189,12 @@ def memory(spec: JobSpec, network: Network, load: Load) -> Memory:
         activations=tokens * kept * 4 + head + trunk,
         cache=cache,
     )
+
+
+def prefix_bytes(episodes: int, per_token: float) -> int:
+    """Room for the known prefixes of so many running episodes; ``per_token`` bytes of keys and values."""
+    least, most = _PREFIX_BYTES
+    return int(min(max(episodes * _PREFIX_TOKENS * per_token, least), most))
 
 
 def adapter_parameters(spec: JobSpec, network: Network) -> int:
@@ -218,7 +230,7 @@ def seconds(spec: JobSpec, network: Network, load: Load, rate: float) -> float:
 
 
 def matrix_rate(tries: int = 40) -> float:
-    """Operations a second of float32 matrix products on this machine: the best of some, of 5 ms or so each."""
+    """Operations a second of float32 matrix products on this machine: the best of some tries of 5 ms."""
     a = np.ones((384, 384), dtype=np.float32)
     b = a @ a  # not timed: threads start here
     best = float("inf")

@@ -1,11 +1,16 @@
 """Learning from an environment: success rises, failures are unscored, a stop changes nothing."""
 
+import asyncio
+import shutil
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from arms_environment import Arms  # type: ignore[import-not-found]
 
 from conftest import Events, MakeJob  # type: ignore[import-not-found]
+from onward.envs.server import environment_server
 from onward.training import checkpoints, worker
 from onward.training.plan import EnvironmentPlan
 
@@ -13,8 +18,16 @@ PLACE = "arms_environment:ARMS"
 
 
 def plan(**changes: Any) -> EnvironmentPlan:
-    values = {"steps": 3, "episodes": 16, "group_size": 4, "max_tokens": 3, "held_out": 8, **changes}
-    return EnvironmentPlan(place=PLACE, **values)
+    values = {
+        "place": PLACE,
+        "steps": 3,
+        "episodes": 16,
+        "group_size": 4,
+        "max_tokens": 3,
+        "held_out": 8,
+        **changes,
+    }
+    return EnvironmentPlan(**values)
 
 
 @pytest.fixture(autouse=True)
@@ -121,3 +134,67 @@ def test_a_policy_that_never_succeeds_is_told_to_warm_up(make_job: MakeJob, even
     assert worker.main(make_job(environment=plan(horizon="1", steps=20, held_out=0))) == 1
     assert "warm the policy up first" in events[-1]["message"]
     assert len([event for event in events if event["event"] == "progress"]) < 10
+
+
+@pytest.fixture
+def served() -> Iterator[str]:
+    """The address of the arms, served over HTTP from another thread."""
+    ready, ended = threading.Event(), threading.Event()
+    at: list[str] = []
+
+    async def serve() -> None:
+        server = environment_server(Arms())
+        await server.start()
+        at.append(server.url)
+        ready.set()
+        await asyncio.to_thread(ended.wait)
+        await server.stop()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    ready.wait()
+    yield at[0]
+    ended.set()
+    thread.join()
+
+
+def test_a_server_is_learned_from_as_an_environment_in_this_process_is(
+    make_job: MakeJob, events: Events, served: str
+) -> None:
+    """The same tasks, seeds and draws: the same episodes, whoever plays first."""
+    here, there = (
+        make_job(environment=plan(held_out=8, steps=2, place=place), algorithm="rloo")
+        for place in (PLACE, served)
+    )
+    assert worker.main(here) == worker.main(there) == 0, events[-1]
+    one, other = (checkpoints.verify(folder / "checkpoint").metrics for folder in (here, there))
+    assert one["held_out"]["before"] == other["held_out"]["before"]
+    assert one["panel_hash"] == other["panel_hash"]
+
+
+def test_a_run_goes_on_from_the_adapter_of_another(make_job: MakeJob, events: Events) -> None:
+    """With a rate of almost nothing, what it starts from is what it ends with."""
+    first = make_job(environment=plan(steps=6, episodes=32, group_size=8), algorithm="rloo", epochs=2)
+    assert worker.main(first) == 0, events[-1]
+    second = make_job(environment=plan(steps=1), algorithm="rloo", learning_rate=1e-12)
+    shutil.copytree(first / "checkpoint", second / "adapter")
+    assert worker.main(second) == 0, events[-1]
+    one, other = (checkpoints.verify(folder / "checkpoint").metrics for folder in (first, second))
+    assert other["held_out"]["before"] == one["held_out"]["after"]
+
+
+def test_a_run_does_not_go_on_where_the_held_out_tasks_changed(
+    make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_job(environment=plan(), save_seconds=0.0)
+
+    def stop(self: worker._Run, method: Any, facts: Any, *, always: bool = False) -> bool:
+        self.state.save(method.save, facts)
+        raise worker.StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker._Run, "_save", stop)
+        assert worker.main(folder) == worker.STOPPED
+    monkeypatch.setattr("onward.envs.environment.Environment.panel_hash", lambda *_: "other")
+    assert worker.main(folder) == 1
+    assert "serves other held-out tasks" in events[-1]["message"]
