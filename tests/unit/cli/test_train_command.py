@@ -20,7 +20,7 @@ from onward.training import checkpoints
 PAIRS = [{"prompt": f"left or right {n % 3}", "chosen": "left", "rejected": "right"} for n in range(12)]
 
 
-LINE = "onward train --algorithm dpo --data pairs.jsonl --epochs 20 --batch-rows 4"
+LINE = "onward train --algorithm dpo --data pairs.jsonl --epochs 12 --batch-rows 4"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_a_run_from_pairs_writes_an_adapter_that_peft_and_the_registry_load(
     assert verify_adapter(folder, digest).metrics["algorithm"] == "dpo"
     with open(run / "metrics.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [int(row["step"]) for row in rows] == list(range(1, 61))
+    assert [int(row["step"]) for row in rows] == list(range(1, 37))
     assert float(rows[-1]["margin"]) > float(rows[0]["margin"])
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
 
@@ -96,7 +96,7 @@ def test_ctrl_c_leaves_a_state_from_which_resume_goes_on_exactly(
     whole, cut = (checkpoints.verify(folder / "checkpoint") for folder in (finished[0] / "run", Path("cut")))
     assert whole.adapter_digest == cut.adapter_digest
     with open(tmp_path / "cut" / "metrics.csv", newline="") as file:
-        assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(1, 61))
+        assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(1, 37))
 
 
 def test_a_dry_run_tells_everything_and_writes_nothing(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_memory_is_within_a_factor_of_two_of_a_measured_run(
 ) -> None:
     """A network whose weights and activations weigh as much as the interpreter does."""
     base = build_tiny(
-        tmp_path / "base", ["a b c"] * 9, hidden=768, layers=8, heads=12, kv_heads=4, intermediate=2048
+        tmp_path / "base", ["a b c"] * 9, hidden=576, layers=6, heads=9, kv_heads=3, intermediate=1536
     )
     folder = make_job(
         algorithm="reinforce", model_folder=str(base), full=full, batch_rows=16, lora_rank=16, epochs=1
