@@ -55,7 +55,7 @@ class Actor:
         self._chat = Chat(policy.tokenizer)
         shape = policy.shape
         per_token = 2 * shape.layers * shape.kv_heads * shape.head_dim * policy.weights.norm.element_size()
-        self._sampler = Sampler(
+        self._held: Sampler | None = Sampler(
             policy,
             max_batch=batch,
             max_context=shape.max_positions,
@@ -68,7 +68,15 @@ class Actor:
         """Sampled so far."""
 
     def close(self) -> None:
+        """Let go of the caches at once: the cycles of a run that is over keep this object until a collection,
+        which sees a few small objects and not the hundreds of megabytes behind them."""
         self._thread.shutdown()
+        self._held = None
+
+    @property
+    def _sampler(self) -> Sampler:
+        assert self._held is not None, "a closed actor plays no more"
+        return self._held
 
     async def act(self, conversations: Sequence[Conversation]) -> list[Action]:
         loop = asyncio.get_running_loop()

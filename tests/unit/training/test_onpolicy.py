@@ -1,8 +1,10 @@
 """Learning from an environment: success rises, failures are unscored, a stop changes nothing."""
 
 import asyncio
+import gc
 import shutil
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +13,8 @@ from arms_environment import Arms  # type: ignore[import-not-found]
 
 from conftest import Events, MakeJob  # type: ignore[import-not-found]
 from onward.envs.server import environment_server
-from onward.training import checkpoints, worker
+from onward.lm.sampler import Sampler
+from onward.training import actor, checkpoints, worker
 from onward.training.plan import EnvironmentPlan
 
 PLACE = "arms_environment:ARMS"
@@ -198,3 +201,26 @@ def test_a_run_does_not_go_on_where_the_held_out_tasks_changed(
     monkeypatch.setattr("onward.envs.environment.Environment.panel_hash", lambda *_: "other")
     assert worker.main(folder) == 1
     assert "serves other held-out tasks" in events[-1]["message"]
+
+
+def test_caches_of_a_step_that_is_over_are_let_go_without_a_garbage_collection(
+    make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of many steps once held the key-value caches of all of them."""
+    made: list[weakref.ref[Sampler]] = []
+    most = 0
+
+    class Watched(Sampler):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            nonlocal most
+            super().__init__(*args, **options)
+            made.append(weakref.ref(self))
+            most = max(most, sum(ref() is not None for ref in made))
+
+    monkeypatch.setattr(actor, "Sampler", Watched)
+    gc.disable()
+    try:
+        assert worker.main(make_job(environment=plan(steps=4))) == 0, events[-1]
+    finally:
+        gc.enable()
+    assert len(made) == 6 and most == 1
