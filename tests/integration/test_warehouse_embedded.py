@@ -149,6 +149,8 @@ async def test_training_rows_are_newest_first_with_their_reward_or_none(w):
     recent = await queries.trajectories_for_training(w, ["m1"], since=DAY, since_seq=1)
     assert [r["trajectory_id"] for r in recent] == ["t2"]
     assert await queries.trajectories_for_training(w, [None]) == []
+    assert await queries.trajectories_of_others(w, ["m1"], 1) == {"m2": 1}
+    assert await queries.trajectories_of_others(w, ["m2"], 2) == {"m1": 2}
 
 
 async def test_unscored_leaves_once_a_reward_exists(w):

@@ -66,17 +66,19 @@ def freeze(
     algorithm: str = "reinforce",
     older_digest: str | None = None,
     dense: bool = False,
+    left_out: Mapping[str, int] | None = None,
 ) -> Dataset:
     """Write ``dataset.jsonl`` in ``folder``. Raises TrainingError("DATA") when too little is left.
 
     ``policy_digest`` is the digest of the policy that is trained: rows of any other are excluded, but for
-    those of ``older_digest``, the one before it, which get staleness 1. ``filters`` is the request's filter.
+    those of ``older_digest``, the one before it, which get staleness 1. ``filters`` is the request's filter,
+    ``left_out`` what was not even offered, by reason.
     """
     text = algorithm in TEXT_IS_ENOUGH
     staleness = {policy_digest: 0} | ({older_digest: 1} if older_digest else {})
     rules = Rules(None if text else staleness, signing_key, filters or {}, text, dense)
     kept: list[Line] = []
-    excluded: Counter[str] = Counter()
+    excluded: Counter[str] = Counter(left_out or {})
     generations: set[str] = set()
     seen = 0
     for item in scored:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.capture import provenance
+from onward.capture.enrich import MIXED
 from onward.context import Context
 from onward.contracts import TrainingRequest
 from onward.errors import TamperedError, TrainingError
@@ -64,9 +65,10 @@ async def _dataset(
     numbers = config.hyperparameters.model_dump(exclude_none=True)
     older = previous if int(numbers.get("max_staleness", 0)) > 0 else None
     digests = [current, *([older] if older else [])]
+    scored, oldest = await _scored(ctx, asked, digests)
     return await asyncio.to_thread(
         dataset.freeze,
-        await _scored(ctx, asked, digests),
+        scored,
         folder,
         policy_digest=current,
         signing_key=provenance.load_key(settings.run_dir),
@@ -77,6 +79,7 @@ async def _dataset(
         algorithm=config.algorithm,
         older_digest=older,
         dense=bool(numbers.get("dense_rewards", False)),
+        left_out=await _others(ctx, digests, oldest),
     )
 
 
@@ -130,21 +133,35 @@ async def _current_policy(ctx: Context) -> dict[str, Any]:
     }
 
 
-async def _scored(ctx: Context, asked: TrainingRequest, digests: list[str]) -> list[dataset.Scored]:
-    """Newest first, so that ``sample_size`` keeps what the policy did last."""
+async def _scored(
+    ctx: Context, asked: TrainingRequest, digests: list[str]
+) -> tuple[list[dataset.Scored], int]:
+    """Newest first, so that ``sample_size`` keeps what the policy did last; and the oldest one's sequence."""
     found = await queries.trajectories_for_training(
         ctx.warehouse,
         model_digests=digests,
         since=(_filters(asked).get("date_range") or {}).get("start"),
         limit=2 * asked.training_config.dataset.sample_size,
     )
-    return [
+    scored = [
         dataset.Scored(
             trajectory=json.loads(row["payload"]),
             reward=json.loads(row["reward_payload"]) if row["reward_payload"] else None,
         )
         for row in found
     ]
+    return scored, min((row["stream_seq"] for row in found), default=0)
+
+
+async def _others(ctx: Context, digests: list[str], oldest: int) -> dict[str, int]:
+    """What others did meanwhile (a rolled-back candidate among them), counted and never trained on."""
+    found = await queries.trajectories_of_others(ctx.warehouse, digests, oldest)
+    counts = {
+        "mixed_policies": found.pop(MIXED, 0),
+        "no_tokens": found.pop("", 0),
+        "other_policy": sum(found.values()),
+    }
+    return {reason: count for reason, count in counts.items() if count}
 
 
 def _filters(asked: TrainingRequest) -> dict[str, Any]:

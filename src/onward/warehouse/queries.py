@@ -168,6 +168,20 @@ async def trajectories_for_training(
     )
 
 
+async def trajectories_of_others(
+    w: Warehouse, model_digests: Sequence[str], since_seq: int
+) -> dict[str, int]:
+    """``model_digest`` → trajectories from ``since_seq`` on that other policies sampled, or several
+    (``mixed``), or nobody known (empty text): what a job leaves out."""
+    rows = await w.query(
+        "SELECT model_digest, count() AS n FROM trajectories_v WHERE stream_seq >= {seq:UInt64} "
+        "AND model_digest NOT IN {digests:Array(String)} GROUP BY model_digest",
+        seq=since_seq,
+        digests=list(model_digests),
+    )
+    return {row["model_digest"]: row["n"] for row in rows}
+
+
 async def mean_raw_total(w: Warehouse, model_digest: str, last: int = 1000) -> Row:
     """Over the newest ``last`` rewarded trajectories of a policy: n, raw_total, raw_std, success,
     completion. What the degradation trigger reads: absolute numbers, never the normalised total."""
