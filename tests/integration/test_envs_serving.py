@@ -99,7 +99,13 @@ async def test_a_served_environment_that_breaks_leaves_its_episode_unscored() ->
 
 async def test_the_command_serves_until_it_is_interrupted() -> None:
     words = [sys.executable, "-m", "onward.cli", "env", "serve", "maze", "--port", "0", "--split", "test"]
-    process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdout=asyncio.subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # not as a shell in the background has it
+    )
     assert process.stdout is not None
     try:
         said = (await process.stdout.readline()).decode()

@@ -55,4 +55,4 @@ def _local_keys(settings: Settings) -> Iterator[str]:
     for name in LOCAL_KEYS:
         path = settings.run_dir / name
         if path.is_file():
-            yield from path.read_text(encoding="utf-8", errors="replace").split()
+            yield from filter(None, path.read_text(encoding="utf-8", errors="replace").splitlines())
