@@ -7,8 +7,8 @@ PubAck for the reward. Rates stand beside those of capture alone, measured in th
 Learnt by profiling: linting is what code costs. A report on 40 lines that nobody has seen takes pylint and
 bandit about 0.06 s of one core, so two cores give some 30 a second at best and 24 beside the rest of the
 loop; a steady rate above that only queues. Hence three cases: no code, code in each tenth trajectory, code in
-each. The first code of a service starts the child that lints: a second for its start, and a few at half speed while
-it warms up. That is not counted.
+each. The first code of a service starts the child that lints: a second for its start, and a few at half
+speed while it warms up. That is not counted.
 
     python benchmarks/reward.py [--quick] [--json FILE] [--seconds 20] [--rate 50] [--code-rate 50]
 """
