@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
+import nats.errors
+
+from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.context import Context
 from onward.reward.baselines import Baseline
 from onward.reward.delivery import Missing
 
+LAG_SECONDS = 5.0
 _MODELS = 100
 
 
@@ -31,3 +36,15 @@ class Gauges:
             return  # the label comes from agents, so only so many are kept
         mean = self._means[model_version] = self._means.get(model_version, Baseline()).add(row["raw_total"])
         self._metrics.model_reward_mean.labels(model_version=model_version).set(mean.mean)
+
+
+async def watch_lag(ctx: Context, stream: str, done: Callable[[], int]) -> None:
+    """Keep the gauge of messages of ``stream`` after sequence ``done()``, which wait for a decision, until
+    cancelled."""
+    asked = cancellations()
+    while True:
+        honour_cancellation(asked)
+        with contextlib.suppress(nats.errors.Error):
+            last = (await ctx.bus.js.stream_info(stream)).state.last_seq
+            ctx.metrics.rewarder_lag.set(max(0, last - done()))
+        await ctx.clock.sleep(LAG_SECONDS)

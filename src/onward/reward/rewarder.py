@@ -27,8 +27,9 @@ from onward.reward.analysis import Analyser, Analysis, code_analyser
 from onward.reward.components import Unscored, components_of
 from onward.reward.delivery import Missing
 from onward.reward.feedback import FeedbackReader
-from onward.reward.gauges import Gauges
+from onward.reward.gauges import Gauges, watch_lag
 from onward.reward.published import first_rewards
+from onward.reward.record import BUCKET, KEY, Record
 from onward.reward.rescoring import Rescoring
 from onward.reward.rows import Candidate
 from onward.reward.said import Said
@@ -44,12 +45,8 @@ from onward.warehouse import queries, reward_queries
 
 STREAM = "RL_TRAJECTORIES"
 DURABLE = "rewarder"
-BUCKET = "rl_rewarder"
-KEY = "state"
 LEASE = "rewarder"
 LEASE_SECONDS = 5.0
-CHECKPOINT_SECONDS = 1.0
-LAG_SECONDS = 5.0
 STOP_SECONDS = 20.0
 """How long a rewarder that ends waits for what is published to be stored."""
 _RECENT = 10_000
@@ -131,8 +128,8 @@ async def _work(rewarder: Rewarder, ctx: Context, lease: Lease, keeping: asyncio
             )
         ),
         asyncio.create_task(rewarder.rescoring.run()),
-        asyncio.create_task(rewarder.keep_checkpoint()),
-        asyncio.create_task(rewarder.watch_lag()),
+        asyncio.create_task(rewarder.keep_record()),
+        asyncio.create_task(watch_lag(ctx, STREAM, lambda: rewarder.state.stream_seq)),
         asyncio.create_task(rewarder.lost.wait()),
     ]
     storing = asyncio.create_task(rewarder.storing.run())
@@ -150,7 +147,7 @@ async def _work(rewarder: Rewarder, ctx: Context, lease: Lease, keeping: asyncio
         results += await asyncio.gather(storing, return_exceptions=True)
         if lease.held:
             with contextlib.suppress(ConflictError, BusError):
-                await rewarder.checkpoint()
+                await rewarder.record.keep()
     for result in results:
         if isinstance(result, Exception):
             raise result
@@ -175,7 +172,7 @@ class Rewarder:
         trajectory id → first rewards that were published and may not be stored."""
         self._ctx = ctx
         self.state = state
-        self._revision, self._kept_seq = revision, state.stream_seq
+        self.record = Record(ctx, lambda: self.state, revision)
         self._stored_until, self._may_write = stored_until, may_write
         self._told = told or {}
         self._ahead = state
@@ -378,38 +375,13 @@ class Rewarder:
             self.lost.set()
             raise BusError("The lease of the rewarder ran out: nothing more is written.")
 
-    async def checkpoint(self) -> None:
-        """Keep the state if it moved. Raises ConflictError when another rewarder wrote meanwhile."""
-        state = self.state
-        if state.stream_seq == self._kept_seq:
-            return
-        bucket = self._ctx.bus.bucket(BUCKET)
-        if self._revision is None:
-            self._revision = await bucket.create(KEY, state.dump())
-        else:
-            self._revision = await bucket.update(KEY, state.dump(), self._revision)
-        self._kept_seq = state.stream_seq
-
-    async def keep_checkpoint(self) -> None:
-        while True:
-            await self._ctx.clock.sleep(CHECKPOINT_SECONDS)
-            try:
-                await asyncio.shield(asyncio.ensure_future(self.checkpoint()))
-            except ConflictError:
-                self.lost.set()
-                raise
-            except BusError as error:
-                _log.warning("the record waits", cause=str(error))
-
-    async def watch_lag(self) -> None:
-        """Keep the gauge of messages that wait for a decision."""
-        asked = cancellations()
-        while True:
-            honour_cancellation(asked)
-            with contextlib.suppress(nats.errors.Error):
-                last = (await self._ctx.bus.js.stream_info(STREAM)).state.last_seq
-                self._ctx.metrics.rewarder_lag.set(max(0, last - self.state.stream_seq))
-            await self._ctx.clock.sleep(LAG_SECONDS)
+    async def keep_record(self) -> None:
+        """Until cancelled. Raises ConflictError: this rewarder is not the active one any more."""
+        try:
+            await self.record.keep_on()
+        except ConflictError:
+            self.lost.set()
+            raise
 
     def _remember(self, batch: Batch, candidates: Mapping[str, Candidate]) -> None:
         for row in [*batch.again, *batch.made]:

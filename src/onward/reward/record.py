@@ -1,0 +1,49 @@
+"""The rewarder's record: its state in one key, compare-and-set, at most a second behind.
+
+Know before changing: the record is what a restart goes on from, so it is written only after what it counts is
+stored; a write that is refused means that another rewarder is active.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from onward.context import Context
+from onward.errors import BusError
+from onward.reward.state import State
+from onward.telemetry import logs
+
+BUCKET = "rl_rewarder"
+KEY = "state"
+CHECKPOINT_SECONDS = 1.0
+
+_log = logs.get("rewarder")
+
+
+class Record:
+    """``revision``: that of the record that ``state`` was read from; None where there is none yet."""
+
+    def __init__(self, ctx: Context, state: Callable[[], State], revision: int | None) -> None:
+        self._bucket, self._clock, self._state = ctx.bus.bucket(BUCKET), ctx.clock, state
+        self._revision, self._kept_seq = revision, state().stream_seq
+
+    async def keep(self) -> None:
+        """Keep the state if it moved. Raises ConflictError when another rewarder wrote meanwhile."""
+        state = self._state()
+        if state.stream_seq == self._kept_seq:
+            return
+        if self._revision is None:
+            self._revision = await self._bucket.create(KEY, state.dump())
+        else:
+            self._revision = await self._bucket.update(KEY, state.dump(), self._revision)
+        self._kept_seq = state.stream_seq
+
+    async def keep_on(self) -> None:
+        """``keep`` each second, until cancelled. Raises ConflictError."""
+        while True:
+            await self._clock.sleep(CHECKPOINT_SECONDS)
+            try:
+                await asyncio.shield(asyncio.ensure_future(self.keep()))
+            except BusError as error:
+                _log.warning("the record waits", cause=str(error))
