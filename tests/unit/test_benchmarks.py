@@ -12,11 +12,13 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 PROGRAMS = [file for file in sorted(FOLDER.glob("*.py")) if "__main__" in file.read_text(encoding="utf-8")]
+SHARED = [file for file in sorted(FOLDER.glob("*.py")) if file not in PROGRAMS]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda file: file.stem)
 def test_every_benchmark_takes_json_and_quick_and_is_in_the_readme(program: Path) -> None:
     text = program.read_text(encoding="utf-8")
+    text += "".join(file.read_text(encoding="utf-8") for file in SHARED if f"{file.stem} import" in text)
     assert '"--json"' in text
     assert '"--quick"' in text
     assert f"`{program.name}`" in (FOLDER / "README.md").read_text(encoding="utf-8")
