@@ -7,6 +7,8 @@ import os
 import secrets
 from pathlib import Path
 
+from onward.wholefile import sync_folder
+
 
 def make_once(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` (mode 0600, its folder 0700); where another process is first, its text
@@ -23,8 +25,4 @@ def make_once(path: Path, text: str) -> None:
             os.link(partial, path)
     finally:
         partial.unlink()
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)

@@ -54,8 +54,9 @@ FEEDBACK_POINTS = ("feedback.stored", "superseding.stored", "superseding.publish
 SECRET_POINTS = ("feedback.republished", "feedback.erased")
 
 
-@pytest.mark.long
-async def test_a_rewarder_killed_between_the_commits_of_late_rewards(own_server, tmp_path, monkeypatch):
+@pytest.fixture
+async def killable(own_server, tmp_path, monkeypatch):
+    """A context beside a rewarder in a process of its own, and what starts one that dies at a crash point."""
     embedded = EmbeddedWarehouse(tmp_path)
     warehouse = await embedded.start()
     bus = await Bus.connect(own_server.url, token=own_server.token)
@@ -72,6 +73,16 @@ async def test_a_rewarder_killed_between_the_commits_of_late_rewards(own_server,
         return subprocess.Popen(
             [sys.executable, "-c", PROGRAM, str(tmp_path), own_server.url, own_server.token]
         )
+
+    yield ctx, start
+    await bus.close()
+    await embedded.stop()
+
+
+@pytest.mark.long
+async def test_a_rewarder_killed_between_the_commits_of_late_rewards(killable):
+    ctx, start = killable
+    bus, warehouse, clock = ctx.bus, ctx.warehouse, ctx.clock
 
     async def dies_at(crashpoint: str) -> None:
         process = start(crashpoint)
@@ -129,8 +140,6 @@ async def test_a_rewarder_killed_between_the_commits_of_late_rewards(own_server,
     assert len(left) == 6 and not any(secret in message.data.decode() for message in left)
     state = json.loads((await bus.bucket("rl_rewarder").get("state")).value)
     assert len(state["windows"]["raw_total"]) == 10 and state["stream_seq"] == 10
-    await bus.close()
-    await embedded.stop()
 
 
 async def _extras(ctx: Context, trajectory_id: str) -> list[dict]:
@@ -138,23 +147,9 @@ async def _extras(ctx: Context, trajectory_id: str) -> list[dict]:
 
 
 @pytest.mark.long
-async def test_a_rewarder_killed_between_its_commits(own_server, tmp_path, monkeypatch):
-    embedded = EmbeddedWarehouse(tmp_path)
-    warehouse = await embedded.start()
-    bus = await Bus.connect(own_server.url, token=own_server.token)
-    await bus.ensure_streams()
-    clock, metrics = SystemClock(), Metrics()
-    settings = load(environ={}, overrides={"data_dir": tmp_path})
-    ctx = Context(
-        settings=settings, clock=clock, bus=bus, warehouse=warehouse, metrics=metrics,
-        objects=Objects.open(settings.objects_at), alerts=Alerts(bus, clock, metrics),
-    )  # fmt: skip
-
-    def start(crashpoint: str) -> subprocess.Popen:
-        monkeypatch.setenv("ONWARD_CRASHPOINT", crashpoint)
-        return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(tmp_path), own_server.url, own_server.token]
-        )
+async def test_a_rewarder_killed_between_its_commits(killable):
+    ctx, start = killable
+    bus, warehouse = ctx.bus, ctx.warehouse
 
     async def ended(process: subprocess.Popen) -> int:
         return await asyncio.wait_for(asyncio.to_thread(process.wait), 60)
@@ -186,5 +181,3 @@ async def test_a_rewarder_killed_between_its_commits(own_server, tmp_path, monke
     assert {row["payload"].encode() for row in rows.values()} == set(rewards)
     state = json.loads((await bus.bucket("rl_rewarder").get("state")).value)
     assert len(state["windows"]["raw_total"]) == 30
-    await bus.close()
-    await embedded.stop()

@@ -30,6 +30,7 @@ from onward.clock import Clock, SystemClock
 from onward.errors import BusError, NotFoundError, PortBusyError
 from onward.secretfile import make_once
 from onward.telemetry import logs
+from onward.wholefile import write_whole
 
 log = logs.get("nats")
 
@@ -161,7 +162,7 @@ class NatsServer:
             for port in (self.port, self.monitor_port):
                 await self._check_port(port)
             config = run_dir / "nats.conf"
-            _write_private(config, self._config(store, ports_dir))
+            write_whole(config, self._config(store, ports_dir).encode(), 0o600)
             self._process = subprocess.Popen(  # noqa: ASYNC220  (milliseconds; must be this thread)
                 [binary, "-c", str(config)],
                 stdin=subprocess.DEVNULL,
@@ -349,30 +350,10 @@ def _token(path: Path) -> str:
     return token
 
 
-def _write_private(path: Path, text: str) -> None:
-    """Write ``path`` atomically with mode 0600 and fsync."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    _sync_dir(path.parent)
-
-
 def _private_dir(path: Path) -> Path:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.chmod(0o700)
     return path
-
-
-def _sync_dir(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _quoted(text: str) -> str:

@@ -28,7 +28,7 @@ from onward.lm.options import CriticConfig, LearnerConfig
 from onward.lm.packing import Packed
 from onward.lm.policy import Policy
 from onward.lm.statistics import PartStatistics, StepMetrics, StepStatistics
-from onward.lm.stepper import Stepper
+from onward.lm.stepper import Stepper, Stepping
 from onward.lm.tokens import TokenRow
 from onward.lm.trainable import trained_tensors
 from onward.lm.value import ValueHead
@@ -40,7 +40,7 @@ STATE_FILE = "learner.pt"
 PerToken = Sequence[float | Sequence[float] | Tensor]
 
 
-class Learner:
+class Learner(Stepping):
     """Owns the optimiser of one resident adapter, and of its critic where ``config.critic`` is given.
 
     With ``adapter`` None all weights are trained in place; otherwise the base weights are never touched.
@@ -71,16 +71,6 @@ class Learner:
         self._fixed: dict[str, Any] = {}  # what the current update holds on to, see ``open``
         self._opened: Sequence[TokenRow] | None = None
         self._batches: Batches | None = None
-
-    @property
-    def skipped_steps(self) -> int:
-        """Steps not taken because loss or gradient was not finite."""
-        return self.stepper.skipped
-
-    @property
-    def finite(self) -> bool:
-        """Whether the last step was; no checkpoint should follow one that was not."""
-        return self.stepper.finite
 
     # --- an update ---------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from onward.lm.head import backward_logprobs, token_logprobs
 from onward.lm.options import refuse_out_of_range
 from onward.lm.pairs import Pair
 from onward.lm.policy import Policy, split_by_tokens
-from onward.lm.stepper import Stepper
+from onward.lm.stepper import Stepper, Stepping
 from onward.lm.trainable import trained_tensors
 
 STATE_FILE = "preference.pt"
@@ -98,7 +98,7 @@ def side_sums(log_ratios: Tensor, side_of: Tensor, sides: int, length_normalised
     return sums / counts.clamp_min(1.0)
 
 
-class PreferenceLearner:
+class PreferenceLearner(Stepping):
     """Owns the optimiser of one resident adapter (None: all weights) and trains it on pairs."""
 
     def __init__(self, policy: Policy, adapter: str | None, config: DpoConfig) -> None:
@@ -115,14 +115,6 @@ class PreferenceLearner:
         self._start = (
             [p.detach().clone() for p in self.tensors.values()] if config.reference == "start" else []
         )
-
-    @property
-    def skipped_steps(self) -> int:
-        return self.stepper.skipped
-
-    @property
-    def finite(self) -> bool:
-        return self.stepper.finite
 
     def update(self, pairs: Sequence[Pair]) -> Iterator[PreferenceMetrics]:
         """``epochs`` passes over ``pairs`` (see ``pairs.usable``); after ``restore``, where it stopped.

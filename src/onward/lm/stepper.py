@@ -131,3 +131,19 @@ class Stepper:
             int(state["good"]),
         )
         self.finite = True
+
+
+class Stepping:
+    """What trains by a stepper tells of it."""
+
+    stepper: Stepper
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps not taken because loss or gradient was not finite."""
+        return self.stepper.skipped
+
+    @property
+    def finite(self) -> bool:
+        """Whether the last step was; no checkpoint should follow one that was not."""
+        return self.stepper.finite

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from onward.errors import TamperedError, TrainingError
 from onward.ids import model_key
 from onward.training import checkpoints, dataset
 from onward.warehouse import queries
+from onward.wholefile import write_whole
 
 MARKER = "frozen.json"
 
@@ -53,7 +53,7 @@ async def freeze(ctx: Context, asked: TrainingRequest, folder: Path) -> dict[str
             "samples": made.samples,
             "excluded": dict(made.excluded),
         }
-    _write_whole(marker, json.dumps(frozen).encode())
+    write_whole(marker, json.dumps(frozen).encode())
     return frozen
 
 
@@ -166,13 +166,3 @@ async def _others(ctx: Context, digests: list[str], oldest: int) -> dict[str, in
 
 def _filters(asked: TrainingRequest) -> dict[str, Any]:
     return asked.training_config.dataset.model_dump().get("filter") or {}
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """All of ``data`` or nothing, whatever dies when."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.rename(path)

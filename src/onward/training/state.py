@@ -7,11 +7,12 @@ complete and of one moment; the folder before it is removed only afterwards.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from onward.wholefile import write_whole
 
 CURRENT = "CURRENT"
 FACTS = "facts.json"
@@ -48,8 +49,8 @@ class StateFolder:
         if not write(target):
             shutil.rmtree(target)
             return False
-        _write(target / FACTS, json.dumps(facts).encode())
-        _write(self.folder / CURRENT, str(number).encode())
+        write_whole(target / FACTS, json.dumps(facts).encode())
+        write_whole(self.folder / CURRENT, str(number).encode())
         if before is not None:
             shutil.rmtree(before, ignore_errors=True)
         return True
@@ -57,12 +58,3 @@ class StateFolder:
     def clear(self) -> None:
         """Forget everything."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(path)

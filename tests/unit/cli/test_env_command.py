@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from docs_blocks import run_command
+from environment_served import served_environment
 from onward.envs import registry
-from onward.envs.server import environment_server
 
 
 @pytest.fixture
 def served() -> Iterator[str]:
     """The address of a maze, served from another thread."""
-    ready, ended = threading.Event(), threading.Event()
-    at: list[str] = []
-
-    async def serve() -> None:
-        server = environment_server(registry.find("maze"))
-        await server.start()
-        at.append(server.url)
-        ready.set()
-        await asyncio.to_thread(ended.wait)
-        await server.stop()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    ready.wait()
-    yield at[0]
-    ended.set()
-    thread.join()
+    with served_environment(registry.find("maze")) as url:
+        yield url
 
 
 def test_list_tells_name_tasks_horizon_and_panel_hash(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ MUTANTS = [
     Mutant("only the last row of a trajectory gets its advantage", base.spread,
            [("float(value))", "float(value) * (count == one.counts[-1]))")],
            test_algorithms.test_case_5_earlier_rows_of_a_trajectory_get_their_advantage, {"kind": Rloo}),
-    Mutant("RLOO: late members leave the baseline", Rloo.estimate,
+    Mutant("RLOO: late members leave the baseline", base.over_groups,
            [("[*selection.trajectories, *selection.observers]", "list(selection.trajectories)"),
             ("for one in selection.observers]", "for one in []]")],
            test_algorithms.test_case_28_a_late_member_counts_in_the_baseline_and_is_not_trained,

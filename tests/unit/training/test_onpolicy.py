@@ -1,9 +1,7 @@
 """Learning from an environment: success rises, failures are unscored, a stop changes nothing."""
 
-import asyncio
 import gc
 import shutil
-import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +10,7 @@ import pytest
 from arms_environment import Arms  # type: ignore[import-not-found]
 
 from conftest import Events, MakeJob  # type: ignore[import-not-found]
-from onward.envs.server import environment_server
+from environment_served import served_environment
 from onward.lm.sampler import Sampler
 from onward.training import actor, checkpoints, worker
 from onward.training.plan import EnvironmentPlan
@@ -142,23 +140,8 @@ def test_a_policy_that_never_succeeds_is_told_to_warm_up(make_job: MakeJob, even
 @pytest.fixture
 def served() -> Iterator[str]:
     """The address of the arms, served over HTTP from another thread."""
-    ready, ended = threading.Event(), threading.Event()
-    at: list[str] = []
-
-    async def serve() -> None:
-        server = environment_server(Arms())
-        await server.start()
-        at.append(server.url)
-        ready.set()
-        await asyncio.to_thread(ended.wait)
-        await server.stop()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    ready.wait()
-    yield at[0]
-    ended.set()
-    thread.join()
+    with served_environment(Arms()) as url:
+        yield url
 
 
 def test_a_server_is_learned_from_as_an_environment_in_this_process_is(

@@ -8,7 +8,7 @@ belongs to the earlier rows as much as to the last.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from onward.lm import advantages
-from onward.lm.trajectories import Selection, Trajectory, select
+from onward.lm.trajectories import Selection, Trajectory, group_key, select
 
 RowTensors = list[Tensor]
 
@@ -68,6 +68,19 @@ def returns_of(selection: Selection, penalty: RowTensors | None) -> list[float]:
         return rewards
     costs = [float(part.sum()) for part in joined(selection, penalty)]
     return [reward - cost for reward, cost in zip(rewards, costs, strict=True)]
+
+
+def over_groups(
+    selection: Selection,
+    penalty: RowTensors | None,
+    formula: Callable[[list[float], list[Hashable]], Sequence[float]],
+) -> Estimate:
+    """``formula`` over the rewards and groups of all attempts; those that only observe take part in it and
+    get nothing of it."""
+    everybody = [*selection.trajectories, *selection.observers]
+    rewards = returns_of(selection, penalty) + [float(one.reward or 0.0) for one in selection.observers]
+    found = formula(rewards, [group_key(one) for one in everybody])
+    return spread(selection, found[: len(selection.trajectories)])
 
 
 def spread(selection: Selection, values: Sequence[float]) -> Estimate:

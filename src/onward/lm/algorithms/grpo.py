@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from onward.lm import advantages
-from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, returns_of, spread
+from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, over_groups
 from onward.lm.options import refuse_out_of_range
-from onward.lm.trajectories import Selection, group_key
+from onward.lm.trajectories import Selection
 
 
 @dataclass
@@ -31,8 +32,5 @@ class Grpo(Algorithm):
     def estimate(
         self, selection: Selection, penalty: RowTensors | None, values: RowTensors | None = None
     ) -> Estimate:
-        everybody = [*selection.trajectories, *selection.observers]
-        rewards = returns_of(selection, penalty) + [float(one.reward or 0.0) for one in selection.observers]
-        keys = [group_key(one) for one in everybody]
-        found = advantages.grpo(rewards, keys, normalise_std=self.normalise_std, eps=self.eps)
-        return spread(selection, found[: len(selection.trajectories)])
+        formula = partial(advantages.grpo, normalise_std=self.normalise_std, eps=self.eps)
+        return over_groups(selection, penalty, formula)

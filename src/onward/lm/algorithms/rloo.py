@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onward.lm import advantages
-from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, returns_of, spread
-from onward.lm.trajectories import Selection, group_key
+from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, over_groups
+from onward.lm.trajectories import Selection
 
 
 @dataclass
@@ -24,7 +24,4 @@ class Rloo(Algorithm):
     def estimate(
         self, selection: Selection, penalty: RowTensors | None, values: RowTensors | None = None
     ) -> Estimate:
-        everybody = [*selection.trajectories, *selection.observers]
-        rewards = returns_of(selection, penalty) + [float(one.reward or 0.0) for one in selection.observers]
-        found = advantages.rloo(rewards, [group_key(one) for one in everybody])
-        return spread(selection, found[: len(selection.trajectories)])
+        return over_groups(selection, penalty, advantages.rloo)
