@@ -13,6 +13,7 @@ from rich.console import Console
 from onward.cli import app, run_async
 from onward.cli.train_display import Display, tell_plan
 from onward.errors import ConfigError
+from onward.lm.sizes import Sizes
 from onward.serving import base_models
 from onward.training import dataset, estimate, local, recipes
 from onward.training.local import Wish
@@ -239,9 +240,7 @@ def _dry_run(prepared: local.Prepared, as_json: bool) -> None:
 def forecast(prepared: local.Prepared) -> dict[str, Any]:
     """``{spec, network, memory, seconds, data}`` of a run that has not begun."""
     spec = prepared.spec
-    network = (
-        estimate.TINY if prepared.tiny_from is not None else estimate.Network.read(Path(spec.model_folder))
-    )
+    network = estimate.TINY if prepared.tiny_from is not None else Sizes.read(Path(spec.model_folder))
     rows, tokens = estimate.tokens_of(prepared.lines or [])
     load = estimate.load_of(spec, rows, tokens)
     memory = estimate.memory(spec, network, load)

@@ -71,7 +71,7 @@ class Adapter:
         generator = torch.Generator().manual_seed(seed)
         with torch.inference_mode(False):  # parameters must count their writes, wherever they are made
             for layer in self.layers:
-                for name, (rows, columns) in shape.sizes().items():
+                for name, (rows, columns) in shape.projections().items():
                     if name not in self.targets:
                         continue
                     a = torch.empty(rank, columns)
@@ -114,7 +114,7 @@ class Adapter:
     def _output(self, layer: int, name: str) -> Tensor:
         """``B`` in our row order; for a projection that is no target, its rows without any column."""
         if name not in self.targets:
-            return next(iter(self.params.values())).new_zeros(self.shape.sizes()[name][0], 0)
+            return next(iter(self.params.values())).new_zeros(self.shape.projections()[name][0], 0)
         b, order = self.params[_key(layer, name, "B")], self._orders.get(name)
         return b if order is None else b[order]
 

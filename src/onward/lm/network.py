@@ -21,25 +21,18 @@ from torch.utils.checkpoint import checkpoint
 
 from onward.errors import ConfigError
 from onward.lm.kernels import linear, linear_add, pack, rms_norm, swiglu
+from onward.lm.sizes import Sizes
 
 # attend(layer, qkv) -> (tokens, heads * head_dim); qkv is (tokens, heads + 2 kv_heads, head_dim), rotated.
 Attend = Callable[[int, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Sizes of a Llama-shaped network, as ``config.json`` states them."""
+class Shape(Sizes):
+    """Sizes of a network, and what else its forward loop needs to know."""
 
-    vocab: int
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
     norm_eps: float
     rope_theta: float
-    tied: bool
     max_positions: int
 
     @classmethod
@@ -67,18 +60,10 @@ class Shape:
             raise ConfigError(
                 f"The model in {folder} is not a plain Llama network ({'; '.join(wrong)}): use one that is."
             )
-        heads = int(c["num_attention_heads"])
-        return cls(
-            vocab=int(c["vocab_size"]),
-            hidden=int(c["hidden_size"]),
-            layers=int(c["num_hidden_layers"]),
-            heads=heads,
-            kv_heads=int(c.get("num_key_value_heads") or heads),
-            head_dim=int(c.get("head_dim") or c["hidden_size"] // heads),
-            intermediate=int(c["intermediate_size"]),
+        return cls.of(
+            c,
             norm_eps=float(c.get("rms_norm_eps", 1e-6)),
             rope_theta=float(rope.get("rope_theta", c.get("rope_theta", 10000.0))),
-            tied=bool(c.get("tie_word_embeddings", False)),
             max_positions=int(c.get("max_position_embeddings", 2048)),
         )
 
@@ -97,19 +82,6 @@ class Shape:
         half = self.head_dim // 2
         one = torch.stack([torch.arange(half), torch.arange(half) + half], dim=1).flatten()
         return (torch.arange(heads)[:, None] * self.head_dim + one).flatten()
-
-    def sizes(self) -> dict[str, tuple[int, int]]:
-        """(output, input) size of each projection, by its name in transformers."""
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return {
-            "q_proj": (q, self.hidden),
-            "k_proj": (kv, self.hidden),
-            "v_proj": (kv, self.hidden),
-            "o_proj": (self.hidden, q),
-            "gate_proj": (self.intermediate, self.hidden),
-            "up_proj": (self.intermediate, self.hidden),
-            "down_proj": (self.hidden, self.intermediate),
-        }
 
 
 @dataclass

@@ -253,7 +253,7 @@ def _from_transformers(shape: Shape, raw: dict[str, Tensor]) -> Weights:
 
 def _to_transformers(shape: Shape, weights: Weights) -> dict[str, Tensor]:
     orders = {"q_proj": shape.rope_order(shape.heads), "k_proj": shape.rope_order(shape.kv_heads)}
-    sizes = shape.sizes()
+    sizes = shape.projections()
     raw = {"model.embed_tokens.weight": weights.embedding, "model.norm.weight": weights.norm}
     for i, layer in enumerate(weights.layers):
         prefix = f"model.layers.{i}."

@@ -46,7 +46,7 @@ async def store(ctx: Context, rewards: Sequence[dict[str, Any]], missing: Sequen
 
 
 async def publish(ctx: Context, rewards: Sequence[dict[str, Any]]) -> None:
-    """The payloads of stored rows, at once. Raises BusError."""
+    """The payloads of rows, side by side. Raises BusError."""
     await asyncio.gather(
         *(
             ctx.bus.publish(

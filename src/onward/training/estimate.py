@@ -6,16 +6,14 @@ memory. Know before changing: sizes come from ``config.json`` alone, so that a d
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from onward.errors import ConfigError
+from onward.lm.sizes import Sizes
 from onward.training.request import JobSpec
 
 PROCESS_BYTES = 420 << 20
@@ -35,60 +33,6 @@ _SAMPLED_SHARE = 0.5
 _OBSERVATION_TOKENS = 32
 _HELD_OUT_TURNS = 30.0
 """Held-out tasks are tried with the environment's own turn limit, which is not known here."""
-
-
-@dataclass(frozen=True)
-class Network:
-    """Sizes that the formulas need."""
-
-    vocab: int
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    tied: bool
-
-    @classmethod
-    def read(cls, folder: Path) -> Network:
-        """Raises ConfigError for a folder that holds no network of the Llama form."""
-        try:
-            told: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
-            heads = int(told["num_attention_heads"])
-            return cls(
-                vocab=int(told["vocab_size"]),
-                hidden=int(told["hidden_size"]),
-                layers=int(told["num_hidden_layers"]),
-                heads=heads,
-                kv_heads=int(told.get("num_key_value_heads") or heads),
-                head_dim=int(told.get("head_dim") or told["hidden_size"] // heads),
-                intermediate=int(told["intermediate_size"]),
-                tied=bool(told.get("tie_word_embeddings", False)),
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise ConfigError(
-                f"{folder} does not tell the sizes of its network ({type(error).__name__} in config.json): "
-                f"give a folder in transformers form."
-            ) from None
-
-    def projections(self) -> dict[str, tuple[int, int]]:
-        """(outputs, inputs) of the seven projections of a block."""
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        h, i = self.hidden, self.intermediate
-        return {
-            "q_proj": (q, h), "k_proj": (kv, h), "v_proj": (kv, h), "o_proj": (h, q),
-            "gate_proj": (i, h), "up_proj": (i, h), "down_proj": (h, i),
-        }  # fmt: skip
-
-    @property
-    def block(self) -> int:
-        return sum(a * b for a, b in self.projections().values()) + 2 * self.hidden
-
-    @property
-    def parameters(self) -> int:
-        embedding = self.vocab * self.hidden * (1 if self.tied else 2)
-        return embedding + self.layers * self.block + self.hidden
 
 
 @dataclass(frozen=True)
@@ -121,7 +65,7 @@ class Memory:
 
 PARTS = ("process", "weights", "adapter", "optimiser", "activations", "cache")
 
-TINY = Network(1024, 128, 4, 4, 2, 32, 384, True)
+TINY = Sizes(1024, 128, 4, 4, 2, 32, 384, True)
 """The network that ``lm.tiny`` makes, with the largest vocabulary that it may get."""
 
 
@@ -153,7 +97,7 @@ def load_of(spec: JobSpec, rows: int = 0, row_tokens: float = 0.0) -> Load:
     )
 
 
-def memory(spec: JobSpec, network: Network, load: Load) -> Memory:
+def memory(spec: JobSpec, network: Sizes, load: Load) -> Memory:
     """Bytes that a run needs, by formula."""
     width = _WIDTH[spec.dtype]
     first = 0 if spec.full else int(spec.first_lora_layer * network.layers)
@@ -197,7 +141,7 @@ def prefix_bytes(episodes: int, per_token: float) -> int:
     return int(min(max(episodes * _PREFIX_TOKENS * per_token, least), most))
 
 
-def adapter_parameters(spec: JobSpec, network: Network) -> int:
+def adapter_parameters(spec: JobSpec, network: Sizes) -> int:
     """Numbers in the adapter: rank × (inputs + outputs) of each target in each adapted layer."""
     sizes = network.projections()
     chosen = sizes if spec.lora_targets is None else {name: sizes[name] for name in spec.lora_targets}
@@ -205,7 +149,7 @@ def adapter_parameters(spec: JobSpec, network: Network) -> int:
     return layers * spec.lora_rank * sum(a + b for a, b in chosen.values())
 
 
-def seconds(spec: JobSpec, network: Network, load: Load, rate: float) -> float:
+def seconds(spec: JobSpec, network: Sizes, load: Load, rate: float) -> float:
     """Expected time, for a machine that multiplies matrices at ``rate`` operations a second.
 
     Learning: 2 operations per weight and token forward, as many backward for activations in layers with a
@@ -242,7 +186,7 @@ def matrix_rate(tries: int = 40) -> float:
     return 2 * 384**3 / best
 
 
-def _kept_per_token(network: Network, rank: int) -> int:
+def _kept_per_token(network: Sizes, rank: int) -> int:
     """Numbers that one block keeps of each token for its backward pass."""
     heads = (2 * network.heads + 2 * network.kv_heads) * network.head_dim
     return 6 * network.hidden + 2 * heads + 4 * network.intermediate + 14 * rank

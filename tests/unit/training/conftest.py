@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from job_world import Events, MakeJob
 
 import onward.lm  # noqa: F401  (before torch: it makes waiting threads passive)
 from onward.lm.chat import Chat
@@ -16,11 +15,10 @@ from onward.lm.policy import Policy
 from onward.lm.sft import fit
 from onward.lm.tiny import build_tiny
 from onward.lm.tokens import TokenRow
-from onward.training import conversations, dataset, worker
+from onward.training import conversations, worker
 from onward.training.request import JobSpec
 
 SMALL: dict[str, Any] = {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 1, "intermediate": 64}
-Events = list[dict[str, Any]]
 
 
 @pytest.fixture
@@ -61,9 +59,6 @@ def arms_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return warm
 
 
-MakeJob = Callable[..., Path]
-
-
 @pytest.fixture
 def make_job(tmp_path: Path, arms_base: Path) -> MakeJob:
     """A job folder with ``spec.json``; keyword arguments are fields of the spec."""
@@ -84,24 +79,3 @@ def make_job(tmp_path: Path, arms_base: Path) -> MakeJob:
         return folder
 
     return make
-
-
-def write_lines(folder: Path, outcomes: list[float], groups: int = 2) -> None:
-    """Attempts of two calls each at ``groups`` tasks in turn, all from the same prompt."""
-    lines = [
-        {
-            "trajectory_id": f"t{n}", "session_id": "s", "task_type": "a", "group_key": f"g{n % groups}",
-            "outcome": outcome, "success": outcome == 1.0, "raw_total": outcome, "unparsable": False,
-            "staleness": 0,
-            "calls": [
-                {"generation_id": f"{n}.0", "continues": None, "prompt_ids": [5, 6, 7],
-                 "token_ids": [8 + n, 9], "logprobs": [-5.0, -5.0], "temperature": 1.0, "top_p": 1.0,
-                 "top_k": None},
-                {"generation_id": f"{n}.1", "continues": f"{n}.0", "prompt_ids": [4, 4],
-                 "token_ids": [20 + n, 2], "logprobs": [-5.0, -5.0], "temperature": 1.0, "top_p": 1.0,
-                 "top_k": None},
-            ],
-        }
-        for n, outcome in enumerate(outcomes)
-    ]  # fmt: skip
-    (folder / dataset.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))

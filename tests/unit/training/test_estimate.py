@@ -6,17 +6,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from job_world import MakeJob, write_lines  # type: ignore[import-not-found]
 
-from conftest import MakeJob, write_lines  # type: ignore[import-not-found]
 from onward.errors import ConfigError
 from onward.lm.policy import Policy
+from onward.lm.sizes import Sizes
 from onward.lm.tiny import build_tiny
 from onward.training import dataset, estimate
 from onward.training.request import JobSpec
 
 
 def test_parameters_are_counted_as_they_are(arms_base: Path, make_job: MakeJob) -> None:
-    network = estimate.Network.read(arms_base)
+    network = Sizes.read(arms_base)
     policy = Policy.load(arms_base)
     assert network.parameters == sum(tensor.numel() for tensor in policy.weights.tensors())
     spec = JobSpec.model_validate_json((make_job(first_lora_layer=0.5) / "spec.json").read_bytes())
@@ -43,7 +44,7 @@ def test_memory_is_within_a_factor_of_two_of_a_measured_run(
     spec = JobSpec.model_validate_json((folder / "spec.json").read_bytes())
     rows, tokens = estimate.tokens_of(lines)
     assert (rows, tokens) == (16, 130.0)
-    network = estimate.Network.read(base)
+    network = Sizes.read(base)
     expected = estimate.memory(spec, network, estimate.load_of(spec, rows, tokens)).total
 
     child = subprocess.run(
@@ -59,7 +60,7 @@ def test_memory_is_within_a_factor_of_two_of_a_measured_run(
 
 
 def test_what_costs_more_is_expected_to(make_job: MakeJob, arms_base: Path) -> None:
-    network = estimate.Network.read(arms_base)
+    network = Sizes.read(arms_base)
 
     def told(**changes: object) -> tuple[float, float]:
         spec = JobSpec.model_validate_json((make_job(**changes) / "spec.json").read_bytes())
@@ -78,7 +79,7 @@ def test_what_costs_more_is_expected_to(make_job: MakeJob, arms_base: Path) -> N
 def test_a_folder_without_sizes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="does not tell the sizes"):
-        estimate.Network.read(tmp_path)
+        Sizes.read(tmp_path)
 
 
 def test_the_rate_is_measured() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from job_world import Events, MakeJob, write_lines  # type: ignore[import-not-found]
 
-from conftest import Events, MakeJob, write_lines  # type: ignore[import-not-found]
 from onward.training import checkpoints, dataset, methods, worker
 from onward.training.request import METHODS, JobSpec
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from arms_environment import Arms  # type: ignore[import-not-found]
+from job_world import Events, MakeJob  # type: ignore[import-not-found]
 
-from conftest import Events, MakeJob  # type: ignore[import-not-found]
 from environment_served import served_environment
 from onward.lm.sampler import Sampler
 from onward.training import actor, checkpoints, worker
