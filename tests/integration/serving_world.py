@@ -129,6 +129,15 @@ class World:
         )
         return self._revision
 
+    async def open_release(self, release_id: str = "r1", weight: float = 0.5) -> tuple[str, str]:
+        """Two models are served, the second, whose id has a dot, as the candidate of ``release_id``; their
+        digests."""
+        one = await self.register("agent-zero-rl-v1", 1.0)
+        two = await self.register("agent-zero-rl-v2.0", 2.0)
+        arms = ("agent-zero-rl-v1", one), ("agent-zero-rl-v2.0", two)
+        await self.served(await self.desire(*arms, weight, release_id))
+        return one, two
+
     async def served(self, revision: int) -> dict[str, Any]:
         """What the gateway says once it serves ``revision``."""
 

@@ -28,10 +28,8 @@ async def world(bus, tmp_path):
         yield world
 
 
-async def _open_release(world, release="r1"):
-    one = await world.register("agent-zero-rl-v1", 1.0)
-    two = await world.register("agent-zero-rl-v2", 2.0)
-    await world.served(await world.desire(("agent-zero-rl-v1", one), ("agent-zero-rl-v2", two), 0.5, release))
+async def _open_release(world):
+    await world.open_release()
 
     async def ready():
         return world.gateway.outcomes._caught_up

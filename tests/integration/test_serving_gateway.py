@@ -22,14 +22,6 @@ async def world(bus, tmp_path):
         yield world
 
 
-async def _open_release(world, weight=0.5):
-    one = await world.register("agent-zero-rl-v1", 1.0)
-    two = await world.register("agent-zero-rl-v2.0", 2.0)
-    revision = await world.desire(("agent-zero-rl-v1", one), ("agent-zero-rl-v2.0", two), weight)
-    await world.served(revision)
-    return one, two
-
-
 def _sessions(arm, count, weight=0.5, release="r1"):
     names = (f"s{n}" for n in range(10_000))
     return [name for name in names if choose(release, name, weight) == arm][:count]
@@ -111,7 +103,7 @@ async def test_errors_are_openai_shaped(world):
 
 
 async def test_a_release_splits_sessions_and_each_keeps_its_arm(world):
-    one, two = await _open_release(world)
+    one, two = await world.open_release()
     names = [*_sessions("candidate", 5), *_sessions("current", 5)]
     answers = {name: await world.ask(name) for name in names}
     for name, answer in answers.items():
@@ -131,7 +123,7 @@ async def test_a_release_splits_sessions_and_each_keeps_its_arm(world):
 
 
 async def test_the_record_says_what_is_really_served(world):
-    one, two = await _open_release(world)
+    one, two = await world.open_release()
     record = await world.served(1)
     assert record["served"] == sorted([one, two]) and set(record["probes"]) == {one, two}
     revision = await world.desire(("agent-zero-rl-v1", one), None, release_id="r1")
@@ -147,7 +139,7 @@ async def test_the_record_says_what_is_really_served(world):
 
 
 async def test_at_a_rollback_the_candidates_sessions_move_and_leave_the_statistics(world):
-    one, _ = await _open_release(world)
+    one, _ = await world.open_release()
     (name,) = _sessions("candidate", 1)
     await world.ask(name)
     revision = await world.desire(("agent-zero-rl-v1", one), None, release_id="r1")
@@ -161,7 +153,7 @@ async def test_at_a_rollback_the_candidates_sessions_move_and_leave_the_statisti
 
 
 async def test_another_gateways_assignment_counts(world):
-    _, two = await _open_release(world)
+    _, two = await world.open_release()
     (name,) = _sessions("current", 1)
     record = Assignment(name, "r1", "candidate", 0.9, "2026-01-01T00:00:00.000Z", "agent-zero-rl-v2.0")
     await world.bus.bucket("rl_sessions").create(session_key(name), json.dumps(record.record()).encode())
@@ -171,7 +163,7 @@ async def test_another_gateways_assignment_counts(world):
 
 
 async def test_a_tampered_adapter_is_refused_and_the_routes_stay(world):
-    one, _ = await _open_release(world)
+    one, _ = await world.open_release()
     three = await world.register("agent-zero-rl-v3", 3.0)
     entry = await world.bus.bucket("rl_models").get("agent-zero-rl-v3")
     prefix = json.loads(entry.value)["object_prefix"]
@@ -194,7 +186,7 @@ async def test_a_tampered_adapter_is_refused_and_the_routes_stay(world):
 
 
 async def test_a_digest_that_the_model_is_not_registered_with_is_refused(world):
-    one, _ = await _open_release(world)
+    one, _ = await world.open_release()
     await world.desire(("agent-zero-rl-v1", one), ("agent-zero-rl-v2.0", "f" * 64), 0.5, "r2")
 
     async def refused():
@@ -205,7 +197,7 @@ async def test_a_digest_that_the_model_is_not_registered_with_is_refused(world):
 
 
 async def test_a_newer_state_interrupts_one_that_is_still_loading(world):
-    one, _ = await _open_release(world)
+    one, _ = await world.open_release()
     three = await world.register("agent-zero-rl-v3", 3.0)
     world.engine.delay = 30.0  # the probe of the candidate hangs
     await world.desire(("agent-zero-rl-v1", one), ("agent-zero-rl-v3", three), 0.5, "r2")
@@ -221,7 +213,7 @@ async def test_a_newer_state_interrupts_one_that_is_still_loading(world):
 
 
 async def test_one_retry_on_the_same_arm_and_an_error_outcome(world):
-    _, two = await _open_release(world)
+    _, two = await world.open_release()
     (name,) = _sessions("candidate", 1)
     failures = iter([True, False])
     world.engine.fail = lambda adapter, session: adapter == two and next(failures, False)
@@ -234,7 +226,7 @@ async def test_one_retry_on_the_same_arm_and_an_error_outcome(world):
 
 
 async def test_an_arm_that_always_fails_is_never_covered_by_the_other(world):
-    _, two = await _open_release(world)
+    _, two = await world.open_release()
     world.engine.fail = lambda adapter, session: adapter == two
     broken, healthy = _sessions("candidate", 3), _sessions("current", 3)
     for name in broken:
@@ -351,7 +343,7 @@ async def test_a_call_that_outlives_the_grace_of_its_server_gets_503(monkeypatch
 
 async def test_restart_serves_the_desired_state_again(bus, tmp_path):
     async with World(bus, tmp_path) as world:
-        one, two = await _open_release(world)
+        one, two = await world.open_release()
         (name,) = _sessions("candidate", 1)
         before = (await world.ask(name))["onward"]["release"]
     assert await bus.bucket("rl_gateways").keys() == []  # a clean end withdraws the record
@@ -362,7 +354,7 @@ async def test_restart_serves_the_desired_state_again(bus, tmp_path):
 
 async def test_start_without_the_desired_state_serves_the_last_verified_file(bus, tmp_path):
     async with World(bus, tmp_path) as world:
-        one, _ = await _open_release(world)
+        one, _ = await world.open_release()
     await bus.bucket("rl_releases").delete("desired")
     async with World(bus, tmp_path) as world:
         answer = await world.ask("s1")
@@ -376,7 +368,7 @@ async def test_start_without_the_desired_state_serves_the_last_verified_file(bus
 async def test_a_gateway_that_cannot_read_the_desired_state_falls_back_to_current(bus, tmp_path):
     clock = ManualClock()
     async with World(bus, tmp_path, clock=clock) as world:
-        one, _ = await _open_release(world, weight=0.9999)
+        one, _ = await world.open_release(weight=0.9999)
         assert (await world.ask("s1"))["onward"]["release"]["arm"] == "candidate"
         world.gateway.state._confirmed = clock.monotonic() - 16.0  # nothing was read for 16 s
         answer = await world.ask("s1")
@@ -390,7 +382,7 @@ async def test_other_machines_need_a_configured_key(bus, tmp_path):
 
 async def test_overhead_of_a_call(world):
     """Not asserted tightly: the figure is reported by the benchmark run of this test with -s."""
-    await _open_release(world)
+    await world.open_release()
     for name in _sessions("current", 50):
         for _ in range(4):
             await world.ask(name)

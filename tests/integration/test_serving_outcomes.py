@@ -18,19 +18,12 @@ async def world(bus, tmp_path):
         yield world
 
 
-async def _open_release(world, release="r1"):
-    one = await world.register("agent-zero-rl-v1", 1.0)
-    two = await world.register("agent-zero-rl-v2", 2.0)
-    await world.served(await world.desire(("agent-zero-rl-v1", one), ("agent-zero-rl-v2", two), 0.5, release))
-    return one, two
-
-
 async def _kinds(world):
     return [(outcome.session_id, outcome.kind, outcome.value) for outcome in await world.outcomes()]
 
 
 async def test_the_first_reward_of_a_session_is_its_outcome(world):
-    await _open_release(world)
+    await world.open_release()
     answer = await world.ask("s1")
     await world.reward("s1", success=True, release_id="r1")
     await world.reward("s1", success=False, release_id="r1")
@@ -46,7 +39,7 @@ async def test_the_first_reward_of_a_session_is_its_outcome(world):
 
 async def test_a_reward_that_supersedes_another_is_no_second_outcome(world):
     """Late feedback and 'onward rescore' judge work again that gates have counted, or that is too old."""
-    await _open_release(world)
+    await world.open_release()
     await world.ask("s1")
     await world.ask("s2")
     await world.reward("s1", success=True, release_id="r1", supersedes="earlier", cause={"kind": "rescore"})
@@ -57,7 +50,7 @@ async def test_a_reward_that_supersedes_another_is_no_second_outcome(world):
 
 
 async def test_redelivery_and_a_second_gateway_cannot_count_twice(world, tmp_path):
-    await _open_release(world)
+    await world.open_release()
     await world.ask("s1")
     reward = await world.reward("s1", release_id="r1")
     await world.rewards_read()
@@ -71,7 +64,7 @@ async def test_redelivery_and_a_second_gateway_cannot_count_twice(world, tmp_pat
 
 
 async def test_an_unreadable_answer_is_an_error_and_a_failed_task(world):
-    await _open_release(world)
+    await world.open_release()
     await world.ask("s1")
     await world.reward("s1", success=False, outcome={"unparsable": True}, release_id="r1")
     await world.rewards_read()
@@ -79,7 +72,7 @@ async def test_an_unreadable_answer_is_an_error_and_a_failed_task(world):
 
 
 async def test_a_failed_task_is_no_error(world):
-    await _open_release(world)
+    await world.open_release()
     await world.ask("s1")
     await world.reward("s1", success=False, release_id="r1")
     await world.rewards_read()
@@ -87,7 +80,7 @@ async def test_a_failed_task_is_no_error(world):
 
 
 async def test_a_false_claim_is_counted_and_the_own_record_decides(world):
-    await _open_release(world)
+    await world.open_release()
     arm = (await world.ask("s1"))["onward"]["release"]["arm"]
     other = "current" if arm == "candidate" else "candidate"
     await world.reward("s1", release_id="r1", arm=other)
@@ -102,9 +95,9 @@ async def test_a_false_claim_is_counted_and_the_own_record_decides(world):
 
 
 async def test_rewards_from_before_the_assignment_or_an_earlier_release_do_not_count(world):
-    one, two = await _open_release(world)
+    one, two = await world.open_release()
     await world.ask("s1")
-    await world.served(await world.desire(("agent-zero-rl-v1", one), ("agent-zero-rl-v2", two), 0.5, "r2"))
+    await world.served(await world.desire(("agent-zero-rl-v1", one), ("agent-zero-rl-v2.0", two), 0.5, "r2"))
     await world.clock.advance(1)
     await world.ask("s1")
     await world.reward("s1", release_id="r1")  # late, of the earlier release
@@ -131,7 +124,7 @@ async def test_nothing_is_counted_outside_a_release(world):
 
 
 async def test_a_session_without_any_outcome_is_lost_on_its_arm(world):
-    await _open_release(world)
+    await world.open_release()
     arms = {name: (await world.ask(name))["onward"]["release"]["arm"] for name in ("s1", "s2", "s3")}
     await world.reward("s1", release_id="r1")
     await world.rewards_read()
@@ -156,7 +149,7 @@ async def test_a_session_without_any_outcome_is_lost_on_its_arm(world):
 
 
 async def test_after_a_rollback_nobody_is_lost(world):
-    one, _ = await _open_release(world)
+    one, _ = await world.open_release()
     await world.ask("s1")
     await world.served(await world.desire(("agent-zero-rl-v1", one), None, release_id="r1"))
     await world.clock.advance(2000)
@@ -167,7 +160,7 @@ async def test_after_a_rollback_nobody_is_lost(world):
 async def test_a_restart_knows_who_owes_an_outcome_and_who_does_not(bus, tmp_path):
     clock = ManualClock()
     async with World(bus, tmp_path, clock=clock, capture=OFF) as world:
-        await _open_release(world)
+        await world.open_release()
         for name in ("s1", "s2"):
             await world.ask(name)
         await world.reward("s1", release_id="r1")
@@ -188,7 +181,7 @@ async def test_what_the_gateway_recorded_is_lost_only_where_agents_tell_outcomes
     """With nobody's word a session that was answered is no error; where a key's others are told, it is."""
     clock = ManualClock()
     async with World(bus, tmp_path, clock=clock) as world:
-        await _open_release(world)
+        await world.open_release()
 
         async def recorded(count):
             counter = world.gateway._metrics.captured.labels(closed="answer")
