@@ -95,3 +95,7 @@ class TrainingError(OnwardError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class ControlError(OnwardError):
+    """A control policy, its environment or its file is not usable as it was given."""

@@ -61,7 +61,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "dlq": ("dlq",),
     "quarantine": ("quarantine",),
     "feedback": ("feedback",),
-    "control": ("pause", "resume", "pin", "unpin", "release"),
+    "control": ("control",),
+    "operator": ("pause", "resume", "pin", "unpin", "release"),
 }
 """Module → its commands, in the order of the help. A command loads its own module only: it starts quickly."""
 

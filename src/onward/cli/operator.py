@@ -1,0 +1,110 @@
+"""``onward pause|resume|pin|unpin|release``: what an operator may tell a running loop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from onward import host
+from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.clock import SystemClock
+from onward.errors import ConfigError, NotFoundError
+from onward.ids import model_key
+from onward.release.operator import command
+
+Part = Annotated[str, typer.Argument(help="learning: no new job starts; what runs goes on.")]
+PartAgain = Annotated[str, typer.Argument(help="learning: new jobs may start again.")]
+
+
+async def _write(file: Path | None, data_dir: Path | None, key: str, value: dict[str, Any]) -> None:
+    settings = load_settings(file, data_dir)
+    async with host.attached(settings) as (bus, _):
+        if key == "pin" and value.get("model_id"):
+            model_id = str(value["model_id"])
+            known = await bus.bucket("rl_models").keys()
+            if model_key(model_id) not in known:
+                raise NotFoundError(
+                    f"There is no model {model_id!r}: known are {', '.join(sorted(known)) or 'none'}."
+                )
+        await bus.bucket("rl_control").put(key, json.dumps(value).encode())
+
+
+@app.command()
+def pause(part: Part = "learning", file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Stop learning until 'onward resume': trajectories are still stored and scored."""
+    _only_learning(part)
+    run_async(_write(file, data_dir, "learning", {"paused": True}))
+    typer.echo("Learning is paused. Trajectories are still collected and scored.")
+
+
+@app.command()
+def resume(part: PartAgain = "learning", file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Let learning go on."""
+    _only_learning(part)
+    run_async(_write(file, data_dir, "learning", {"paused": False}))
+    typer.echo("Learning goes on.")
+
+
+@app.command()
+def pin(
+    model_id: Annotated[str, typer.Argument(help="A released model, for example agent-zero-rl-v3.")],
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Serve one model and release nothing until 'onward unpin'."""
+    run_async(_write(file, data_dir, "pin", {"model_id": model_id}))
+    typer.echo(f"{model_id} is pinned; nothing is released until 'onward unpin'.")
+
+
+@app.command()
+def unpin(file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Let releases go on."""
+    run_async(_write(file, data_dir, "pin", {"model_id": None}))
+    typer.echo("No model is pinned.")
+
+
+def _only_learning(part: str) -> None:
+    if part != "learning":
+        raise ConfigError(f"{part!r} cannot be paused: expected 'learning'.")
+
+
+release_app = typer.Typer(help="Tell the release that is under way what to do.", no_args_is_help=True)
+app.add_typer(release_app, name="release")
+Release = Annotated[str | None, typer.Option("--release", help="Its id. Default: the one under way.")]
+
+
+def _command(what: Any, release: str | None, file: Path | None, data_dir: Path | None) -> None:
+    async def work() -> None:
+        settings = load_settings(file, data_dir)
+        async with host.attached(settings) as (bus, _):
+            await command(bus, what, release, clock=SystemClock())
+
+    run_async(work())
+    typer.echo(f"The releaser was told: {what}. 'onward status' shows what came of it.")
+
+
+@release_app.command()
+def abort(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Give all traffic back to the current model and end the release."""
+    _command("abort", release, file, data_dir)
+
+
+@release_app.command()
+def promote(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Give the candidate nearly all traffic now, without waiting for the steps; the bake goes on."""
+    _command("promote", release, file, data_dir)
+
+
+@release_app.command()
+def hold(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Stay at the present share until 'onward release resume'. Gates go on watching."""
+    _command("hold", release, file, data_dir)
+
+
+@release_app.command(name="resume")
+def resume_release(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Let a held release go on."""
+    _command("resume", release, file, data_dir)

@@ -1,0 +1,5 @@
+"""Control policies for Gymnasium environments: environments, algorithms, evaluation, export.
+
+The one thing to know: everything speaks ``contract.Step``, arrays with a leading axis of slots; who ends an
+episode and why is decided there and nowhere else.
+"""
