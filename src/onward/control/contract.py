@@ -36,7 +36,7 @@ class Step:
     final_obs: Obs | None = None
     """(K, …) last observations of the K ended slots, in slot order; None where none ended."""
     alive: Flags | None = None
-    """(N,) slots whose ``obs`` asks for an action; None: all. A dead slot's action is ignored, its reward 0."""
+    """(N,) slots whose ``obs`` asks for an action; None: all. A dead slot ignores actions and earns 0."""
     action_mask: Flags | None = None
     """(N, actions) which actions are legal in ``obs``; None: all."""
     info: dict[str, Any] = field(default_factory=dict)
@@ -98,11 +98,11 @@ class Environments(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything that ``load_state_dict`` needs to continue bit for bit; arrays, numbers, strings, dicts."""
+        """What ``load_state_dict`` needs to continue bit for bit; arrays, numbers, strings, dicts."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
-        """Continue from ``state``: the observations and mask to act on. Raises ControlError when it cannot."""
+        """Continue from ``state``: (observations, mask) to act on. Raises ControlError when it cannot."""
 
     def close(self) -> None:
         """Let go of what is held."""
