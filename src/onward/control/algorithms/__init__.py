@@ -1,0 +1,1 @@
+"""The learning algorithms, one per file; ``base.Algorithm`` is what the trainer drives."""

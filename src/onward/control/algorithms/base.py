@@ -1,0 +1,130 @@
+"""What every algorithm is to the trainer: something that acts, observes, and updates when enough was seen.
+
+The one thing to know: the trainer is blind to the algorithm. It asks for actions, tells what they led to, and
+calls ``update`` while ``due``; time is counted in environment steps over all slots, and every schedule of an
+algorithm is a function of ``steps`` and ``total_steps``, never of how often something was called.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from numpy.typing import NDArray
+
+from onward.control.contract import Environments, EnvSpec, Flags, Step
+from onward.control.spaces import ActionKind, Obs
+
+if TYPE_CHECKING:
+    from onward.control.policy import PolicyParts
+    from onward.control.seeds import Seeds
+
+
+class Algorithm(ABC):
+    """Made by ``cls(spec, num, config, seeds)``.
+
+    A subclass names the action spaces it can learn in ``action_kinds`` (and, where it cannot take images,
+    sets ``images`` to False): the trainer refuses everything else before anything is allocated.
+    """
+
+    action_kinds: ClassVar[tuple[ActionKind, ...]]
+    images: ClassVar[bool] = True
+    """Whether observations with uint8 images can be learned from."""
+    asynchronous: ClassVar[bool] = False
+    """True where the algorithm runs environments in processes of its own: see ``AsynchronousAlgorithm``."""
+
+    config: Any
+    """The dataclass of ``config.py`` that it was made with."""
+    steps: int = 0
+    """Environment steps observed so far, over all slots."""
+    total_steps: int = 1
+    """Environment steps of the whole run; the trainer sets it before the first ``act``."""
+
+    @abstractmethod
+    def __init__(self, spec: EnvSpec, num: int, config: Any, seeds: Seeds) -> None:
+        """``num``: slots of the environments. Raises ControlError for what it cannot learn."""
+
+    @property
+    def progress(self) -> float:
+        """0 at the start … 1 at the end of the run; schedules are functions of it."""
+        return min(1.0, self.steps / max(1, self.total_steps))
+
+    @abstractmethod
+    def act(self, obs: Obs, mask: Flags | None) -> NDArray[Any]:
+        """Exploring actions (N, …) for ``obs`` (N, …), as ``ActionSpec`` says. ``mask``: legal actions."""
+
+    @abstractmethod
+    def observe(self, obs: Obs, actions: NDArray[Any], step: Step) -> None:
+        """What ``actions`` in ``obs`` led to: raw observations, raw rewards. Adds N to ``steps``."""
+
+    @abstractmethod
+    def due(self) -> bool:
+        """True while enough was collected for an ``update`` that has not happened yet."""
+
+    @abstractmethod
+    def update(self) -> dict[str, float]:
+        """One update (or one burst of gradient steps); returns metrics such as ``policy_loss``.
+
+        A metric that is not finite stops the run: the trainer keeps the last good checkpoint.
+        """
+
+    @abstractmethod
+    def networks(self) -> PolicyParts:
+        """What a policy needs to act without the trainer: a copy, not a view of what is still learning."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next steps depend on: weights, optimiser, buffers, normaliser, generators.
+
+        Nested dicts and lists of torch tensors, numpy arrays, numbers (integers of any size), strings,
+        booleans and None. ``load_state_dict`` of it, in a new object, continues bit for bit.
+        """
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``. The arrays belong to the algorithm afterwards."""
+
+    def parameters_finite(self) -> bool:
+        """False where a learned number is NaN or infinite. The default looks at ``networks()``."""
+        return self.networks().finite()
+
+    def close(self) -> None:
+        """Let go of processes and shared memory, where there are any."""
+        return None
+
+
+@dataclass(frozen=True)
+class AsyncProgress:
+    """What an asynchronous algorithm tells now and then, at least every few seconds."""
+
+    steps: int
+    """Environment steps so far, over all workers."""
+    episodes: list[tuple[float, int]]
+    """(return, length) of each episode that ended since the last call, oldest first."""
+    metrics: dict[str, float]
+    """As of ``Algorithm.update``."""
+
+
+class AsynchronousAlgorithm(Algorithm):
+    """An algorithm with worker processes of its own (A3C): it is run, not stepped.
+
+    ``act``, ``observe``, ``due`` and ``update`` are not called. Its resume continues from the weights, the
+    optimiser and the counters, but not bit for bit: the order in which workers hand in is not repeatable.
+    """
+
+    asynchronous: ClassVar[bool] = True
+
+    @abstractmethod
+    def run(
+        self,
+        make_envs: Callable[[int], Environments],
+        total_steps: int,
+        on_progress: Callable[[AsyncProgress], bool],
+    ) -> None:
+        """Train from ``steps`` up to ``total_steps``, then return with all workers gone.
+
+        ``make_envs(worker)`` is picklable and makes a worker's own environments inside that worker.
+        ``on_progress`` runs in the calling process; when it returns False, stop soon.
+        """
