@@ -264,6 +264,9 @@ class TrainingSettings(_Section):
     sample_size: int = Field(10_000, ge=1)
     max_unscored_share: float = Field(0.2, ge=0, le=1)
     """Above this share of unscored trajectories a job fails with code DATA."""
+    max_masked_share: float = Field(0.5, ge=0, le=1)
+    """Above this share of sampled answers without tokens to train on (redacted, or going on from redacted
+    ones) a policy gradient fails with code DATA, so that nothing trains on a remnant in silence."""
     max_attempts: int = Field(3, ge=1)
     lease_seconds: float = Field(15.0, gt=0)
     return_from: Literal["outcome", "raw_total"] = "outcome"

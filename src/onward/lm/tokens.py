@@ -7,7 +7,7 @@ does not extend a row token by token starts a new row (the prefix rule).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from onward.errors import OnwardError
@@ -52,6 +52,9 @@ class TokenRow:
     top_p: float = 1.0
     top_k: int | None = None
     behaviour_known: bool = True
+    turns: list[tuple[int, int]] = field(default_factory=list)
+    """(number of the call, where its tokens end) of each sampled turn, where calls made the row: what is
+    first in time may be in another row. Empty: as the mask says, in the order of rows."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -69,10 +72,30 @@ class TokenRow:
         """Positions that can be trained: sampled ones, but never the first, which nothing predicts."""
         return [t for t in range(1, len(self.ids)) if self.sampled[t]]
 
+    def stretches(self) -> list[tuple[int, int]]:
+        """(number of the call, trained tokens) of each sampled turn, in the order of the row."""
+        found: list[tuple[int, int]] = []
+        before, end = -1, 0
+        calls = iter(self.turns)
+        number = 0
+        for t in self.trained:
+            starts = t >= end if self.turns else t != before + 1
+            if starts and self.turns:
+                number, end = next(turn for turn in calls if turn[1] > t)
+            if starts or not found:
+                found.append((number, 0))
+            found[-1] = (number, found[-1][1] + 1)
+            before = t
+        return found
+
     def cut(self, length: int) -> TokenRow:
         """The first ``length`` tokens."""
         return replace(
-            self, ids=self.ids[:length], sampled=self.sampled[:length], logprobs=self.logprobs[:length]
+            self,
+            ids=self.ids[:length],
+            sampled=self.sampled[:length],
+            logprobs=self.logprobs[:length],
+            turns=[turn for turn in self.turns if turn[1] <= length],
         )
 
 
@@ -81,12 +104,13 @@ class _Growing:
     row: TokenRow
     ends: dict[str, int] = field(default_factory=dict)  # generation id -> length of the row after it
 
-    def append(self, context: list[int], call: Call) -> None:
+    def append(self, context: list[int], call: Call, number: int) -> None:
         row = self.row
         row.ids += context + call.token_ids
         row.sampled += [False] * len(context) + [True] * len(call.token_ids)
         row.logprobs += [0.0] * len(context) + (call.logprobs or [0.0] * len(call.token_ids))
         self.ends[call.generation_id] = len(row.ids)
+        row.turns.append((number, len(row.ids)))
 
 
 def rows_from_calls(calls: Iterable[Call]) -> list[TokenRow]:
@@ -98,20 +122,35 @@ def rows_from_calls(calls: Iterable[Call]) -> list[TokenRow]:
     unknown generation, when ids and log-probs differ in number, or when a log-prob is not a number.
     """
     growing: list[_Growing] = []
-    void: set[str] = set()
-    for call in calls:
-        _check(call)
-        if not call.token_ids or call.continues in void:
-            void.add(call.generation_id)
-            continue
+    for number, call in _kept(calls):
         parent, end, context = _place(growing, call)
         if parent is None or end < len(parent.row) or parent.row.settings != call.settings:
             kept = [] if parent is None else parent.row.ids[:end]
             empty = TokenRow(list(kept), [False] * len(kept), [0.0] * len(kept), *call.settings)
             parent = _Growing(empty)
             growing.append(parent)
-        parent.append(context, call)
+        parent.append(context, call, number)
     return [g.row for g in growing]
+
+
+def left_out(calls: Iterable[tuple[str, str | None, int]]) -> set[str]:
+    """Which of ``(generation, continues, sampled tokens)`` no row can hold: those without tokens, and
+    whatever continues them."""
+    void: set[str] = set()
+    for generation, continues, tokens in calls:
+        if not tokens or continues in void:
+            void.add(generation)
+    return void
+
+
+def _kept(calls: Iterable[Call]) -> Iterator[tuple[int, Call]]:
+    """The calls that rows hold, checked, with their number among all."""
+    everything = list(calls)
+    void = left_out((call.generation_id, call.continues, len(call.token_ids)) for call in everything)
+    for number, call in enumerate(everything):
+        _check(call)
+        if call.generation_id not in void:
+            yield number, call
 
 
 def _place(growing: list[_Growing], call: Call) -> tuple[_Growing | None, int, list[int]]:

@@ -45,18 +45,36 @@ class Trajectory:
         return [len(row.trained) for row in self.rows]
 
     def turn_ends(self) -> list[int]:
-        """For each sampled turn, the index of its last token among the trajectory's trained tokens."""
+        """For each sampled turn in time, the index of its last token in ``order``."""
         ends, seen = [], 0
-        for row in self.rows:
-            trained = row.trained
-            for k, t in enumerate(trained):
-                if k + 1 == len(trained) or trained[k + 1] != t + 1:
-                    ends.append(seen + k)
-            seen += len(trained)
+        for _, count in self._turns():
+            seen += count
+            ends.append(seen - 1)
         return ends
 
+    def order(self) -> Tensor:
+        """The trajectory's trained tokens, row after row, brought into the order in which they were sampled.
+
+        The two differ where calls of several conversations took turns (an agent and its subordinate): the
+        last turn, which carries the reward, need not be in the last row.
+        """
+        return torch.tensor([t for first, count in self._turns() for t in range(first, first + count)])
+
+    def _turns(self) -> list[tuple[int, int]]:
+        """(index of the first trained token, how many) of each turn, in the order of sampling."""
+        found: list[tuple[int, int, int]] = []
+        seen = 0
+        for row in self.rows:
+            for call, count in row.stretches():
+                found.append((call, seen, count))
+                seen += count
+        if all(row.turns for row in self.rows):
+            found.sort(key=lambda turn: turn[0])
+        return [(start, count) for _, start, count in found]
+
     def token_rewards(self, penalty: Tensor | None = None) -> Tensor:
-        """(trained tokens,) rewards: each at the last token of its turn, less ``penalty`` per token."""
+        """(trained tokens,) rewards in ``order``: each at the last token of its turn, less ``penalty`` per
+        token (in the same order)."""
         rewards = torch.zeros(sum(self.counts))
         ends = self.turn_ends()
         if self.turn_rewards is None:

@@ -16,12 +16,14 @@ from typing import Any
 
 from onward.capture import provenance
 from onward.capture.enrich import is_unjudged
+from onward.lm import tokens
 from onward.training import conversations, votes
 
 CALL_FIELDS = ("generation_id", "continues", "prompt_ids", "token_ids", "logprobs", "temperature", "top_p",
                "top_k")  # fmt: skip
 
 
+_TOKENS = ("prompt_ids", "token_ids", "logprobs")
 _TEXT_REMAINS = frozenset({"no_tokens", "broken_chain"})
 """Reasons why there are no usable tokens while what was said is as good as before."""
 
@@ -64,7 +66,7 @@ def line(item: Scored, rules: Rules) -> dict[str, Any] | str:
     made = _scores(trajectory, reward)
     if reason is None:
         made["staleness"] = (rules.staleness or {}).get(str(present[0].get("model_digest")), 0)
-        made["calls"] = [{name: record.get(name) for name in CALL_FIELDS} for record in present]
+        made["calls"] = [_call(record) for record in present]
     else:
         made["messages"] = conversations.messages_of(trajectory)
     if rules.dense:
@@ -73,6 +75,12 @@ def line(item: Scored, rules: Rules) -> dict[str, Any] | str:
             return "no_turn_rewards"
         made["turn_rewards"] = dense
     return made
+
+
+def _call(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a dataset keeps of a call. Of a voided one no token: nobody signed those, whatever they are."""
+    kept = {name: record.get(name) for name in CALL_FIELDS}
+    return kept | {name: [] for name in _TOKENS} if record.get("tokens_void") else kept
 
 
 def _scores(trajectory: Mapping[str, Any], reward: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,19 +157,28 @@ def _sampled(present: Sequence[Mapping[str, Any]], rules: Rules) -> str | None:
     return None
 
 
+def masked(calls: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The generations whose tokens cannot be trained on: voided ones, and those that go on from them."""
+    return tokens.left_out(
+        (one["generation_id"], one.get("continues"), 0 if one.get("tokens_void") else len(one["token_ids"]))
+        for one in calls
+    )
+
+
 def _turn_rewards(trajectory: Mapping[str, Any], reward: Mapping[str, Any]) -> list[float] | None:
-    """One number per call that has tokens; what other turns earned goes to the next such call, so that
+    """One number per call that can be trained on; what other turns earned goes to the next such call, so that
     nothing is lost. None where the reward tells none."""
     told = reward["metadata"].get("dense")
     if not told:
         return None
     earned = {entry["turn_id"]: float(entry["reward"]) for entry in told}
+    records = [turn["action"].get("sampling") for turn in trajectory["turns"]]
+    void = masked([record for record in records if record])
     result: list[float] = []
     waiting = 0.0
-    for turn in trajectory["turns"]:
+    for turn, record in zip(trajectory["turns"], records, strict=True):
         waiting += earned.get(turn["turn_id"], 0.0)
-        record = turn["action"].get("sampling")
-        if record and record.get("token_ids"):
+        if record and record["generation_id"] not in void:
             result.append(waiting)
             waiting = 0.0
     if not result:

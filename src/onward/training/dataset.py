@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ __all__ = ["FILE", "Dataset", "Scored", "freeze", "read", "write"]
 FILE = "dataset.jsonl"
 Line = dict[str, Any]
 
+_MASKED = frozenset({"tokens_void", "broken_chain"})
+"""Reasons that leave a trajectory without a token to train on although a policy sampled it."""
 REMEDIES: dict[str, str] = {
     "no_tokens": "let the agent call the model through Onward's gateway, which captures tokens, or train "
     "with dpo or sft, which need only text, or (files only) say --behaviour recompute",
@@ -51,6 +53,47 @@ class Dataset:
     excluded: Mapping[str, int]
     mean_return: float
     sources: tuple[str, ...] = field(default=(), repr=False)
+    calls: int = 0
+    """Sampled answers that were looked at; ``masked_calls`` of them have no token that can be trained on."""
+    masked_calls: int = 0
+
+
+@dataclass
+class Shares:
+    """How much of what was offered cannot be used, so that a job does not train on a remnant in silence."""
+
+    seen: int = 0
+    unscored: int = 0
+    calls: int = 0
+    masked_calls: int = 0
+
+    def take(self, item: Scored, line: Line | str) -> None:
+        """Count a trajectory with what ``admission.line`` made of it."""
+        self.seen += 1
+        self.unscored += line == "unscored"
+        if not isinstance(line, str):
+            self.calls += len(line.get("calls", ()))
+            self.masked_calls += len(admission.masked(line.get("calls", ())))
+        elif line in _MASKED:
+            answers = sum(bool(turn["action"].get("sampling")) for turn in item.trajectory["turns"])
+            self.calls += answers
+            self.masked_calls += answers
+
+    def refuse(self, max_unscored: float, max_masked: float) -> None:
+        """Raise TrainingError("DATA") where a share is above its limit."""
+        if self.seen and self.unscored / self.seen > max_unscored:
+            raise TrainingError(
+                "DATA",
+                f"{self.unscored} of {self.seen} trajectories are unscored, more than the "
+                f"{max_unscored:.0%} that training.max_unscored_share allows: check the rewarder.",
+            )
+        if self.calls and self.masked_calls / self.calls > max_masked:
+            raise TrainingError(
+                "DATA",
+                f"{self.masked_calls} of {self.calls} sampled answers have no tokens to train on, more than "
+                f"the {max_masked:.0%} that training.max_masked_share allows: look at what redaction takes "
+                f"away and whether agents pass every record on, or train with dpo or sft.",
+            )
 
 
 def freeze(
@@ -62,6 +105,7 @@ def freeze(
     sample_size: int,
     max_unscored_share: float,
     return_from: str,
+    max_masked_share: float = 0.5,
     filters: Mapping[str, Any] | None = None,
     algorithm: str = "reinforce",
     older_digest: str | None = None,
@@ -80,31 +124,27 @@ def freeze(
     kept: list[Line] = []
     excluded: Counter[str] = Counter(left_out or {})
     generations: set[str] = set()
-    seen = 0
+    shares = Shares()
     for item in scored:
-        seen += 1
         line = admission.line(item, rules)
         if not isinstance(line, str):
-            made = {call["generation_id"] for call in line.get("calls", ())}
-            if generations & made:
+            made_by = {call["generation_id"] for call in line.get("calls", ())}
+            if generations & made_by:
                 line = "replayed"
-            generations |= made
+            generations |= made_by
+        shares.take(item, line)
         if isinstance(line, str):
             excluded[line] += 1
             continue
         kept.append(line)
         if len(kept) >= sample_size:
             break
-    if seen and excluded["unscored"] / seen > max_unscored_share:
-        raise TrainingError(
-            "DATA",
-            f"{excluded['unscored']} of {seen} trajectories are unscored, more than the "
-            f"{max_unscored_share:.0%} that training.max_unscored_share allows: check the rewarder.",
-        )
+    shares.refuse(max_unscored_share, 1.0 if text else max_masked_share)
     votes.one_per_session(kept)
-    return write(
+    made = write(
         kept, folder, algorithm, excluded, min_reward=rules.filters.get("min_reward"), return_from=return_from
     )
+    return replace(made, calls=shares.calls, masked_calls=shares.masked_calls)
 
 
 def write(

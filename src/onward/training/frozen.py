@@ -52,6 +52,8 @@ async def freeze(ctx: Context, asked: TrainingRequest, folder: Path) -> dict[str
             "dataset_sha256": made.sha256,
             "samples": made.samples,
             "excluded": dict(made.excluded),
+            "calls": made.calls,
+            "masked_calls": made.masked_calls,
         }
     write_whole(marker, json.dumps(frozen).encode())
     return frozen
@@ -74,6 +76,7 @@ async def _dataset(
         signing_key=provenance.load_key(settings.run_dir),
         sample_size=config.dataset.sample_size,
         max_unscored_share=settings.training.max_unscored_share,
+        max_masked_share=settings.training.max_masked_share,
         return_from=numbers.get("return_from", settings.training.return_from),
         filters=_filters(asked),
         algorithm=config.algorithm,

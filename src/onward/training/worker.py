@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.children import die_with_parent
 from onward.errors import OnwardError, TrainingError
-from onward.training import checkpoints, conversations, dataset
+from onward.training import admission, checkpoints, conversations, dataset
 from onward.training.request import JobSpec
 from onward.training.state import StateFolder
 
@@ -315,6 +315,8 @@ def summary(lines: list[dict[str, Any]], spec: JobSpec) -> dict[str, Any]:
     name = "raw_total" if spec.return_from == "raw_total" else "outcome"
     returns = [line[name] - spec.unparsable_penalty * line["unparsable"] for line in lines]
     mean = _mean(returns)
+    answers = sum(len(line.get("calls", ())) for line in lines)
+    masked = sum(len(admission.masked(line.get("calls", ()))) for line in lines)
     return {
         "reward_mean": mean,
         "reward_std": math.sqrt(sum((value - mean) ** 2 for value in returns) / len(returns)),
@@ -323,6 +325,7 @@ def summary(lines: list[dict[str, Any]], spec: JobSpec) -> dict[str, Any]:
         "raw_total_mean": _mean([line["raw_total"] for line in lines]),
         "unparsable_share": _mean([line["unparsable"] for line in lines]),
         "success_rate": _mean([line["success"] for line in lines]),
+        "masked_share": masked / answers if answers else 0.0,
         "sampled_tokens": sum(len(call["token_ids"]) for line in lines for call in line.get("calls", ())),
     }
 

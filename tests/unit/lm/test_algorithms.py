@@ -116,6 +116,36 @@ def test_case_7_rewards_per_turn_are_used() -> None:
     assert [x.tolist() for x in returns] == [[0.75, 0.75, 0.25], [0.25]]
 
 
+def interleaved(**more: Any) -> Trajectory:
+    """An agent (two turns, one row) and its subordinate (one turn between them, a row of its own)."""
+    calls = [
+        Call([1, 2], [3, 30], [-1.0, -1.0], 1.0, "agent-1"),
+        Call([9, 9], [8], [-1.0], 1.0, "subordinate"),
+        Call([4], [5], [-1.0], 1.0, "agent-2", "agent-1"),
+    ]
+    rows = rows_from_calls(calls)
+    assert [r.ids for r in rows] == [[1, 2, 3, 30, 4, 5], [9, 9, 8]]
+    return Trajectory(rows, 1.0, **more)
+
+
+def test_rewards_per_turn_go_to_the_turn_they_are_of_where_conversations_take_turns() -> None:
+    """The subordinate answers second and is in the last row; rows are in another order than time."""
+    dense = interleaved(turn_rewards=[0.125, 0.25, 0.625])
+    algorithm = Ppo(gamma=0.5)
+    returns = algorithm.monte_carlo(algorithm.select([dense]), None)
+    # in time: 0, 0.125 | 0.25 | 0.625; G = 0.625, 0.25 + 0.3125, 0.125 + 0.28125, half of that
+    assert [x.tolist() for x in returns] == [[0.203125, 0.40625, 0.625], [0.5625]]
+
+
+def test_a_reward_at_the_end_belongs_to_the_last_turn_in_time_not_to_the_last_row() -> None:
+    algorithm = Ppo(gamma=0.5, lam=1.0, whiten="none")
+    selection = algorithm.select([interleaved()])
+    assert [x.tolist() for x in algorithm.monte_carlo(selection, None)] == [[0.125, 0.25, 1.0], [0.5]]
+    values = [torch.tensor([0.0, 0.0, 0.4]), torch.tensor([0.2])]
+    found = algorithm.estimate(selection, None, values)  # δ = 0, 0.1, 0.2 − 0.2, 1 − 0.4 in time
+    assert torch.cat(found.advantages).tolist() == pytest.approx([0.125, 0.25, 0.6, 0.3])
+
+
 @pytest.mark.parametrize("kind", [Rloo, Grpo, Reinforce])
 def test_case_7_or_refused_loudly(kind: type[Algorithm]) -> None:
     pair = [one("oaoa", 1.0, turn_rewards=[0.0, 1.0]), one("oaoa", 0.0)]

@@ -132,6 +132,26 @@ def test_rewards_per_turn_keep_their_sum_when_a_turn_has_no_tokens() -> None:
     assert admission.line(item, rules) == "no_turn_rewards"
 
 
+def test_tokens_of_a_voided_call_are_never_kept_since_nobody_signed_them() -> None:
+    """A record that says void is not verified; tokens that it carries all the same must not be trained on."""
+    forged = {**_sampling(), "tokens_void": True, "token_ids": [666], "logprobs": [-1.0]}
+    made = admission.line(_scored("a", _sampling(), forged), Rules({"d1": 0}, KEY))
+    assert isinstance(made, dict)
+    assert [call["token_ids"] for call in made["calls"]] == [[3, 4], []]
+    assert [call["logprobs"] for call in made["calls"]] == [[-0.5, -0.25], []]
+
+
+def test_rewards_per_turn_fit_the_turns_that_rows_keep_when_a_call_goes_on_from_a_voided_one() -> None:
+    void = _sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[])
+    item = _scored("a", _sampling(), void, _sampling(continues=void["generation_id"]), _sampling())
+    for number, turn in enumerate(item.trajectory["turns"], 1):
+        turn["turn_id"] = number
+    item.reward["metadata"]["dense"] = [{"turn_id": n, "reward": n / 10} for n in (1, 2, 3, 4)]
+    made = admission.line(item, Rules({"d1": 0}, KEY, {}, False, dense=True))
+    assert isinstance(made, dict)
+    assert made["turn_rewards"] == pytest.approx([0.1, 0.9])
+
+
 def test_a_line_holds_no_more_than_the_job_needs(tmp_path: Path) -> None:
     frozen = _freeze(tmp_path, [_scored("a", _sampling()), _scored("b", _sampling())])
     line = json.loads(frozen.path.read_text().splitlines()[0])

@@ -99,6 +99,32 @@ def test_refusals_are_counted_by_reason_and_never_trained(tmp_path: Path) -> Non
     assert frozen.mean_return == pytest.approx((1.0 + 0.25) / 2)
 
 
+def _void(**changes: Any) -> dict[str, Any]:
+    return _sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[], **changes)
+
+
+def test_case_18_a_job_that_would_train_on_a_remnant_of_what_was_sampled_fails(tmp_path: Path) -> None:
+    """Case 18 (rllm#352): the fallback masked everything and the run trained on nothing."""
+    gone = _void()
+    scored = [
+        _scored("a", _sampling(), gone, _sampling(continues=gone["generation_id"])),  # 2 of 3 are masked
+        _scored("b", _sampling(), success=False),
+        _scored("c", _void(), _void()),  # 2 of 2, excluded as tokens_void
+    ]
+    frozen = _freeze(tmp_path, scored, max_masked_share=0.7)
+    assert (frozen.calls, frozen.masked_calls) == (6, 4) and frozen.excluded == {"tokens_void": 1}
+    with pytest.raises(
+        TrainingError, match=r"4 of 6 sampled answers .* training\.max_masked_share"
+    ) as caught:
+        _freeze(tmp_path, scored)
+    assert caught.value.code == "DATA"
+
+
+def test_case_18_does_not_concern_what_learns_from_text(tmp_path: Path) -> None:
+    scored = [_scored(name, _sampling(), _void(), _void(), _void()) for name in ("a", "b")]
+    assert _freeze(tmp_path, scored, algorithm="sft").samples == 2
+
+
 def test_the_dataset_says_which_answers_could_not_be_parsed(tmp_path: Path) -> None:
     bad = _scored("bad", _sampling(), success=False, unparsable=True)
     frozen = _freeze(tmp_path, [_scored("good", _sampling()), bad])

@@ -1,8 +1,8 @@
 """What every algorithm is: a choice of trajectories, and an estimate of their advantages.
 
 The one thing to know: per-row lists have one tensor per row of ``Selection.rows``, with one number per
-*trained* token. Rows of one trajectory are joined before anything runs along time, since its reward
-belongs to the earlier rows as much as to the last.
+*trained* token. Rows of one trajectory are joined, in the order of sampling, before anything runs along time:
+its reward belongs to the earlier rows as much as to the last.
 """
 
 from __future__ import annotations
@@ -95,10 +95,11 @@ def spread(selection: Selection, values: Sequence[float]) -> Estimate:
 
 
 def joined(selection: Selection, per_row: RowTensors) -> list[Tensor]:
-    """Per-row tensors as one tensor per trajectory."""
+    """Per-row tensors as one tensor per trajectory, in the order of sampling."""
     result, at = [], 0
     for one in selection.trajectories:
-        result.append(torch.cat([part.float().cpu() for part in per_row[at : at + len(one.rows)]]))
+        whole = torch.cat([part.float().cpu() for part in per_row[at : at + len(one.rows)]])
+        result.append(whole[one.order()])
         at += len(one.rows)
     return result
 
@@ -108,7 +109,7 @@ def apart(selection: Selection, per_trajectory: Sequence[Tensor]) -> RowTensors:
     return [
         part
         for one, whole in zip(selection.trajectories, per_trajectory, strict=True)
-        for part in whole.split(one.counts)
+        for part in torch.empty_like(whole).index_copy_(0, one.order(), whole).split(one.counts)
     ]
 
 
