@@ -1,0 +1,53 @@
+"""Small networks in numpy: what acts, ten times faster than PyTorch at a handful of observations.
+
+The one thing to know: the arrays are shared with the PyTorch parameters (``MLP.arrays``), so an optimiser
+step is seen at once, and outputs are buffers that the next call of the same batch size overwrites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Layer = tuple[NDArray[Any], NDArray[Any], str, tuple[NDArray[Any], NDArray[Any]] | None]
+"""(weight (out, in), bias (out,), "tanh" | "relu" | "none", None or layer norm's (gain, bias))."""
+
+_NORM_EPS = np.float32(1e-5)
+
+
+class NumpyMLP:
+    """Forward pass of ``layers`` in float32: linear, layer norm if there is one, activation."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = [(weight.T, bias, activation, norm) for weight, bias, activation, norm in layers]
+        self._buffers: dict[int, list[Floats]] = {}
+
+    def __call__(self, x: Floats) -> Floats:
+        """(N, in) → (N, out), overwritten by the next call with the same N."""
+        buffers = self._buffers.get(len(x))
+        if buffers is None:
+            buffers = [np.empty((len(x), w.shape[1]), np.float32) for w, _, _, _ in self._layers]
+            self._buffers[len(x)] = buffers
+        for (weight, bias, activation, norm), out in zip(self._layers, buffers, strict=True):
+            np.matmul(x, weight, out=out)
+            out += bias
+            if norm is not None:
+                _layer_norm(out, *norm)
+            if activation == "tanh":
+                np.tanh(out, out=out)
+            elif activation == "relu":
+                np.maximum(out, 0, out=out)
+            x = out
+        return x
+
+
+def _layer_norm(x: Floats, gain: NDArray[Any], bias: NDArray[Any]) -> None:
+    x -= x.mean(axis=1, keepdims=True)
+    variance = np.einsum("ij,ij->i", x, x)[:, None] / np.float32(x.shape[1])
+    x *= 1 / np.sqrt(variance + _NORM_EPS)
+    x *= gain
+    x += bias
