@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from onward.control.contract import Environments, EnvSpec, Flags, Step
@@ -87,8 +88,9 @@ class Algorithm(ABC):
         """Continue from ``state``. The arrays belong to the algorithm afterwards."""
 
     def parameters_finite(self) -> bool:
-        """False where a learned number is NaN or infinite. The default looks at ``networks()``."""
-        return self.networks().finite()
+        """False where a learned number of the policy is NaN or infinite."""
+        layers = self.networks().layers
+        return all(bool(np.isfinite(part).all()) for layer in layers for part in layer[:2])
 
     def close(self) -> None:
         """Let go of processes and shared memory, where there are any."""
