@@ -81,7 +81,7 @@ class MLP(nn.Module):
         return F.linear(x, weight, bias)
 
     def arrays(self) -> list[LayerArrays]:
-        """Its layers as numpy arrays that share memory with the parameters: make it after ``FlatParameters``."""
+        """Its layers as numpy arrays that share the parameters' memory: call it after ``FlatParameters``."""
         layers: list[LayerArrays] = []
         for depth, (weight, bias) in enumerate(self._layers):
             last = depth == len(self._layers) - 1
