@@ -87,7 +87,7 @@ class Learner(Stepping):
         prepared = Prepared.of(rows, self.policy.shape.max_positions, config.behaviour)
         digest = hashlib.sha256()
         for row in prepared.rows:
-            digest.update(repr((row.ids, row.logprobs, row.settings)).encode())
+            digest.update(repr((row.ids, row.sampled, row.logprobs, row.settings)).encode())
         if self._cursor:
             self._same("rows", digest.hexdigest())
         else:

@@ -8,6 +8,7 @@ the first step.
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -267,13 +268,32 @@ class PreferenceLearner(Stepping):
             return False
         folder.mkdir(parents=True, exist_ok=True)
         part = folder / (STATE_FILE + ".part")
-        state = {"stepper": self.stepper.state(), "cursor": self._cursor, "fixed": self._fixed}
-        torch.save({**state, "start": self._start}, part)
+        state = {
+            "names": {name: tuple(p.shape) for name, p in self.tensors.items()},
+            "stepper": self.stepper.state(),
+            "cursor": self._cursor,
+            "fixed": self._fixed,
+            "start": self._start,
+        }
+        with open(part, "wb") as out:
+            torch.save(state, out)
+            out.flush()
+            os.fsync(out.fileno())
         part.replace(folder / STATE_FILE)
         return True
 
     def restore(self, folder: Path) -> None:
+        """As ``Learner.restore``."""
         state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
+        if {k: tuple(v) for k, v in state["names"].items()} != {
+            k: tuple(v.shape) for k, v in self.tensors.items()
+        }:
+            raise ConfigError(
+                f"The learner state in {folder} is of another adapter: create the adapter with the same rank "
+                f"and layers before restoring."
+            )
         self.stepper.load_state(state["stepper"])
         self._cursor, self._fixed = int(state["cursor"]), dict(state["fixed"])
         self._start = list(state["start"])
+        if self.name is None:
+            self.policy.weights.unpack()

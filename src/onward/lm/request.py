@@ -25,7 +25,7 @@ class SampleRequest:
     adapter: str | None = None
     seed: int | None = None
     for_training: bool = False
-    """Refuse top_p or top_k: log-probs over a kept set are not those of the policy."""
+    """Refuse top_p, top_k and temperature 0: log-probs over a kept set are not those of the policy."""
 
     def check(self, max_context: int, vocab: int | None = None) -> None:
         """Raise OnwardError where the request cannot be served as it is."""
@@ -50,11 +50,11 @@ class SampleRequest:
                 f"Request {self.request_id!r} has {problem}: expected a non-empty prompt that fits, at least "
                 f"one new token, temperature ≥ 0, 0 < top_p ≤ 1 and top_k ≥ 1."
             )
-        if self.for_training and (self.top_p < 1.0 or self.top_k is not None):
+        if self.for_training and (self.top_p < 1.0 or self.top_k is not None or not self.temperature):
             raise OnwardError(
-                f"Request {self.request_id!r} is for training with top_p {self.top_p} and top_k "
-                f"{self.top_k}: sample from the full support (top_p 1, no top_k), or the log-probs are not "
-                f"those of the policy."
+                f"Request {self.request_id!r} is for training with temperature {self.temperature}, top_p "
+                f"{self.top_p} and top_k {self.top_k}: sample from the full support (temperature above 0, "
+                f"top_p 1, no top_k), or the log-probs are not those of the policy."
             )
 
 

@@ -18,6 +18,13 @@ from onward.errors import TrainingError
 from onward.lm.tokens import TokenRow
 
 
+class NothingToLearnError(TrainingError):
+    """Nothing is wrong with the trajectories, but nothing in them can be compared: code DATA."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("DATA", message)
+
+
 @dataclass
 class Trajectory:
     """One attempt at a task. ``reward`` None: unscored.
@@ -115,8 +122,8 @@ def select(
 
     ``groups``: it compares attempts at one task. ``drop_uniform``: leave out groups whose binary outcomes
     are all the same (a shaped reward would still rank them, by shaping alone). ``dense``: it uses rewards
-    per turn. Raises TrainingError (DATA) where something is wrong rather than missing, and when nothing
-    is left.
+    per turn. Raises TrainingError (DATA) where something is wrong rather than missing, NothingToLearnError
+    when nothing is left.
     """
     if not trajectories:
         raise TrainingError("DATA", f"There are no trajectories for {method}: collect some first.")
@@ -141,7 +148,7 @@ def select(
         kept = _comparable(kept, drop_uniform, method, excluded)
     taken = [_without_empty_rows(one) for one in kept if one.trains]
     if not taken:
-        raise TrainingError("DATA", _nothing_left(method, len(trajectories), excluded))
+        raise NothingToLearnError(_nothing_left(method, len(trajectories), excluded))
     return Selection(taken, [one for one in kept if not one.trains], dict(excluded))
 
 

@@ -48,10 +48,12 @@ class Actor:
         max_tokens: int,
         temperature: float,
         seed: str,
+        for_training: bool,
         batch: int = 64,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """``check`` is called between two tokens and may raise, which ends the run."""
+        """``for_training``: what is played is learned from, so no setting may spoil its log-probs. ``check``
+        is called between two tokens and may raise, which ends the run."""
         self._chat = Chat(policy.tokenizer)
         shape = policy.shape
         per_token = 2 * shape.layers * shape.kv_heads * shape.head_dim * policy.weights.norm.element_size()
@@ -62,7 +64,7 @@ class Actor:
             prefix_cache_bytes=prefix_bytes(batch, per_token),
         )
         self._adapter, self._max_tokens, self._temperature = adapter, max_tokens, temperature
-        self._seed, self._check = seed, check
+        self._seed, self._check, self._for_training = seed, check, for_training
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor")
         self.tokens = 0
         """Sampled so far."""
@@ -99,6 +101,7 @@ class Actor:
                     stop_ids=self._chat.stop_ids,
                     adapter=self._adapter,
                     seed=_seed(self._seed, one),
+                    for_training=self._for_training,
                 )
             )
         while self._sampler.busy:

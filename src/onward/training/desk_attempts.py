@@ -68,6 +68,7 @@ def attempt(
                 stop_ids=chat.stop_ids,
                 adapter=adapter,
                 seed=int.from_bytes(digest[:6], "big"),
+                for_training=temperature > 0,
             )
         )
 

@@ -16,7 +16,7 @@ import torch
 
 from onward.errors import TrainingError
 from onward.lm import algorithms, sft
-from onward.lm.advantages import asymmetric
+from onward.lm.advantages import MIN_STD, asymmetric
 from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, spread
 from onward.lm.learner import CriticConfig, Learner, LearnerConfig
 from onward.lm.pairs import Pair, make_pairs, usable
@@ -25,7 +25,7 @@ from onward.lm.preference import DpoConfig, PreferenceLearner
 from onward.lm.stepper import Stepper
 from onward.lm.tokens import TokenRow
 from onward.lm.trainable import trained_tensors
-from onward.lm.trajectories import Selection, Trajectory
+from onward.lm.trajectories import NothingToLearnError, Selection, Trajectory
 from onward.training.request import JobSpec
 
 ADAPTER = "policy"
@@ -67,9 +67,10 @@ class Tempered(Algorithm):
 
 
 def standardised(values: Sequence[float]) -> list[float]:
-    """Scaled to mean square 1 over the whole job, so that the learning rate does not depend on luck."""
+    """Scaled to mean square 1 over the whole job, so that the learning rate does not depend on luck; below
+    ``MIN_STD`` as they are, since scaling would blow noise up to full size."""
     scale = (sum(value * value for value in values) / len(values)) ** 0.5
-    return [value / (scale + 1e-6) for value in values]
+    return list(values) if scale < MIN_STD else [value / scale for value in values]
 
 
 class Method(ABC):
@@ -134,8 +135,8 @@ class PolicyGradient(Method):
         self.excluded = dict(self._selection.excluded)
         returns = {one.reward for one in (*self._selection.trajectories, *self._selection.observers)}
         if len(returns) == 1 and self.spec.kl_coef == 0:
-            raise TrainingError(
-                "DATA", "All returns are equal, so there is nothing to learn: collect more trajectories."
+            raise NothingToLearnError(
+                "All returns are equal, so there is nothing to learn: collect more trajectories."
             )
         return len(self._selection.rows)
 
@@ -245,8 +246,19 @@ class Supervised(Method):
     def prepare(self, trajectories: Sequence[Trajectory]) -> int:
         """``min_reward`` chooses rows (default: success, a return of 1)."""
         least = 1.0 if self.spec.min_reward is None else self.spec.min_reward
-        self._rows = sft.warm_start_rows(trajectories, least)
-        self.excluded = {"below_min_reward": sum((one.reward or 0.0) < least for one in trajectories)}
+        good = sft.warm_start_rows(trajectories, least)
+        longest = self.policy.shape.max_positions
+        self._rows = [row for row in good if len(row) <= longest]
+        self.excluded = {
+            "below_min_reward": sum((one.reward or 0.0) < least for one in trajectories),
+            "too_long": len(good) - len(self._rows),
+        }
+        if not self._rows:
+            raise TrainingError(
+                "DATA",
+                f"None of the {len(good)} rows to imitate fits into the {longest} tokens that the network "
+                f"reads: give shorter ones.",
+            )
         return len(self._rows)
 
     def steps(self) -> Iterator[tuple[int, int, Metrics]]:
@@ -296,7 +308,11 @@ def make(policy: Policy, spec: JobSpec) -> Method:
 
 
 def learner_config(spec: JobSpec) -> LearnerConfig:
-    """Raises ConfigError."""
+    """Raises ConfigError.
+
+    In an environment every step is an update of its own, at whose start the distance from that start is 0: a
+    penalty holds to the network without its adapter there. On logged data it holds to the policy that serves.
+    """
     return LearnerConfig(
         learning_rate=spec.learning_rate,
         epochs=spec.epochs,
@@ -304,6 +320,7 @@ def learner_config(spec: JobSpec) -> LearnerConfig:
         clip_epsilon=spec.clip_epsilon,
         normaliser="constant" if spec.algorithm == "dr_grpo" else spec.normaliser,
         kl_coef=spec.kl_coef,
+        kl_reference="base" if spec.environment is not None else "start",
         behaviour=spec.behaviour,
         importance_cap=spec.importance_cap,
         critic=CriticConfig() if spec.algorithm == "ppo" else None,

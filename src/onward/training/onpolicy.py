@@ -18,6 +18,7 @@ from onward.envs.rollouts import Episode, rollouts
 from onward.envs.sources import TaskSource
 from onward.envs.tasks import TaskRef
 from onward.errors import TrainingError
+from onward.lm.trajectories import NothingToLearnError
 from onward.training import plan as plans
 from onward.training.actor import Actor, trajectory
 from onward.training.methods import Method
@@ -112,6 +113,7 @@ class OnPolicy:
             f"{self.spec.seed}/{step}",
             plan.temperature,
             schedule.at(step) if schedule else None,
+            for_training=True,
         )
         course.episodes += len(episodes)
         course.tokens += tokens
@@ -134,19 +136,27 @@ class OnPolicy:
         return {name: value for name, value in found.items() if value is not None}
 
     def _learn(self, episodes: Sequence[Episode]) -> dict[str, Any]:
-        """Metrics of the update's last optimiser step; empty where the attempts all ended alike."""
+        """Metrics of the update's last optimiser step; empty where the attempts all ended alike.
+
+        Raises TrainingError (DATA) where something is wrong with them, which no further step would mend.
+        """
         per_turn = self.spec.algorithm in PLACES_REWARDS
         played = [trajectory(one, per_turn=per_turn) for one in episodes]
         try:
             self.method.prepare(played)
-        except TrainingError as error:
-            if error.code != "DATA":
-                raise
+        except NothingToLearnError:
             return {}
         return [found for _, _, found in self.method.steps()][-1]
 
     async def _play(
-        self, tasks: Sequence[TaskRef], attempts: int, seed: str, temperature: float, horizon: int | None
+        self,
+        tasks: Sequence[TaskRef],
+        attempts: int,
+        seed: str,
+        temperature: float,
+        horizon: int | None,
+        *,
+        for_training: bool,
     ) -> tuple[list[Episode], int]:
         actor = Actor(
             self.method.policy,
@@ -154,6 +164,7 @@ class OnPolicy:
             max_tokens=self.plan.max_tokens,
             temperature=temperature,
             seed=seed,
+            for_training=for_training,
             batch=self.plan.concurrency,
             check=self._stop,
         )
@@ -192,7 +203,12 @@ class OnPolicy:
             return {}
         self._emit("stage", name=f"held-out tasks, {when}")
         episodes, _ = await self._play(
-            self._held_out, 1, f"{self.spec.seed}/held-out", self.plan.held_out_temperature, None
+            self._held_out,
+            1,
+            f"{self.spec.seed}/held-out",
+            self.plan.held_out_temperature,
+            None,
+            for_training=False,
         )
         scored = [one for one in episodes if one.reward is not None]
         figures = {

@@ -110,7 +110,7 @@ class _Run:
         if spec.environment is not None and spec.algorithm != "sft":
             metrics = self._on_policy(method, facts)
         else:
-            metrics = self._on_data(policy, method, int(facts.get("step", 0)))
+            metrics = self._on_data(policy, method, facts)
         self._finish(policy, method, metrics)
 
     def _restored(self, method: Method) -> dict[str, Any]:
@@ -146,8 +146,12 @@ class _Run:
         self.stop()
         return saved
 
-    def _on_data(self, policy: Policy, method: Method, done: int) -> dict[str, Any]:
-        """The optimiser steps after ``done`` on the frozen dataset; metrics of the last and of the data."""
+    def _on_data(self, policy: Policy, method: Method, facts: dict[str, Any]) -> dict[str, Any]:
+        """The optimiser steps that are left on the frozen dataset; metrics of the last and of the data.
+
+        ``facts`` are those of the saved state: after its last step there is nothing left but to tell of it.
+        """
+        done = int(facts.get("step", 0))
         lines = dataset.read(self.folder / dataset.FILE)
         chat = _chat(policy) if any("messages" in line for line in lines) else None
         trajectories = [trajectory_of(line, self.spec, chat) for line in lines]
@@ -156,7 +160,7 @@ class _Run:
         emit("stage", name="train", rows=rows, trajectories=len(lines), excluded=method.excluded)
         trained = sum(sum(one.counts) for one in trajectories)
         per_step = trained / len(lines) * min(rows, self.spec.batch_rows)
-        metrics: dict[str, Any] = {}
+        metrics: dict[str, Any] = facts.get("metrics") or {}
         before = time.monotonic()
         last = self.spec.max_steps or math.inf
         for step, total, found in method.steps() if done < last else ():
@@ -173,7 +177,7 @@ class _Run:
                 elapsed=now - self.started,
                 metrics={**metrics, "tokens_per_second": speed},
             )
-            self._save(method, {"step": step, "algorithm": algorithm})
+            self._save(method, {"step": step, "algorithm": algorithm, "metrics": metrics})
             if step >= last:
                 break
         return {**metrics, **summary(lines, self.spec), "baseline": method.state() or None}

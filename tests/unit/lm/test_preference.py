@@ -213,6 +213,23 @@ def test_case_29_a_resumed_update_equals_an_uninterrupted_one(
         next(again.update(some_pairs(seed=5)))
 
 
+def test_a_restored_state_refuses_another_adapter_and_forgets_copies_of_old_weights(
+    small: Path, tmp_path: Path
+) -> None:
+    """A sampler's copies of the weights would keep answering, and referring, as before the restore."""
+    policy = Policy.load(small)
+    whole = PreferenceLearner(policy, None, DpoConfig(reference="start", learning_rate=1e-2))
+    next(whole.update(some_pairs()))
+    whole.save(tmp_path)
+    again = Policy.load(small)
+    again.weights.pack()
+    PreferenceLearner(again, None, DpoConfig(reference="start")).restore(tmp_path)
+    assert again.weights.packed is None
+    noisy_adapter(policy, "x")
+    with pytest.raises(ConfigError, match="another adapter"):
+        PreferenceLearner(policy, "x", DpoConfig()).restore(tmp_path)
+
+
 @pytest.mark.parametrize(
     "change",
     [{"beta": 0.0}, {"epochs": 0}, {"reference": "other"}, {"label_smoothing": 0.5}, {"minibatch_pairs": 0}],

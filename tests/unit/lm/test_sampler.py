@@ -257,7 +257,7 @@ def test_an_impossible_request_is_refused_at_once(policy: Policy, change: dict[s
 
 def test_training_refuses_a_truncated_support(policy: Policy) -> None:
     """lm-training case 20: under top-p or top-k the log-probs are renormalised, the learner's are not."""
-    for change in ({"top_p": 0.9}, {"top_k": 50}):
+    for change in ({"top_p": 0.9}, {"top_k": 50}, {"temperature": 0.0}):
         with pytest.raises(OnwardError, match="full support"):
             Sampler(policy).submit(SampleRequest("r", PREFIX, 2, for_training=True, **change))  # type: ignore[arg-type]
     Sampler(policy).submit(SampleRequest("r", PREFIX, 2, for_training=True))

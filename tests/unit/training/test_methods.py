@@ -83,6 +83,14 @@ def test_scale_and_weight_of_advantages_are_those_of_the_recipe(make_job: MakeJo
     assert [row[0] for row in found] == pytest.approx(expected, rel=1e-4)
 
 
+def test_case_9_scaling_does_not_blow_noise_up_to_full_size() -> None:
+    """Case 9 (verl#6348): advantages of 1e-5 were scaled to 1 as advantages of 1 are."""
+    noise = [1e-5, -1e-5, 2e-5, -2e-5]
+    assert methods.standardised(noise) == noise
+    assert methods.standardised([0.0, 0.0]) == [0.0, 0.0]
+    assert methods.standardised([3.0, -1.0]) == pytest.approx([3 / 5**0.5, -1 / 5**0.5])
+
+
 def test_a_group_whose_attempts_all_end_alike_teaches_a_group_method_nothing(
     make_job: MakeJob, events: Events
 ) -> None:

@@ -1,5 +1,6 @@
 """Learning from an environment: success rises, failures are unscored, a stop changes nothing."""
 
+import dataclasses
 import gc
 import shutil
 import weakref
@@ -207,3 +208,48 @@ def test_caches_of_a_step_that_is_over_are_let_go_without_a_garbage_collection(
     finally:
         gc.enable()
     assert len(made) == 6 and most == 1
+
+
+def test_what_is_learned_from_is_sampled_for_training_and_what_is_measured_is_not(
+    make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[float, bool]] = []
+
+    class Watched(Sampler):
+        def submit(self, request: Any) -> None:
+            asked.append((request.temperature, request.for_training))
+            super().submit(request)
+
+    monkeypatch.setattr(actor, "Sampler", Watched)
+    assert worker.main(make_job(environment=plan(steps=1, held_out_temperature=0.0))) == 0, events[-1]
+    assert set(asked) == {(1.0, True), (0.0, False)}
+
+
+def test_a_server_whose_turns_do_not_sum_to_its_score_is_named_not_called_a_lack_of_signal(
+    make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PPO places each turn's reward; where the score is another number, no further step mends that."""
+    whole = actor.trajectory
+
+    def cheating(episode: Any, *, per_turn: bool) -> Any:
+        made = whole(episode, per_turn=per_turn)
+        return dataclasses.replace(made, reward=(made.reward or 0.0) + 1.0)
+
+    monkeypatch.setattr("onward.training.onpolicy.trajectory", cheating)
+    assert worker.main(make_job(environment=plan(steps=2), algorithm="ppo")) == 1
+    assert "rewards per turn sum to" in events[-1]["message"] and events[-1]["code"] == "DATA"
+
+
+def test_a_kl_penalty_in_an_environment_holds_to_where_the_run_began(
+    make_job: MakeJob, events: Events
+) -> None:
+    """Held to the start of each update it would be nothing: one step per update starts at a KL of 0."""
+
+    def ran(kl_coef: float) -> dict[str, Any]:
+        folder = make_job(environment=plan(steps=4), algorithm="rloo", batch_rows=64, kl_coef=kl_coef)
+        assert worker.main(folder) == 0, events[-1]
+        return checkpoints.verify(folder / "checkpoint").metrics
+
+    free, held = ran(0.0), ran(5.0)
+    assert "reference_kl" not in free and held["reference_kl"] > 0
+    assert held["policy_entropy"] != free["policy_entropy"]

@@ -109,3 +109,58 @@ def test_a_half_written_state_is_thrown_away_not_fatal(job: Path, events: list[d
     (job / "state" / "CURRENT").write_text("1")
     assert worker.main(job) == 0
     assert any("starting over" in event.get("name", "") for event in events)
+
+
+def test_a_job_that_died_after_its_last_step_tells_of_it_and_is_no_failure(
+    job: Path, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of four steps was skipped; with nothing left to do, the one was taken for all of them."""
+    _lines(job, [1.0, 0.0, 1.0, 0.0])
+
+    class DiedError(Exception):
+        pass
+
+    def die(*_: Any) -> None:
+        raise DiedError
+
+    def save(run: worker._Run, method: Any, facts: Any, *, always: bool = False) -> bool:
+        method.stepper.skipped = 1
+        return run.state.save(method.save, facts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker._Run, "_save", save)
+        patch.setattr(worker._Run, "_finish", die)
+        with pytest.raises(DiedError):
+            worker.main(job)
+    last = [e for e in events if e["event"] == "progress"][-1]["metrics"]
+    assert worker.main(job) == 0, events[-1]
+    told = checkpoints.verify(job / "checkpoint").metrics
+    assert (told["steps"], told["skipped_steps"], told["loss"]) == (4, 1, last["loss"])
+
+
+def test_text_that_does_not_fit_the_network_is_left_out_of_imitation_and_counted(
+    job: Path, events: list[dict[str, Any]]
+) -> None:
+    spec = json.loads((job / "spec.json").read_text())
+    (job / "spec.json").write_text(json.dumps({**spec, "algorithm": "sft"}))
+    _lines(job, [1.0, 1.0])
+    lines = dataset.read(job / dataset.FILE)
+    lines[0]["calls"][0]["prompt_ids"] = [5] * 5000
+    (job / dataset.FILE).write_text("\n".join(json.dumps(line) for line in lines) + "\n")
+    assert worker.main(job) == 0, events[-1]
+    (train,) = [e for e in events if e["event"] == "stage" and e["name"] == "train"]
+    assert (train["rows"], train["excluded"]["too_long"]) == (1, 1)
+    (job / dataset.FILE).write_text(json.dumps(lines[0]) + "\n")
+    assert worker.main(job) == 1
+    assert "None of the 1 rows to imitate fits" in events[-1]["message"]
+
+
+def test_the_share_of_answers_without_tokens_is_told(job: Path, events: list[dict[str, Any]]) -> None:
+    _lines(job, [1.0, 0.0])
+    lines = dataset.read(job / dataset.FILE)
+    void = {**lines[0]["calls"][0], "generation_id": "void", "token_ids": [], "logprobs": []}
+    lines[0]["calls"] += [void, {**void, "generation_id": "after", "continues": "void", "token_ids": [9],
+                                 "logprobs": [-1.0]}]  # fmt: skip
+    (job / dataset.FILE).write_text("\n".join(json.dumps(line) for line in lines) + "\n")
+    assert worker.main(job) == 0, events[-1]
+    assert checkpoints.verify(job / "checkpoint").metrics["masked_share"] == 0.5
