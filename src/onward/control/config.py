@@ -91,6 +91,8 @@ class BonusConfig(NetworkConfig):
     """Of the bonus' own networks."""
     bonus_features: Count = 64
     """Outputs of the bonus' networks, or bits of the hash."""
+    bonus_random_steps: Whole = 1000
+    """Random steps at the start that set the statistics of observations; nothing is learned from them."""
     bonus_until: Share = 1.0
     """Share of the run over which the bonus falls linearly to 0; 1: it does not fall."""
 
