@@ -1,0 +1,164 @@
+"""What every exploration bonus is to an algorithm, and the scale of its stream.
+
+The one thing to know: a bonus is a second reward that changes while it is learned from. On-policy methods
+value it by a head of their own; off-policy methods compute it when they sample, so an old transition gets
+what it is worth today. Its scale is that of its discounted sum, filtered forward along time in each slot
+(Burda et al. 2018, 1810.12894), so arrays given to ``observe`` always have the time first.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.control.config import BonusConfig
+from onward.control.contract import EnvSpec, Flags
+from onward.control.normalise import RunningNorm
+from onward.control.spaces import Layout, Obs
+from onward.errors import ControlError
+
+Floats = NDArray[np.float32]
+MAX_INPUTS = 16_384
+"""Numbers of one observation that a bonus can look at."""
+
+
+class Bonus(ABC):
+    """Made by ``make_bonus``. Observations and actions are raw, as environment and policy gave them."""
+
+    episodic: bool
+    """Whether the bonus return ends with the episode. False: what is found in the next episode counts too."""
+    random_steps: int = 0
+    """Environment steps that the algorithm takes at random and only hands to ``prime``."""
+
+    @property
+    def primed(self) -> bool:
+        """False while the algorithm has to act at random, learn nothing, and call ``prime``."""
+        return True
+
+    def prime(self, next_obs: Obs) -> None:
+        """(N, …) what random actions led to: sets the first statistics of observations."""
+        return None
+
+    @abstractmethod
+    def observe(self, obs: Obs, actions: NDArray[Any], next_obs: Obs, ended: Flags) -> None:
+        """Take note of what was met: all arrays (T, N, …), in the order of time. Call it once per step met.
+
+        ``next_obs`` is what the step itself led to (``Step.next_obs``), never the first of the next episode.
+        """
+
+    @abstractmethod
+    def reward(self, obs: Obs, actions: NDArray[Any], next_obs: Obs) -> Floats:
+        """Today's bonus of each transition, scaled: arrays (…, width) give (…,)."""
+
+    @abstractmethod
+    def update(self, obs: Obs, actions: NDArray[Any], next_obs: Obs) -> dict[str, float]:
+        """Learn from rows (B, …); returns metrics whose names begin with ``bonus_``."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next calls depend on; ``load_state_dict`` of it continues bit for bit."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``. Raises ControlError where it belongs to another bonus."""
+
+
+class ReturnFilter:
+    """Running deviation of a discounted sum of rewards: what a stream is divided by.
+
+    Forward in time, in each slot for itself: f_t = γ·f_(t−1) + r_t. The deviation is taken over every f so
+    far (Welford, float64). With ``episodic`` f starts again after an episode's end.
+    """
+
+    def __init__(self, num: int, gamma: float, episodic: bool) -> None:
+        self.gamma = gamma
+        self.episodic = episodic
+        self.filtered = np.zeros(num)
+        self.norm = RunningNorm(1)
+
+    def observe(self, rewards: NDArray[Any], ended: Flags) -> None:
+        """``rewards`` and ``ended``: (T, N), time first. Raises ControlError for another shape."""
+        if rewards.ndim != 2 or rewards.shape[1:] != self.filtered.shape:
+            raise ControlError(
+                f"A bonus of {len(self.filtered)} slots was given rewards of shape {rewards.shape}: "
+                f"give (time, {len(self.filtered)})."
+            )
+        sums = np.empty(rewards.shape)
+        for t in range(len(rewards)):
+            self.filtered = self.gamma * self.filtered + rewards[t]
+            sums[t] = self.filtered
+            if self.episodic:
+                self.filtered = np.where(ended[t], 0.0, self.filtered)
+        self.norm.update(sums.reshape(-1, 1))
+
+    @property
+    def std(self) -> float:
+        """Deviation so far; 1 while nothing is known or nothing has differed."""
+        std = float(self.norm.std[0])
+        return std if std > 1e-8 else 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"filtered": self.filtered.copy(), "norm": self.norm.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises ControlError where the number of slots differs."""
+        filtered = np.array(state["filtered"], dtype=np.float64)
+        if filtered.shape != self.filtered.shape:
+            raise ControlError(
+                f"The saved bonus has {filtered.size} slots, this run has {self.filtered.size}: "
+                "resume with the same number of environments."
+            )
+        self.filtered = filtered
+        self.norm.load_state_dict(state["norm"])
+
+
+def bonus_weight(config: BonusConfig, progress: float) -> float:
+    """What the bonus is multiplied by at ``progress`` (0 … 1): constant, or falling linearly to 0 at
+    ``bonus_until``."""
+    if config.bonus_until >= 1:
+        return config.bonus_weight
+    return config.bonus_weight * max(0.0, 1.0 - progress / max(config.bonus_until, 1e-9))
+
+
+def flat_rows(obs: Obs, layout: Layout) -> Floats:
+    """(…, numbers) of any layout: the vector, then each image's bytes / 255, one after the other."""
+    if not isinstance(obs, dict):
+        return np.asarray(obs, dtype=np.float32)
+    parts = [np.asarray(obs["vector"], dtype=np.float32)] if layout.width else []
+    for key, _ in layout.images:
+        image = obs[key]
+        parts.append((image.reshape(*image.shape[:-3], -1) / np.float32(255)).astype(np.float32))
+    return np.concatenate(parts, axis=-1)
+
+
+def flat_width(layout: Layout) -> int:
+    """Numbers in ``flat_rows``. Raises ControlError where they are too many to look at without a CNN."""
+    width = layout.width + sum(height * width * channels for _, (height, width, channels) in layout.images)
+    if width > MAX_INPUTS:
+        raise ControlError(
+            f"A bonus looks at {width} numbers of an observation, at most {MAX_INPUTS} fit: "
+            "make the images smaller (gymnasium.wrappers.ResizeObservation), or train without a bonus."
+        )
+    return width
+
+
+def check_spec(spec: EnvSpec, config: BonusConfig) -> None:
+    """Raises ControlError where this bonus cannot work with this environment or these settings."""
+    flat_width(spec.layout)
+    if config.bonus == "icm" and getattr(config, "n_step", 1) > 1:
+        raise ControlError(
+            f"bonus=icm predicts one step ahead but n_step is {getattr(config, 'n_step', 1)}: "
+            "set n_step=1, or use bonus=rnd."
+        )
+
+
+def check_kind(state: dict[str, Any], kind: str) -> None:
+    """Raises ControlError where a saved state is not of this kind of bonus."""
+    if state.get("bonus") != kind:
+        raise ControlError(
+            f"The saved state belongs to bonus={state.get('bonus', 'none')}, this run has bonus={kind}: "
+            "resume with the settings it was saved with."
+        )

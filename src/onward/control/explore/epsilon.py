@@ -1,0 +1,89 @@
+"""Epsilon-greedy: what epsilon is now, and the random actions of each slot.
+
+The one thing to know: every slot draws for itself. One draw for the whole batch would make all slots explore
+together or not at all, and the data of one step would be all greedy or all random.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.control.contract import Flags
+from onward.errors import ControlError
+
+
+def linear_epsilon(steps: int, total_steps: int, start: float, end: float, share: float) -> float:
+    """From ``start`` at step 0 to ``end`` once ``share`` of the budget is spent, then ``end``.
+
+    ``steps`` and ``total_steps`` are environment steps over all slots, so the number of slots does not
+    change the schedule. Works in both directions. Raises ControlError unless 0 ≤ epsilon ≤ 1 and
+    0 < share ≤ 1.
+    """
+    _check_range(start, end)
+    if not 0 < share <= 1:
+        raise ControlError(
+            f"The share of the budget in which epsilon anneals is {share}: give more than 0, at most 1."
+        )
+    done = min(1.0, steps / max(1.0, share * total_steps))
+    return start + (end - start) * done
+
+
+def decayed_epsilon(times: int, start: float = 1.0, end: float = 0.01, factor: float = 0.995) -> float:
+    """max(end, start · factor^times): multiplied by ``factor`` at each update (or episode).
+
+    The defaults are the seed's: 0.01 is reached after 919 times. Raises ControlError unless 0 ≤ epsilon ≤ 1
+    and 0 < factor ≤ 1.
+    """
+    _check_range(start, end)
+    if not 0 < factor <= 1:
+        raise ControlError(f"Epsilon is multiplied by {factor} at each update: give more than 0, at most 1.")
+    return max(end, start * factor**times)
+
+
+def slot_epsilons(epsilon: float, num: int, spread: float = 0.0) -> NDArray[np.float64]:
+    """(N,) one epsilon per slot: ε^(1 + spread·i/(N−1)), slot 0 explores most (Ape-X, 1803.00933).
+
+    ``spread`` 0 gives all slots the same; Ape-X itself uses 7. Raises ControlError for a negative spread.
+    """
+    if spread < 0:
+        raise ControlError(f"The spread of epsilon over slots is {spread}: give 0 (all the same) or more.")
+    return epsilon ** (1.0 + spread * np.arange(num) / max(1, num - 1))
+
+
+def epsilon_greedy(
+    greedy: NDArray[np.int64],
+    epsilon: float | NDArray[np.float64],
+    choices: int,
+    generator: np.random.Generator,
+    mask: Flags | None = None,
+) -> NDArray[np.int64]:
+    """(N,) ``greedy``, but in each slot, with probability epsilon, a uniform (legal) action instead.
+
+    ``epsilon``: one for all, or (N,). ``mask``: (N, choices) legal actions. Takes the same number of draws
+    whatever comes out, so that a resumed run stays in step.
+    """
+    explores = generator.random(len(greedy)) < epsilon
+    return np.where(explores, uniform_actions(len(greedy), choices, generator, mask), greedy)
+
+
+def uniform_actions(
+    num: int, choices: int, generator: np.random.Generator, mask: Flags | None = None
+) -> NDArray[np.int64]:
+    """(num,) uniform over the ``choices``, or over the legal ones where there is a mask (num, choices)."""
+    if mask is None:
+        return generator.integers(choices, size=num)
+    if not mask.any(axis=1).all():
+        raise ControlError(
+            "An action mask allows no action at all: leave at least one legal, or end the episode."
+        )
+    keys: NDArray[Any] = generator.random((num, choices))
+    return np.where(mask, keys, -1.0).argmax(axis=1)
+
+
+def _check_range(start: float, end: float) -> None:
+    for name, value in (("start", start), ("end", end)):
+        if not 0 <= value <= 1:
+            raise ControlError(f"Epsilon at its {name} is {value}: give a probability, from 0 to 1.")

@@ -1,0 +1,123 @@
+"""What RND and ICM share: whitened inputs, a scaled stream, one optimiser, and a state that is saved whole.
+
+The one thing to know: a subclass gives the error of each transition (the raw bonus) and the loss to learn
+from; both see observations whitened by running statistics and clipped to ±5, as Burda et al. 2018 do, for
+an input that a random network has never seen the like of says nothing.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from onward.control.config import BonusConfig
+from onward.control.contract import EnvSpec, Flags
+from onward.control.explore.bonus import (
+    Bonus,
+    Floats,
+    ReturnFilter,
+    check_kind,
+    check_spec,
+    flat_rows,
+    flat_width,
+)
+from onward.control.nets import FlatParameters
+from onward.control.normalise import RunningNorm
+from onward.control.seeds import Seeds
+from onward.control.spaces import Obs
+
+CLIP = 5.0
+
+
+class LearnedBonus(Bonus):
+    """A bonus that is the error of a network on each transition."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, spec: EnvSpec, num: int, config: BonusConfig, seeds: Seeds) -> None:
+        check_spec(spec, config)
+        self.layout = spec.layout
+        self.random_steps = config.bonus_random_steps
+        self.norm = RunningNorm(flat_width(self.layout))
+        self.filter = ReturnFilter(num, config.bonus_gamma, self.episodic)
+        self._seen = 0
+        self.fixed, self.learned = self._networks(spec, config, seeds.torch_generator("bonus"))
+        self.flat = FlatParameters(self.learned)
+        self.adam = self.flat.adam(config.bonus_learning_rate)
+        for module in self.fixed:
+            module.requires_grad_(False)
+
+    @abstractmethod
+    def _networks(
+        self, spec: EnvSpec, config: BonusConfig, draws: torch.Generator
+    ) -> tuple[list[nn.Module], list[nn.Module]]:
+        """(networks that never change, networks that learn)."""
+
+    @abstractmethod
+    def _errors(self, before: Tensor, actions: NDArray[Any], after: Tensor) -> Tensor:
+        """(M,) the raw bonus of M transitions of whitened observations."""
+
+    @abstractmethod
+    def _loss(self, before: Tensor, actions: NDArray[Any], after: Tensor) -> Tensor:
+        """What to minimise on them."""
+
+    @property
+    def primed(self) -> bool:
+        return self._seen >= self.random_steps
+
+    def prime(self, next_obs: Obs) -> None:
+        rows = flat_rows(next_obs, self.layout)
+        self.norm.update(rows)
+        self._seen += len(rows)
+
+    def observe(self, obs: Obs, actions: NDArray[Any], next_obs: Obs, ended: Flags) -> None:
+        rows = flat_rows(next_obs, self.layout)
+        self.norm.update(rows.reshape(-1, rows.shape[-1]))
+        self.filter.observe(self._raw(obs, actions, next_obs), ended)
+
+    def reward(self, obs: Obs, actions: NDArray[Any], next_obs: Obs) -> Floats:
+        return self._raw(obs, actions, next_obs) / np.float32(self.filter.std)
+
+    @torch.inference_mode()
+    def _raw(self, obs: Obs, actions: NDArray[Any], next_obs: Obs) -> Floats:
+        before, after = self._white(obs), self._white(next_obs)
+        lead = before.shape[:-1]
+        flat = actions.reshape(-1, *actions.shape[len(lead) :])
+        return self._errors(before.flatten(0, -2), flat, after.flatten(0, -2)).numpy().reshape(lead)
+
+    def update(self, obs: Obs, actions: NDArray[Any], next_obs: Obs) -> dict[str, float]:
+        loss = self._loss(self._white(obs), actions, self._white(next_obs))
+        self.flat.zero_grad()
+        loss.backward()
+        self.adam.step()
+        return {"bonus_loss": float(loss.detach()), "bonus_std": self.filter.std}
+
+    def _white(self, obs: Obs) -> Tensor:
+        return torch.from_numpy(self.norm.normalise(flat_rows(obs, self.layout), CLIP))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "bonus": self.kind,
+            "norm": self.norm.state_dict(),
+            "filter": self.filter.state_dict(),
+            "seen": self._seen,
+            "fixed": [module.state_dict() for module in self.fixed],
+            "learned": self.flat.tensor.detach().clone(),
+            "adam": self.adam.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_kind(state, self.kind)
+        self.norm.load_state_dict(state["norm"])
+        self.filter.load_state_dict(state["filter"])
+        self._seen = int(state["seen"])
+        for module, saved in zip(self.fixed, state["fixed"], strict=True):
+            module.load_state_dict(saved)
+        with torch.no_grad():
+            self.flat.tensor.copy_(state["learned"])
+        self.adam.load_state_dict(state["adam"])

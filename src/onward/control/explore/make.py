@@ -1,0 +1,28 @@
+"""Which bonus a config asks for.
+
+The one thing to know: ``None`` where it asks for none, so an algorithm's only test is ``is not None``.
+"""
+
+from __future__ import annotations
+
+from onward.control.config import BonusConfig
+from onward.control.contract import EnvSpec
+from onward.control.explore.bonus import Bonus
+from onward.control.seeds import Seeds
+
+
+def make_bonus(spec: EnvSpec, num: int, config: BonusConfig, seeds: Seeds) -> Bonus | None:
+    """The bonus named by ``config.bonus`` for ``num`` slots. Raises ControlError where it cannot work."""
+    if config.bonus == "count":
+        from onward.control.explore.counts import CountBonus
+
+        return CountBonus(spec, config, seeds)
+    if config.bonus == "rnd":
+        from onward.control.explore.rnd import RandomDistillation
+
+        return RandomDistillation(spec, num, config, seeds)
+    if config.bonus == "icm":
+        from onward.control.explore.icm import IntrinsicCuriosity
+
+        return IntrinsicCuriosity(spec, num, config, seeds)
+    return None

@@ -1,0 +1,42 @@
+"""Random network distillation (Burda et al. 2018, 1810.12894): new is what a learner cannot yet copy.
+
+The one thing to know: the target is random and never learns; the predictor is two layers deeper, so what it
+cannot copy is what it has not seen, not what it cannot express. Only where a step led to counts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from onward.control.config import BonusConfig
+from onward.control.contract import EnvSpec
+from onward.control.explore.bonus import flat_width
+from onward.control.explore.learned import LearnedBonus
+from onward.control.nets import MLP
+
+
+class RandomDistillation(LearnedBonus):
+    """r⁺ = mean over outputs of (f̂(s') − f(s'))², f random and fixed; episodes do not end its return."""
+
+    kind = "rnd"
+    episodic = False
+
+    def _networks(
+        self, spec: EnvSpec, config: BonusConfig, draws: torch.Generator
+    ) -> tuple[list[nn.Module], list[nn.Module]]:
+        inputs, width = flat_width(spec.layout), config.bonus_features
+        gain = math.sqrt(2)
+        self.target = MLP([inputs, width, width], "relu", gain=gain, generator=draws)
+        self.predictor = MLP([inputs, *[width] * 4], "relu", gain=gain, generator=draws)
+        return [self.target], [self.predictor]
+
+    def _errors(self, before: Tensor, actions: NDArray[Any], after: Tensor) -> Tensor:
+        return (self.predictor(after) - self.target(after)).square().mean(dim=-1)
+
+    def _loss(self, before: Tensor, actions: NDArray[Any], after: Tensor) -> Tensor:
+        return self._errors(before, actions, after).mean()
