@@ -142,7 +142,7 @@ def layout_of(space: Space[Any]) -> Layout:
     keys = [key for key, _ in images]
     if len(set(keys)) < len(keys):
         raise ControlError(
-            f"Two images of the observation space share the name {max(keys, key=keys.count)!r}: rename one key."
+            f"Two images of the observation space are named {max(keys, key=keys.count)!r}: rename one key."
         )
     return Layout(width, images, leaves)
 
@@ -165,8 +165,8 @@ def _leaves(space: Space[Any], path: tuple[str | int, ...]) -> list[Leaf]:
         return [Leaf(path, "numbers", tuple(space.shape))]
     where = f" at {'/'.join(map(str, path))!r}" if path else ""
     raise ControlError(
-        f"The observation space {space}{where} cannot be flattened; Box, Discrete, MultiDiscrete, MultiBinary, Dict "
-        f"and Tuple can: turn it into a Box of fixed size with gymnasium.wrappers.TransformObservation."
+        f"The observation space {space}{where} cannot be flattened; Box, Discrete, MultiDiscrete, "
+        f"MultiBinary, Dict and Tuple can: turn it into a Box with gymnasium.wrappers.TransformObservation."
     )
 
 
@@ -184,7 +184,7 @@ def _box_leaf(space: Any, path: tuple[str | int, ...]) -> Leaf:
 def _one_hot(path: tuple[str | int, ...], shape: tuple[int, ...], sizes: tuple[int, ...], start: Any) -> Leaf:
     if sum(sizes) > LARGEST_ONE_HOT:
         raise ControlError(
-            f"An observation of {sum(sizes)} choices is too wide for one-hot rows (at most {LARGEST_ONE_HOT}): "
+            f"A part of {sum(sizes)} choices is too wide for one-hot rows (at most {LARGEST_ONE_HOT}): "
             f"wrap the environment so that it gives numbers (a Box) instead."
         )
     return Leaf(path, "one_hot", tuple(shape), sizes, start)
@@ -224,7 +224,7 @@ class ObsFlattener:
             self._write(raw, out, slice(slot, slot + 1), 1)
 
     def holds_batch(self, raw: Any) -> bool:
-        """True where ``raw`` has a leading axis of observations. Raises ControlError where it fits neither."""
+        """True where ``raw`` has a leading axis of observations. Raises ControlError where nothing fits."""
         leaf = self.layout.leaves[0]
         shape = np.shape(_part(raw, leaf.path))
         if shape == leaf.shape:
@@ -232,7 +232,7 @@ class ObsFlattener:
         if shape[1:] == leaf.shape:
             return True
         raise ControlError(
-            f"An observation of shape {shape} was given where {leaf.shape} (one) or (N, …) (several) was expected: "
+            f"An observation of shape {shape} was given where {leaf.shape} (one) or (N, …) was expected: "
             f"give it as the environment does."
         )
 
@@ -265,7 +265,7 @@ def _one_hot_rows(leaf: Leaf, values: NDArray[Any]) -> NDArray[np.float32]:
     sizes = np.asarray(leaf.sizes, np.int64)
     if (index < 0).any() or (index >= sizes).any():
         raise ControlError(
-            f"The environment gave {values.tolist()} where its space allows {leaf.sizes} choices from {leaf.start}: "
+            f"The environment gave {values.tolist()} where it has {leaf.sizes} choices from {leaf.start}: "
             f"correct its observation_space."
         )
     out = np.zeros((len(values), leaf.width), np.float32)
@@ -332,15 +332,15 @@ def action_spec(space: Space[Any]) -> ActionSpec:
     if isinstance(space, spaces.Box):
         return _box_actions(space)
     raise ControlError(
-        f"The action space {space} is not supported; Discrete, MultiDiscrete, MultiBinary and a bounded Box are: "
-        f"turn Tuple and Dict actions into one of them with gymnasium.wrappers.TransformAction."
+        f"The action space {space} is not supported; Discrete, MultiDiscrete, MultiBinary and a bounded "
+        f"Box are: turn Tuple and Dict actions into one of them with gymnasium.wrappers.TransformAction."
     )
 
 
 def _box_actions(space: Any) -> ActionSpec:
     if not np.issubdtype(space.dtype, np.floating):
         raise ControlError(
-            f"The action space {space} holds whole numbers: declare it as MultiDiscrete, or as a Box of float32."
+            f"The action space {space} holds whole numbers: declare it as MultiDiscrete or a Box of float32."
         )
     low, high = (np.asarray(bound, np.float32).ravel() for bound in (space.low, space.high))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -358,7 +358,7 @@ def _box_actions(space: Any) -> ActionSpec:
 @lru_cache(maxsize=64)
 def _bounds(spec: ActionSpec) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
     low, high = np.asarray(spec.low, np.float32), np.asarray(spec.high, np.float32)
-    return low, high, (high - low) / 2
+    return low, high, ((high - low) / 2).astype(np.float32)
 
 
 def to_env(spec: ActionSpec, actions: NDArray[Any]) -> NDArray[Any]:

@@ -1,0 +1,166 @@
+"""Gymnasium environments as slots of one process: the adapter for every task that is not written in numpy.
+
+The one thing to know: what an environment returns is copied at once, before it is reset, since many reuse one
+buffer. A state is saved as how the episode began (seed or random state) and the actions since, which
+``load_state_dict`` replays and checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.control.contract import Environments, EnvSpec, Flags, Step
+from onward.control.seeds import Seeds
+from onward.control.spaces import Obs, ObsFlattener, copy, put, take, to_env, zeros
+from onward.errors import ControlError
+
+if TYPE_CHECKING:
+    from gymnasium import Env
+
+
+class GymSlots(Environments):
+    """N Gymnasium environments, stepped one after the other."""
+
+    def __init__(self, envs: Sequence[Env[Any, Any]], spec: EnvSpec, flattener: ObsFlattener) -> None:
+        """Raises ControlError where the environments differ in space or are not distinct instances."""
+        _check_distinct(envs)
+        _check_alike(envs)
+        self.envs = list(envs)
+        self.spec, self.num = spec, len(envs)
+        self._flattener = flattener
+        self._dtype = envs[0].action_space.dtype
+        self._obs: Obs = zeros(spec.layout, (self.num,))
+        self._mask: Flags | None = None
+        self._starts: list[dict[str, Any]] = []
+        self._actions: list[list[NDArray[Any]]] = []
+
+    def reset(self, seed: int) -> tuple[Obs, Flags | None]:
+        """See ``Environments``."""
+        self._starts = [{"seed": slot_seed} for slot_seed in Seeds(seed).slots(self.num)]
+        self._actions = [[] for _ in self.envs]
+        self._mask = None
+        for slot, start in enumerate(self._starts):
+            self._begin(slot, start, self._obs)
+        return copy(self._obs), _copied(self._mask)
+
+    def _begin(self, slot: int, start: dict[str, Any], out: Obs) -> None:
+        """Start an episode as ``start`` says: from a seed, or from a state of the environment's generator."""
+        env = self.envs[slot]
+        if "random" in start:
+            env.unwrapped.np_random.bit_generator.state = start["random"]
+        raw, info = env.reset(seed=start.get("seed"))
+        self._flattener.write(raw, out, slot)
+        self._note_mask(slot, info)
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        """See ``Environments``."""
+        if not self._starts:
+            raise ControlError(f"{self.spec.id} was stepped before its first reset: call reset(seed) first.")
+        given = to_env(self.spec.actions, actions).astype(self._dtype, copy=False)
+        obs = zeros(self.spec.layout, (self.num,))
+        reward = np.zeros(self.num, np.float32)
+        terminated, truncated = np.zeros(self.num, np.bool_), np.zeros(self.num, np.bool_)
+        final_infos: dict[int, Any] = {}
+        for slot, env in enumerate(self.envs):
+            raw, reward[slot], terminated[slot], cut, info = env.step(given[slot])
+            self._flattener.write(raw, obs, slot)
+            truncated[slot] = cut and not terminated[slot]
+            self._actions[slot].append(given[slot])
+            if terminated[slot] or cut:
+                final_infos[slot] = info
+            else:
+                self._note_mask(slot, info)
+        final_obs = self._restart(obs, list(final_infos)) if final_infos else None
+        self._obs = obs
+        infos = {"final_info": final_infos} if final_infos else {}
+        return Step(copy(obs), reward, terminated, truncated, final_obs, None, _copied(self._mask), infos)
+
+    def _restart(self, obs: Obs, slots: list[int]) -> Obs:
+        final_obs = take(obs, np.array(slots))
+        for slot in slots:
+            self._starts[slot] = {"random": self.envs[slot].unwrapped.np_random.bit_generator.state}
+            self._actions[slot] = []
+            raw, info = self.envs[slot].reset()
+            self._flattener.write(raw, obs, slot)
+            self._note_mask(slot, info)
+        return final_obs
+
+    def _note_mask(self, slot: int, info: dict[str, Any]) -> None:
+        mask = info.get("action_mask")
+        if mask is None:
+            return
+        if self._mask is None:
+            self._mask = np.ones((self.num, sum(self.spec.actions.sizes)), np.bool_)
+        self._mask[slot] = np.asarray(mask).ravel()
+
+    def state_dict(self) -> dict[str, Any]:
+        """See ``Environments``."""
+        shape = (0, *self.spec.actions.shape)
+        actions = [np.stack(taken) if taken else np.zeros(shape, self._dtype) for taken in self._actions]
+        return {"starts": [dict(start) for start in self._starts], "actions": actions, "obs": copy(self._obs)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
+        """See ``Environments``; raises ControlError where replaying the actions leads elsewhere."""
+        if len(state["starts"]) != self.num:
+            raise ControlError(
+                f"The saved state has {len(state['starts'])} slots of {self.spec.id} and {self.num} were made: "
+                f"resume with the same environment and number of slots."
+            )
+        self._starts = [dict(start) for start in state["starts"]]
+        self._actions = [list(np.asarray(taken)) for taken in state["actions"]]
+        self._mask = None
+        for slot, start in enumerate(self._starts):
+            self._begin(slot, start, self._obs)
+            for action in self._actions[slot]:
+                raw, _, _, _, info = self.envs[slot].step(action)
+                self._flattener.write(raw, self._obs, slot)
+                self._note_mask(slot, info)
+        if not _equal(self._obs, state["obs"]):
+            raise ControlError(
+                f"{self.spec.id} does not repeat itself: the same random state and actions led to another "
+                f"observation than the saved one, so it cannot be resumed; start anew, or draw everything in it "
+                f"from self.np_random."
+            )
+        return copy(self._obs), _copied(self._mask)
+
+    def close(self) -> None:
+        """Close every environment."""
+        for env in self.envs:
+            env.close()
+
+
+def _copied(mask: Flags | None) -> Flags | None:
+    return None if mask is None else mask.copy()
+
+
+def _equal(obs: Obs, saved: Obs) -> bool:
+    if isinstance(obs, dict):
+        assert isinstance(saved, dict)
+        return all(np.array_equal(obs[key], saved[key], equal_nan=obs[key].dtype.kind == "f") for key in obs)
+    assert not isinstance(saved, dict)
+    return np.array_equal(obs, saved, equal_nan=True)
+
+
+def _check_distinct(envs: Sequence[Env[Any, Any]]) -> None:
+    seen: dict[int, int] = {}
+    for slot, env in enumerate(envs):
+        other = seen.setdefault(id(env.unwrapped), slot)
+        if other != slot:
+            raise ControlError(
+                f"Environments {other} and {slot} are the same instance, which would share one episode: "
+                f"give a function that makes a new one each time."
+            )
+
+
+def _check_alike(envs: Sequence[Env[Any, Any]]) -> None:
+    for slot, env in enumerate(envs):
+        for name in ("observation_space", "action_space"):
+            if getattr(env, name) != getattr(envs[0], name):
+                raise ControlError(
+                    f"Environment {slot} has another {name} than environment 0 "
+                    f"({getattr(env, name)} instead of {getattr(envs[0], name)}): make all of them alike."
+                )
