@@ -7,7 +7,6 @@ values live in ``presets.py``. All times are environment steps over all slots.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -326,6 +325,8 @@ class A3CConfig(NetworkConfig):
     """Weight of the value loss."""
     max_grad_norm: Rate = 50.0
     """Largest norm of a gradient."""
+    scale_rewards: bool = False
+    """Divide rewards by the running deviation of their discounted sum; reports stay raw."""
 
 
 CONFIGS: dict[str, type[Config]] = {
@@ -335,69 +336,3 @@ CONFIGS: dict[str, type[Config]] = {
     )
 }  # fmt: skip
 """Name → its settings, from the smallest to the largest family."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """One training run: what to train on what, for how long, and what to look at on the way."""
-
-    env: str
-    """A Gymnasium id, or one of ours."""
-    algorithm: str
-    """A key of ``CONFIGS``."""
-    settings: Config
-    """Of the algorithm."""
-    preset: str = "default"
-    """Where the settings come from; for the record."""
-    seed: int = 0
-    """All randomness of the run comes from this."""
-    timesteps: Count = 100_000
-    """Environment steps, over all slots."""
-    env_kwargs: dict[str, Any] | None = None
-    """Given to the environment's constructor."""
-    obs_noise: Amount = 0.0
-    """Train under observation noise: × running deviation."""
-    eval_every: Count | None = None
-    """Steps between two evaluations; none: a twentieth of the run."""
-    eval_episodes: Count = 10
-    """Greedy episodes per evaluation, on seeds never trained on."""
-    checkpoint_every: Count | None = None
-    """Steps between two saved states; none: a tenth of the run."""
-    threshold: float | None = None
-    """Mean return that counts as solved; none: Gymnasium's."""
-    stop_when_solved: bool = True
-    """Stop at the first confirmed solution."""
-    threads: Count = 1
-    """Of torch; 1 is fastest for small networks."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "run")
-        if self.seed < 0:
-            raise ControlError(f"run: seed is {self.seed}: give a whole number of at least 0.")
-        if self.threshold is not None and not math.isfinite(self.threshold):
-            raise ControlError(f"run: threshold is {self.threshold}: give a finite number.")
-
-    @property
-    def steps_between_evaluations(self) -> int:
-        return self.eval_every or max(1, self.timesteps // 20)
-
-    @property
-    def steps_between_checkpoints(self) -> int:
-        return self.checkpoint_every or max(1, self.timesteps // 10)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values; ``run_config`` of it is equal to this."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**values, "settings": self.settings.as_dict()}
-
-
-def run_config(document: dict[str, Any]) -> RunConfig:
-    """The inverse of ``RunConfig.as_dict``. Raises ControlError where the document is not one."""
-    try:
-        kind = CONFIGS[document["algorithm"]]
-        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in document["settings"].items()}
-        return RunConfig(**{**document, "settings": kind(**settings)})
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ControlError(
-            f"The run's config.json is not one of this version ({error}): train into a new folder."
-        ) from error

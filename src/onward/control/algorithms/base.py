@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from onward.control.contract import Environments, EnvSpec, Flags, Step
@@ -89,8 +88,7 @@ class Algorithm(ABC):
 
     def parameters_finite(self) -> bool:
         """False where a learned number of the policy is NaN or infinite."""
-        layers = self.networks().layers
-        return all(bool(np.isfinite(part).all()) for layer in layers for part in layer[:2])
+        return self.networks().finite()
 
     def close(self) -> None:
         """Let go of processes and shared memory, where there are any."""

@@ -1,0 +1,56 @@
+"""Which algorithm has which name, and what it can learn.
+
+The one thing to know: an algorithm's module is loaded when it is asked for, so listing costs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from onward.control.algorithms.base import Algorithm
+from onward.control.config import CONFIGS
+from onward.control.contract import EnvSpec
+from onward.errors import ControlError
+
+ALGORITHMS: dict[str, tuple[str, str, str]] = {
+    "q_learning": ("q_learning", "QLearning", "tabular Q-learning, the smallest value method"),
+    "reinforce": ("reinforce", "Reinforce", "the smallest policy gradient, with a learned baseline"),
+    "dqn": ("dqn", "DQN", "deep Q-learning: Double, n-step, dueling, prioritised; discrete actions"),
+    "ppo": ("ppo", "PPO", "clipped policy gradient; every kind of action, the first to try"),
+    "a3c": ("a3c", "A3C", "asynchronous workers in processes of their own"),
+    "sac": ("sac", "SAC", "soft actor-critic with automatic temperature; continuous actions"),
+    "ddpg": ("ddpg", "DDPG", "deterministic policy gradient, Gaussian or OU noise; continuous actions"),
+    "td3": ("ddpg", "DDPG", "DDPG with twin critics, delayed policy and target noise; continuous actions"),
+}
+"""Name → (module, class, about)."""
+assert ALGORITHMS.keys() == CONFIGS.keys()
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """Raises ControlError for an unknown name."""
+    check_name(name)
+    module, cls, _ = ALGORITHMS[name]
+    return getattr(importlib.import_module(f"onward.control.algorithms.{module}"), cls)
+
+
+def check_name(name: str) -> None:
+    """Raises ControlError for an unknown name."""
+    if name not in ALGORITHMS:
+        raise ControlError(f"There is no algorithm {name!r}: choose one of {', '.join(ALGORITHMS)}.")
+
+
+def learns(cls: type[Algorithm], spec: EnvSpec) -> bool:
+    """Whether an algorithm can take the observations and actions of ``spec``."""
+    return spec.actions.kind in cls.action_kinds and (cls.images or spec.layout.flat)
+
+
+def check_fits(name: str, spec: EnvSpec) -> None:
+    """Raises ControlError, which names the algorithms that do fit, where ``name`` cannot learn ``spec``."""
+    if learns(algorithm_class(name), spec):
+        return
+    others = [other for other in ALGORITHMS if learns(algorithm_class(other), spec)]
+    images = "" if spec.layout.flat else " from images"
+    raise ControlError(
+        f"{name} cannot learn {spec.id}, which takes {spec.actions.kind} actions{images}: "
+        f"use {' or '.join(others) if others else 'another environment, no algorithm takes these'}."
+    )

@@ -1,0 +1,176 @@
+"""Where the numbers of a run go: ``metrics.csv``, TensorBoard events, and the time each part took.
+
+The one thing to know: a row belongs to a step, and a resumed run first cuts off the rows after the step that
+it goes on from, so a file never tells one step twice.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PARTS = ("env", "act", "update", "evaluate")
+"""What a run's time is spent on; the rest is the loop, logs and files."""
+Row = dict[str, float]
+
+
+class Log:
+    """Writes rows to both files. ``step``: rows after it are cut off first (0: a new run)."""
+
+    def __init__(self, folder: Path, step: int = 0, tensorboard: bool = True) -> None:
+        self._csv = Csv(folder / "metrics.csv", step)
+        self._events = Events(folder, step) if tensorboard else None
+
+    def write(self, row: Row) -> None:
+        """``row["step"]`` and any other numbers."""
+        self._csv.write(row)
+        if self._events is not None:
+            self._events.write(row)
+
+    def close(self) -> None:
+        self._csv.close()
+        if self._events is not None:
+            self._events.close()
+
+
+class Csv:
+    """A table that may gain columns; a number that a row lacks is an empty field."""
+
+    def __init__(self, path: Path, step: int = 0) -> None:
+        self._path = path
+        self._columns: list[str] = []
+        kept = [row for row in read_rows(path) if row["step"] <= step] if path.exists() else []
+        for row in kept:
+            self._columns += [name for name in row if name not in self._columns]
+        self._rewrite(kept)
+
+    def write(self, row: Row) -> None:
+        new = [name for name in row if name not in self._columns]
+        if new:
+            self._file.close()
+            rows = read_rows(self._path)
+            self._columns += new
+            self._rewrite(rows)
+        self._writer.writerow(row)
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _rewrite(self, rows: list[Row]) -> None:
+        new = self._path.with_name(self._path.name + ".new")
+        with new.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self._columns)
+            if self._columns:
+                writer.writeheader()
+            writer.writerows(rows)
+        os.replace(new, self._path)
+        self._file = self._path.open("a", newline="")
+        self._writer = csv.DictWriter(self._file, self._columns)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a ``metrics.csv``, without empty fields; a last line cut off by a crash is left out."""
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        return [
+            {name: float(text) for name, text in row.items() if text}
+            for row in reader
+            if None not in row and None not in row.values()
+        ]
+
+
+class Events:
+    """TensorBoard's event file, written without torch."""
+
+    def __init__(self, folder: Path, step: int = 0) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._writer = EventFileWriter(str(folder))
+        if step:
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._writer.add_event(event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=start))
+
+    def write(self, row: Row) -> None:
+        values = [
+            self._summary.Value(tag=tag(name), simple_value=value)
+            for name, value in row.items()
+            if name != "step"
+        ]
+        event = self._event(wall_time=time.time(), step=int(row["step"]), summary=self._summary(value=values))
+        self._writer.add_event(event)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+_GROUPS = {"return": "rollout", "length": "rollout", "episodes": "rollout", "eval": "eval", "share": "time",
+           "seconds": "time", "steps": "time"}  # fmt: skip
+
+
+def tag(name: str) -> str:
+    """Metric → TensorBoard tag: ``return_mean`` → ``rollout/return_mean``, a loss → ``train/…``."""
+    return f"{_GROUPS.get(name.split('_')[0], 'train')}/{name}"
+
+
+class Times:
+    """Seconds per part of a run, those of earlier sessions included."""
+
+    def __init__(self, spent: Mapping[str, float] | None = None) -> None:
+        self.spent: dict[str, float] = {**dict.fromkeys((*PARTS, "total"), 0.0), **(spent or {})}
+        self._last = time.perf_counter()
+
+    @contextmanager
+    def of(self, part: str) -> Iterator[None]:
+        """Count the body as ``part``."""
+        began = time.perf_counter()
+        yield
+        self.spent[part] += time.perf_counter() - began
+
+    def add(self, part: str, seconds: float) -> None:
+        """Count ``seconds`` as ``part``."""
+        self.spent[part] += seconds
+
+    def total(self) -> float:
+        """Seconds of the run so far."""
+        now = time.perf_counter()
+        self.spent["total"] += now - self._last
+        self._last = now
+        return self.spent["total"]
+
+    def shares(self) -> dict[str, float]:
+        """``share_env`` … ``share_evaluate`` of all time so far, and ``share_other``; they add up to 1."""
+        total = max(self.total(), 1e-9)
+        shares = {f"share_{part}": self.spent[part] / total for part in PARTS}
+        return {**shares, "share_other": max(0.0, 1 - sum(shares.values()))}
+
+
+class Means:
+    """Averages of the metrics of updates since the last row."""
+
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        self._sums: defaultdict[str, float] = defaultdict(float, (state or {}).get("sums", {}))
+        self._counts: defaultdict[str, int] = defaultdict(int, (state or {}).get("counts", {}))
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._sums[name] += value
+            self._counts[name] += 1
+
+    def take(self) -> Row:
+        """The averages; counting starts again."""
+        row = {name: self._sums[name] / self._counts[name] for name in self._sums}
+        self._sums.clear()
+        self._counts.clear()
+        return row
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": dict(self._sums), "counts": dict(self._counts)}
