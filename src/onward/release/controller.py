@@ -366,10 +366,11 @@ class Releaser:
 
 async def run(ctx: Context) -> None:
     """The role: holds the lease, ticks, until cancelled."""
+    from onward.release.remembered import Remembered
     from onward.release.suite import EngineSuite
 
     outcomes = StreamOutcomes(ctx.bus)
-    releaser = Releaser(ctx, outcomes, EngineSuite(ctx), strategy=ctx.settings.release.strategy)
+    releaser = Releaser(ctx, outcomes, Remembered(EngineSuite(ctx)), strategy=ctx.settings.release.strategy)
     lease = Lease(ctx.bus.bucket("rl_leases"), "releaser", new_id(), LEASE_SECONDS, ctx.clock)
     ctx.ready["releaser"] = True
     renewed = 0.0

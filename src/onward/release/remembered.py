@@ -1,0 +1,62 @@
+"""A suite that asks each policy once: the current model was the candidate of an earlier release.
+
+The one thing to know: an answer of the suite is a function of policy, task and seed, so playing it again
+would give the same results; only what is kept in memory is reused, and a restart plays again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TypeVar
+
+from onward.release.checks import CheckResult
+from onward.release.suite import TaskResult
+from onward.release.validation import Suite
+
+POLICIES = 4
+"""Policies whose results are kept: current, candidate, and those before them."""
+
+Result = TypeVar("Result")
+Key = tuple[str, str | None]
+"""Digest of the base model, digest of the adapter (None: the base alone)."""
+
+
+class Remembered:
+    """``inner``, with the results of the last ``POLICIES`` policies kept."""
+
+    def __init__(self, inner: Suite) -> None:
+        self._inner = inner
+        self._tasks: OrderedDict[Key, list[TaskResult]] = OrderedDict()
+        self._checks: OrderedDict[Key, list[CheckResult]] = OrderedDict()
+
+    async def base_digest(self) -> str:
+        return await self._inner.base_digest()
+
+    async def prepare(
+        self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
+    ) -> None:
+        """Verified and loaded again each time: a file may have been changed since."""
+        await self._inner.prepare(digest, object_prefix, manifest_sha256)
+
+    async def run_suite(self, digest: str | None) -> list[TaskResult]:
+        key = (await self.base_digest(), digest)
+        if key not in self._tasks:
+            self._tasks[key] = await self._inner.run_suite(digest)
+        return _recent(self._tasks, key)
+
+    async def run_checks(self, digest: str | None) -> list[CheckResult]:
+        key = (await self.base_digest(), digest)
+        if key not in self._checks:
+            self._checks[key] = await self._inner.run_checks(digest)
+        return _recent(self._checks, key)
+
+    async def finish(self) -> None:
+        await self._inner.finish()
+
+
+def _recent(kept: OrderedDict[Key, list[Result]], key: Key) -> list[Result]:
+    """A copy of what is kept under ``key``, now the last to be dropped."""
+    kept.move_to_end(key)
+    while len(kept) > POLICIES:
+        kept.popitem(last=False)
+    return list(kept[key])
