@@ -10,19 +10,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onward.control.images import encode_images
-from onward.control.networks_numpy import Layer, NumpyMLP
+from onward.control.networks_numpy import NumpyMLP
 from onward.control.normalise import EPSILON
 from onward.control.spaces import ActionSpec, Layout, Leaf, Obs, ObsFlattener, to_env
 from onward.errors import ControlError
 
 Head = Literal["q", "logits", "gaussian", "tanh", "table"]
 LOG_STD_RANGE = (-20.0, 2.0)
+
+
+class Layer(NamedTuple):
+    """x → activation(layer_norm(x Wᵀ + b)), float32."""
+
+    weight: NDArray[Any]
+    """(out, in)"""
+    bias: NDArray[Any]
+    """(out,)"""
+    activation: str = "none"
+    """tanh, relu or none"""
+    layer_norm: tuple[NDArray[Any], NDArray[Any]] | None = None
+    """(gain, bias), each (out,)"""
 
 
 @dataclass(frozen=True)
@@ -34,13 +47,14 @@ class PolicyParts:
     actions: ActionSpec
     head: Head
     layers: Sequence[Layer]
-    """From the features (the float32 part, then each encoded image in order) to the head. A table is one layer
-    (actions, states) without bias over one-hot states."""
+    """From the features (the float32 part, then each encoded image in order) to the head. A table is one
+    layer (actions, states) without bias over one-hot states."""
     log_std: NDArray[Any] | None = None
     """(dim,) of ``gaussian``. None for ``gaussian`` or ``tanh``: the head is dim means, then dim log-stds, or
     the means alone where the policy is deterministic."""
     norm: tuple[NDArray[Any], NDArray[Any], float] | None = None
-    """(mean, variance, clip) of the float32 part: (x − mean) / √(variance + 1e-8), clipped to ±clip; float64."""
+    """(mean, variance, clip) of the float32 part: (x − mean) / √(variance + 1e-8), clipped to ±clip;
+    float64."""
     images: dict[str, NDArray[Any]] | None = None
     """``nets.Encoder.state_dict()`` as arrays; None where there are no images."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -101,7 +115,7 @@ class Policy:
     """Acts."""
 
     def __init__(self, parts: PolicyParts, env_id: str = "") -> None:
-        """``env_id``: the environment it was trained in. Raises ControlError where parts do not fit each other."""
+        """``env_id``: where it was trained. Raises ControlError where the parts do not fit each other."""
         parts.check()
         self.parts, self.env_id = parts, env_id
         self._flattener = ObsFlattener(_with_leaves(parts.layout))
@@ -123,7 +137,7 @@ class Policy:
         return cls(*read_policy(Path(path)))
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``policy.safetensors`` and ``policy.json`` into ``folder`` (made if needed); gives the folder."""
+        """Write ``policy.safetensors`` and ``policy.json`` into ``folder``, made if needed; gives it."""
         from onward.control.policy_file import write_policy
 
         return write_policy(self, Path(folder))
@@ -133,7 +147,7 @@ class Policy:
         self._generator = np.random.default_rng(seed)
 
     def act(self, obs: Any, deterministic: bool = True, mask: NDArray[Any] | None = None) -> Any:
-        """The action for a raw observation of the environment (or a batch of them), as the environment takes it.
+        """The action for a raw observation of the environment, or a batch of them, as the environment takes it.
 
         ``obs``: one observation as ``env.reset`` gives it, or a batch as Gymnasium's vector environments give
         it (arrays with a leading axis, in a dict or tuple where the space is one). ``mask``: legal actions of
@@ -161,8 +175,8 @@ class Policy:
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ControlError(
-                f"A policy was given an observation of type {type(obs).__name__} that is not like those of its "
-                f"environment ({error}): give it as the environment does."
+                f"A policy was given an observation of type {type(obs).__name__} that is not like those of "
+                f"its environment ({error}): give it as the environment does."
             ) from None
 
     def act_flat(
@@ -185,8 +199,8 @@ class Policy:
         return np.stack([part.argmax(axis=1) for part in np.split(out, ends, axis=1)], axis=1)
 
     def outputs(self, obs: Obs) -> NDArray[np.float32]:
-        """(N, out) what the head is made from: Q-values, logits, means (and log-stds). Overwritten by the next
-        call with the same N."""
+        """(N, out) what the head is made from: Q-values, logits, means (and log-stds). Overwritten by the
+        next call with the same N."""
         vector = obs.get("vector") if isinstance(obs, dict) else obs
         features = []
         if vector is not None and self.parts.layout.width:
@@ -218,41 +232,16 @@ class Policy:
         if out.shape[1] == dim:
             return np.zeros(dim, np.float32)
         low, high = self.parts.extra.get("log_std_range", LOG_STD_RANGE)
-        return np.exp(np.clip(out[:, dim:], low, high))
+        return np.exp(np.clip(out[:, dim:], np.float32(low), np.float32(high))).astype(np.float32)
 
     def _logistic(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
         """Noise for which ``logit > noise`` has probability sigmoid(logit)."""
         return self._generator.logistic(size=shape)
 
 
-def fold_dueling(value: Sequence[Layer], advantage: Sequence[Layer]) -> list[Layer]:
-    """One stack of layers for the dueling head Q = V + A − mean A (Wang et al. 2016, equation 9).
-
-    ``value`` ends in 1 number, ``advantage`` in one per action; both start from the same features and have
-    the same depth and activations, without layer norm.
-    """
-    last = len(value) - 1
-    folded: list[Layer] = []
-    for depth, (v, a) in enumerate(zip(value, advantage, strict=True)):
-        if depth == last:
-            count = len(a[0])
-            centre = np.eye(count) - 1 / count
-            weight = np.concatenate([np.repeat(v[0], count, axis=0), centre @ a[0]], axis=1)
-            weight = weight if depth else weight[:, : v[0].shape[1]] + weight[:, v[0].shape[1] :]
-            bias = v[1] + centre @ a[1]
-        elif depth == 0:
-            weight, bias = np.concatenate([v[0], a[0]]), np.concatenate([v[1], a[1]])
-        else:
-            weight = np.zeros((len(v[0]) + len(a[0]), v[0].shape[1] + a[0].shape[1]))
-            weight[: len(v[0]), : v[0].shape[1]], weight[len(v[0]) :, v[0].shape[1] :] = v[0], a[0]
-            bias = np.concatenate([v[1], a[1]])
-        folded.append((weight.astype(np.float32), bias.astype(np.float32), v[2], None))
-    return folded
-
-
 def _contiguous(layer: Layer) -> Layer:
     weight, bias, activation, norm = layer
-    return np.ascontiguousarray(weight, np.float32), np.asarray(bias, np.float32), activation, norm
+    return Layer(np.ascontiguousarray(weight, np.float32), np.asarray(bias, np.float32), activation, norm)
 
 
 def _with_leaves(layout: Layout) -> Layout:

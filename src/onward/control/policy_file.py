@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.control.networks_numpy import Layer
 from onward.control.spaces import ActionSpec, Layout
 from onward.errors import ControlError, TamperedError
 
 if TYPE_CHECKING:
-    from onward.control.policy import Policy, PolicyParts
+    from onward.control.policy import Layer, Policy, PolicyParts
 
 FORMAT = "onward control policy"
 VERSION = 1
@@ -61,7 +60,8 @@ def read_policy(path: Path) -> tuple[PolicyParts, str]:
     numbers = _read(folder / NUMBERS)
     if hashlib.sha256(numbers).hexdigest() != words["numbers_sha256"]:
         raise TamperedError(
-            f"{folder / NUMBERS} is not the file that {WORDS} beside it was written with: export the policy again."
+            f"{folder / NUMBERS} is not the file that {WORDS} beside it was written with: "
+            "export the policy again."
         )
     return _parts(words, load(numbers)), words["env"]
 
@@ -88,7 +88,9 @@ def _parts(words: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> PolicyPart
 def _layer(arrays: dict[str, NDArray[Any]], i: int, activation: str) -> Layer:
     gain = arrays.get(f"layers.{i}.gain")
     norm = None if gain is None else (gain, arrays[f"layers.{i}.shift"])
-    return arrays[f"layers.{i}.weight"], arrays[f"layers.{i}.bias"], activation, norm
+    from onward.control.policy import Layer
+
+    return Layer(arrays[f"layers.{i}.weight"], arrays[f"layers.{i}.bias"], activation, norm)
 
 
 def _folder(path: Path) -> Path:
@@ -114,7 +116,7 @@ def _words(file: Path) -> dict[str, Any]:
         )
     if words.get("version") != VERSION:
         raise ControlError(
-            f"{file} has version {words.get('version')}, this Onward reads {VERSION}: export the policy again."
+            f"{file} has version {words.get('version')}, this Onward reads {VERSION}: export it again."
         )
     if words.pop("sha256", None) != _digest(words):
         raise TamperedError(f"{file} was changed after it was written: export the policy again.")

@@ -1,0 +1,128 @@
+"""Figures over episodes and over seeds: interquartile mean, variation, bootstrap intervals, solve episode.
+
+The one thing to know: one seed gives one number (the mean return of its greedy episodes), and every interval
+is over seeds, never over episodes of one agent. docs/control.md holds the formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from onward.errors import ControlError
+
+FEWEST_SEEDS = 5
+"""An interval over fewer seeds says nothing: it is refused."""
+SOLVE_WINDOW = 100
+SOLVE_LIMIT = 10_000
+
+
+class Estimate(NamedTuple):
+    """A figure with the bounds of its 95 % bootstrap interval over seeds."""
+
+    value: float
+    low: float
+    high: float
+
+
+def iqm(values: ArrayLike) -> float:
+    """Interquartile mean: the mean without the ⌊n/4⌋ smallest and ⌊n/4⌋ largest (Agarwal et al. 2021)."""
+    return float(_iqm(_given(values)[None])[0])
+
+
+def variation(values: ArrayLike, random: float | None = None) -> float:
+    """Coefficient of variation over seeds: std (n − 1) / |mean|; where the mean is below 0, of value − random.
+
+    ``random``: what the random policy scores in the same environment. Raises ControlError where it is needed
+    and missing: near 0 a negative scale makes the plain quotient meaningless.
+    """
+    return float(_variation(_shifted(_given(values), random)[None])[0])
+
+
+def iqm_interval(values: ArrayLike, draws: int = 10_000, seed: int = 0) -> Estimate:
+    """``iqm`` with its interval. Raises ControlError with fewer than 5 seeds."""
+    return _estimate(_given(values), _iqm, draws, seed)
+
+
+def variation_interval(
+    values: ArrayLike, random: float | None = None, draws: int = 10_000, seed: int = 0
+) -> Estimate:
+    """``variation`` with its interval. Raises ControlError with fewer than 5 seeds."""
+    return _estimate(_shifted(_given(values), random), _variation, draws, seed)
+
+
+def score_ratio(score: float, source: float, random: float) -> float:
+    """(score − random) / (source − random): what is left of what was learned. NaN where nothing was learned."""
+    learned = source - random
+    return (score - random) / learned if learned > 0 else float("nan")
+
+
+def solve_episode(
+    returns: Sequence[float] | NDArray[Any],
+    threshold: float,
+    window: int = SOLVE_WINDOW,
+    limit: int = SOLVE_LIMIT,
+) -> int | None:
+    """The first k ≤ ``limit`` at which the mean of training episodes k − 99 … k reaches ``threshold``; else None.
+
+    ``returns``: raw returns of the training episodes in the order in which they ended.
+    """
+    given = np.asarray(returns, np.float64)[:limit]
+    if len(given) < window:
+        return None
+    sums = np.cumsum(np.insert(given, 0, 0.0))
+    means = (sums[window:] - sums[:-window]) / window
+    reached = np.flatnonzero(means >= threshold - 1e-9)
+    return int(reached[0]) + window if len(reached) else None
+
+
+def _given(values: ArrayLike) -> NDArray[np.float64]:
+    given = np.asarray(values, np.float64).ravel()
+    if not len(given) or not np.isfinite(given).all():
+        raise ControlError(f"Statistics were asked of {given.tolist()}: give one finite number per seed.")
+    return given
+
+
+def _shifted(values: NDArray[np.float64], random: float | None) -> NDArray[np.float64]:
+    if values.mean() >= 0:
+        return values
+    if random is None:
+        raise ControlError(
+            f"The variation of scores with mean {values.mean():.4g} is taken above the random policy: "
+            "give its score as random."
+        )
+    return values - random
+
+
+def _iqm(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of each row."""
+    count = rows.shape[1]
+    cut = count // 4
+    return np.sort(rows, axis=1)[:, cut : count - cut].mean(axis=1)
+
+
+def _variation(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    if rows.shape[1] < 2:
+        raise ControlError("The variation of one seed is not defined: give at least 2.")
+    spread, mean = rows.std(axis=1, ddof=1), np.abs(rows.mean(axis=1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(spread == 0, 0.0, spread / mean)
+
+
+def _estimate(
+    values: NDArray[np.float64],
+    figure: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    draws: int,
+    seed: int,
+) -> Estimate:
+    """Percentile bootstrap: ``draws`` resamples of the seeds with replacement."""
+    if len(values) < FEWEST_SEEDS:
+        raise ControlError(
+            f"An interval over {len(values)} seeds says nothing: train at least {FEWEST_SEEDS} seeds."
+        )
+    picked = np.random.default_rng(seed).integers(len(values), size=(draws, len(values)))
+    low, high = np.percentile(figure(values[picked]), [2.5, 97.5])
+    return Estimate(float(figure(values[None])[0]), float(low), float(high))
