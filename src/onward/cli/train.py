@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,6 +49,7 @@ _Run = "The run"
 
 @app.command(help=_HELP)
 def train(
+    ctx: typer.Context,
     algorithm: Annotated[
         str, typer.Option(help=f"One of {', '.join(METHODS)}.", rich_help_panel=_Given)
     ] = "",
@@ -173,10 +175,15 @@ def train(
     ] = False,
 ) -> None:
     if resume:
+        local.resumed(out, None)
+        _refuse_others(
+            ctx, {"resume", "out", "steps", "as_json"}, "with --resume, where a run goes on as it began"
+        )
         _go(out, local.resumed(out, steps), as_json)
         return
     if not algorithm:
         raise ConfigError(f"No algorithm was given: add --algorithm with one of {', '.join(METHODS)}.")
+    _refuse_idle(ctx, env is not None, algorithm)
     on_data = env is None or algorithm == "sft"
     spec = {
         "learning_rate": lr, "batch_rows": batch_rows, "clip_epsilon": clip, "kl_coef": kl, "gamma": gamma,
@@ -218,6 +225,31 @@ def train(
 
 
 _EPOCHS_WITHOUT_END = 1_000_000
+_PLAYS = frozenset({"episodes", "group_size", "horizon", "max_tokens", "temperature", "tasks", "held_out"})
+_SCORED = frozenset({"min_reward", "return_from", "dense_rewards"})
+
+
+def _refuse_idle(ctx: typer.Context, in_environment: bool, algorithm: str) -> None:
+    """Raise ConfigError for an option that this kind of run has no use for."""
+    shows = in_environment and algorithm == "sft"
+    if not in_environment or shows:
+        where = "in sft, which plays nothing" if shows else "without --env"
+        _refuse(ctx, _PLAYS | {"dialect"}, where)
+    if in_environment:
+        _refuse(ctx, _SCORED, "with --env, whose own verdict is the return")
+    if not shows:
+        _refuse(ctx, {"demonstrations"}, "but in sft with --env")
+
+
+def _refuse(ctx: typer.Context, names: Collection[str], where: str) -> None:
+    for option in ctx.command.params:
+        source = ctx.get_parameter_source(str(option.name))
+        if option.name in names and source is not None and source.name == "COMMANDLINE":
+            raise ConfigError(f"{option.opts[0]} does nothing {where}: leave it out.")
+
+
+def _refuse_others(ctx: typer.Context, allowed: Collection[str], where: str) -> None:
+    _refuse(ctx, {str(option.name) for option in ctx.command.params} - set(allowed), where)
 
 
 def _go(out: Path, spec: JobSpec, as_json: bool) -> None:

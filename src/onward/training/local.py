@@ -26,7 +26,7 @@ from onward.envs.policies import reference_policy
 from onward.envs.rollouts import rollouts
 from onward.envs.sources import open_source
 from onward.errors import ConfigError, NotFoundError, TrainingError
-from onward.training import checkpoints, dataset, files, plan, recipes, request, tiny_base
+from onward.training import checkpoints, dataset, files, numbers, plan, recipes, request, tiny_base
 from onward.training.request import JobSpec
 
 SPEC, LOG = "spec.json", "run.log"
@@ -233,6 +233,15 @@ def _check(wish: Wish) -> None:
         request.refuse_environment(wish.algorithm)
     if wish.spec.get("dense_rewards"):
         request.refuse_dense(wish.algorithm, wish.spec.get("return_from", "outcome"))
+    given = [name for name, value in wish.spec.items() if value is not None]
+    numbers.refuse_idle(given, wish.algorithm)
+    if wish.spec.get("behaviour") == "recompute" and wish.algorithm in request.TEXT_IS_ENOUGH:
+        raise ConfigError(f"--behaviour recompute does nothing in {wish.algorithm}: leave it out.")
+    if wish.env is not None and wish.spec.get("full") and wish.spec.get("kl_coef"):
+        raise ConfigError(
+            "A KL penalty in an environment holds to the network without its adapter, and --full trains that "
+            "network itself: leave --kl or --full out."
+        )
     if wish.start is not None and wish.spec.get("full"):
         raise ConfigError("--start gives an adapter to go on from and --full trains none: leave one out.")
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from onward.config import Settings
 from onward.contracts import TrainingRequest
 from onward.errors import ConfigError, TrainingError
-from onward.training import plan
+from onward.training import numbers, plan
 from onward.training.recipes import Recipe
 
 Method = Literal["ppo", "rloo", "grpo", "dr_grpo", "reinforce", "reinforce_pp", "dpo", "sft"]
@@ -84,6 +84,8 @@ class JobSpec(BaseModel):
     save_seconds: float = 20.0
     seed: int
     threads: int
+    ignored: list[str] = Field(default_factory=list)
+    """Hyperparameters of the request that no job knows."""
     environment: plan.EnvironmentPlan | None = None
 
 
@@ -112,6 +114,7 @@ def check(request: TrainingRequest, settings: Settings) -> None:
         )
     if environment is not None and config.dataset.source == "local":
         refuse_environment(config.algorithm)
+    numbers.check(asked, config.algorithm)
     if asked.get("return_from", "outcome") not in ("outcome", "raw_total"):
         raise TrainingError("DATA", "return_from is neither 'outcome' nor 'raw_total': give one of them.")
     if asked.get("dense_rewards"):
@@ -156,6 +159,7 @@ def resolve(
     """Numbers of the request first, then the recipe of the model. Raises TrainingError("DATA")."""
     config = request.training_config
     asked: dict[str, Any] = config.hyperparameters.model_dump(exclude_none=True)
+    numbers.check(asked, config.algorithm)
     filters = config.dataset.filter
     older = int(asked.get("max_staleness", 0))
     spec = JobSpec(
@@ -188,6 +192,7 @@ def resolve(
         max_unscored_share=settings.training.max_unscored_share,
         seed=asked.get("seed", 0),
         threads=settings.model.threads,
+        ignored=numbers.unknown(asked),
         environment=environment_of(request, recipe),
     )
     if spec.environment is not None:

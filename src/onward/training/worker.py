@@ -223,6 +223,8 @@ class _Run:
                 "The last step was not finite, so nothing is released: lower the learning rate.",
             )
         metrics = {**metrics, "skipped_steps": method.skipped_steps, "algorithm": spec.algorithm}
+        if spec.ignored:
+            metrics["ignored_hyperparameters"] = spec.ignored
         told: dict[str, Any] = {"metrics": metrics}
         if spec.full:
             policy.save(self.folder / "model")

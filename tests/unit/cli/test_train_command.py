@@ -71,6 +71,11 @@ def test_a_run_from_pairs_writes_an_adapter_that_peft_and_the_registry_load(
     assert any("lora_A" in name for name in names)
 
 
+def test_a_resumed_run_takes_no_new_numbers(finished: tuple[Path, str]) -> None:
+    code, output = run_command(f"onward train --resume --out {finished[0] / 'run'} --lr 1")
+    assert code == 2 and "--lr does nothing with --resume, where a run goes on as it began" in output
+
+
 def test_a_second_run_into_the_same_folder_is_refused(finished: tuple[Path, str]) -> None:
     code, output = run_command(f"{LINE} --out {finished[0] / 'run'}")
     assert code == 2 and "holds a run already" in output
@@ -155,6 +160,16 @@ def _sampled(tmp_path: Path, **changes: Any) -> Path:
         ("--algorithm dpo --data pairs.jsonl --start .", "holds no checkpoint"),
         ("--algorithm dpo --data pairs.jsonl --dense-rewards", "dpo cannot place"),
         ("--algorithm dpo --data none.jsonl", "cannot be read as text"),
+        ("--algorithm dpo --data pairs.jsonl --gamma 0.9", "gamma does nothing in dpo"),
+        ("--algorithm rloo --env maze --gae-lambda 0.9", "gae_lambda does nothing in rloo"),
+        ("--algorithm reinforce --data work.jsonl --min-reward 0.5", "min_reward does nothing in reinforce"),
+        ("--algorithm sft --data pairs.jsonl --behaviour recompute", "recompute does nothing in sft"),
+        ("--algorithm dpo --data pairs.jsonl --horizon 4", "--horizon does nothing without --env"),
+        ("--algorithm dpo --data pairs.jsonl --episodes 64", "--episodes does nothing without --env"),
+        ("--algorithm sft --env maze --temperature 2", "--temperature does nothing in sft"),
+        ("--algorithm rloo --env maze --return-from raw_total", "--return-from does nothing with --env"),
+        ("--algorithm rloo --env maze --demonstrations 5", "--demonstrations does nothing but in sft"),
+        ("--algorithm rloo --env maze --full --kl 0.1", "leave --kl or --full out"),
         ("--algorithm dpo --resume", "holds no run to go on with"),
     ],
 )

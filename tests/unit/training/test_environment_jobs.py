@@ -113,3 +113,40 @@ def test_rewards_per_turn_are_asked_for_with_what_they_sum_to(tmp_path: Path) ->
     with pytest.raises(TrainingError, match="set return_from to 'raw_total'"):
         request.check(given("ppo"), settings)
     request.check(given("ppo", return_from="raw_total"), settings)
+
+
+def _numbers(tmp_path: Path, algorithm: str, **numbers: Any) -> request.JobSpec:
+    settings = World(tmp_path).settings
+    made = asked(None, algorithm, source="clickhouse").model_dump(mode="json")
+    made["training_config"]["hyperparameters"] = numbers
+    made["training_config"]["dataset"] = {"source": "clickhouse", "sample_size": 8}
+    given = TrainingRequest.model_validate({k: v for k, v in made.items() if v is not None})
+    request.check(given, settings)
+    return request.resolve(
+        given, settings, recipes.for_model("tiny"), model_folder="m", start_digest="d", epoch=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "numbers", "words"),
+    [
+        ("ppo", {"max_staleness": 3}, "max_staleness is wrong"),
+        ("ppo", {"max_staleness": "abc"}, "max_staleness is wrong"),
+        ("ppo", {"importance_cap": "x"}, "importance_cap is wrong"),
+        ("dpo", {"beta": -1}, "beta is wrong"),
+        ("ppo", {"beta": 0.1}, "beta does nothing in ppo: leave it out, or use dpo"),
+        ("dpo", {"kl_coef": 0.1}, "kl_coef does nothing in dpo"),
+    ],
+)
+def test_a_number_of_ours_that_is_wrong_or_does_nothing_is_a_data_error_and_no_crash(
+    tmp_path: Path, algorithm: str, numbers: dict[str, Any], words: str
+) -> None:
+    """``max_staleness: 3`` once left the trainer with an exception that it does not expect."""
+    with pytest.raises(TrainingError, match=words) as caught:
+        _numbers(tmp_path, algorithm, **numbers)
+    assert caught.value.code == "DATA"
+
+
+def test_numbers_of_the_published_schema_never_stop_a_job_and_unknown_ones_are_told(tmp_path: Path) -> None:
+    spec = _numbers(tmp_path, "rloo", gamma=0.9, gae_lambda=0.9, learning_rate=0.5, entropy_coef=0.01)
+    assert (spec.learning_rate, spec.ignored) == (0.5, ["entropy_coef"])
