@@ -33,7 +33,8 @@ def test_linear_epsilon_is_a_function_of_environment_steps_however_many_slots_ma
 
 
 @pytest.mark.parametrize(
-    ("times", "expected"), [(0, 1.0), (1, 0.995), (100, 0.605770), (918, 0.010036), (919, 0.01), (9_999, 0.01)]
+    ("times", "expected"),
+    [(0, 1.0), (1, 0.995), (100, 0.605770), (918, 0.010036), (919, 0.01), (9_999, 0.01)],
 )
 def test_decayed_epsilon_of_the_seed(times: int, expected: float):
     assert decayed_epsilon(times) == pytest.approx(expected, abs=1e-6)
@@ -148,9 +149,11 @@ def test_bandit_regret_of_ucb_keeps_the_analytic_bound_and_beats_epsilon_greedy(
     greedy = bandit_regret(lambda means, counts, g: epsilon_greedy(means.argmax(axis=1), 0.1, len(ARMS), g))
     gaps = (ARMS.max() - ARMS)[1:]
     pulls = np.arange(1, HORIZON + 1)
-    bound = 8 * np.log(pulls) * (1 / gaps).sum() + (1 + math.pi**2 / 3) * gaps.sum()  # Auer et al. 2002, theorem 1
+    bound = (
+        8 * np.log(pulls) * (1 / gaps).sum() + (1 + math.pi**2 / 3) * gaps.sum()
+    )  # Auer et al. 2002, theorem 1
     assert (ucb <= bound).all()
     # Epsilon-greedy pays 0.1 · mean gap = 0.025 per pull for ever; UCB's price per pull goes to 0.
     assert greedy[-1] - greedy[HORIZON // 2] == pytest.approx(0.025 * HORIZON / 2, rel=0.25)
     assert ucb[-1] - ucb[HORIZON // 2] < 0.5 * (greedy[-1] - greedy[HORIZON // 2])
-    assert ucb[-1] < greedy[-1] * 1.1
+    assert ucb[-1] < greedy[-1]

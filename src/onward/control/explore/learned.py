@@ -106,9 +106,11 @@ class LearnedBonus(Bonus):
             "norm": self.norm.state_dict(),
             "filter": self.filter.state_dict(),
             "seen": self._seen,
-            "fixed": [module.state_dict() for module in self.fixed],
+            "fixed": [{k: v.clone() for k, v in module.state_dict().items()} for module in self.fixed],
             "learned": self.flat.tensor.detach().clone(),
-            "adam": self.adam.state_dict(),
+            "moments": {
+                name: value.clone() for name, value in self.adam.state.get(self.flat.tensor, {}).items()
+            },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -120,4 +122,6 @@ class LearnedBonus(Bonus):
             module.load_state_dict(saved)
         with torch.no_grad():
             self.flat.tensor.copy_(state["learned"])
-        self.adam.load_state_dict(state["adam"])
+        moments = self.adam.state[self.flat.tensor]
+        moments.clear()
+        moments.update({name: value.clone() for name, value in state["moments"].items()})
