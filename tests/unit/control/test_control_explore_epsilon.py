@@ -1,4 +1,4 @@
-"""Epsilon schedules and draws, and choosing by upper confidence bounds: values by hand, regret by simulation."""
+"""Epsilon schedules and draws, and upper confidence bounds: values by hand, regret by simulation."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ RUNS, HORIZON = 64, 5_000
 
 
 def bandit_regret(choose) -> np.ndarray:
-    """Mean pseudo-regret over RUNS Bernoulli bandits after each pull; ``choose(means, counts, generator)``."""
+    """Mean pseudo-regret of RUNS Bernoulli bandits after each pull: ``choose(means, counts, generator)``."""
     generator = np.random.default_rng(11)
     counts, sums = np.zeros((RUNS, len(ARMS)), dtype=np.int64), np.zeros((RUNS, len(ARMS)))
     regret, rows = np.empty(HORIZON), np.arange(RUNS)
