@@ -6,14 +6,21 @@ random steps. ``TASKS`` says which ids ``environments.make`` runs here instead o
 
 from __future__ import annotations
 
-from onward.control.classics.base import NumpyTask, discrete, vector_layout
+from onward.control.classics.acrobot import Acrobot
+from onward.control.classics.base import NumpyTask, box, discrete, vector_layout
 from onward.control.classics.cartpole import CartPole
+from onward.control.classics.mountain_car import MountainCar, MountainCarContinuous
+from onward.control.classics.pendulum import Pendulum
 from onward.control.contract import EnvSpec
 
 TASKS: dict[str, tuple[type[NumpyTask], EnvSpec]] = {
-    spec.id: (task, spec)
-    for task, spec in (
-        (CartPole, EnvSpec("CartPole-v0", vector_layout(4), discrete(2), 195.0, 200)),
-        (CartPole, EnvSpec("CartPole-v1", vector_layout(4), discrete(2), 475.0, 500)),
-    )
+    "CartPole-v0": (CartPole, EnvSpec("CartPole-v0", vector_layout(4), discrete(2), 195.0, 200)),
+    "CartPole-v1": (CartPole, EnvSpec("CartPole-v1", vector_layout(4), discrete(2), 475.0, 500)),
+    "MountainCar-v0": (MountainCar, EnvSpec("MountainCar-v0", vector_layout(2), discrete(3), -110.0, 200)),
+    "MountainCarContinuous-v0": (
+        MountainCarContinuous,
+        EnvSpec("MountainCarContinuous-v0", vector_layout(2), box(-1.0, 1.0), 90.0, 999),
+    ),
+    "Acrobot-v1": (Acrobot, EnvSpec("Acrobot-v1", vector_layout(6), discrete(3), -100.0, 500)),
+    "Pendulum-v1": (Pendulum, EnvSpec("Pendulum-v1", vector_layout(3), box(-2.0, 2.0), None, 200)),
 }

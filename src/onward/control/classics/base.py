@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from onward.control.contract import Environments, EnvSpec, Flags, Step
 from onward.control.seeds import Seeds
-from onward.control.spaces import ActionSpec, Leaf, Layout, Obs, put, take, to_env
+from onward.control.spaces import ActionSpec, Layout, Leaf, Obs, put, take, to_env
 from onward.errors import ControlError
 
 Floats = NDArray[np.float64]
@@ -38,7 +38,7 @@ class NumpyTask(Environments):
         unknown = sorted(set(parameters or {}) - set(self.parameters))
         if unknown:
             raise ControlError(
-                f"{spec.id} has no parameter {unknown[0]!r}: choose among {', '.join(sorted(self.parameters))}."
+                f"{spec.id} has no parameter {unknown[0]!r}: choose among {', '.join(self.parameters)}."
             )
         self.spec, self.num = spec, num
         self.constants = {**self.parameters, **(parameters or {})}

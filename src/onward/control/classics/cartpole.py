@@ -6,7 +6,7 @@ The one thing to know: operations come in the order of Gymnasium's source, or th
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ POSITION_LIMIT = 2.4
 class CartPole(NumpyTask):
     """State: cart position, its speed, pole angle, its speed. +1 for every step, the last one included."""
 
-    parameters = {
+    parameters: ClassVar[dict[str, float]] = {
         "gravity": 9.8,
         "masscart": 1.0,
         "masspole": 0.1,
@@ -58,10 +58,12 @@ class CartPole(NumpyTask):
         change[3] = spin_up
         change *= c["tau"]
         self.states += change
-        terminated = (np.abs(self.states[0::2]) > self._limits).any(axis=0)
+        beyond = np.abs(self.states[0::2]) > self._limits
+        terminated = beyond[0] | beyond[1]
+        reward = np.ones(self.num, np.float32)
         if c["sutton_barto_reward"]:
-            return -terminated.astype(np.float32), terminated
-        return np.ones(self.num, np.float32), terminated
+            reward = -terminated.astype(np.float32)
+        return reward, terminated
 
     def _observe(self, states: Floats) -> NDArray[np.float32]:
         return states.T.astype(np.float32, order="C")
