@@ -88,7 +88,7 @@ def _digest(tree: str, arrays: Arrays) -> str:
     for key in sorted(arrays):
         array = arrays[key]
         digest.update(f"{key} {array.dtype.str} {array.shape}".encode())
-        digest.update(memoryview(np.ascontiguousarray(array).reshape(-1)).cast("B") if array.size else b"")
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

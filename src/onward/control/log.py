@@ -7,6 +7,7 @@ it goes on from, so a file never tells one step twice.
 from __future__ import annotations
 
 import csv
+import importlib
 import os
 import time
 from collections import defaultdict
@@ -90,14 +91,18 @@ class Events:
     """TensorBoard's event file, written without torch."""
 
     def __init__(self, folder: Path, step: int = 0) -> None:
-        from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        # Generated modules, whose classes no type checker sees.
+        events: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
+        summaries: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+        self._event, self._summary = events.Event, summaries.Summary
         self._writer = EventFileWriter(str(folder))
         if step:
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._writer.add_event(event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=start))
+            log = events.SessionLog
+            self._writer.add_event(
+                self._event(wall_time=time.time(), step=step + 1, session_log=log(status=log.START))
+            )
 
     def write(self, row: Row) -> None:
         values = [

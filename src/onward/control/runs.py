@@ -37,7 +37,7 @@ class RunConfig:
     env_kwargs: dict[str, Any] | None = None
     """Given to the environment's constructor."""
     obs_noise: Amount = 0.0
-    """Train under observation noise: × running deviation."""
+    """Deviation of Gaussian noise on the observations trained on; evaluations are without."""
     eval_every: Count | None = None
     """Steps between two evaluations; none: a twentieth of the run."""
     eval_episodes: Count = 20

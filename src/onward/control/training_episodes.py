@@ -17,7 +17,7 @@ WINDOW = 100
 """Episodes whose mean return is compared with the threshold, as Gymnasium's leaderboard did."""
 
 
-class Episodes:
+class TrainingEpisodes:
     """Counts what ended in ``num`` slots."""
 
     def __init__(self, num: int) -> None:

@@ -1,0 +1,121 @@
+"""Learning curves as one picture: the interquartile mean over seeds, the band from the worst to the best.
+
+The one thing to know: seeds are compared at equal steps, each evaluated on the line between its own
+evaluations; a run that stopped early because it was solved keeps its last value to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.control.log import Row, read_rows
+from onward.control.runs import Folder, read_json
+from onward.control.statistics import iqm
+from onward.errors import ControlError
+
+POINTS = 200
+"""Of the grid of steps."""
+COLOURS = ("#1f5fa8", "#c8553d", "#3c8d53", "#8a5fb0", "#b8860b", "#5a6a72")
+
+
+@dataclass(frozen=True)
+class Band:
+    """Seeds of one kind of run on a common grid of steps."""
+
+    steps: NDArray[np.float64]
+    seeds: NDArray[np.float64]
+    """(seeds, steps) values."""
+
+    @property
+    def middle(self) -> NDArray[np.float64]:
+        """Interquartile mean over seeds."""
+        return np.array([iqm(column) for column in self.seeds.T])
+
+
+def band(runs: Sequence[list[Row]], metric: str) -> Band | None:
+    """The values of ``metric`` over steps; None where no run has any."""
+    series = [[(row["step"], row[metric]) for row in rows if metric in row] for rows in runs]
+    series = [points for points in series if points]
+    if not series:
+        return None
+    first = max(points[0][0] for points in series)
+    last = max(points[-1][0] for points in series)
+    grid = np.linspace(min(first, last), last, POINTS)
+    lines = [np.interp(grid, *zip(*points, strict=True)) for points in series]
+    return Band(grid, np.array(lines))
+
+
+def draw(folders: Sequence[Path], picture: Path) -> Path:
+    """Draw the runs in ``folders`` into ``picture`` (PNG): evaluation above training return.
+
+    Runs of one environment, algorithm and preset are the seeds of one curve. Raises ControlError where a
+    folder holds no run, or runs of different environments are given.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    groups, env, threshold = _groups(folders)
+    figure = Figure(figsize=(8, 6.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(env, fontsize=13)
+    panels = figure.subplots(2, 1, sharex=True)
+    for panel, metric, title in zip(
+        panels,
+        ("eval_return", "return_mean"),
+        ("greedy evaluation: mean return", "training: mean return of the last 100 episodes"),
+        strict=True,
+    ):
+        for colour, (name, runs) in zip(_colours(), groups.items(), strict=False):
+            _curve(panel, band(runs, metric), colour, name)
+        if threshold is not None:
+            panel.axhline(threshold, color="#444", linewidth=1, linestyle="--")
+            panel.annotate(f"solved: {threshold:g}", (0, threshold), xycoords=("axes fraction", "data"),
+                           xytext=(4, 3), textcoords="offset points", fontsize=8, color="#444")  # fmt: skip
+        panel.set_title(title, fontsize=10, loc="left")
+        panel.grid(alpha=0.25)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel("environment steps")
+    panels[-1].xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    panels[0].legend(loc="best", fontsize=9, frameon=False)
+    figure.savefig(picture, dpi=130)
+    return picture
+
+
+def _groups(folders: Sequence[Path]) -> tuple[dict[str, list[list[Row]]], str, float | None]:
+    """(name → rows of each seed, environment, threshold)."""
+    groups: dict[str, list[list[Row]]] = {}
+    envs, threshold = set(), None
+    for path in folders:
+        folder = Folder(path)
+        run = folder.read()
+        if not folder.metrics.exists():
+            raise ControlError(f"{path} has no metrics.csv yet: train it first.")
+        envs.add(run.env)
+        groups.setdefault(f"{run.algorithm} ({run.preset})", []).append(read_rows(folder.metrics))
+        if folder.summary.exists():
+            threshold = read_json(folder.summary, f"{path} is damaged").get("threshold")
+    if len(envs) != 1:
+        raise ControlError(f"One picture shows one environment, not {', '.join(sorted(envs)) or 'none'}.")
+    return groups, envs.pop(), threshold
+
+
+def _curve(panel: Any, found: Band | None, colour: str, name: str) -> None:
+    if found is None:
+        return
+    seeds = len(found.seeds)
+    label = name if seeds == 1 else f"{name}: IQM of {seeds} seeds, worst to best"
+    if seeds > 1:
+        low, high = found.seeds.min(axis=0), found.seeds.max(axis=0)
+        panel.fill_between(found.steps, low, high, color=colour, alpha=0.16, linewidth=0)
+        panel.plot(found.steps, found.seeds.T, color=colour, alpha=0.35, linewidth=0.7)
+    panel.plot(found.steps, found.middle, color=colour, linewidth=2, label=label)
+
+
+def _colours() -> list[str]:
+    return list(COLOURS) * 4
