@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from onward.control.contract import Environments, EnvSpec, Flags, Step
 from onward.control.seeds import Seeds
-from onward.control.spaces import Obs, ObsFlattener, copy, put, take, to_env, zeros
+from onward.control.spaces import Obs, ObsFlattener, copy, take, to_env, zeros
 from onward.errors import ControlError
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 class GymSlots(Environments):
     """N Gymnasium environments, stepped one after the other."""
 
-    def __init__(self, envs: Sequence[Env[Any, Any]], spec: EnvSpec, flattener: ObsFlattener) -> None:
+    def __init__(self, envs: Sequence[Env[Any, Any]], spec: EnvSpec) -> None:
         """Raises ControlError where the environments differ in space or are not distinct instances."""
         _check_distinct(envs)
         _check_alike(envs)
         self.envs = list(envs)
         self.spec, self.num = spec, len(envs)
-        self._flattener = flattener
+        self._flattener = ObsFlattener(spec.layout)
         self._dtype = envs[0].action_space.dtype
         self._obs: Obs = zeros(spec.layout, (self.num,))
         self._mask: Flags | None = None
@@ -60,7 +60,7 @@ class GymSlots(Environments):
         """See ``Environments``."""
         if not self._starts:
             raise ControlError(f"{self.spec.id} was stepped before its first reset: call reset(seed) first.")
-        given = to_env(self.spec.actions, actions).astype(self._dtype, copy=False)
+        given = to_env(self.spec.actions, actions).astype(self._dtype)
         obs = zeros(self.spec.layout, (self.num,))
         reward = np.zeros(self.num, np.float32)
         terminated, truncated = np.zeros(self.num, np.bool_), np.zeros(self.num, np.bool_)
@@ -107,7 +107,7 @@ class GymSlots(Environments):
         """See ``Environments``; raises ControlError where replaying the actions leads elsewhere."""
         if len(state["starts"]) != self.num:
             raise ControlError(
-                f"The saved state has {len(state['starts'])} slots of {self.spec.id} and {self.num} were made: "
+                f"The saved state has {len(state['starts'])} slots of {self.spec.id}, not {self.num}: "
                 f"resume with the same environment and number of slots."
             )
         self._starts = [dict(start) for start in state["starts"]]
@@ -121,9 +121,9 @@ class GymSlots(Environments):
                 self._note_mask(slot, info)
         if not _equal(self._obs, state["obs"]):
             raise ControlError(
-                f"{self.spec.id} does not repeat itself: the same random state and actions led to another "
-                f"observation than the saved one, so it cannot be resumed; start anew, or draw everything in it "
-                f"from self.np_random."
+                f"{self.spec.id} does not repeat itself: from the same random state the same actions led to "
+                f"another observation than the saved one; start anew, or draw everything in it from "
+                f"self.np_random."
             )
         return copy(self._obs), _copied(self._mask)
 

@@ -1,97 +1,113 @@
 """From whatever names or holds environments to ``Environments``.
 
-The one thing to know: ids of ``classics.TASKS`` run in numpy unless they are given something that only
-Gymnasium's own version takes (``render_mode``); everything else runs through Gymnasium.
+The one thing to know: ids of ``classics.TASKS`` run in numpy unless they are to be rendered; everything else
+runs through Gymnasium.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import ArrayLike
 
 from onward.control.classics import TASKS
 from onward.control.contract import Environments, EnvSpec
 from onward.control.environments.gym_slots import GymSlots
-from onward.control.spaces import ObsFlattener, action_spec
+from onward.control.environments.noise import NoisyObservations
+from onward.control.environments.vector_slots import VectorSlots, check_same_step
+from onward.control.spaces import action_spec, layout_of
 from onward.errors import ControlError, MissingExtraError
-
-if TYPE_CHECKING:
-    from gymnasium import Env
-    from gymnasium.vector import VectorEnv
-
-Source = (
-    "str | Callable[[], Env[Any, Any]] | Env[Any, Any] | Sequence[Env[Any, Any]] | VectorEnv[Any, Any, Any]"
-)
 
 
 def make(
     id_or_env: Any,
-    num: int = 1,
+    num: int | None = None,
     *,
     env_kwargs: dict[str, Any] | None = None,
     obs_noise: ArrayLike | None = None,
 ) -> Environments:
-    """``num`` slots of an environment.
+    """``num`` slots of an environment; None: as many as are given, or one.
 
-    ``id_or_env``: an id, a function that makes a Gymnasium environment, one or several of them, or a Gymnasium
-    ``VectorEnv`` with resets in SAME_STEP. ``env_kwargs``: what the id's environment is made with.
-    ``obs_noise``: standard deviations (one, or one per number) of Gaussian noise on what is observed.
+    - ``id_or_env``: an id, a function that makes a Gymnasium environment, one or several environments, or a
+      Gymnasium ``VectorEnv`` that resets in SAME_STEP.
+    - ``env_kwargs``: what an id's environment is made with. The numpy tasks take ``max_episode_steps`` and their
+      physical constants, under the names of Gymnasium's attributes (``length``, ``g``, …).
+    - ``obs_noise``: standard deviations (one, or one per number) of Gaussian noise on what is observed.
+
     Raises ControlError, with the remedy, for what is not supported.
     """
-    if num < 1:
+    if num is not None and num < 1:
         raise ControlError(f"{num} environments were asked for: ask for at least 1.")
-    return _made(id_or_env, num, dict(env_kwargs or {}))
+    made = _made(id_or_env, num, dict(env_kwargs or {}))
+    return made if obs_noise is None else NoisyObservations(made, obs_noise)
 
 
-def _made(source: Any, num: int, kwargs: dict[str, Any]) -> Environments:
+def _made(source: Any, num: int | None, kwargs: dict[str, Any]) -> Environments:
     if isinstance(source, str) and source in TASKS and "render_mode" not in kwargs:
         task, spec = TASKS[source]
         limit = kwargs.pop("max_episode_steps", spec.max_steps)
-        return task(replace(spec, max_steps=limit), num, kwargs)
-    envs = _gymnasium_envs(source, num, kwargs)
-    return GymSlots(envs, _spec_of(envs[0]), ObsFlattener(envs[0].observation_space))
-
-
-def _gymnasium_envs(source: Any, num: int, kwargs: dict[str, Any]) -> list[Any]:
+        return task(replace(spec, max_steps=limit), num or 1, kwargs)
     gymnasium = _gymnasium()
     if isinstance(source, str):
-        try:
-            return [gymnasium.make(source, disable_env_checker=True, **kwargs) for _ in range(num)]
-        except (gymnasium.error.Error, TypeError, ModuleNotFoundError) as error:
-            raise ControlError(f"Gymnasium cannot make {source!r}: {error}") from error
+        return _slots([_by_id(gymnasium, source, kwargs) for _ in range(num or 1)])
     if kwargs:
+        raise ControlError("env_kwargs go with an id only: set them in the function that makes one.")
+    if isinstance(source, gymnasium.vector.VectorEnv):
+        return _vector(gymnasium, source, num)
+    envs = _given(gymnasium, source, num)
+    if any(not isinstance(env, gymnasium.Env) for env in envs) or len(envs) != (num or len(envs)) or not envs:
         raise ControlError(
-            "env_kwargs go with an id only: set them in the function that makes the environment."
+            f"{source!r} does not make {num or 'any'} environments: give an id, a function that makes a "
+            f"Gymnasium environment, a list with one environment per slot, or a VectorEnv."
         )
+    return _slots(envs)
+
+
+def _given(gymnasium: Any, source: Any, num: int | None) -> list[Any]:
     if isinstance(source, gymnasium.Env):
-        if num > 1:
-            raise ControlError(
-                f"One environment was given for {num} slots: give a function that makes a new one each time."
-            )
-        return [source]
+        return [source] * (num or 1)
     if callable(source):
-        return [source() for _ in range(num)]
-    if (
-        isinstance(source, Sequence)
-        and len(source) == num
-        and all(isinstance(e, gymnasium.Env) for e in source)
-    ):
-        return list(source)
-    raise ControlError(
-        f"{source!r} does not make {num} environments: give an id, a function that makes a Gymnasium environment, "
-        f"a list of {num} of them, or a VectorEnv."
-    )
+        return [source() for _ in range(num or 1)]
+    return list(source) if isinstance(source, Sequence) else []
 
 
-def _spec_of(env: Any) -> EnvSpec:
+def _by_id(gymnasium: Any, env_id: str, kwargs: dict[str, Any]) -> Any:
+    if env_id.startswith("onward/"):
+        from onward.control.pixels import register
+
+        register()
+    try:
+        return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
+    except (gymnasium.error.Error, TypeError, ImportError) as error:
+        known = ", ".join(TASKS)
+        raise ControlError(
+            f"Gymnasium cannot make {env_id!r} ({error}): choose an id that it knows, such as {known}."
+        ) from error
+
+
+def _slots(envs: list[Any]) -> GymSlots:
+    first = envs[0]
+    return GymSlots(envs, _spec(first, first.observation_space, first.action_space))
+
+
+def _vector(gymnasium: Any, envs: Any, num: int | None) -> Environments:
+    """A plain ``SyncVectorEnv`` is taken apart: so it can be resumed, and ``final_obs`` is copied in time."""
+    if num not in (None, envs.num_envs):
+        raise ControlError(f"The VectorEnv has {envs.num_envs} slots, not {num}: ask for {envs.num_envs}.")
+    check_same_step(envs)
+    if type(envs) is gymnasium.vector.SyncVectorEnv and envs.observation_mode == "same":
+        return _slots(envs.envs)
+    return VectorSlots(envs, _spec(envs, envs.single_observation_space, envs.single_action_space))
+
+
+def _spec(env: Any, observation_space: Any, action_space: Any) -> EnvSpec:
     spec = env.spec
     return EnvSpec(
         id=spec.id if spec else type(env.unwrapped).__name__,
-        layout=ObsFlattener(env.observation_space).layout,
-        actions=action_spec(env.action_space),
+        layout=layout_of(observation_space),
+        actions=action_spec(action_space),
         threshold=spec.reward_threshold if spec else None,
         max_steps=spec.max_episode_steps if spec else None,
     )

@@ -1,0 +1,77 @@
+"""Noise on what is observed, to measure how much of it a policy stands.
+
+The one thing to know: the deviations come from the caller (0.2 times the running deviation of training), and
+nothing but the float32 part of observations is touched: dynamics, rewards and images stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from onward.control.contract import Environments, Flags, Step
+from onward.control.seeds import Seeds
+from onward.control.spaces import Obs, copy, rows_of, zeros
+from onward.errors import ControlError
+
+
+class NoisyObservations(Environments):
+    """Adds independent Gaussian noise to every observation of ``inner``."""
+
+    def __init__(self, inner: Environments, deviation: ArrayLike) -> None:
+        """``deviation``: one number or (width,). Raises ControlError where it does not fit."""
+        width = inner.spec.layout.width
+        sigma = np.asarray(deviation, np.float32)
+        if not width:
+            raise ControlError(f"{inner.spec.id} shows images only, which take no noise: leave it out.")
+        if sigma.shape not in ((), (width,)) or not np.isfinite(sigma).all() or (sigma < 0).any():
+            raise ControlError(
+                f"obs_noise is {deviation!r}: give one deviation of at least 0, or {width}, one per number."
+            )
+        self.inner, self.spec, self.num = inner, inner.spec, inner.num
+        self._sigma = sigma
+        self._generator = Seeds(0).generator("obs_noise")
+        self._obs: Obs = zeros(inner.spec.layout, (inner.num,))
+
+    def reset(self, seed: int) -> tuple[Obs, Flags | None]:
+        """See ``Environments``; the noise comes from a stream of its own of ``seed``."""
+        self._generator = Seeds(seed).generator("obs_noise")
+        obs, mask = self.inner.reset(seed)
+        self._obs = self._noisy(obs)
+        return copy(self._obs), mask
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        """See ``Environments``."""
+        step = self.inner.step(actions)
+        self._obs = self._noisy(step.obs)
+        final_obs = None if step.final_obs is None else self._noisy(step.final_obs)
+        return replace(step, obs=copy(self._obs), final_obs=final_obs)
+
+    def _noisy(self, obs: Obs) -> Obs:
+        shape = (rows_of(obs), self.spec.layout.width)
+        noise = self._sigma * self._generator.standard_normal(shape, np.float32)
+        if isinstance(obs, dict):
+            return {**obs, "vector": obs["vector"] + noise}
+        return obs + noise
+
+    def state_dict(self) -> dict[str, Any]:
+        """See ``Environments``."""
+        return {
+            "inner": self.inner.state_dict(),
+            "random": self._generator.bit_generator.state,
+            "obs": copy(self._obs),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
+        """See ``Environments``."""
+        _, mask = self.inner.load_state_dict(state["inner"])
+        self._generator.bit_generator.state = state["random"]
+        self._obs = copy(state["obs"])
+        return copy(self._obs), mask
+
+    def close(self) -> None:
+        """Close what is wrapped."""
+        self.inner.close()

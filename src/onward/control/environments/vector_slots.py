@@ -1,0 +1,112 @@
+"""A Gymnasium ``VectorEnv`` behind the contract, for environments that are vectorised by somebody else.
+
+The one thing to know: only resets in SAME_STEP fit. Under NEXT_STEP, Gymnasium's default, the step after an
+ending ignores its action and earns 0, and training on that pair is wrong (cleanrl#499, Gymnasium#1227).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.control.contract import Environments, EnvSpec, Flags, Step
+from onward.control.seeds import Seeds
+from onward.control.spaces import Obs, ObsFlattener, take, to_env, zeros
+from onward.errors import ControlError
+
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
+
+
+class VectorSlots(Environments):
+    """The sub-environments of one ``VectorEnv``. Its state cannot be saved: only what it was made of can."""
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvSpec) -> None:
+        """Raises ControlError unless ``envs`` resets in SAME_STEP."""
+        check_same_step(envs)
+        self.envs = envs
+        self.spec, self.num = spec, envs.num_envs
+        self._flattener = ObsFlattener(spec.layout)
+        self._dtype = envs.action_space.dtype
+        self._mask: Flags | None = None
+
+    def reset(self, seed: int) -> tuple[Obs, Flags | None]:
+        """See ``Environments``."""
+        seeds: Any = Seeds(seed).slots(self.num)
+        raw, infos = self.envs.reset(seed=seeds)
+        self._mask = None
+        self._note_masks(infos)
+        return self._flattener.batch(raw, self.num), self._masks()
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        """See ``Environments``."""
+        given = to_env(self.spec.actions, actions).astype(self._dtype)
+        raw, reward, terminated, truncated, infos = self.envs.step(given)
+        terminated = np.array(terminated, np.bool_)
+        ended = terminated | np.asarray(truncated, np.bool_)
+        obs = self._flattener.batch(raw, self.num)
+        final_obs = self._final_obs(infos, np.flatnonzero(ended)) if ended.any() else None
+        self._note_masks(infos)
+        return Step(
+            obs,
+            np.array(reward, np.float32),
+            terminated,
+            ended & ~terminated,
+            final_obs,
+            action_mask=self._masks(),
+            info={"final_info": infos.get("final_info", {})} if final_obs is not None else {},
+        )
+
+    def _final_obs(self, infos: dict[str, Any], slots: NDArray[np.intp]) -> Obs:
+        """Gymnasium gives one observation per ended slot in an object array; others give a whole batch."""
+        raw = infos.get("final_obs")
+        if raw is None:
+            raise ControlError(
+                f"{self.spec.id} ended an episode without infos['final_obs'], from which the value of a cut "
+                f"episode is taken: return it, as Gymnasium's SAME_STEP asks."
+            )
+        if not (isinstance(raw, np.ndarray) and raw.dtype == object):
+            return take(self._flattener.batch(raw, self.num), slots)
+        rows = zeros(self.spec.layout, (len(slots),))
+        for row, slot in enumerate(slots):
+            self._flattener.write(raw[slot], rows, row)
+        return rows
+
+    def _note_masks(self, infos: dict[str, Any]) -> None:
+        masks = infos.get("action_mask")
+        if masks is None:
+            return
+        if self._mask is None:
+            self._mask = np.ones((self.num, sum(self.spec.actions.sizes)), np.bool_)
+        given = infos.get("_action_mask", slice(None))
+        self._mask[given] = np.asarray(masks).reshape(self.num, -1)[given]
+
+    def _masks(self) -> Flags | None:
+        return None if self._mask is None else self._mask.copy()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Only a note: the state within a ``VectorEnv`` is out of reach."""
+        return {"unsaved": self.spec.id}
+
+    def load_state_dict(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
+        """Always raises ControlError."""
+        raise ControlError(
+            f"The episodes of the VectorEnv {self.spec.id} cannot be resumed: give its id, or a function that "
+            f"makes one environment, instead of a VectorEnv."
+        )
+
+    def close(self) -> None:
+        """Close the vector environment."""
+        self.envs.close()
+
+
+def check_same_step(envs: VectorEnv[Any, Any, Any]) -> None:
+    """Raises ControlError unless ``envs`` resets within the step that ended an episode."""
+    mode = getattr(envs.metadata.get("autoreset_mode"), "name", "an undeclared")
+    if mode != "SAME_STEP":
+        raise ControlError(
+            f"{envs} resets in {mode} mode, where the step after an ending may not be a real one: make it with "
+            f"autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP, or give its id."
+        )
