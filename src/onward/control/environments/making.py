@@ -32,8 +32,8 @@ def make(
 
     - ``id_or_env``: an id, a function that makes a Gymnasium environment, one or several environments, or a
       Gymnasium ``VectorEnv`` that resets in SAME_STEP.
-    - ``env_kwargs``: what an id's environment is made with. The numpy tasks take ``max_episode_steps`` and their
-      physical constants, under the names of Gymnasium's attributes (``length``, ``g``, …).
+    - ``env_kwargs``: what an id's environment is made with. The numpy tasks take ``max_episode_steps`` and
+      their physical constants, under the names of Gymnasium's attributes (``length``, ``g``, …).
     - ``obs_noise``: standard deviations (one, or one per number) of Gaussian noise on what is observed.
 
     Raises ControlError, with the remedy, for what is not supported.

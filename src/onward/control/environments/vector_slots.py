@@ -93,8 +93,8 @@ class VectorSlots(Environments):
     def load_state_dict(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
         """Always raises ControlError."""
         raise ControlError(
-            f"The episodes of the VectorEnv {self.spec.id} cannot be resumed: give its id, or a function that "
-            f"makes one environment, instead of a VectorEnv."
+            f"The episodes of the VectorEnv {self.spec.id} cannot be resumed: give its id, or a function "
+            f"that makes one environment, instead of a VectorEnv."
         )
 
     def close(self) -> None:
@@ -107,6 +107,6 @@ def check_same_step(envs: VectorEnv[Any, Any, Any]) -> None:
     mode = getattr(envs.metadata.get("autoreset_mode"), "name", "an undeclared")
     if mode != "SAME_STEP":
         raise ControlError(
-            f"{envs} resets in {mode} mode, where the step after an ending may not be a real one: make it with "
-            f"autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP, or give its id."
+            f"{envs} resets in {mode} mode, where the step after an ending may not be a real one: make it "
+            f"with autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP, or give its id."
         )
