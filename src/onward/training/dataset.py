@@ -69,15 +69,23 @@ class Shares:
 
     def take(self, item: Scored, line: Line | str) -> None:
         """Count a trajectory with what ``admission.line`` made of it."""
+        if not isinstance(line, str):
+            self.add(line)
+            return
         self.seen += 1
         self.unscored += line == "unscored"
-        if not isinstance(line, str):
-            self.calls += len(line.get("calls", ()))
-            self.masked_calls += len(admission.masked(line.get("calls", ())))
-        elif line in _MASKED:
+        if line in _MASKED:
             answers = sum(bool(turn["action"].get("sampling")) for turn in item.trajectory["turns"])
             self.calls += answers
             self.masked_calls += answers
+
+    def add(self, line: Line, *, unscored: bool = False) -> None:
+        """Count a line of a dataset."""
+        calls = line.get("calls", ())
+        self.seen += 1
+        self.unscored += unscored
+        self.calls += len(calls)
+        self.masked_calls += len(admission.masked(calls))
 
     def refuse(self, max_unscored: float, max_masked: float) -> None:
         """Raise TrainingError("DATA") where a share is above its limit."""
@@ -85,7 +93,8 @@ class Shares:
             raise TrainingError(
                 "DATA",
                 f"{self.unscored} of {self.seen} trajectories are unscored, more than the "
-                f"{max_unscored:.0%} that training.max_unscored_share allows: check the rewarder.",
+                f"{max_unscored:.0%} that training.max_unscored_share allows: check the rewarder, or "
+                f"in files give each a reward.",
             )
         if self.calls and self.masked_calls / self.calls > max_masked:
             raise TrainingError(

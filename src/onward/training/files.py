@@ -4,7 +4,8 @@
   in a record of its own (``reward.v1``, any order; the newest one counts), or only told
   (``metadata.outcome``);
 * a line of a frozen dataset (``jobs/<id>/dataset.jsonl``);
-* a conversation ``{"messages": […], "reward"?, "success"?, "group"?, "task_type"?}``;
+* a conversation ``{"messages": […], "reward"?, "success"?, "group"?, "task_type"?}``: without a reward it is
+  a demonstration for ``sft``, and unscored for everything else;
 * a pair ``{"prompt", "chosen", "rejected"}``, each a text or messages: for ``dpo``.
 
 Know before changing: these are a person's own files, so no signature is asked for; the rest is as in a job.
@@ -21,6 +22,7 @@ from typing import Any
 from onward.errors import ConfigError, TrainingError
 from onward.training import admission
 from onward.training.admission import Rules, Scored
+from onward.training.dataset import Shares
 from onward.training.request import TEXT_IS_ENOUGH
 
 Line = dict[str, Any]
@@ -28,11 +30,18 @@ _COMPLETION = {"completed_successfully": 1.0, "failed": 0.0, "abandoned": 0.0}
 
 
 def read(
-    paths: Sequence[Path], algorithm: str, *, behaviour: str = "recorded", dense: bool = False
+    paths: Sequence[Path],
+    algorithm: str,
+    *,
+    behaviour: str = "recorded",
+    dense: bool = False,
+    max_unscored_share: float = 0.2,
+    max_masked_share: float = 0.5,
 ) -> tuple[list[Line], Counter[str]]:
     """Dataset lines, and what was left out by reason. Raises ConfigError with file and line.
 
-    Raises TrainingError("DATA") where the files hold the work of several policies and ``algorithm`` cares.
+    Raises TrainingError("DATA") where the files hold the work of several policies and ``algorithm`` cares,
+    and where too much of them is unscored or, for a policy gradient, has no tokens left.
     """
     text = algorithm in TEXT_IS_ENOUGH or behaviour == "recompute"
     rules = Rules(None, None, {}, text, dense)
@@ -40,6 +49,7 @@ def read(
     rewards: dict[str, Mapping[str, Any]] = {}
     lines: list[Line] = []
     excluded: Counter[str] = Counter()
+    shares = Shares()
     for where, record in _records(paths):
         if "turns" in record or "trajectory" in record:
             told = record.get("trajectory", record)
@@ -48,11 +58,18 @@ def read(
         elif "reward_components" in record:
             _newest(rewards, record)
         elif "calls" in record:
+            shares.add(record)
             lines.append(record)
         elif "chosen" in record and "rejected" in record:
             lines += _pair(where, record)
         elif "messages" in record:
-            lines.append(_conversation(where, record))
+            made = _conversation(where, record)
+            unscored = text and "reward" not in record and algorithm != "sft"
+            shares.add(made, unscored=unscored)
+            if unscored:
+                excluded["unscored"] += 1
+            else:
+                lines.append(made)
         else:
             raise ConfigError(
                 f"{where} is no trajectory, reward, conversation or pair (its fields are "
@@ -68,13 +85,16 @@ def read(
                 f"Trajectory {name[:60]!r} has no usable {error} where trajectory.v1 and reward.v1 have one: "
                 f"give documents as published."
             ) from None
+        shares.take(scored, made)
         if isinstance(made, str):
             excluded[made] += 1
             continue
-        if "calls" in made:
-            digests |= _digests(item.trajectory)
+        if "calls" in made and not text:
+            (made["policy"],) = _digests(item.trajectory)  # ``admission`` refuses mixed ones
+            digests.add(made["policy"])
         lines.append(made)
-    if len(digests) > 1 and not text:
+    shares.refuse(max_unscored_share, 1.0 if text else max_masked_share)
+    if len(digests) > 1:
         raise TrainingError(
             "DATA",
             f"The files hold the work of {len(digests)} policies, and {algorithm} learns from one: give "

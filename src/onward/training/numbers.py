@@ -50,7 +50,7 @@ class Numbers(BaseModel):
 
 
 def check(asked: Mapping[str, Any], algorithm: str) -> None:
-    """Raise TrainingError("DATA") for hyperparameters that are no numbers, out of range, or without effect."""
+    """Raise TrainingError("DATA") for one that is no number, out of range, or ours and without effect."""
     try:
         Numbers.model_validate(asked)
     except ValidationError as error:

@@ -153,6 +153,7 @@ class _Run:
         """
         done = int(facts.get("step", 0))
         lines = dataset.read(self.folder / dataset.FILE)
+        _refuse_work_of_others(lines, self.spec.start_digest or policy.base_digest)
         chat = _chat(policy) if any("messages" in line for line in lines) else None
         trajectories = [trajectory_of(line, self.spec, chat) for line in lines]
         algorithm = method.state()  # as it was before these rows: a resumed update estimates again
@@ -273,6 +274,17 @@ def _load(folder: Path, spec: JobSpec) -> tuple[Policy, dict[str, Any] | None]:
     chosen = range(int(spec.first_lora_layer * layers), layers)
     policy.new_adapter(_adapter(), spec.lora_rank, spec.lora_alpha, chosen, spec.seed, spec.lora_targets)
     return policy, None
+
+
+def _refuse_work_of_others(lines: list[dict[str, Any]], trained: str) -> None:
+    """Files tell under ``policy`` who sampled; another's log-probs are no start for a ratio of this one's."""
+    others = sorted({line["policy"] for line in lines if "policy" in line} - {trained})
+    if others:
+        raise TrainingError(
+            "DATA",
+            f"The files hold the work of policy {others[0][:12]} and this run trains {trained[:12]}: give "
+            f"the one that sampled them (--model, --start), or train with dpo or sft.",
+        )
 
 
 def _chat(policy: Policy) -> Chat:

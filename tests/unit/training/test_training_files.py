@@ -41,22 +41,52 @@ def test_without_a_reward_the_told_outcome_counts_and_silence_is_unscored(tmp_pa
         "metadata": {"outcome": {"status": "partial_completion", "completion_percentage": 40}},
     }
     silent = _trajectory("c", _sampling())
-    lines, excluded = files.read([_file(tmp_path, told, half, silent)], "reinforce")
+    lines, excluded = files.read([_file(tmp_path, told, half, silent)], "reinforce", max_unscored_share=0.5)
     assert [(line["outcome"], line["success"]) for line in lines] == [(1.0, True), (0.4, False)]
     assert excluded == {"unscored": 1}
+    with pytest.raises(TrainingError, match=r"1 of 3 trajectories are unscored.*in files give each a reward"):
+        files.read([_file(tmp_path, told, half, silent)], "reinforce")
 
 
 def test_conversations_and_pairs_are_text(tmp_path: Path) -> None:
     said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
-    path = _file(tmp_path, {"messages": said}, {"prompt": "2 + 2?", "chosen": "4", "rejected": "5"})
+    path = _file(
+        tmp_path, {"messages": said, "reward": 1}, {"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}
+    )
     lines, _ = files.read([path], "dpo")
     assert [line["outcome"] for line in lines] == [1.0, 1.0, 0.0]
     assert lines[1]["group_key"] == lines[2]["group_key"] != lines[0]["group_key"]
     assert lines[2]["messages"][-1] == {"role": "assistant", "content": "5"}
 
 
+def test_a_conversation_without_a_reward_is_a_demonstration_for_sft_and_unscored_for_the_rest(
+    tmp_path: Path,
+) -> None:
+    """It was taken for a success: dpo would have raised it against every attempt that somebody scored."""
+    said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+    scored = [{"messages": said, "reward": n % 2, "group": "g"} for n in range(4)]
+    path = _file(tmp_path, {"messages": said, "group": "g"}, *scored)
+    assert [line["outcome"] for line in files.read([path], "sft")[0]] == [1, 0, 1, 0, 1]
+    for algorithm, behaviour in (("dpo", "recorded"), ("rloo", "recompute")):
+        lines, excluded = files.read([path], algorithm, behaviour=behaviour)
+        assert [line["outcome"] for line in lines] == [0, 1, 0, 1] and excluded == {"unscored": 1}
+
+
+def test_case_18_files_that_hold_a_remnant_of_what_was_sampled_are_refused(tmp_path: Path) -> None:
+    void = {"tokens_void": True, "token_ids": [], "logprobs": [], "prompt_ids": []}
+    told = {"metadata": {"outcome": {"status": "failed"}}}
+    path = _file(
+        tmp_path,
+        {**_trajectory("a", _sampling(), _sampling(**void)), **told},
+        {**_trajectory("b", _sampling(**void)), **told},
+    )
+    with pytest.raises(TrainingError, match=r"2 of 3 sampled answers"):
+        files.read([path], "reinforce")
+    assert files.read([path], "reinforce", max_masked_share=0.7)[1] == {"tokens_void": 1}
+
+
 def test_text_is_left_out_of_a_policy_gradient_and_counted(tmp_path: Path) -> None:
-    path = _file(tmp_path, {"messages": [{"role": "user", "content": "a"}]})
+    path = _file(tmp_path, {"messages": [{"role": "user", "content": "a"}], "reward": 1})
     assert files.read([path], "ppo") == ([], {"no_tokens": 1})
     assert len(files.read([path], "ppo", behaviour="recompute")[0]) == 1
 

@@ -164,3 +164,20 @@ def test_the_share_of_answers_without_tokens_is_told(job: Path, events: list[dic
     (job / dataset.FILE).write_text("\n".join(json.dumps(line) for line in lines) + "\n")
     assert worker.main(job) == 0, events[-1]
     assert checkpoints.verify(job / "checkpoint").metrics["masked_share"] == 0.5
+
+
+def test_work_of_another_policy_than_the_one_that_is_trained_is_refused(
+    job: Path, events: list[dict[str, Any]]
+) -> None:
+    """Its token ids may even be of another tokenizer, and nothing else would tell."""
+    from onward.lm.policy import Policy
+
+    _lines(job, [1.0, 0.0])
+    lines = dataset.read(job / dataset.FILE)
+    own = Policy.load(job.parent / "base").base_digest
+    for policy, code in (("d" * 64, 1), (own, 0)):
+        body = "".join(json.dumps({**line, "policy": policy}) + "\n" for line in lines)
+        (job / dataset.FILE).write_text(body)
+        assert worker.main(job) == code
+    failed = next(event for event in events if event["event"] == "failed")
+    assert failed["code"] == "DATA" and "work of policy dddddddddddd" in failed["message"]
