@@ -253,6 +253,21 @@ class FlatParameters:
         return [_array(p) for p in self.parameters]
 
 
+def adam_state(optimiser: torch.optim.Adam) -> dict[str, Any]:
+    """What ``load_adam_state`` needs: copies of step and moments of each tensor, {} before a step."""
+    states = [optimiser.state[p] for group in optimiser.param_groups for p in group["params"]]
+    return {str(i): {name: t.clone() for name, t in state.items()} for i, state in enumerate(states) if state}
+
+
+def load_adam_state(optimiser: torch.optim.Adam, saved: dict[str, Any]) -> None:
+    """Continue with the moments of ``adam_state``."""
+    tensors = [p for group in optimiser.param_groups for p in group["params"]]
+    for i, p in enumerate(tensors):
+        optimiser.state.pop(p, None)
+        if str(i) in saved:
+            optimiser.state[p] = {name: torch.as_tensor(t).clone() for name, t in saved[str(i)].items()}
+
+
 def to_tensor(obs: Obs) -> TensorObs:
     """An observation as tensors that share its memory."""
     if isinstance(obs, dict):

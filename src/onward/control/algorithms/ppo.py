@@ -1,0 +1,271 @@
+"""Proximal policy optimisation (Schulman et al. 2017, 1707.06347), with clipped ratios.
+
+The one thing to know: acting runs the policy network alone. Values and log-probs of the whole rollout come in
+one pass when it is full, from the very parameters and statistics that acted, so the observation normaliser
+moves between rollouts only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from onward.control.actor_critic import ActorCritic, annealed, set_learning_rate
+from onward.control.algorithms.base import Algorithm
+from onward.control.config import PPOConfig
+from onward.control.contract import EnvSpec, Flags, Step
+from onward.control.explore.bonus import bonus_weight
+from onward.control.explore.make import make_bonus
+from onward.control.nets import adam_state, load_adam_state, to_tensor
+from onward.control.normalise import ReturnScale, RunningNorm
+from onward.control.policy import PolicyParts
+from onward.control.returns import gae, normalise_advantages
+from onward.control.rollout import Rollout, merged
+from onward.control.seeds import Seeds
+from onward.control.spaces import Obs, take
+
+Floats = NDArray[np.float32]
+Data = dict[str, Any]
+"""Rows to learn from: tensors by name, ``obs`` possibly a dict of them."""
+_TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
+
+
+class PPO(Algorithm):
+    """max over θ of E[min(r A, clip(r, 1 ± ε) A)] − c_v·(V − R)² + c_e·H, r = π_θ(a|s) / π_old(a|s).
+
+    A: generalised advantage estimates, normalised over the rollout. With a bonus the value network has a
+    second head, and A = A_reward + weight · A_bonus (Burda et al. 2018, section 2.3).
+    """
+
+    action_kinds = ("discrete", "multi_discrete", "multi_binary", "box")
+
+    def __init__(self, spec: EnvSpec, num: int, config: PPOConfig, seeds: Seeds) -> None:
+        self.spec, self.num, self.config = spec, num, config
+        self.bonus = make_bonus(spec, num, config, seeds)
+        self._own_head = self.bonus is not None and config.bonus_head
+        heads = 2 if self._own_head else 1
+        self.net = ActorCritic(spec, config, seeds.torch_generator("weights"), heads, config.log_std)
+        self.optimiser = self.net.flat.adam(config.learning_rate, eps=1e-5)
+        self.rollout = Rollout(spec.layout, spec.actions, config.n_steps, num)
+        self.norm = RunningNorm(spec.layout.width) if config.normalise_obs and spec.layout.width else None
+        self.scale = ReturnScale(num, config.gamma) if config.scale_rewards else None
+        self._draws, self._order = seeds.generator("actions"), seeds.generator("minibatches")
+        self._mask: Flags | None = None
+        self._alive: Flags | None = None
+
+    def act(self, obs: Obs, mask: Flags | None) -> NDArray[Any]:
+        self._mask = mask
+        if self.bonus is not None and not self.bonus.primed:
+            return self._random_actions(mask)
+        return self.net.act(self._seen(obs), self._draws, mask)
+
+    def observe(self, obs: Obs, actions: NDArray[Any], step: Step) -> None:
+        self.steps += self.num
+        if self.bonus is not None and not self.bonus.primed:
+            self.bonus.prime(step.next_obs())
+        else:
+            self.rollout.add(obs, actions, step, self._mask, self._alive)
+            if self.scale is not None:
+                self.scale.update(step.reward, step.ended, self._alive)
+        self._alive = step.alive
+
+    def due(self) -> bool:
+        return self.rollout.full
+
+    def update(self) -> dict[str, float]:
+        config, progress = self.config, self.progress
+        set_learning_rate(self.optimiser, annealed(config.learning_rate, config.lr_schedule, progress))
+        clip = annealed(config.clip, config.clip_schedule, progress)
+        data, metrics = self._data()
+        terms: list[Tensor] = []
+        if len(data["advantages"]):
+            all(self._epoch(data, clip, terms) for _ in range(config.epochs))
+            metrics |= dict(zip(_TERMS, torch.stack(terms).mean(0).tolist(), strict=True))
+        metrics |= self._learn_bonus()
+        if self.norm is not None:
+            self.norm.update_obs(self._rows(), self.rollout.alive.reshape(-1))
+        self.rollout.clear()
+        return metrics
+
+    def _epoch(self, data: Data, clip: float, terms: list[Tensor]) -> bool:
+        """One pass over the rollout; False where the policy has moved too far to go on."""
+        config = self.config
+        for batch in self._minibatches(data):
+            loss, told = self._loss(batch, clip)
+            self.net.flat.zero_grad()
+            loss.backward()
+            terms.append(torch.stack((*told, self.net.flat.clip_(config.max_grad_norm))))
+            if config.target_kl is not None and float(told[3]) > 1.5 * config.target_kl:
+                return False
+            self.optimiser.step()
+        return True
+
+    def _loss(self, batch: Data, clip: float) -> tuple[Tensor, tuple[Tensor, ...]]:
+        config = self.config
+        outputs, values = self.net.forward(batch["obs"])
+        log_probs, entropies = self.net.dist.score(outputs, batch["actions"], batch.get("mask"))
+        log_ratio = log_probs - batch["log_probs"]
+        ratio = log_ratio.exp()
+        advantages = batch["advantages"]
+        gain = torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages).mean()
+        if config.value_clip is not None:
+            values = batch["values"] + (values - batch["values"]).clamp(-config.value_clip, config.value_clip)
+        value_loss = (batch["returns"] - values).square().mean(0).sum()
+        entropy = entropies.mean()
+        loss = config.value_coef * value_loss - gain
+        if config.entropy_coef:
+            loss = loss - config.entropy_coef * entropy
+        with torch.no_grad():  # Schulman, "Approximating KL divergence": (r − 1) − log r
+            kl = (ratio - 1 - log_ratio).mean()
+            clipped = ((ratio - 1).abs() > clip).float().mean()
+        return loss, (-gain.detach(), value_loss.detach(), entropy.detach(), kl, clipped)
+
+    def _data(self) -> tuple[Data, dict[str, float]]:
+        """The rollout's living steps as rows to learn from, and what is to be told of them."""
+        rollout, config = self.rollout, self.config
+        of_obs, led_to = rollout.values(lambda obs: self.net.values(self._seen(obs)))
+        values, flags = of_obs[:-1], (rollout.terminated, rollout.truncated)
+        rewards = rollout.rewards if self.scale is None else self.scale.scale(rollout.rewards)
+        stream, weight = self._bonus_stream(), 0.0
+        if stream is not None:
+            weight = bonus_weight(config, self.progress)
+            if not self._own_head:
+                rewards = rewards + np.float32(weight) * stream
+        factors = (config.gamma, config.gae_lambda, rollout.alive)
+        advantages = gae(rewards, values[..., 0], led_to[..., 0], *flags, *factors)
+        returns = (advantages + values[..., 0])[..., None]
+        if stream is not None and self._own_head:
+            extra = self._bonus_advantages(stream, of_obs[..., 1], led_to[..., 1])
+            returns = np.stack((returns[..., 0], extra + values[..., 1]), axis=-1)
+            advantages = advantages + np.float32(weight) * extra
+        told = {"explained_variance": _explained(values[..., 0], returns[..., 0], rollout.alive)}
+        if stream is not None:
+            told["bonus_mean"] = float(stream.mean())
+        return self._tensors(values, normalise_advantages(advantages, rollout.alive), returns), told
+
+    def _tensors(self, values: Floats, advantages: Floats, returns: Floats) -> Data:
+        rollout = self.rollout
+        obs = self._seen(self._rows())
+        actions = rollout.actions.reshape(-1, *rollout.actions.shape[2:])
+        data: Data = {
+            "obs": to_tensor(obs),
+            "actions": torch.from_numpy(actions),
+            "values": torch.from_numpy(values.reshape(len(actions), -1)),
+            "advantages": torch.from_numpy(advantages.reshape(-1)),
+            "returns": torch.from_numpy(returns.reshape(len(actions), -1)),
+        }
+        if rollout.masks is not None:
+            data["mask"] = torch.from_numpy(rollout.masks.reshape(len(actions), -1))
+        with torch.no_grad():
+            score = self.net.dist.score(self.net.outputs(obs), data["actions"], data.get("mask"))
+            data["log_probs"] = score[0]
+        if rollout.alive.all():
+            return data
+        return _rows_of(data, torch.from_numpy(np.flatnonzero(rollout.alive)))
+
+    def _minibatches(self, data: Data) -> Iterator[Data]:
+        """All rows once, in batches of nearly equal size, in an order drawn anew."""
+        count = len(data["advantages"])
+        parts = math.ceil(count / self.config.batch_size)
+        if parts <= 1:
+            yield data
+            return
+        shuffled = _rows_of(data, torch.from_numpy(self._order.permutation(count)))
+        for rows in np.array_split(np.arange(count), parts):
+            yield _rows_of(shuffled, slice(int(rows[0]), int(rows[-1]) + 1))
+
+    # -- the bonus
+
+    def _bonus_stream(self) -> Floats | None:
+        """(T, N) today's bonus of each step; 0 where a slot was dead."""
+        if self.bonus is None:
+            return None
+        met = (take(self.rollout.obs, np.s_[:-1]), self.rollout.actions, self.rollout.next_obs())
+        self.bonus.observe(*met, self.rollout.ended)
+        return np.where(self.rollout.alive, self.bonus.reward(*met), np.float32(0))
+
+    def _bonus_advantages(self, stream: Floats, of_obs: Floats, led_to: Floats) -> Floats:
+        """Estimates of the second head. A bonus that does not end with the episode sees one endless life."""
+        assert self.bonus is not None
+        rollout, config = self.rollout, self.config
+        terminated, truncated = rollout.terminated, rollout.truncated
+        if not self.bonus.episodic:
+            led_to = of_obs[1:]
+            terminated = truncated = np.zeros_like(rollout.terminated)
+        factors = (config.bonus_gamma, config.gae_lambda, rollout.alive)
+        return gae(stream, of_obs[:-1], led_to, terminated, truncated, *factors)
+
+    def _learn_bonus(self) -> dict[str, float]:
+        """One pass of the bonus' own networks over what was met."""
+        if self.bonus is None:
+            return {}
+        living = self._order.permutation(np.flatnonzero(self.rollout.alive))
+        obs, following = self._rows(), merged(self.rollout.next_obs())
+        actions = self.rollout.actions.reshape(-1, *self.rollout.actions.shape[2:])
+        told: dict[str, float] = {}
+        for rows in np.array_split(living, max(1, math.ceil(len(living) / self.config.batch_size))):
+            told = self.bonus.update(take(obs, rows), actions[rows], take(following, rows))
+        return told
+
+    def _random_actions(self, mask: Flags | None) -> NDArray[Any]:
+        if self.spec.actions.kind == "box":
+            return self._draws.uniform(-1, 1, (self.num, self.spec.actions.dim)).astype(np.float32)
+        return self.net.dist.sample(np.zeros((self.num, self.net.dist.width), np.float32), self._draws, mask)
+
+    # -- what it is made of
+
+    def _seen(self, obs: Obs) -> Obs:
+        return obs if self.norm is None else self.norm.normalise_obs(obs, self.config.obs_clip)
+
+    def _rows(self) -> Obs:
+        return merged(take(self.rollout.obs, np.s_[:-1]))
+
+    def networks(self) -> PolicyParts:
+        return self.net.parts(self.norm, self.config.obs_clip)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "parameters": self.net.flat.tensor.detach().clone(),
+            "adam": adam_state(self.optimiser),
+            "rollout": self.rollout.state_dict(),
+            "norm": None if self.norm is None else self.norm.state_dict(),
+            "scale": None if self.scale is None else self.scale.state_dict(),
+            "bonus": None if self.bonus is None else self.bonus.state_dict(),
+            "draws": self._draws.bit_generator.state,
+            "order": self._order.bit_generator.state,
+            "alive": None if self._alive is None else self._alive.copy(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = int(state["steps"])
+        self.net.load_parameters(state["parameters"])
+        load_adam_state(self.optimiser, state["adam"])
+        self.rollout.load_state_dict(state["rollout"])
+        for part, saved in ((self.norm, "norm"), (self.scale, "scale"), (self.bonus, "bonus")):
+            if part is not None:
+                part.load_state_dict(state[saved])
+        self._draws.bit_generator.state = state["draws"]
+        self._order.bit_generator.state = state["order"]
+        self._alive = None if state["alive"] is None else np.asarray(state["alive"], np.bool_)
+
+
+def _rows_of(data: Data, rows: Any) -> Data:
+    return {
+        key: {part: tensor[rows] for part, tensor in value.items()}
+        if isinstance(value, dict)
+        else value[rows]
+        for key, value in data.items()
+    }
+
+
+def _explained(values: Floats, returns: Floats, alive: Flags) -> float:
+    """Share of the returns' variance that the values explain; 0 where the returns do not vary."""
+    variance = float(returns[alive].var())
+    return 1.0 - float((returns - values)[alive].var()) / variance if variance > 0 else 0.0
