@@ -1,0 +1,174 @@
+"""What SAC and DDPG share: an actor, a stack of critics, noise on actions, and who holds still when.
+
+The one thing to know: actions are −1 … 1 everywhere here, warm-up and noise included; the environment scales
+them. The critics are one ``Ensemble``, so both cost one product per layer.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from onward.control.algorithms.off_policy import OffPolicy
+from onward.control.config import ContinuousConfig
+from onward.control.contract import EnvSpec, Flags, Step
+from onward.control.nets import MLP, Encoder, Ensemble, FlatParameters
+from onward.control.networks_numpy import NumpyMLP
+from onward.control.policy import Layer, PolicyParts
+from onward.control.seeds import Seeds
+from onward.control.spaces import ActionKind, Obs
+
+Floats = NDArray[np.float32]
+
+
+class ActionNoise:
+    """Noise (N, dim) of deviation ``std``: independent (``gaussian``) or Ornstein-Uhlenbeck (``ou``).
+
+    The process is x ← x − θ·dt·x + σ·√dt·N(0, 1) with θ = 0.15 and dt = 0.01 (Lillicrap et al. 2016, section
+    7, in the time step of the peers): it drifts with a stationary deviation of about σ/√(2θ) = 1.83 σ, and
+    starts again at 0 with each episode.
+    """
+
+    theta, dt = 0.15, 0.01
+
+    def __init__(self, kind: str, std: float, num: int, dim: int) -> None:
+        self.kind, self.std = kind, std
+        self.state = np.zeros((num, dim), np.float32)
+
+    def sample(self, rng: np.random.Generator) -> Floats:
+        """(N, dim) the next noise of every slot."""
+        draw = np.float32(self.std) * rng.standard_normal(self.state.shape, np.float32)
+        if self.kind == "ou":
+            self.state += (
+                np.float32(math.sqrt(self.dt)) * draw - np.float32(self.theta * self.dt) * self.state
+            )
+            return self.state.copy()
+        return draw
+
+    def reset(self, ended: Flags) -> None:
+        """Slots whose episode ended start again."""
+        self.state[ended] = 0.0
+
+
+class Actor(nn.Module):
+    """(B, …) → (B, outputs), before any squashing."""
+
+    def __init__(
+        self, encoder: Encoder, outputs: int, config: ContinuousConfig, rng: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.net = MLP(
+            (encoder.width, *config.hidden, outputs), config.activation, config.layer_norm, None, rng
+        )
+
+    def forward(self, obs: Any) -> Tensor:
+        return self.net(self.encoder(obs))
+
+
+class Critics(nn.Module):
+    """Q(s, a) of E critics: (B, …), (B, dim) → (E, B)."""
+
+    def __init__(
+        self, encoder: Encoder, dim: int, count: int, config: ContinuousConfig, rng: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        sizes = (encoder.width + dim, *config.hidden, 1)
+        self.ensemble = Ensemble(count, sizes, config.activation, config.layer_norm, None, rng)
+
+    def forward(self, obs: Any, actions: Tensor) -> Tensor:
+        return self.ensemble(torch.cat((self.encoder(obs), actions), dim=1)).squeeze(-1)
+
+
+@contextmanager
+def held(flat: FlatParameters) -> Iterator[None]:
+    """Gradients pass through these parameters to what is before them, but are not taken for themselves."""
+    for p in flat.parameters:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in flat.parameters:
+            p.requires_grad_(True)
+
+
+class ActorCritic(OffPolicy):
+    """A subclass builds ``actor`` and says what it does (``_act``) and how it learns (``_learn``)."""
+
+    action_kinds: ClassVar[tuple[ActionKind, ...]] = ("box",)
+
+    def __init__(
+        self, spec: EnvSpec, num: int, config: ContinuousConfig, seeds: Seeds, outputs: int, critics: int
+    ) -> None:
+        super().__init__(spec, num, config, seeds)
+        self.dim = spec.actions.dim
+        rng = self._init_generator
+        self.actor = Actor(self._encoder(), outputs, config, rng)
+        self.critic, self.critic_target = (
+            Critics(self._encoder(), self.dim, critics, config, rng) for _ in range(2)
+        )
+        self._actor = self._trained("actor", [self.actor])
+        self._critic = self._trained("critic", [self.critic])
+        self._critic_target = self._target("critic_target", [self.critic_target], self._critic)
+        self._acting = NumpyMLP(self.actor.net.arrays())
+        noisy = config.action_noise != "none"
+        self.noise = ActionNoise(config.action_noise, config.noise_std, num, self.dim) if noisy else None
+
+    @abstractmethod
+    def _act(self, outputs: Floats) -> Floats:
+        """Exploring actions (N, dim) in −1 … 1 from what the actor gives."""
+
+    def act(self, obs: Obs, mask: Flags | None) -> NDArray[Any]:
+        """Uniform while warming up; then the actor's action with noise, clipped to −1 … 1."""
+        if self.warming_up:
+            uniform = self._explore.random((self.num, self.dim), np.float32)
+            return np.float32(2) * uniform - np.float32(1)
+        actions = self._act(self._acting(self._features(self.actor.encoder, obs)))
+        if self.noise is not None:
+            actions = np.clip(actions + self.noise.sample(self._explore), -1.0, 1.0)
+        return actions
+
+    def observe(self, obs: Obs, actions: NDArray[Any], step: Step) -> None:
+        super().observe(obs, actions, step)
+        if self.noise is not None:
+            self.noise.reset(step.ended)
+
+    def _fit_critics(self, obs: Any, actions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """One step on ½ Σ over critics of the mean squared error; (loss, values)."""
+        q = self.critic(obs, actions)
+        loss = 0.5 * (q - targets).square().mean(dim=1).sum()
+        self._critic.zero_grad()
+        loss.backward()
+        self.optimisers["critic"].step()
+        return loss.detach(), q.detach()
+
+    def networks(self) -> PolicyParts:
+        layers = [
+            Layer(w.copy(), b.copy(), activation, norm and (norm[0].copy(), norm[1].copy()))
+            for w, b, activation, norm in self.actor.net.arrays()
+        ]
+        return PolicyParts(
+            self.spec.layout,
+            self.spec.actions,
+            "tanh",
+            layers,
+            norm=self._norm_parts(),
+            images=self._image_parts(self.actor.encoder),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"noise": None if self.noise is None else self.noise.state.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.noise is not None:
+            self.noise.state = np.array(state["noise"])

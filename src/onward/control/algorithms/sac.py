@@ -1,0 +1,84 @@
+"""Soft actor-critic with a learned temperature (Haarnoja et al. 2018, 1812.05905).
+
+The one thing to know: the value of a next state is soft, min Q − α log π, and a termination masks all of it,
+the entropy included. Log-probs are of actions in −1 … 1, so the target entropy −dim means the same for every
+environment.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from onward.control.algorithms.continuous import ActorCritic, Floats, held
+from onward.control.config import SACConfig
+from onward.control.contract import EnvSpec
+from onward.control.dists import tanh_gaussian
+from onward.control.replay import Batch
+from onward.control.seeds import Seeds
+
+LOG_STD = (-20.0, 2.0)
+"""Bounds of the log-deviation of actions before tanh (the paper's code)."""
+
+
+class SAC(ActorCritic):
+    """Critics minimise ½ (Q(s, a) − R − γᵐ (min Q̄(s′, a′) − α log π(a′|s′)))², the actor
+    α log π(a|s) − min Q(s, a) through a = tanh(μ + σ ε), and α follows the entropy towards its target."""
+
+    def __init__(self, spec: EnvSpec, num: int, config: SACConfig, seeds: Seeds) -> None:
+        super().__init__(spec, num, config, seeds, outputs=2 * spec.actions.dim, critics=2)
+        self.config: SACConfig = config
+        self.target_entropy = -float(self.dim) if config.target_entropy is None else config.target_entropy
+        start = 0.0 if config.temperature is None else math.log(config.temperature)
+        self.log_alpha = nn.Parameter(torch.full((1,), start))
+        self._temperature = self._trained("temperature", [nn.ParameterList([self.log_alpha])])
+
+    def _act(self, outputs: Floats) -> Floats:
+        mean, log_std = outputs[:, : self.dim], np.clip(outputs[:, self.dim :], *LOG_STD)
+        noise = self._explore.standard_normal(mean.shape, np.float32)
+        return np.tanh(mean + np.exp(log_std) * noise)
+
+    def policy(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """Sampled actions (B, dim), differentiable, and their log-probs (B,)."""
+        mean, log_std = self.actor(obs).chunk(2, dim=1)
+        noise = torch.randn(mean.shape, generator=self._torch_generator)
+        return tanh_gaussian(mean, log_std.clamp(*LOG_STD), noise)
+
+    def targets(self, batch: Batch, alpha: Tensor) -> Tensor:
+        """(B,) R + γᵐ · soft value of s′; nothing of it after a termination."""
+        with torch.no_grad():
+            actions, log_prob = self.policy(batch.next_obs)
+            soft = self.critic_target(batch.next_obs, actions).amin(dim=0) - alpha * log_prob
+            return batch.returns + batch.discount * soft
+
+    def _learn(self, batch: Batch) -> dict[str, Tensor]:
+        alpha = self.log_alpha.detach().exp()
+        actions, log_prob = self.policy(batch.obs)
+        if self.config.temperature is None:
+            self._fit_temperature(log_prob.detach())
+        critic_loss, q = self._fit_critics(batch.obs, batch.actions, self.targets(batch, alpha))
+
+        with held(self._critic):
+            value = self.critic(batch.obs, actions).amin(dim=0)
+        actor_loss = (alpha * log_prob - value).mean()
+        self._actor.zero_grad()
+        actor_loss.backward()
+        self.optimisers["actor"].step()
+
+        self._critic_target.lerp_from(self._critic, self.config.tau)
+        entropy = -log_prob.detach()
+        return {
+            "critic_loss": critic_loss, "actor_loss": actor_loss.detach(), "q_mean": q,
+            "entropy": entropy, "temperature": alpha,
+        }  # fmt: skip
+
+    def _fit_temperature(self, log_prob: Tensor) -> None:
+        """One step on −log α · (log π + target entropy): α grows while the entropy is below its target."""
+        loss = -(self.log_alpha * (log_prob + self.target_entropy).mean()).sum()
+        self._temperature.zero_grad()
+        loss.backward()
+        self.optimisers["temperature"].step()
