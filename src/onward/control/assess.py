@@ -84,8 +84,8 @@ def assess(
     variants: Sequence[Variant] | None = None,
     env_kwargs: dict[str, Any] | None = None,
 ) -> Assessment:
-    """Judge ``actor`` in ``env_id``. ``variants``: None for those of ``VARIANTS``, () for none; ``noise`` None:
-    no noisy episodes. Raises ControlError where actor and environment do not fit."""
+    """Judge ``actor`` in ``env_id``. ``variants``: None for those of ``VARIANTS``, () for none; ``noise``
+    None: no noisy episodes. Raises ControlError where actor and environment do not fit."""
     env = make(env_id, min(num, episodes), env_kwargs=env_kwargs)
     fitting(actor, env.spec)
     rule = success_rule(env.spec, threshold)
@@ -131,8 +131,8 @@ def fitting(actor: Actor, spec: EnvSpec) -> None:
         )
     if _action_words(ours.actions) != _action_words(theirs.actions):
         raise ControlError(
-            f"The policy gives {_action_words(ours.actions)}, {spec.id} takes {_action_words(theirs.actions)}: "
-            f"evaluate it in the environment it was trained in ({actor.env_id or 'not recorded'})."
+            f"The policy gives {_action_words(ours.actions)}, {spec.id} takes "
+            f"{_action_words(theirs.actions)}: evaluate it in the environment it was trained in ({actor.env_id or 'not recorded'})."
         )
 
 

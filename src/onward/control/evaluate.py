@@ -1,8 +1,9 @@
 """Greedy episodes on unseen seeds, and what they say: success, transfer, robustness under noise.
 
-The one thing to know: every slot plays a quota of episodes fixed in advance. Taking the first hundred that end
-would favour short episodes, which are the failures of some tasks and the successes of others. Returns are raw,
-the policy's normaliser is frozen, and seeds come from a branch of the seed tree that training never uses.
+The one thing to know: every slot plays a quota of episodes fixed in advance. Taking the first hundred that
+end would favour short episodes, which are the failures of some tasks and the successes of others. Returns
+are raw, the policy's normaliser is frozen, and seeds come from a branch of the seed tree that training never
+uses.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class Policy:
         self._generator = np.random.default_rng(seed)
 
     def act(self, obs: Any, deterministic: bool = True, mask: NDArray[Any] | None = None) -> Any:
-        """The action for a raw observation of the environment, or a batch of them, as the environment takes it.
+        """The action for a raw observation of the environment, or a batch, as the environment takes it.
 
         ``obs``: one observation as ``env.reset`` gives it, or a batch as Gymnasium's vector environments give
         it (arrays with a leading axis, in a dict or tuple where the space is one). ``mask``: legal actions of
@@ -231,8 +231,8 @@ class Policy:
             return np.exp(self.parts.log_std).astype(np.float32)
         if out.shape[1] == dim:
             return np.zeros(dim, np.float32)
-        low, high = self.parts.extra.get("log_std_range", LOG_STD_RANGE)
-        return np.exp(np.clip(out[:, dim:], np.float32(low), np.float32(high))).astype(np.float32)
+        bounds = np.asarray(self.parts.extra.get("log_std_range", LOG_STD_RANGE), np.float32)
+        return np.exp(np.clip(out[:, dim:], *bounds))
 
     def _logistic(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
         """Noise for which ``logit > noise`` has probability sigmoid(logit)."""

@@ -10,16 +10,14 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.control.policy import Layer, Policy, PolicyParts
 from onward.control.spaces import ActionSpec, Layout
 from onward.errors import ControlError, TamperedError
-
-if TYPE_CHECKING:
-    from onward.control.policy import Layer, Policy, PolicyParts
 
 FORMAT = "onward control policy"
 VERSION = 1
@@ -67,8 +65,6 @@ def read_policy(path: Path) -> tuple[PolicyParts, str]:
 
 
 def _parts(words: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> PolicyParts:
-    from onward.control.policy import PolicyParts
-
     norm = None
     if words["clip"] is not None:
         norm = (arrays["norm.mean"], arrays["norm.variance"], words["clip"])
@@ -88,8 +84,6 @@ def _parts(words: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> PolicyPart
 def _layer(arrays: dict[str, NDArray[Any]], i: int, activation: str) -> Layer:
     gain = arrays.get(f"layers.{i}.gain")
     norm = None if gain is None else (gain, arrays[f"layers.{i}.shift"])
-    from onward.control.policy import Layer
-
     return Layer(arrays[f"layers.{i}.weight"], arrays[f"layers.{i}.bias"], activation, norm)
 
 

@@ -34,7 +34,7 @@ def iqm(values: ArrayLike) -> float:
 
 
 def variation(values: ArrayLike, random: float | None = None) -> float:
-    """Coefficient of variation over seeds: std (n − 1) / |mean|; where the mean is below 0, of value − random.
+    """Coefficient of variation over seeds: std (n − 1) / |mean|; below a mean of 0 that of value − random.
 
     ``random``: what the random policy scores in the same environment. Raises ControlError where it is needed
     and missing: near 0 a negative scale makes the plain quotient meaningless.
@@ -55,7 +55,7 @@ def variation_interval(
 
 
 def score_ratio(score: float, source: float, random: float) -> float:
-    """(score − random) / (source − random): what is left of what was learned. NaN where nothing was learned."""
+    """(score − random) / (source − random): what is left of what was learned; NaN where nothing was."""
     learned = source - random
     return (score - random) / learned if learned > 0 else float("nan")
 
@@ -66,7 +66,7 @@ def solve_episode(
     window: int = SOLVE_WINDOW,
     limit: int = SOLVE_LIMIT,
 ) -> int | None:
-    """The first k ≤ ``limit`` at which the mean of training episodes k − 99 … k reaches ``threshold``; else None.
+    """The first k ≤ ``limit`` where the mean of training episodes k − 99 … k reaches ``threshold``, or None.
 
     ``returns``: raw returns of the training episodes in the order in which they ended.
     """
