@@ -132,7 +132,8 @@ def fitting(actor: Actor, spec: EnvSpec) -> None:
     if _action_words(ours.actions) != _action_words(theirs.actions):
         raise ControlError(
             f"The policy gives {_action_words(ours.actions)}, {spec.id} takes "
-            f"{_action_words(theirs.actions)}: evaluate it in the environment it was trained in ({actor.env_id or 'not recorded'})."
+            f"{_action_words(theirs.actions)}: evaluate it in the environment it was trained in "
+            f"({actor.env_id or 'not recorded'})."
         )
 
 

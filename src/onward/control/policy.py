@@ -218,12 +218,10 @@ class Policy:
 
     def _box(self, out: NDArray[np.float32], deterministic: bool) -> NDArray[np.float32]:
         dim = self.parts.actions.dim
-        mean = out[:, :dim]
+        mean: NDArray[Any] = out[:, :dim]
         if not deterministic:
             mean = mean + self._deviation(out) * self._generator.standard_normal(mean.shape, np.float32)
-        if self.parts.head == "tanh":
-            return np.tanh(mean)
-        return np.clip(mean, -1, 1)
+        return np.tanh(mean) if self.parts.head == "tanh" else np.clip(mean, -1, 1)
 
     def _deviation(self, out: NDArray[np.float32]) -> NDArray[np.float32]:
         dim = self.parts.actions.dim

@@ -134,7 +134,7 @@ def test_returns_are_raw_and_the_normaliser_stays_frozen() -> None:
         env.spec.layout, env.spec.actions, "gaussian", [layer], norm=(mean.copy(), variance.copy(), 10.0)
     )
     found = play(Policy(parts), env, 4, seed=1)
-    obs, _ = env.reset(Seeds(1).child("evaluation").integer("env"))
+    env.reset(Seeds(1).child("evaluation").integer("env"))
     total = np.zeros(4)
     for _ in range(200):
         total += env.step(np.zeros((4, 1), np.float32)).reward
@@ -244,10 +244,8 @@ def test_noise_reaches_the_actor_alone_and_has_its_deviation() -> None:
     assert difference[..., 0].std() == pytest.approx(0.5, rel=0.03)
     assert abs(difference[..., 0].mean()) < 0.03
     assert (difference[..., 1] == 0).all()
-    assert found.lengths.tolist() == [100] * 50
-    assert found.met is not None and found.met.var[1] == pytest.approx(
-        (100**2 - 1) / 12
-    )  # what was, not seen
+    assert found.lengths.tolist() == [100] * 50  # and the statistics are of what was, not of what was seen
+    assert found.met is not None and found.met.var[1] == pytest.approx((100**2 - 1) / 12)
 
 
 # An assessment.

@@ -23,7 +23,7 @@ CASES: dict[str, tuple[str, spaces.Space[Any], int]] = {
     "q": ("q", spaces.Discrete(4), 4),
     "logits from 3": ("logits", spaces.Discrete(4, start=3), 4),
     "several": ("logits", spaces.MultiDiscrete([2, 3, 2], start=[0, 1, -1]), 7),
-    "several in two axes": ("logits", spaces.MultiDiscrete([[2, 3], [4, 2]]), 11),
+    "several in two axes": ("logits", spaces.MultiDiscrete(np.array([[2, 3], [4, 2]])), 11),
     "bits": ("logits", spaces.MultiBinary(3), 3),
     "mean": ("gaussian", BOX, 2),
     "tanh of the mean beside log-stds": ("tanh", BOX, 4),

@@ -1,4 +1,4 @@
-"""A policy from its file: numpy alone, raw observations of every space, the normaliser frozen, foreign files."""
+"""A policy from its file: numpy alone, raw observations of every space, a frozen normaliser, foreign ones."""
 
 from __future__ import annotations
 
