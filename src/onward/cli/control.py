@@ -2,12 +2,235 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from onward.cli import app
+from onward.control import config, fields, presets
+from onward.control.algorithms.registry import ALGORITHMS, check_fits, check_name
+from onward.control.runs import Folder, RunConfig
+from onward.errors import ControlError
 
 control = typer.Typer(
     no_args_is_help=True,
     help="Control policies for Gymnasium environments: train, evaluate, resume, export, compare.",
 )
 app.add_typer(control, name="control")
+
+_TRAIN = f"""Train a control policy in a Gymnasium environment.
+
+{chr(10).join(f"[bold]{name}[/bold]: {about}.{chr(10)}" for name, (_, _, about) in ALGORITHMS.items())}
+Start with one that is solved in seconds:
+
+  onward control train CartPole-v1 --algorithm ppo
+
+Five seeds, two at a time, with their learning curves in one picture:
+
+  onward control train CartPole-v1 --algorithm dqn --seeds 5
+
+Another setting (onward control list dqn shows all, with what they mean):
+
+  onward control train LunarLander-v3 --algorithm dqn --preset zoo --set n_step=3 --set double=true
+
+Each run has a folder: runs/CartPole-v1-ppo-seed0 with policy/ (the best by evaluation), checkpoint/,
+metrics.csv, TensorBoard events, curves.png and summary.json. Ctrl-C saves; onward control resume FOLDER goes
+on bit for bit (a3c: from the same weights, but asynchronous workers never repeat exactly).
+"""
+Out = Annotated[Path, typer.Option(help="Folder that the folders of runs go into.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Events as JSON lines.")]
+
+
+@control.command(help=_TRAIN)
+def train(
+    env: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id, or module:id.")],
+    algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}.")],
+    preset: Annotated[
+        str | None, typer.Option(help="ours, zoo, seed or default; not given: the first that there is.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs, with seeds from --seed on.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the (first) run.")] = 0,
+    timesteps: Annotated[
+        int | None, typer.Option(min=1, help="Environment steps at most; not given: the preset's.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another setting; repeatable.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Mean return that counts as solved; not given: Gymnasium's.")
+    ] = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Use all steps even when it is solved.")
+    ] = False,
+    env_set: Annotated[
+        list[str] | None,
+        typer.Option("--env-set", metavar="NAME=VALUE", help="Given to the environment (JSON values)."),
+    ] = None,
+    eval_every: Annotated[int | None, typer.Option(min=1, help="Steps between two evaluations.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Seeds at a time; not given: one per core.")
+    ] = None,
+    out: Out = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    chosen, tuned = presets.preset(preset, algorithm, env)
+    given = fields.parse(config.CONFIGS[algorithm], algorithm, changes or [])
+    first = RunConfig(
+        env=env,
+        algorithm=algorithm,
+        settings=presets.settings(algorithm, tuned, given),
+        preset=chosen,
+        seed=seed,
+        timesteps=timesteps or tuned.timesteps,
+        env_kwargs=_env_kwargs(env_set or []),
+        eval_every=eval_every,
+        threshold=threshold,
+        stop_when_solved=not keep_going,
+    )
+    _check_world(first)
+    runs = [RunConfig(**{**vars(first), "seed": seed + more}) for more in range(seeds)]
+    tasks = [(run, Folder.of(out, run), False) for run in runs]
+    if not as_json:
+        note = f" ({tuned.note})" if tuned.note else ""
+        typer.echo(f"{algorithm} on {env}, preset {chosen}{note}, {first.timesteps:,} steps at most.")
+    _go(tasks, as_json, processes, out / f"{tasks[0][1].path.name.rsplit('-seed', 1)[0]}-curves.png")
+
+
+@control.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of a run that was stopped.")],
+    timesteps: Annotated[
+        int | None,
+        typer.Option(min=1, help="A new end; schedules that depend on the end (such as epsilon) change."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was stopped: bit for bit what it would have been (but for a3c).
+
+    onward control resume runs/CartPole-v1-ppo-seed0
+    """
+    at = Folder(folder)
+    run = at.read()
+    if timesteps is not None:
+        run = RunConfig(**{**vars(run), "timesteps": timesteps})
+    if at.summary.exists() and timesteps is None:
+        end = json.loads(at.summary.read_text()).get("end")
+        if end in ("finished", "solved"):
+            raise ControlError(f"The run in {folder} is {end}: give --timesteps with a later end to go on.")
+    _check_world(run)
+    _go([(run, at, True)], as_json, 1, None)
+
+
+@control.command("list")
+def list_(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="An algorithm or an environment.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON document.")] = False,
+) -> None:
+    """Algorithms and presets; the settings of an algorithm; the presets for an environment.
+
+    onward control list
+
+    onward control list ppo
+
+    onward control list LunarLander-v3
+    """
+    if name is None:
+        _show(_everything(), as_json, ("name", "what it is"))
+    elif name in ALGORITHMS:
+        _show(_settings(name), as_json, ("setting", "default, kind and meaning"))
+    else:
+        known = presets.environments()
+        if name not in known:
+            raise ControlError(
+                f"There is neither an algorithm nor a preset for {name!r}: use one of "
+                f"{', '.join([*ALGORITHMS, *known])}."
+            )
+        _show(_presets(name), as_json, ("preset", "steps and settings"))
+
+
+def _everything() -> dict[str, str]:
+    about = {name: text for name, (_, _, text) in ALGORITHMS.items()}
+    return about | {env: "presets for " + ", ".join(names) for env, names in presets.environments().items()}
+
+
+def _settings(algorithm: str) -> dict[str, str]:
+    check_name(algorithm)
+    kind = config.CONFIGS[algorithm]
+    kinds, why, defaults = fields.field_types(kind), fields.explanations(kind), kind().as_dict()
+    return {name: f"{defaults[name]}  ({fields.describe(kinds[name])}) {why[name]}" for name in kinds}
+
+
+def _presets(env: str) -> dict[str, str]:
+    return {
+        f"{algorithm} {name}": f"{found.timesteps:,} steps; "
+        + ", ".join(f"{key}={value}" for key, value in found.settings.items())
+        + (f"; {found.note}" if found.note else "")
+        for algorithm in presets.environments()[env]
+        for name, found in presets.available(algorithm, env).items()
+        if name != "default"
+    }
+
+
+def _show(rows: dict[str, str], as_json: bool, columns: tuple[str, str]) -> None:
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    table = Table(*columns, show_lines=False)
+    for row in rows.items():
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _env_kwargs(assignments: list[str]) -> dict[str, Any] | None:
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not name.isidentifier():
+            raise ControlError(f"--env-set {assignment}: give NAME=VALUE, such as --env-set gravity=-5.0.")
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return values or None
+
+
+def _check_world(run: RunConfig) -> None:
+    """What could fail, before any folder is made and any process started."""
+    from onward.control.environments import make
+
+    env = make(run.env, 1, env_kwargs=run.env_kwargs)
+    try:
+        check_fits(run.algorithm, env.spec)
+    finally:
+        env.close()
+
+
+def _go(
+    tasks: list[tuple[RunConfig, Folder, bool]], as_json: bool, processes: int | None, picture: Path | None
+) -> None:
+    from onward.cli.control_display import Display, outcome
+    from onward.control.curves import draw
+    from onward.control.seeds_in_parallel import Task, train_all
+
+    for _, folder, again in tasks:
+        if not again:
+            folder.check_free()
+    with Display(as_json) as display:
+        summaries = train_all([Task(*task) for task in tasks], display.take, processes)
+    trained = {summary["seed"]: summary for summary in summaries}
+    for run, folder, _ in tasks:
+        if run.seed in trained:
+            draw([folder.path], folder.picture)
+            for line in outcome(trained[run.seed], folder.path):
+                display.say(line)
+    if picture is not None and len(summaries) > 1:
+        draw([folder.path for run, folder, _ in tasks if run.seed in trained], picture)
+        display.say(f"Curves of all seeds: {picture}")
+    if any(summary["end"] == "interrupted" for summary in summaries) or len(summaries) < len(tasks):
+        raise typer.Exit(130)

@@ -21,7 +21,7 @@ from onward.errors import ControlError
 
 POINTS = 200
 """Of the grid of steps."""
-COLOURS = ("#1f5fa8", "#c8553d", "#3c8d53", "#8a5fb0", "#b8860b", "#5a6a72")
+COLOURS: tuple[str, ...] = ("#1f5fa8", "#c8553d", "#3c8d53", "#8a5fb0", "#b8860b", "#5a6a72")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def band(runs: Sequence[list[Row]], metric: str) -> Band | None:
     first = max(points[0][0] for points in series)
     last = max(points[-1][0] for points in series)
     grid = np.linspace(min(first, last), last, POINTS)
-    lines = [np.interp(grid, *zip(*points, strict=True)) for points in series]
+    lines = [np.interp(grid, *np.array(points).T) for points in series]
     return Band(grid, np.array(lines))
 
 
@@ -57,14 +57,12 @@ def draw(folders: Sequence[Path], picture: Path) -> Path:
     Runs of one environment, algorithm and preset are the seeds of one curve. Raises ControlError where a
     folder holds no run, or runs of different environments are given.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     groups, env, threshold = _groups(folders)
     figure = Figure(figsize=(8, 6.4), layout="constrained")
-    FigureCanvasAgg(figure)
     figure.suptitle(env, fontsize=13)
-    panels = figure.subplots(2, 1, sharex=True)
+    panels: Any = figure.subplots(2, 1, sharex=True)
     for panel, metric, title in zip(
         panels,
         ("eval_return", "return_mean"),
@@ -118,4 +116,4 @@ def _curve(panel: Any, found: Band | None, colour: str, name: str) -> None:
 
 
 def _colours() -> list[str]:
-    return list(COLOURS) * 4
+    return [*COLOURS] * 4

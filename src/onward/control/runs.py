@@ -123,13 +123,17 @@ class Folder:
     def picture(self) -> Path:
         return self.path / "curves.png"
 
-    def begin(self, run: RunConfig) -> None:
-        """Make the folder of a new run. Raises ControlError where it holds one already."""
+    def check_free(self) -> None:
+        """Raises ControlError where the folder holds a run already."""
         if self.config.exists():
             raise ControlError(
                 f"{self.path} already holds a run: go on with it by onward control resume {self.path}, "
                 f"or give another --out."
             )
+
+    def begin(self, run: RunConfig) -> None:
+        """Make the folder of a new run. Raises ControlError where it holds one already."""
+        self.check_free()
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.config, run.as_dict())
 

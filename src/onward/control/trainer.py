@@ -8,6 +8,7 @@ uninterrupted one does.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
@@ -315,9 +316,10 @@ def _crossed(before: int, now: int, every: int) -> bool:
 
 
 def _set_threads(threads: int) -> None:
-    import torch
-
-    torch.set_num_threads(threads)
+    """Of the whole process; an algorithm without torch does not load it for this."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
 
 
 class _Make:

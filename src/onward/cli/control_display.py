@@ -1,0 +1,119 @@
+"""What a person sees while control policies train: one live line per seed, and what came out.
+
+Without a terminal the same facts come as plain lines, at most one per seed every ten seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from onward.control.trainer import Event
+
+LINE_SECONDS = 10.0
+_SHARES = {"share_env": "env", "share_act": "act", "share_update": "update", "share_evaluate": "evaluate"}
+
+
+class Display:
+    """Takes the events of one or several runs."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self.console = Console(stderr=as_json)
+        self._tasks: dict[int, TaskID] = {}
+        self._totals: dict[int, int] = {}
+        self._evaluations: dict[int, float] = {}
+        self._lines: dict[int, float] = {}
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.percentage:>3.0f}% {task.fields[note]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=as_json or not self.console.is_terminal,
+        )
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.stop()
+
+    def take(self, event: Event) -> None:
+        """One event of a trainer."""
+        if self._as_json:
+            typer.echo(json.dumps(event))
+            return
+        seed = event.get("seed", 0)
+        kind = event["event"]
+        if kind == "started":
+            self._totals[seed] = event["total"]
+            self._tasks[seed] = self._progress.add_task(
+                f"seed {seed}", total=event["total"], completed=event["step"], note=""
+            )
+            if event["resumed"]:
+                self.say(f"seed {seed}: going on after step {event['step']:,}.")
+        elif kind == "evaluated":
+            self._evaluations[seed] = event["eval_return"]
+        elif kind == "row":
+            self._row(seed, event)
+        elif kind == "solved":
+            self.say(f"seed {seed}: solved at episode {event['episode']:,}, {event['seconds']:.1f} s.")
+        elif kind == "failed":
+            self.say(f"seed {seed}: {event['message']}")
+
+    def say(self, text: str) -> None:
+        """A line for people."""
+        if not self._as_json:
+            self.console.print(text, highlight=False, soft_wrap=True)
+
+    def _row(self, seed: int, event: Event) -> None:
+        row, step = event["row"], event["step"]
+        note = told(row, self._evaluations.get(seed))
+        self._progress.update(self._tasks[seed], completed=step, note=note)
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self._lines.get(seed, 0.0) > LINE_SECONDS:
+            self._lines[seed] = now
+            self.say(f"seed {seed}: {step:,}/{self._totals[seed]:,} {note}")
+
+
+def told(row: dict[str, float], evaluated: float | None) -> str:
+    """A row of metrics in one line: return, episodes, speed, where the time goes."""
+    parts = []
+    if "return_mean" in row:
+        parts.append(f"return {row['return_mean']:.1f}")
+    if evaluated is not None:
+        parts.append(f"greedy {evaluated:.1f}")
+    parts.append(f"{row.get('episodes', 0):,.0f} episodes")
+    parts.append(f"{row['steps_per_second']:,.0f} steps/s")
+    parts.append(" ".join(f"{name} {row[share]:.0%}" for share, name in _SHARES.items()))
+    return " · ".join(parts)
+
+
+def outcome(summary: dict[str, Any], folder: Path) -> list[str]:
+    """What came out of a run, in sentences."""
+    seed = f"seed {summary['seed']}"
+    seconds, per_second = summary["seconds"], summary["steps_per_second"]
+    speed = f"{summary['steps']:,} steps in {seconds:.1f} s, {per_second:,.0f} a second"
+    if summary["end"] == "interrupted":
+        return [f"{seed}: stopped and saved ({speed}). Go on with: onward control resume {folder}"]
+    final, solved = summary["final"], summary["solved"]
+    success = "" if final["success"] is None else f", success {final['success']:.0%}"
+    if solved:
+        how = f"solved at episode {solved['episode']:,} (step {solved['step']:,}, {solved['seconds']:.1f} s)"
+    elif summary["threshold"] is None:
+        how = "done"
+    else:
+        how = f"not solved (threshold {summary['threshold']:g})"
+    return [
+        f"{seed}: {how}; {speed}.",
+        f"  best policy over {final['episodes']} greedy episodes on unseen seeds: "
+        f"return {final['return']:.1f} ± {final['std']:.1f}{success}: {folder / 'policy'}",
+    ]

@@ -1,0 +1,236 @@
+"""The loop: when it evaluates, saves and stops, what it refuses, and that resuming changes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from control_scripted import LENGTH, Counting, Scripted, ScriptedAsync, run_of, trainer_of
+
+from onward.control import checkpoint
+from onward.control.log import read_rows
+from onward.control.policy import Policy
+from onward.control.runs import Folder
+from onward.control.training_episodes import TrainingEpisodes
+from onward.errors import ControlError
+
+
+def train(run: Any, path: Path, **kwargs: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    events: list[dict[str, Any]] = []
+    trainer = trainer_of(run, path, events.append, **kwargs)
+    trainer.start()
+    return trainer.train(), events
+
+
+def without_times(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    timed = ("seconds", "steps_per_second", "share_")
+    return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in rows]
+
+
+def assert_same_state(one: Any, other: Any) -> None:
+    """Every leaf equal and of the same type, times apart."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            if key not in ("times", "seconds"):
+                assert_same_state(one[key], other[key])
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_same_state(left, right)
+    elif isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    else:
+        assert one == other or (one != one and other != other)
+
+
+@pytest.mark.parametrize("slots", [1, 4, 10])
+def test_evaluations_are_due_by_steps_not_by_calls(tmp_path: Path, slots: int) -> None:
+    """Bug case 22: an interval counted in calls comes ``slots`` times too late."""
+    _, events = train(run_of(), tmp_path / "r", num=slots)
+    at = [event["step"] for event in events if event["event"] == "evaluated"]
+    assert at == [100, 200, 300, 400]
+    assert [event["step"] for event in events if event["event"] == "saved"] == [200, 400]
+
+
+def test_an_interval_that_the_slots_step_over_still_counts_once(tmp_path: Path) -> None:
+    _, events = train(run_of(eval_every=50, timesteps=210), tmp_path / "r", num=70)
+    assert [event["step"] for event in events if event["event"] == "evaluated"] == [70, 140, 210]
+
+
+def test_the_algorithm_is_told_the_length_of_the_run_before_it_acts(tmp_path: Path) -> None:
+    trainer = trainer_of(run_of(timesteps=1234), tmp_path / "r")
+    assert trainer.algorithm.total_steps == 1234
+
+
+def test_the_returns_reported_are_raw_sums_of_whole_episodes(tmp_path: Path) -> None:
+    """Slot i starts i steps into an episode, so first episodes are shorter: lengths 5, 4, 3, 2."""
+    episodes = TrainingEpisodes(4)
+    envs = Counting(4)
+    envs.reset(0)
+    for _ in range(LENGTH):
+        episodes.add(envs.step(np.array([1, 0, 1, 0])))
+    assert episodes.count == 4
+    assert list(episodes.returns) == [0.0, 3.0, 0.0, 5.0]
+    assert list(episodes.lengths) == [2, 3, 4, 5]
+
+
+def test_a_run_that_is_solved_stops_and_tells_its_solve_episode(tmp_path: Path) -> None:
+    """After 50 updates (500 steps) action 1 is certain: then every episode returns 5."""
+    run = run_of(timesteps=3000, threshold=5.0, eval_every=5000, checkpoint_every=5000)
+    summary, events = train(run, tmp_path / "r")
+    solved = summary["solved"]
+    # 100 episodes of 5 steps must follow; a few late draws below the certain chance may come out as 1.
+    assert summary["end"] == "solved"
+    assert 980 <= solved["step"] <= 1024
+    assert summary["steps"] == solved["step"]
+    assert solved["episode"] == pytest.approx(solved["step"] / LENGTH, abs=4)
+    confirmations = [event for event in events if event["event"] == "evaluated"]
+    assert [event["episodes"] for event in confirmations] == [100]
+    assert summary["final"] == {"episodes": 100, "return": 5.0, "std": 0.0, "success": 1.0}
+
+
+def test_a_solution_that_greedy_episodes_do_not_confirm_is_none(tmp_path: Path) -> None:
+    """Explores well, acts badly: the greedy action stays 0."""
+
+    class Backwards(Scripted):
+        gain = -0.05
+
+    run = run_of(timesteps=1500, threshold=5.0, eval_every=5000, checkpoint_every=5000)
+    summary, events = train(run, tmp_path / "r", algorithm=Backwards)
+    assert summary["solved"] is None
+    assert summary["end"] == "finished"
+    tries = [event for event in events if event["event"] == "evaluated" and event["episodes"] == 100]
+    assert 2 <= len(tries) <= 5
+    assert {event["eval_return"] for event in tries} == {0.0}
+
+
+def test_a_run_can_go_on_after_it_is_solved(tmp_path: Path) -> None:
+    run = run_of(timesteps=1400, threshold=5.0, eval_every=5000, stop_when_solved=False)
+    summary, _ = train(run, tmp_path / "r")
+    assert summary["end"] == "finished"
+    assert summary["steps"] == 1400
+    assert summary["solved"]["step"] <= 1024
+
+
+def test_without_a_threshold_nothing_is_solved(tmp_path: Path) -> None:
+    summary, _ = train(run_of(timesteps=1400), tmp_path / "r")
+    assert summary["solved"] is None
+    assert summary["final"]["success"] is None
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_state(tmp_path: Path) -> None:
+    class Diverges(Scripted):
+        loss = staticmethod(lambda updates: float("nan") if updates == 30 else 1.0)
+
+    with pytest.raises(
+        ControlError, match=r"step 300 because policy_loss became nan.*step 200.*learning_rate"
+    ):
+        train(run_of(), tmp_path / "r", algorithm=Diverges)
+    state = checkpoint.load(Folder(tmp_path / "r").state)
+    assert state["algorithm"]["counts"][0] == 200
+
+
+def test_a_parameter_that_is_not_finite_is_never_saved_or_exported(tmp_path: Path) -> None:
+    class Silent(Scripted):
+        def update(self) -> dict[str, float]:
+            told = super().update()
+            if self.updates == 15:
+                self.bias = self.bias * np.float32(np.inf)
+            return told
+
+    with pytest.raises(ControlError, match="a parameter is not finite any more: no state was saved yet"):
+        train(run_of(), tmp_path / "r", algorithm=Silent)
+    assert Policy.load(tmp_path / "r").parts.finite()
+    assert not Folder(tmp_path / "r").state.exists()
+
+
+def test_a_reward_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
+    with pytest.raises(ControlError, match="a return of the environment became nan"):
+        train(run_of(), tmp_path / "r", poison=20)
+
+
+@pytest.mark.parametrize("stopped_at", [52, 200, 332])
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, stopped_at: int) -> None:
+    """Bug case 20, between and on the steps at which things are due."""
+    whole, _ = train(run_of(), tmp_path / "whole")
+    trainer = trainer_of(run_of(), tmp_path / "cut")
+
+    def watch_steps(original: Any = trainer._iterate) -> None:
+        original()
+        if trainer.algorithm.steps == stopped_at:
+            trainer.stop()
+
+    trainer._iterate = watch_steps  # type: ignore[method-assign]
+    trainer.start()
+    first = trainer.train()
+    assert (first["end"], first["steps"], first["final"]) == ("interrupted", stopped_at, None)
+    again = trainer_of(run_of(), tmp_path / "cut")
+    again.resume()
+    resumed = again.train()
+    assert resumed["final"] == whole["final"]
+    assert resumed["best"] == whole["best"]
+    states = [checkpoint.load(Folder(tmp_path / name).state) for name in ("whole", "cut")]
+    assert_same_state(*states)
+    rows = [without_times(read_rows(tmp_path / name / "metrics.csv")) for name in ("whole", "cut")]
+    assert rows[0] == rows[1]
+
+
+def test_two_runs_of_one_seed_are_equal_and_of_two_are_not(tmp_path: Path) -> None:
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        train(run_of(seed=seed), tmp_path / name)
+    a, b, c = (checkpoint.load(Folder(tmp_path / name).state) for name in "abc")
+    assert_same_state(a, b)
+    assert not np.array_equal(a["algorithm"]["weight"], c["algorithm"]["weight"])
+
+
+def test_the_best_policy_is_exported_not_the_last(tmp_path: Path) -> None:
+    """The greedy action turns from 0 to 1 after ten updates and back after twenty-five."""
+
+    class Rises(Scripted):
+        def update(self) -> dict[str, float]:
+            told = super().update()
+            self.weight[:] = 0
+            self.bias = np.array([0, 1 if 10 < self.updates < 25 else -1], np.float32)
+            return told
+
+    summary, _ = train(run_of(), tmp_path / "r", algorithm=Rises)
+    assert summary["best"] == {"return": 5.0, "step": 200, "episodes": 10}
+    assert summary["final"]["return"] == 5.0
+    policy = Policy.load(tmp_path / "r")
+    assert policy.env_id == "Counting-v0"
+    assert policy.act(np.array([2.0], np.float32)) == 1
+
+
+def test_shares_of_time_add_up(tmp_path: Path) -> None:
+    summary, _ = train(run_of(), tmp_path / "r")
+    assert sum(summary["shares"].values()) == pytest.approx(1, abs=1e-6)
+    assert set(summary["shares"]) == {f"share_{p}" for p in ("env", "act", "update", "evaluate", "other")}
+    assert json.loads((tmp_path / "r" / "summary.json").read_text()) == summary
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    train(run_of(), tmp_path / "r")
+    with pytest.raises(ControlError, match=r"already holds a run: go on with it by onward control resume"):
+        train(run_of(), tmp_path / "r")
+
+
+def test_an_asynchronous_algorithm_is_run_and_watched_the_same_way(tmp_path: Path) -> None:
+    run = run_of(timesteps=4000, threshold=5.0, eval_every=400)
+
+    class Good(ScriptedAsync):
+        def networks(self) -> Any:
+            self.bias = np.array([0, 1], np.float32)
+            return super().networks()
+
+    summary, _ = train(run, tmp_path / "r", algorithm=Good)
+    assert summary["end"] == "solved"
+    assert summary["solved"]["episode"] == 104  # 13 × 8 is the first count of at least 100
+    again = trainer_of(run, tmp_path / "r", algorithm=Good)
+    again.resume()
+    assert again.algorithm.steps == 520
