@@ -139,10 +139,6 @@ class QLearningConfig(Config):
 
     learning_rate: Annotated[float, Range(0, 1, above=True)] = 0.1
     """Step towards the target of each visited entry."""
-    bins: Count = 12
-    """Boxes per number of a continuous observation."""
-    bin_limit: Rate = 5.0
-    """Range of the boxes where a number of the observation has no bounds: ± this."""
     epsilon_start: Share = 1.0
     """Share of random actions at the start."""
     epsilon_end: Share = 0.05

@@ -101,7 +101,7 @@ def held(flat: FlatParameters) -> Iterator[None]:
             p.requires_grad_(True)
 
 
-class ActorCritic(OffPolicy):
+class ContinuousControl(OffPolicy):
     """A subclass builds ``actor`` and says what it does (``_act``) and how it learns (``_learn``)."""
 
     action_kinds: ClassVar[tuple[ActionKind, ...]] = ("box",)

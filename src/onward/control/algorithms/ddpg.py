@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from onward.control.algorithms.continuous import Actor, ActorCritic, Floats, held
+from onward.control.algorithms.continuous import Actor, ContinuousControl, Floats, held
 from onward.control.config import DDPGConfig
 from onward.control.contract import EnvSpec
 from onward.control.replay import Batch
 from onward.control.seeds import Seeds
 
 
-class DDPG(ActorCritic):
+class DDPG(ContinuousControl):
     """Critics minimise ½ (Q(s, a) − R − γᵐ min Q̄(s′, μ̄(s′) + clipped noise))², the actor −Q₁(s, μ(s))."""
 
     def __init__(self, spec: EnvSpec, num: int, config: DDPGConfig, seeds: Seeds) -> None:

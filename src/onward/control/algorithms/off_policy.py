@@ -2,7 +2,7 @@
 
 The one thing to know: the ratio of updates to environment steps does not depend on the number of slots.
 Every step beyond ``learning_starts`` is owed its part of an update (``train_every``, ``gradient_steps``), and
-``due`` stays true until all are paid. Targets mask what terminated, never what was cut: ``Batch.discount`` says which.
+``due`` stays true until all are paid. Targets mask what terminated, never what was cut: ``Batch.discount``.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from onward.control.algorithms.continuous import ActorCritic, Floats, held
+from onward.control.algorithms.continuous import ContinuousControl, Floats, held
 from onward.control.config import SACConfig
 from onward.control.contract import EnvSpec
 from onward.control.dists import tanh_gaussian
@@ -25,7 +25,7 @@ LOG_STD = (-20.0, 2.0)
 """Bounds of the log-deviation of actions before tanh (the paper's code)."""
 
 
-class SAC(ActorCritic):
+class SAC(ContinuousControl):
     """Critics minimise ½ (Q(s, a) − R − γᵐ (min Q̄(s′, a′) − α log π(a′|s′)))², the actor
     α log π(a|s) − min Q(s, a) through a = tanh(μ + σ ε), and α follows the entropy towards its target."""
 
