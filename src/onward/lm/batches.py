@@ -16,8 +16,9 @@ from torch import Tensor
 
 from onward.errors import TrainingError
 from onward.lm.head import token_logprobs
-from onward.lm.packing import Packed, common_prefix
+from onward.lm.packing import Packed
 from onward.lm.policy import Policy, split_by_tokens
+from onward.lm.sharing import Piece, Sharing
 from onward.lm.tokens import TokenRow
 
 Behaviour = Literal["recorded", "recompute", "unused"]
@@ -126,7 +127,11 @@ def _unusable(number: int, problem: str) -> TrainingError:
 
 
 class Batches:
-    """Micro-batches of ``prepared`` for one adapter (None: all weights); the common prefix is shared."""
+    """Micro-batches of ``prepared`` for one adapter (None: all weights).
+
+    What all rows begin with is computed once per micro-batch, and so is the prompt of rows that answer the
+    same one (a group of attempts, the two sides of a pair): such rows stay neighbours.
+    """
 
     def __init__(
         self,
@@ -142,41 +147,48 @@ class Batches:
         self.limit = limit
         self.recompute = recompute
         self.first = 0 if adapter is None else policy.adapter(adapter).first_layer
-        self.prefix = common_prefix(prepared.rows)
-        tokens = sum(len(row) - self.prefix for row in prepared.rows) + self.prefix
-        size = tokens * policy.shape.hidden * policy.weights.norm.element_size()
-        self._rests: list[Tensor] | None = None
-        self._shared: Tensor | None = None
+        self.sharing = Sharing.of(prepared.rows)
+        size = self.sharing.tokens * policy.shape.hidden * policy.weights.norm.element_size()
+        self._states: dict[Piece, Tensor] | None = None
         if self.first > 0 and size <= cache_bytes:
-            self._fill()
+            self._states = self._fill()
 
     @torch.no_grad()
-    def _fill(self) -> None:
-        rests: dict[int, Tensor] = {}
+    def _fill(self) -> dict[Piece, Tensor]:
+        states: dict[Piece, Tensor] = {}
         for part in self.split(range(len(self.prepared.rows))):
             packed = self._pack(part)
-            x = self.policy.trunk(packed, self.first)
-            shared, *parts = x.split([self.prefix, *packed.lengths])
-            if self._shared is None:
-                self._shared = shared.clone()
-            rests.update(zip(part, (p.clone() for p in parts), strict=True))
-        self._rests = [rests[i] for i in range(len(self.prepared.rows))]
+            parts = self.policy.trunk(packed, self.first).split(packed.pieces)
+            for piece, state in zip(self.sharing.pieces(part), parts, strict=True):
+                if piece not in states:
+                    states[piece] = state.clone()
+        return states
 
     def split(self, indices: Sequence[int]) -> list[list[int]]:
-        """Rows of similar length together, at most ``limit`` tokens after the prefix per part."""
-        rows = self.prepared.rows
-        order = sorted(indices, key=lambda i: (len(rows[i]), i))
-        return split_by_tokens(order, [len(rows[i]) - self.prefix for i in order], self.limit)
+        """Rows of one prompt together, else rows of similar length, at most ``limit`` computed tokens (after
+        the prefix of all) per part; a part has at least one row."""
+        units: list[list[int]] = []
+        lengths: list[int] = []
+        for together in self.sharing.together(indices):
+            prompt, rests = self.sharing.prompt(together[0]), [self.sharing.rest(i) for i in together]
+            for unit in split_by_tokens(range(len(together)), rests, max(1, self.limit - prompt)):
+                units.append([together[k] for k in unit])
+                lengths.append(prompt + sum(rests[k] for k in unit))
+        return [
+            [i for k in run for i in units[k]]
+            for run in split_by_tokens(range(len(units)), lengths, self.limit)
+        ]
 
     def _pack(self, part: Sequence[int]) -> Packed:
-        return Packed([self.prepared.rows[i] for i in part], self.prefix, self.policy.device)
+        rows = [self.prepared.rows[i] for i in part]
+        return Packed(rows, self.sharing.prefix, self.policy.device, self.sharing.runs(part))
 
     def hidden(self, part: Sequence[int], adapter: str | None) -> tuple[Packed, Tensor]:
         """The packed rows, and the last hidden state before each of their trained tokens, in row order."""
         packed = self._pack(part)
         x, first = None, 0
-        if self._rests is not None and self._shared is not None:
-            x, first = torch.cat([self._shared, *(self._rests[i] for i in part)]), self.first
+        if self._states is not None:
+            x, first = torch.cat([self._states[piece] for piece in self.sharing.pieces(part)]), self.first
         return packed, self.policy.hidden(packed, adapter, x, first, recompute=self.recompute)
 
     @torch.no_grad()

@@ -174,7 +174,7 @@ class Learner(Stepping):
         while self._cursor < total:
             epoch, minibatch = divmod(self._cursor, per_epoch)
             shuffle = random.Random(f"{self.config.seed}/{self.updates}/{epoch}")
-            order = shuffle.sample(range(count), count)
+            order = batches.sharing.shuffled(shuffle)
             size = self.config.minibatch_rows
             chosen = order[minibatch * size : (minibatch + 1) * size]
             metrics = self._step(batches, chosen, total, pushes, targets)

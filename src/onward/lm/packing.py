@@ -1,13 +1,15 @@
-"""Rows of different lengths as one stream of tokens, with the prefix that all share computed once.
+"""Rows of different lengths as one stream of tokens, with what several of them begin with computed once.
 
-The one thing to know: the stream is ``[prefix, row 0's rest, row 1's rest, …]`` without padding; only
-inside attention are the rests padded, on the right, where causality alone keeps padding out of every
-real token. Gradients flow through the shared prefix exactly, since every row reads the same keys.
+The one thing to know: the stream is ``[prefix of all, prompt of run 0, prompt of run 1, …, row 0's rest,
+row 1's rest, …]`` without padding; only inside attention are the rests of a run padded, on the right, where
+causality alone keeps padding out of every real token. Gradients flow through what is shared exactly, since
+every row reads the same keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -70,41 +72,78 @@ def common_prefix(rows: Sequence[TokenRow]) -> int:
     return limit
 
 
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring rows that begin with the same ``shared`` tokens."""
+
+    rows: int
+    shared: int
+
+
+class _Padding:
+    """Where the rests of one run go inside attention, and what each of them may see."""
+
+    def __init__(self, lengths: Sequence[int], before: int, extra: int, device: torch.device) -> None:
+        self.count, self.width, self.total = len(lengths), max(lengths), sum(lengths)
+        self.extra = extra
+        """Tokens of the run's own prompt, after the prefix of all."""
+        n = torch.tensor(lengths)
+        column = torch.arange(self.width)
+        inside = column[None, :] < n[:, None]
+        first = n.cumsum(0) - n
+        self.to_padded = torch.where(inside, first[:, None] + column, 0).flatten().to(device)
+        places = torch.arange(self.count * self.width).view(self.count, self.width)
+        self.to_stream = places[inside].to(device)
+        self.mask = _causal(self.width, before + extra, device)
+        self.prompt_mask = _causal(extra, before, device) if extra else None
+
+
 class Packed:
     """One micro-batch: token ids, positions, attention layout, and where log-probs are wanted.
 
-    ``prefix`` tokens of the rows (the same for all) appear once. ``at`` indexes stream positions whose
-    next token was sampled; ``targets``, ``row_of``, ``behaviour``, ``temperature`` are aligned with it,
-    row by row, in token order.
+    The first ``prefix`` tokens (the same in all rows) appear once, and so do the further tokens that a run
+    of ``runs`` shares (without ``runs``: nothing). ``at`` indexes stream positions whose next token was
+    sampled; ``targets``, ``row_of``, ``behaviour``, ``temperature`` are aligned with it, row by row, in
+    token order.
     """
 
-    def __init__(self, rows: Sequence[TokenRow], prefix: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        rows: Sequence[TokenRow],
+        prefix: int,
+        device: torch.device,
+        runs: Sequence[Run] | None = None,
+    ) -> None:
+        runs = [Run(len(rows), prefix)] if runs is None else runs
+        shared = [run.shared for run in runs for _ in range(run.rows)]
+        if not rows or len(shared) != len(rows) or min(shared) < prefix:
+            raise ValueError("the runs must cover all rows, and each begin with the prefix of all")
         self.prefix = prefix
-        lengths = [len(row) - prefix for row in rows]
-        if not rows or min(lengths) < 1:
-            raise ValueError("every packed row needs at least one token after the shared prefix")
-        self.lengths = lengths
-        self.width = max(lengths)
-        starts = [prefix]
-        for n in lengths:
-            starts.append(starts[-1] + n)
-        self.total = starts.pop()
+        self.lengths = [len(row) - n for row, n in zip(rows, shared, strict=True)]
+        if min(self.lengths) < 1:
+            raise ValueError("every packed row needs at least one token after what it shares")
+        first_of_run = [sum(run.rows for run in runs[:k]) for k in range(len(runs))]
         ids = list(rows[0].ids[:prefix])
         positions = list(range(prefix))
+        for first, run in zip(first_of_run, runs, strict=True):
+            ids += rows[first].ids[prefix : run.shared]
+            positions += range(prefix, run.shared)
         at, targets, row_of, behaviour, temperature = [], [], [], [], []
-        for r, (row, start) in enumerate(zip(rows, starts, strict=True)):
-            ids += row.ids[prefix:]
-            positions += range(prefix, len(row))
-            for t in range(max(prefix, 1), len(row)):
+        for r, (row, begin) in enumerate(zip(rows, shared, strict=True)):
+            start = len(ids)
+            ids += row.ids[begin:]
+            positions += range(begin, len(row))
+            for t in range(max(begin, 1), len(row)):
                 if row.sampled[t]:
-                    if t == prefix:
-                        raise ValueError("the shared prefix must end before the last context token")
-                    at.append(start + t - 1 - prefix)
+                    if t == begin:
+                        raise ValueError("what is shared must end before the last context token")
+                    at.append(start + t - 1 - begin)
                     targets.append(row.ids[t])
                     row_of.append(r)
                     behaviour.append(row.logprobs[t])
                     temperature.append(row.temperature)
-        self.counts = [sum(row.sampled[max(prefix, 1) :]) for row in rows]
+        self.total = len(ids)
+        self.counts = [sum(row.sampled[max(n, 1) :]) for row, n in zip(rows, shared, strict=True)]
         self.ids = torch.tensor(ids, device=device)
         self.positions = torch.tensor(positions, device=device)
         self.at = torch.tensor(at, dtype=torch.long, device=device)
@@ -112,46 +151,65 @@ class Packed:
         self.row_of = torch.tensor(row_of, dtype=torch.long, device=device)
         self.behaviour = torch.tensor(behaviour, dtype=torch.float32, device=device)
         self.temperature = torch.tensor(temperature, dtype=torch.float32, device=device)
-        count, width = len(rows), self.width
-        n = torch.tensor(lengths)
-        column = torch.arange(width)
-        first = torch.tensor(starts) - prefix
-        inside = column[None, :] < n[:, None]
-        self._to_padded = torch.where(inside, first[:, None] + column, 0).flatten().to(device)
-        self._to_stream = torch.arange(count * width).view(count, width)[inside].to(device)
-        self._mask = _causal(width, prefix, device)
+        self._runs = [
+            _Padding(self.lengths[first : first + run.rows], prefix, run.shared - prefix, device)
+            for first, run in zip(first_of_run, runs, strict=True)
+        ]
         self._prefix_mask = _causal(prefix, 0, device) if prefix else None
 
+    @property
+    def pieces(self) -> list[int]:
+        """Tokens of each piece of the stream: prefix of all, prompt per run, rest per row."""
+        return [self.prefix, *(run.extra for run in self._runs), *self.lengths]
+
     def attend(self, shape: Shape) -> Any:
-        """The ``Attend`` of this layout: the prefix sees itself, a row sees the prefix and its own past."""
-        prefix, rows, width = self.prefix, len(self.lengths), self.width
+        """The ``Attend`` of this layout: what is shared sees itself and what comes before it, a row sees
+        what it shares and its own past."""
         h, kv, g, d = shape.heads, shape.kv_heads, shape.group, shape.head_dim
-        masks = {True: self._mask.repeat(g, 1)}
-        if self._prefix_mask is not None:
-            masks[False] = self._prefix_mask.repeat(g, 1)
+        sizes = [self.prefix, *(run.extra for run in self._runs), *(run.total for run in self._runs)]
+        prefix_mask = None if self._prefix_mask is None else self._prefix_mask.repeat(g, 1)
+        masks = [
+            (None if run.prompt_mask is None else run.prompt_mask.repeat(g, 1), run.mask.repeat(g, 1))
+            for run in self._runs
+        ]
 
         def grouped(qkv: Tensor, count: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
             x = qkv.view(count, length, h + 2 * kv, d)
             q = x[:, :, :h].unflatten(2, (kv, g)).permute(0, 2, 3, 1, 4).reshape(count, kv, g * length, d)
             return q, x[:, :, h : h + kv].transpose(1, 2), x[:, :, h + kv :].transpose(1, 2)
 
-        def merged(o: Tensor, count: int, length: int) -> Tensor:
+        def seen(
+            q: Tensor, before: list[tuple[Tensor, Tensor]], k: Tensor, v: Tensor, mask: Tensor
+        ) -> Tensor:
+            """Attention of (count, kv, g · length, d) queries to what came before (count 1) and their own."""
+            count, length = len(q), k.shape[2]
+            if before:
+                k = torch.cat([*(one.expand(count, -1, -1, -1) for one, _ in before), k], dim=2)
+                v = torch.cat([*(one.expand(count, -1, -1, -1) for _, one in before), v], dim=2)
+            o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype))
             return o.view(count, kv, g, length, d).permute(0, 3, 1, 2, 4).reshape(count * length, h * d)
 
         def attend(_: int, qkv: Tensor) -> Tensor:
-            mask = masks[True].to(qkv.dtype)
-            shared, own = qkv.split([prefix, self.total - prefix])
-            own = _Take.apply(own, self._to_padded, self._to_stream)
-            q, k, v = grouped(own, rows, width)  # type: ignore[arg-type]
-            outputs = []
-            if prefix:
-                pq, pk, pv = grouped(shared, 1, prefix)
-                o = F.scaled_dot_product_attention(pq, pk, pv, attn_mask=masks[False].to(qkv.dtype))
-                outputs.append(merged(o, 1, prefix))
-                k = torch.cat([pk.expand(rows, -1, -1, -1), k], dim=2)
-                v = torch.cat([pv.expand(rows, -1, -1, -1), v], dim=2)
-            o = merged(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), rows, width)
-            outputs.append(_Untake.apply(o, self._to_stream))
-            return torch.cat(outputs) if prefix else outputs[0]
+            first, *parts = qkv.split(sizes)
+            prompts, rests = parts[: len(self._runs)], parts[len(self._runs) :]
+            outputs: list[Tensor] = []
+            common: list[tuple[Tensor, Tensor]] = []
+            if prefix_mask is not None:
+                q, k, v = grouped(first, 1, self.prefix)
+                outputs.append(seen(q, [], k, v, prefix_mask))
+                common = [(k, v)]
+            before = []
+            for run, prompt, (mask, _rest) in zip(self._runs, prompts, masks, strict=True):
+                if mask is None:
+                    before.append(common)
+                    continue
+                q, k, v = grouped(prompt, 1, run.extra)
+                outputs.append(seen(q, common, k, v, mask))
+                before.append([*common, (k, v)])
+            for run, rest, known, (_prompt, mask) in zip(self._runs, rests, before, masks, strict=True):
+                own = _Take.apply(rest, run.to_padded, run.to_stream)
+                q, k, v = grouped(own, run.count, run.width)  # type: ignore[arg-type]
+                outputs.append(_Untake.apply(seen(q, known, k, v, mask), run.to_stream))  # type: ignore[arg-type]
+            return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
         return attend

@@ -212,8 +212,10 @@ class PreferenceLearner(Stepping):
         chosen: Sequence[int],
         total: int,
     ) -> PreferenceMetrics:
+        sharing = batches.sharing
+        chosen = sorted(chosen, key=lambda p: sharing.prompt_of[members[p][0][0]] or 0)  # one prompt together
         lengths = [
-            sum(len(batches.prepared.rows[i]) - batches.prefix for side in members[p] for i in side)
+            sharing.prompt(members[p][0][0]) + sum(sharing.rest(i) for side in members[p] for i in side)
             for p in chosen
         ]
         loss, rewards = 0.0, []

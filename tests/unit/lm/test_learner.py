@@ -56,30 +56,14 @@ def assert_equal_gradients(a: dict[str, Tensor], b: dict[str, Tensor], tolerance
         assert float((a[name] - b[name]).abs().max()) <= tolerance * scale + 1e-8, name
 
 
-@pytest.mark.parametrize("layers", [None, [1, 2]])
-@pytest.mark.parametrize("normaliser", ["token", "sequence", "constant"])
-def test_gradients_equal_those_of_transformers_and_peft(
-    policy: Policy, small: Path, tmp_path: Path, layers: list[int] | None, normaliser: losses.Normaliser
-) -> None:
-    """An independent slow reference: row by row, full sequences, plain log_softmax, autograd."""
+def peft_gradients(
+    small: Path, adapter: Path, rows: list[TokenRow], advantages: list[float], weights: list[float]
+) -> dict[str, Tensor]:
+    """Gradient of the clipped loss, row by row; ``weights`` is that of each row's tokens."""
     from peft import PeftModel
 
-    noisy_adapter(policy, "x", layers)
-    policy.save_adapter("x", tmp_path)
-    rows = with_behaviour(policy, "x", random_rows(6, temperature=0.8))
-    rows[2].logprobs = [p - 0.5 if s else 0.0 for p, s in zip(rows[2].logprobs, rows[2].sampled, strict=True)]
-    advantages = advantages_for(rows)
-    config = dataclasses.replace(ONE_STEP, normaliser=normaliser, constant_length=50)
-    ours, _ = gradients(policy, rows, advantages, config)
-
     base = AutoModelForCausalLM.from_pretrained(small)
-    model = PeftModel.from_pretrained(base, tmp_path, is_trainable=True)
-    counts = [r.sampled_count for r in rows]
-    weights = {
-        "token": [1 / sum(counts)] * len(rows),
-        "sequence": [1 / (n * len(rows)) for n in counts],
-        "constant": [1 / (50 * len(rows))] * len(rows),
-    }[normaliser]
+    model = PeftModel.from_pretrained(base, adapter, is_trainable=True)
     total = torch.tensor(0.0)
     for r, advantage, weight in zip(rows, advantages, weights, strict=True):
         logp = (model(torch.tensor([r.ids])).logits[0] / r.temperature).log_softmax(-1)
@@ -88,9 +72,32 @@ def test_gradients_equal_those_of_transformers_and_peft(
                 ratio = (logp[position - 1, r.ids[position]] - r.logprobs[position]).exp()
                 total = total - weight * torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
     total.backward()
-    theirs = {
+    return {
         name.replace(".default", ""): p.grad for name, p in model.named_parameters() if p.grad is not None
     }
+
+
+@pytest.mark.parametrize("layers", [None, [1, 2]])
+@pytest.mark.parametrize("normaliser", ["token", "sequence", "constant"])
+def test_gradients_equal_those_of_transformers_and_peft(
+    policy: Policy, small: Path, tmp_path: Path, layers: list[int] | None, normaliser: losses.Normaliser
+) -> None:
+    """An independent slow reference: row by row, full sequences, plain log_softmax, autograd."""
+    noisy_adapter(policy, "x", layers)
+    policy.save_adapter("x", tmp_path)
+    rows = with_behaviour(policy, "x", random_rows(6, temperature=0.8))
+    rows[2].logprobs = [p - 0.5 if s else 0.0 for p, s in zip(rows[2].logprobs, rows[2].sampled, strict=True)]
+    advantages = advantages_for(rows)
+    config = dataclasses.replace(ONE_STEP, normaliser=normaliser, constant_length=50)
+    ours, _ = gradients(policy, rows, advantages, config)
+
+    counts = [r.sampled_count for r in rows]
+    weights = {
+        "token": [1 / sum(counts)] * len(rows),
+        "sequence": [1 / (n * len(rows)) for n in counts],
+        "constant": [1 / (50 * len(rows))] * len(rows),
+    }[normaliser]
+    theirs = peft_gradients(small, tmp_path, rows, advantages, weights)
     assert_equal_gradients(ours, theirs, 2e-4)
 
 

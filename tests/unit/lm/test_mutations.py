@@ -33,6 +33,7 @@ from . import (
     test_policy,
     test_precision,
     test_preference,
+    test_sharing,
     test_tokens,
     test_value,
 )
@@ -149,7 +150,7 @@ MUTANTS = [
     Mutant("importance: nothing is masked", losses.importance_weights, [("weights >= floor", "weights >= 0")],
            test_value.test_masked_and_sequence_weights_by_hand),
     # tokens
-    Mutant("shift by one", packing.Packed.__init__, [("start + t - 1 - prefix", "start + t - prefix")],
+    Mutant("shift by one", packing.Packed.__init__, [("start + t - 1 - begin", "start + t - begin")],
            test_policy.test_the_loop_equals_transformers),
     Mutant("temperature ignored", head._softmax, [("if not bool((temperature == 1).all()):", "if False:")],
            test_losses.test_case_21_log_probs_are_of_the_tempered_distribution_with_the_right_shift_and_gradient),
@@ -159,6 +160,9 @@ MUTANTS = [
     Mutant("prefixes compared by length", tokens._place,
            [("and call.prompt_ids[:length] == candidate.row.ids", "")],
            test_tokens.test_two_tokenisations_of_the_same_text_are_never_merged),
+    Mutant("a group reads its prompt one token off", packing.Packed.attend,
+           [("before.append([*common, (k, v)])", "before.append([*common, (k, v.roll(1, 2))])")],
+           test_sharing.test_gradients_of_groups_equal_those_of_transformers_and_peft, {"limit": 2048}),
     # the critic
     Mutant("value at t in place of t − 1", Learner.values, [("critic(hidden))", "critic(hidden).roll(-1))")],
            test_value.test_the_value_of_a_token_is_read_one_position_before_it),
@@ -167,8 +171,8 @@ MUTANTS = [
            test_value.test_the_value_loss_by_hand),
     # preferences
     Mutant("DPO: observations count", packing.Packed.__init__,
-           [("if row.sampled[t]:", "if row.sampled[t] or t > prefix:"),
-            ("sum(row.sampled[max(prefix, 1) :])", "len(row) - prefix - 1")],
+           [("if row.sampled[t]:", "if row.sampled[t] or t > begin:"),
+            ("sum(row.sampled[max(n, 1) :])", "len(row) - n - 1")],
            test_preference.test_gradients_equal_those_of_transformers_and_peft,
            {"normalised": False, "smoothing": 0.0}),
     Mutant("DPO: sides swapped", PreferenceLearner._backward,
