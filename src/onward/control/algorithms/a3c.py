@@ -1,0 +1,159 @@
+"""Asynchronous advantage actor-critic (Mnih et al. 2016, 1602.01783), with real worker processes.
+
+The one thing to know: this process learns nothing itself. It starts the workers, passes on what they tell,
+and takes over the shared parameters when it does. What a worker does is in ``a3c_worker``, how gradients meet
+in ``a3c_shared``. A worker may be killed at any time, so no wait here is without an end.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.connection as connection
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.multiprocessing as torch_processes
+from numpy.typing import NDArray
+
+from onward.control.actor_critic import ActorCritic
+from onward.control.algorithms.a3c_shared import Shared, read_statistics, write_statistics
+from onward.control.algorithms.a3c_worker import work
+from onward.control.algorithms.base import AsynchronousAlgorithm, AsyncProgress
+from onward.control.config import A3CConfig
+from onward.control.contract import Environments, EnvSpec, Flags, Step
+from onward.control.nets import adam_state, load_adam_state
+from onward.control.normalise import RunningNorm
+from onward.control.policy import PolicyParts
+from onward.control.seeds import Seeds
+from onward.control.spaces import Obs
+from onward.errors import ControlError
+
+WAIT_SECONDS = 2.0
+JOIN_SECONDS = 10.0
+
+
+class A3C(AsynchronousAlgorithm):
+    """Each worker: θ' ← θ, n steps with π_θ', then θ steps along ∇ of its advantage actor-critic loss.
+
+    The order in which workers hand in is not repeatable, so runs of one seed differ.
+    """
+
+    action_kinds = ("discrete", "multi_discrete", "multi_binary", "box")
+
+    def __init__(self, spec: EnvSpec, num: int, config: A3CConfig, seeds: Seeds) -> None:
+        self.spec, self.num, self.config, self.seeds = spec, num, config, seeds
+        self.net = ActorCritic(spec, config, seeds.torch_generator("weights"))
+        self.optimiser = self.net.flat.adam(config.learning_rate, eps=1e-5)
+        self.norm = RunningNorm(spec.layout.width) if config.normalise_obs and spec.layout.width else None
+
+    def run(
+        self,
+        make_envs: Callable[[int], Environments],
+        total_steps: int,
+        on_progress: Callable[[AsyncProgress], bool],
+    ) -> None:
+        """See ``AsynchronousAlgorithm``. Raises ControlError where a worker fails or dies."""
+        shared = Shared(self.net.flat.tensor, adam_state(self.optimiser), self.spec.layout.width, self.steps)
+        if self.norm is not None:
+            write_statistics(shared, self.norm)
+        context = torch_processes.get_context("spawn")
+        parts = (self.spec, self.config, self.seeds.child("from", self.steps), make_envs)
+        processes, pipes = [], []
+        try:
+            for index in range(self.config.workers):
+                here, there = context.Pipe(duplex=False)
+                arguments = (index, shared, parts, total_steps, there)
+                processes.append(context.Process(target=work, args=arguments, daemon=True))
+                pipes.append(here)
+                processes[-1].start()
+                there.close()
+            self._watch(shared, pipes, on_progress)
+        finally:
+            shared.stop()
+            for pipe in pipes:
+                pipe.close()
+            for process in processes:
+                process.join(JOIN_SECONDS)
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+            self._copy(shared)
+
+    def _watch(self, shared: Shared, pipes: list[Any], on_progress: Callable[[AsyncProgress], bool]) -> None:
+        """Pass on what workers tell until all are done. Pipes are read to their end: a full one blocks."""
+        running = list(pipes)
+        while running:
+            episodes: list[tuple[float, int]] = []
+            metrics: dict[str, float] = {}
+            for pipe in connection.wait(running, timeout=WAIT_SECONDS):
+                told = _read(pipe, pipes.index(pipe))
+                if told is None:
+                    running.remove(pipe)
+                    continue
+                episodes += told[0]
+                metrics |= told[1]
+            self._take_over(shared)
+            if not on_progress(AsyncProgress(self.steps, episodes, metrics)):
+                shared.stop()
+
+    def _take_over(self, shared: Shared) -> None:
+        if not shared.lock.acquire(timeout=JOIN_SECONDS):
+            raise ControlError(
+                "A worker of a3c died while it handed in a gradient: resume from the last saved state."
+            )
+        try:
+            self._copy(shared)
+        finally:
+            shared.lock.release()
+
+    def _copy(self, shared: Shared) -> None:
+        self.net.load_parameters(shared.parameters)
+        load_adam_state(self.optimiser, {"0": shared.adam})
+        self.steps = int(shared.steps)
+        if self.norm is not None:
+            read_statistics(shared, self.norm)
+
+    def act(self, obs: Obs, mask: Flags | None) -> NDArray[Any]:
+        raise _asynchronous("act")
+
+    def observe(self, obs: Obs, actions: NDArray[Any], step: Step) -> None:
+        raise _asynchronous("observe")
+
+    def due(self) -> bool:
+        return False
+
+    def update(self) -> dict[str, float]:
+        raise _asynchronous("update")
+
+    def networks(self) -> PolicyParts:
+        return self.net.parts(self.norm, self.config.obs_clip)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "parameters": self.net.flat.tensor.detach().clone(),
+            "adam": adam_state(self.optimiser),
+            "norm": None if self.norm is None else self.norm.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = int(state["steps"])
+        self.net.load_parameters(torch.as_tensor(state["parameters"]))
+        load_adam_state(self.optimiser, state["adam"])
+        if self.norm is not None:
+            self.norm.load_state_dict(state["norm"])
+
+
+def _read(pipe: Any, index: int) -> tuple[list[tuple[float, int]], dict[str, float]] | None:
+    """What a worker tells; None when it is done. Raises ControlError where it failed or died."""
+    try:
+        told = pipe.recv()
+    except (EOFError, ConnectionResetError):
+        told = "its process died without a word (killed, or out of memory)"
+    if isinstance(told, str):
+        raise ControlError(f"Worker {index} of a3c failed: {told}; mend that, or train with ppo.")
+    return told
+
+
+def _asynchronous(method: str) -> ControlError:
+    return ControlError(f"a3c was asked to {method}, but it runs environments by itself: call run().")

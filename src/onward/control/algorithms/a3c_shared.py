@@ -1,0 +1,74 @@
+"""What the worker processes of A3C share, and the one way to change it.
+
+The one thing to know: a gradient is handed in explicitly. Under a short lock it is copied, Adam steps the
+shared flat parameters, and the worker copies them back. No gradient is ever shared memory, so none can be
+lost or pile up, whatever clearing gradients does to them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.multiprocessing as torch_processes
+
+from onward.control.actor_critic import set_learning_rate
+from onward.control.normalise import RunningNorm
+
+
+class Shared:
+    """What all workers share: flat parameters, Adam's moments, statistics of observations, the step count."""
+
+    def __init__(self, parameters: torch.Tensor, adam: dict[str, Any], width: int, steps: int) -> None:
+        self.parameters = parameters.detach().clone().share_memory_()
+        saved = adam.get("0", {})
+        blank = {"step": torch.zeros(()), "exp_avg": self.parameters * 0, "exp_avg_sq": self.parameters * 0}
+        self.adam = {
+            name: torch.as_tensor(saved.get(name, t)).clone().share_memory_() for name, t in blank.items()
+        }
+        self.statistics = torch.zeros(1 + 2 * width, dtype=torch.float64).share_memory_()
+        self.steps = torch.tensor([steps], dtype=torch.int64).share_memory_()
+        self.lock = torch_processes.get_context("spawn").Lock()
+        self._stop = torch.zeros(1, dtype=torch.uint8).share_memory_()
+
+    def stop(self) -> None:
+        """Tell the workers to end. Takes no lock: one that died with a lock in hand must not hold this up."""
+        self._stop.fill_(1)
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self._stop)
+
+
+class HandIn:
+    """A worker's end of ``Shared``."""
+
+    def __init__(self, shared: Shared, learning_rate: float) -> None:
+        self.shared = shared
+        self._tensor = torch.nn.Parameter(shared.parameters)
+        self._tensor.grad = torch.zeros_like(shared.parameters)
+        self._adam = torch.optim.Adam([self._tensor], lr=learning_rate, eps=1e-5, fused=True)
+        self._adam.state[self._tensor] = dict(shared.adam)
+
+    def __call__(self, gradient: torch.Tensor, into: torch.Tensor, learning_rate: float, steps: int) -> None:
+        """One step of Adam with ``gradient``; the parameters that come of it are copied to ``into``."""
+        assert self._tensor.grad is not None
+        set_learning_rate(self._adam, learning_rate)
+        with self.shared.lock, torch.no_grad():
+            self._tensor.grad.copy_(gradient)
+            self._adam.step()
+            into.copy_(self.shared.parameters)
+            self.shared.steps += steps
+
+
+def read_statistics(shared: Shared, norm: RunningNorm) -> None:
+    count, rest = int(shared.statistics[0]), shared.statistics[1:].numpy()
+    mean, squares = rest[: len(rest) // 2], rest[len(rest) // 2 :]
+    norm.load_state_dict({"count": count, "mean": mean, "squares": squares, "frozen": False})
+
+
+def write_statistics(shared: Shared, norm: RunningNorm) -> None:
+    state = norm.state_dict()
+    flat = np.concatenate(([state["count"]], state["mean"], state["squares"]))
+    shared.statistics.copy_(torch.from_numpy(flat))

@@ -1,0 +1,145 @@
+"""A worker of A3C: its own environments, its own networks, one thread (Mnih et al. 2016, algorithm S3).
+
+The one thing to know: everything here runs in a spawned process; the arguments of ``work`` are pickled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+
+from onward.control.actor_critic import ActorCritic, annealed
+from onward.control.algorithms.a3c_shared import HandIn, Shared, read_statistics, write_statistics
+from onward.control.config import A3CConfig
+from onward.control.contract import Environments, EnvSpec, Flags, Step
+from onward.control.nets import to_tensor
+from onward.control.normalise import RunningNorm
+from onward.control.returns import gae
+from onward.control.rollout import Rollout, merged
+from onward.control.seeds import Seeds
+from onward.control.spaces import Obs, take
+
+REPORT_SECONDS = 0.5
+
+
+def gradient(
+    net: ActorCritic, rollout: Rollout, config: A3CConfig, seen: Callable[[Obs], Obs]
+) -> dict[str, float]:
+    """Sets the gradient of −log π(a|s)·A + c_v·(V − R)² − c_e·H over living steps, clipped.
+
+    A and R are constants: no gradient flows through what values are compared with.
+    """
+    of_obs, led_to = rollout.values(lambda obs: net.values(seen(obs)))
+    values, flags = of_obs[:-1, :, 0], (rollout.terminated, rollout.truncated)
+    advantages = gae(
+        rollout.rewards, values, led_to[..., 0], *flags, config.gamma, config.gae_lambda, rollout.alive
+    )
+    living = rollout.alive.reshape(-1)
+    share = torch.from_numpy(living / np.float32(max(1, living.sum())))
+    actions = torch.from_numpy(rollout.actions.reshape(-1, *rollout.actions.shape[2:]))
+    mask = None if rollout.masks is None else torch.from_numpy(rollout.masks.reshape(len(living), -1))
+
+    outputs, estimates = net.forward(to_tensor(seen(merged(take(rollout.obs, np.s_[:-1])))))
+    log_probs, entropies = net.dist.score(outputs, actions, mask)
+    policy_loss = -(log_probs * torch.from_numpy(advantages.reshape(-1)) * share).sum()
+    returns = torch.from_numpy((advantages + values).reshape(-1))
+    value_loss = ((estimates[:, 0] - returns).square() * share).sum()
+    entropy = (entropies * share).sum()
+    net.flat.zero_grad()
+    (policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy).backward()
+    norm = net.flat.clip_(config.max_grad_norm)
+    told = torch.stack((policy_loss, value_loss, entropy, norm)).tolist()
+    return dict(zip(("policy_loss", "value_loss", "entropy", "grad_norm"), told, strict=True))
+
+
+class Worker:
+    """Collects ``n_steps`` of its own environments, hands in a gradient, tells now and then."""
+
+    def __init__(self, index: int, shared: Shared, spec: EnvSpec, config: A3CConfig, seeds: Seeds) -> None:
+        seeds = seeds.child("worker", index)
+        self.shared, self.config, self.seeds = shared, config, seeds
+        self.net = ActorCritic(spec, config, seeds.torch_generator("weights"))
+        self.net.load_parameters(shared.parameters)
+        self.hand_in = HandIn(shared, config.learning_rate)
+        self.rollout = Rollout(spec.layout, spec.actions, config.n_steps, config.num_envs)
+        self.norm = RunningNorm(spec.layout.width) if config.normalise_obs and spec.layout.width else None
+        self.draws = seeds.generator("actions")
+        self.returns, self.lengths = np.zeros(config.num_envs), np.zeros(config.num_envs, np.int64)
+        self.episodes: list[tuple[float, int]] = []
+
+    def run(self, envs: Environments, total_steps: int, tell: Callable[[Any], None]) -> None:
+        obs, mask = envs.reset(self.seeds.integer("envs"))
+        alive: Flags | None = None
+        told = time.monotonic()
+        while not self.shared.stopped and int(self.shared.steps) < total_steps:
+            self.rollout.clear()
+            while not self.rollout.full:
+                actions = self.net.act(self._seen(obs), self.draws, mask)
+                step = envs.step(actions)
+                self.rollout.add(obs, actions, step, mask, alive)
+                self._count(step)
+                obs, mask, alive = step.obs, step.action_mask, step.alive
+            metrics = self.learn(total_steps)
+            if time.monotonic() - told > REPORT_SECONDS:
+                tell((self.episodes, metrics))
+                told, self.episodes = time.monotonic(), []
+        tell((self.episodes, {}))
+
+    def learn(self, total_steps: int) -> dict[str, float]:
+        """One gradient, handed in."""
+        config = self.config
+        metrics = gradient(self.net, self.rollout, config, self._seen)
+        progress = min(1.0, int(self.shared.steps) / total_steps)
+        rate = annealed(config.learning_rate, config.lr_schedule, progress)
+        self.hand_in(self.net.flat.grad, self.net.flat.tensor, rate, config.n_steps * config.num_envs)
+        self._share_statistics()
+        return metrics
+
+    def _seen(self, obs: Obs) -> Obs:
+        return obs if self.norm is None else self.norm.normalise_obs(obs, self.config.obs_clip)
+
+    def _count(self, step: Step) -> None:
+        self.returns += step.reward
+        self.lengths += 1
+        for slot in np.flatnonzero(step.ended):
+            self.episodes.append((float(self.returns[slot]), int(self.lengths[slot])))
+            self.returns[slot], self.lengths[slot] = 0.0, 0
+
+    def _share_statistics(self) -> None:
+        """Add what this rollout saw to everybody's statistics, and go on with those."""
+        if self.norm is None:
+            return
+        met = RunningNorm(len(self.norm.mean))
+        met.update_obs(merged(take(self.rollout.obs, np.s_[:-1])), self.rollout.alive.reshape(-1))
+        with self.shared.lock:
+            read_statistics(self.shared, self.norm)
+            self.norm.merge(met)
+            write_statistics(self.shared, self.norm)
+
+
+def work(
+    index: int,
+    shared: Shared,
+    parts: tuple[EnvSpec, A3CConfig, Seeds, Callable[[int], Environments]],
+    total_steps: int,
+    pipe: Connection,
+) -> None:
+    """What a worker process runs. It tells (episodes, metrics), then None, or a sentence on why it failed."""
+    torch.set_num_threads(1)
+    spec, config, seeds, make_envs = parts
+    try:
+        worker, envs = Worker(index, shared, spec, config, seeds), make_envs(index)
+        try:
+            worker.run(envs, total_steps, pipe.send)
+        finally:
+            envs.close()
+        pipe.send(None)
+    except (KeyboardInterrupt, BrokenPipeError):
+        return
+    except Exception as error:
+        pipe.send(f"{type(error).__name__}: {error}")
