@@ -62,6 +62,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "quarantine": ("quarantine",),
     "feedback": ("feedback",),
     "control": ("control",),
+    "control_evaluate": ("control",),
     "operator": ("pause", "resume", "pin", "unpin", "release"),
 }
 """Module → its commands, in the order of the help. A command loads its own module only: it starts quickly."""

@@ -1,0 +1,189 @@
+"""``onward control eval``, ``export`` and ``compare``: what a trained policy is worth, and beside whom."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from onward.cli.control import control
+from onward.errors import ControlError
+
+if TYPE_CHECKING:
+    from onward.control.assess import Assessment
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
+
+
+@control.command("eval")
+def evaluate(
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs or of policies.")],
+    env: Annotated[str | None, typer.Option(help="Where to play; not given: where it was trained.")] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes of each score.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Of the starts; never those of training.")] = 0,
+    threshold: Annotated[
+        float | None, typer.Option(help="Return that counts as success; not given: the task's own rule.")
+    ] = None,
+    noise: Annotated[
+        float, typer.Option(min=0, help="Deviation of observation noise, in running deviations; 0: none.")
+    ] = 0.2,
+    variants: Annotated[bool, typer.Option(help="Play in similar tasks too (zero-shot transfer).")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Judge trained policies: success over 100 greedy episodes on unseen seeds, noise, similar tasks.
+
+    onward control eval runs/CartPole-v1-ppo-seed0
+
+    Five seeds or more of one task also give interquartile mean and variation, with intervals:
+
+      onward control eval runs/CartPole-v1-ppo-seed*
+
+    Returns are raw and the policy's normaliser is frozen; docs/control.md has every formula.
+    """
+    from onward.control.assess import assess
+    from onward.control.policy import Policy
+
+    found = []
+    for path in paths:
+        policy = Policy.load(path)
+        where = env or policy.env_id
+        if not where:
+            raise ControlError(f"The policy in {path} does not say where it was trained: give --env.")
+        judged = assess(
+            policy,
+            where,
+            episodes=episodes,
+            seed=seed,
+            threshold=threshold,
+            noise=noise or None,
+            variants=None if variants else (),
+        )
+        found.append((path, judged))
+    together = _over_seeds([judged for _, judged in found])
+    if as_json:
+        policies = [{"policy": str(path), **judged.as_dict()} for path, judged in found]
+        typer.echo(json.dumps({"policies": policies, "over_seeds": together}, indent=1))
+        return
+    for path, judged in found:
+        _show(path, judged)
+    for line in _words(together):
+        typer.echo(line)
+
+
+def _over_seeds(judged: list[Assessment]) -> dict[str, Any] | None:
+    """Statistics of several seeds of one task; intervals from five on."""
+    from onward.control.statistics import FEWEST_SEEDS, iqm, iqm_interval, variation, variation_interval
+
+    if len(judged) < 2 or len({one.env for one in judged}) > 1:
+        return None
+    scores, random = [one.clean.mean for one in judged], judged[0].random.mean
+    if len(scores) < FEWEST_SEEDS:
+        return {"seeds": len(scores), "iqm": [iqm(scores)], "variation": [variation(scores, random)]}
+    return {
+        "seeds": len(scores),
+        "iqm": list(iqm_interval(scores)),
+        "variation": list(variation_interval(scores, random)),
+    }
+
+
+def _words(together: dict[str, Any] | None) -> Iterable[str]:
+    if together is None:
+        return
+    yield f"Over {together['seeds']} policies:"
+    for name, scale, unit in (("iqm", 1, ""), ("variation", 100, " %")):
+        value, *bounds = (number * scale for number in together[name])
+        interval = f" (95 %: {bounds[0]:.4g} … {bounds[1]:.4g}{unit})" if bounds else ""
+        label = "interquartile mean of the returns" if name == "iqm" else "coefficient of variation"
+        yield f"  {label}: {value:.4g}{unit}{interval}"
+
+
+def _show(path: Path, judged: Assessment) -> None:
+    rule = f"success: {judged.rule}" if judged.rule else "no rule says what success is: give --threshold"
+    table = Table(
+        title=f"{path} in {judged.env}, {judged.episodes} episodes each; {rule}", title_justify="left"
+    )
+    for column in ("score", "mean return", "deviation", "length", "success", "ratio"):
+        table.add_column(column, justify="left" if column == "score" else "right")
+    noise = [judged.noise] if judged.noise is not None else []
+    for score in (judged.clean, *noise, *judged.transfer, judged.random):
+        success = "" if score.success is None else f"{score.success:.0%}"
+        ratio = "" if score.ratio is None else f"{score.ratio:.0%}"
+        cells = f"{score.mean:.2f}", f"{score.std:.2f}", f"{score.length:.1f}", success, ratio
+        table.add_row(score.name, *cells)
+    Console().print(table)
+
+
+@control.command()
+def export(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or of a policy.")],
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("policy"),
+    onnx: Annotated[bool, typer.Option(help="Write policy.onnx too.")] = True,
+) -> None:
+    """Write a policy as safetensors with JSON, and as ONNX with the normaliser inside.
+
+    onward control export runs/CartPole-v1-ppo-seed0 --out policy
+
+    Python needs no trainer and no torch to use it: onward.control.policy.Policy.load("policy").act(obs).
+    """
+    from onward.control.export import export as write
+    from onward.control.policy import Policy
+
+    for file in write(Policy.load(path), out, onnx):
+        typer.echo(f"{file}  {file.stat().st_size:,} bytes")
+
+
+@control.command()
+def compare(
+    env: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id.")],
+    algorithm: Annotated[str, typer.Option(help="ppo, dqn or sac.")] = "ppo",
+    peer: Annotated[
+        str, typer.Option(help="sb3: the zoo's settings; cleanrl: CleanRL's settings, carried out by both.")
+    ] = "sb3",
+    timesteps: Annotated[int, typer.Option(min=1, help="Environment steps of each side.")] = 50_000,
+    threshold: Annotated[
+        float | None, typer.Option(help="Greedy mean return to reach; not given: the task's.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    stop: Annotated[bool, typer.Option("--stop", help="Each side stops at the threshold.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train ours and stable-baselines3 with the same settings on this machine, one after the other.
+
+    onward control compare CartPole-v1 --algorithm ppo --peer sb3 --timesteps 50000
+
+    Needs the extra bench. The clock stands still while greedy episodes are played.
+    """
+    from onward.control.comparison import Race, equal_settings, ours, stable_baselines3
+    from onward.control.environments import make
+    from onward.control.evaluate import solve_bar
+
+    settings = equal_settings(peer, algorithm, env)
+    probe = make(env, 1)
+    bar = solve_bar(probe.spec) if threshold is None else threshold
+    probe.close()
+    if bar is None:
+        raise ControlError(f"{env} has no threshold of its own: give --threshold.")
+    race = Race(env, settings, timesteps, bar, seed, max(500, timesteps // 50), stop=stop)
+    both = [stable_baselines3(race), ours(race)]
+    theirs, mine = both
+    ratio = mine.steps_per_second / theirs.steps_per_second
+    if as_json:
+        sides = [side.as_dict() for side in both]
+        typer.echo(json.dumps({"settings": settings.as_dict(), "sides": sides, "ratio": ratio}, indent=1))
+        return
+    table = Table(
+        title=f"{algorithm} on {env}, {timesteps:,} steps, settings of {peer}", title_justify="left"
+    )
+    for column in ("side", "steps/s", f"seconds to {bar:g}", "final return", "final success"):
+        table.add_column(column, justify="left" if column == "side" else "right")
+    for side in both:
+        reached = "not reached" if side.seconds_to_threshold is None else f"{side.seconds_to_threshold:.1f}"
+        success = "" if side.final_success is None else f"{side.final_success:.0%}"
+        table.add_row(side.side, f"{side.steps_per_second:,.0f}", reached, f"{side.final_mean:.1f}", success)
+    Console().print(table)
+    typer.echo(f"steps/s: {ratio:.2f} × stable-baselines3")
