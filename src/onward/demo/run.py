@@ -36,7 +36,7 @@ from onward.training.jobs import JobRecord, JobTable
 from onward.warehouse import queries
 
 BEFORE_TRAFFIC = ("proposed", "validating")
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.5  # a look costs a query, and the two cores have work to do
 
 
 @dataclass(frozen=True)
