@@ -37,7 +37,8 @@ From files (forms: docs/train-command.md), and first only a look at what it woul
   onward train --algorithm dpo --model smollm2 --data pairs.jsonl --dry-run
 
 Ctrl-C saves; --resume --out FOLDER goes on exactly there. The result is FOLDER/checkpoint, an adapter in
-peft's form, or FOLDER/model with --full; curves are in FOLDER/metrics.csv and FOLDER/curves.png.
+peft's form, or FOLDER/model with --full; curves are in FOLDER/metrics.csv and FOLDER/curves.png, and
+`tensorboard --logdir FOLDER` shows them.
 """
 
 _Given = "What to learn from"

@@ -61,6 +61,7 @@ class Display:
     def __exit__(self, *exc: object) -> None:
         self._progress.stop()
         self.curves.write()
+        self.curves.close()
 
     def take(self, event: dict[str, Any]) -> None:
         """One event of the child."""

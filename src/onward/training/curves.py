@@ -1,7 +1,7 @@
-"""The curves of a run: every step as a line of JSON, and all of them as CSV and PNG. No torch.
+"""The curves of a run: every step as a line of JSON and in TensorBoard's events, all of them as CSV and PNG.
 
-Know before changing: a run that goes on from step n drops what it had written after n, since it does those
-steps again.
+No torch. Know before changing: a run that goes on from step n drops what it had written after n, since it
+does those steps again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import csv
 import json
 from pathlib import Path
 from typing import Any
+
+from onward.control.log import Events
 
 LINES, TABLE, PICTURE = "metrics.jsonl", "metrics.csv", "curves.png"
 _DRAWN = (
@@ -32,6 +34,7 @@ class Curves:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.rows: list[dict[str, Any]] = []
+        self._events: Events | None = None
         path = folder / LINES
         if path.is_file():
             for line in path.read_text(encoding="utf-8").splitlines():
@@ -43,15 +46,26 @@ class Curves:
 
     def start_at(self, step: int) -> None:
         """Keep the steps up to ``step`` only."""
+        self.close()
         self.rows = [row for row in self.rows if row["step"] <= step]
         text = "".join(json.dumps(row) + "\n" for row in self.rows)
         (self.folder / LINES).write_text(text, encoding="utf-8")
 
     def add(self, step: int, metrics: dict[str, Any]) -> None:
         row = {"step": step, **metrics}
+        if self._events is None:
+            self._events = _events(self.folder, self.rows[-1]["step"] if self.rows else 0)
+        if self._events is not None:
+            self._events.write({name: value for name, value in row.items() if _is_number(value)})
         self.rows.append(row)
         with open(self.folder / LINES, "a", encoding="utf-8") as out:
             out.write(json.dumps(row) + "\n")
+
+    def close(self) -> None:
+        """Finish the file of events; ``add`` begins another."""
+        if self._events is not None:
+            self._events.close()
+            self._events = None
 
     def write(self) -> list[Path]:
         """The table, and the picture where matplotlib is installed."""
@@ -67,6 +81,18 @@ class Curves:
         if drawn and _draw(self.rows, drawn, self.folder / PICTURE):
             made.append(self.folder / PICTURE)
         return made
+
+
+def _events(folder: Path, step: int) -> Events | None:
+    """None where tensorboard is not installed."""
+    try:
+        return Events(folder, step)
+    except ImportError:
+        return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _draw(rows: list[dict[str, Any]], names: list[str], path: Path) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from docs_blocks import run_command
 from onward.serving.registry import verify_adapter
@@ -62,6 +63,11 @@ def test_a_run_from_pairs_writes_an_adapter_that_peft_and_the_registry_load(
     assert [int(row["step"]) for row in rows] == list(range(1, 37))
     assert float(rows[-1]["margin"]) > float(rows[0]["margin"])
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+    events = EventAccumulator(str(run))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train/margin")] == [
+        (int(row["step"]), pytest.approx(float(row["margin"]), abs=1e-6)) for row in rows
+    ]
 
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
