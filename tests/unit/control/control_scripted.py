@@ -1,4 +1,4 @@
-"""An environment and an algorithm whose every number is known beforehand, and the world they make a run of."""
+"""An environment and an algorithm whose every number is known, and the world they make a run of."""
 
 from __future__ import annotations
 

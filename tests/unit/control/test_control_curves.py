@@ -1,0 +1,75 @@
+"""Curves over seeds: what the band holds, and that a picture comes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onward.control.config import PPOConfig
+from onward.control.curves import band, draw
+from onward.control.log import Csv
+from onward.control.runs import Folder, RunConfig, write_json
+from onward.errors import ControlError
+
+
+def rows(*points: tuple[float, float]) -> list[dict[str, float]]:
+    return [{"step": step, "eval_return": value} for step, value in points]
+
+
+def test_seeds_are_compared_at_equal_steps() -> None:
+    """One evaluated at 0, 10, the other at 0, 5, 10: lines between their own points."""
+    found = band([rows((0, 0), (10, 10)), rows((0, 0), (5, 20), (10, 20))], "eval_return")
+    assert found is not None
+    at = np.searchsorted(found.steps, 2.5)
+    step = found.steps[at]
+    np.testing.assert_allclose(found.seeds[:, at], [step, 4 * step])
+    np.testing.assert_allclose(found.middle[at], 2.5 * step)
+
+
+def test_the_middle_is_the_interquartile_mean() -> None:
+    """Of 0, 1, 2, 3, 100 the smallest and the largest go: (1 + 2 + 3) / 3."""
+    found = band([rows((0, v), (10, v)) for v in (100, 0, 1, 3, 2)], "eval_return")
+    assert found is not None
+    np.testing.assert_allclose(found.middle, 2.0)
+
+
+def test_a_seed_that_was_solved_early_keeps_its_last_value() -> None:
+    found = band([rows((0, 0), (10, 5)), rows((0, 0), (20, 9))], "eval_return")
+    assert found is not None
+    assert found.steps[-1] == 20
+    np.testing.assert_allclose(found.seeds[:, -1], [5, 9])
+
+
+def test_a_metric_that_no_run_has_gives_no_band() -> None:
+    assert band([rows((0, 0))], "return_mean") is None
+
+
+def written(folder: Path, seed: int, env: str = "CartPole-v1") -> Path:
+    run = RunConfig(env=env, algorithm="ppo", settings=PPOConfig(), seed=seed)
+    at = Folder.of(folder, run)
+    at.begin(run)
+    table = Csv(at.metrics)
+    generator = np.random.default_rng(seed)
+    for step in range(0, 100_001, 5000):
+        value = 500 / (1 + np.exp(-(step - 30_000 - 5000 * seed) / 8000)) + generator.normal(0, 12)
+        table.write({"step": step, "return_mean": 0.8 * value, "eval_return": min(500.0, value)})
+    table.close()
+    write_json(at.summary, {"threshold": 475.0})
+    return at.path
+
+
+def test_a_picture_of_all_seeds_is_drawn(tmp_path: Path) -> None:
+    picture = draw([written(tmp_path, seed) for seed in range(5)], tmp_path / "curves.png")
+    data = picture.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert len(data) > 20_000
+
+
+def test_one_picture_shows_one_environment(tmp_path: Path) -> None:
+    folders = [written(tmp_path, 0), written(tmp_path, 0, "Acrobot-v1")]
+    with pytest.raises(ControlError, match="One picture shows one environment, not Acrobot-v1, CartPole-v1"):
+        draw(folders, tmp_path / "c.png")
+    with pytest.raises(ControlError, match="holds no run"):
+        draw([tmp_path], tmp_path / "c.png")
