@@ -5,8 +5,9 @@ backward through accelerate), then the clipping and the AdamW step that their tr
 generation of a batch is replaced by the batch given to both sides. Both train rank-16 LoRA on the seven
 projections of every layer in float32, without gradient checkpointing (TRL's default would be slower), with
 the clipped loss normalised over the step's tokens; ``loss_difference`` is that of the first steps. TRL
-computes every row whole; ours computes the prompt once, forward and backward, and keeps logits for
-64 positions at a time. The case ``different prompts`` has nothing to share: there both do the same products.
+computes every row whole; ours computes the prompt of a group or of a pair once, forward and backward, and
+keeps logits for 64 positions at a time. The case ``all different`` has nothing to share: there both do the
+same products.
 ``reward`` trains a tiny model with both whole loops (ours: sampler and learner) for equal wall time.
 
 What profiling taught (SmolLM2-135M, two cores): a step of ours is 60 to 70 % matrix products and 12 %
@@ -51,26 +52,29 @@ PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 @dataclass(frozen=True)
 class Case:
-    """``rows`` answers of ``new`` tokens, to one prompt of ``length`` tokens or each to its own."""
+    """``rows`` answers of ``new`` tokens to ``prompts`` different prompts of ``length`` tokens."""
 
     name: str
     length: int
     new: int
     rows: int = 8
-    shared: bool = True
+    prompts: int = 1
     algorithm: str = "grpo"
 
     def __str__(self) -> str:
-        whose = "one prompt" if self.shared else "different prompts"
-        return f"{self.algorithm}, {self.name}: {self.rows} rows of {self.length} + {self.new}, {whose}"
+        return (
+            f"{self.algorithm}, {self.name}: {self.rows} rows of {self.length} + {self.new}, "
+            f"{self.prompts} prompt{'s' if self.prompts > 1 else ''}"
+        )
 
 
 TARGET = Case("target", 256, 64)
 CASES = (
     TARGET,
     Case("long answers", 32, 256),
-    Case("different prompts", 256, 64, shared=False),
-    Case("target", 256, 64, algorithm="dpo"),
+    Case("batch", 256, 64, rows=32, prompts=4),
+    Case("all different", 256, 64, prompts=8),
+    Case("pairs", 256, 64, prompts=4, algorithm="dpo"),
 )
 
 
@@ -81,9 +85,8 @@ def batch(policy: Policy, case: Case) -> list[TokenRow]:
     def tokens(count: int) -> list[int]:
         return [rnd.randrange(3, policy.shape.vocab) for _ in range(count)]
 
-    prompts = [tokens(case.length)] * case.rows
-    if not case.shared:
-        prompts = [tokens(case.length) for _ in range(case.rows)]
+    different = [tokens(case.length) for _ in range(case.prompts)]
+    prompts = [different[i % case.prompts] for i in range(case.rows)]
     sampled = [False] * case.length + [True] * case.new
     rows = [TokenRow([*p, *tokens(case.new)], sampled, [0.0] * len(sampled)) for p in prompts]
     values = policy.logprobs(rows)
