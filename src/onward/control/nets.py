@@ -2,8 +2,8 @@
 
 The one thing to know: small networks spend their time in dispatch, not in arithmetic. So an ensemble is one
 ``baddbmm`` per layer, and ``FlatParameters`` makes clipping, Adam and target updates one operation each.
-After it every parameter and every gradient is a view of a flat tensor: clear gradients with
-``FlatParameters.zero_grad`` only, for ``module.zero_grad()`` drops the views (``grad`` becomes None).
+After it every parameter and every gradient is a view of a flat tensor; whatever else clears gradients drops
+these views (``grad`` becomes None), and ``FlatParameters.zero_grad`` puts them back.
 """
 
 from __future__ import annotations
@@ -209,24 +209,29 @@ class FlatParameters:
             raise ControlError("FlatParameters was given no parameters: pass modules that have some.")
         size = sum(p.numel() for p in self.parameters)
         flat, self.grad = torch.empty(size), torch.zeros(size)
+        self._grads: list[Tensor] = []
         at = 0
         for p in self.parameters:
             end = at + p.numel()
             flat[at:end] = p.detach().reshape(-1)
             p.data = flat[at:end].view(p.shape)
-            p.grad = self.grad[at:end].view(p.shape)
+            self._grads.append(self.grad[at:end].view(p.shape))
+            p.grad = self._grads[-1]
             at = end
         self.tensor = nn.Parameter(flat)
         """(size,) every parameter; its ``grad`` is every gradient. This is what an optimiser gets."""
         self.tensor.grad = self.grad
 
     def adam(self, lr: float, eps: float = 1e-8) -> torch.optim.Adam:
-        """Adam over everything as one fused operation. Never call its ``zero_grad``."""
+        """Adam over everything as one fused operation. Clear with ``zero_grad`` here."""
         return torch.optim.Adam([self.tensor], lr=lr, eps=eps, fused=True)
 
     def zero_grad(self) -> None:
-        """Zero the gradients, keeping the views."""
+        """Zero the gradients; what is not a view of ``grad`` (any more) becomes one again."""
         self.grad.zero_()
+        for p, grad in zip(self.parameters, self._grads, strict=True):
+            if p.grad is not grad:
+                p.grad = grad
 
     def clip_(self, max_norm: float) -> Tensor:
         """Scale the gradient to at most ``max_norm`` (L2, all parameters together); gives the norm before."""

@@ -85,6 +85,17 @@ def test_flat_parameters_share_memory_with_modules_gradients_and_numpy():
     assert all(np.shares_memory(v, flat.tensor.detach().numpy()) for v in flat.numpy_views())
 
 
+def test_gradients_find_back_to_the_flat_tensor_after_something_else_cleared_them():
+    net = mlp((3, 4, 2), generator=generator())
+    flat = FlatParameters(net)
+    net(torch.ones(5, 3)).sum().backward()
+    once = flat.grad.clone()
+    net.zero_grad(set_to_none=True)
+    flat.zero_grad()
+    net(torch.ones(5, 3)).sum().backward()
+    assert torch.equal(flat.grad, once)
+
+
 def test_flat_adam_and_clipping_equal_torch_per_parameter():
     net = mlp((3, 8, 2), generator=generator())
     reference = copy.deepcopy(net)
