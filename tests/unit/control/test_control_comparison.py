@@ -1,0 +1,201 @@
+"""Comparison: settings are translated word for word, actors agree, the table says what was not reached; the
+commands eval and export."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import control_results as results
+import control_vs_peers as peers
+from docs_blocks import run_command
+from onward.control import comparison
+from onward.control.comparison import ModelActor, Outcome, equal_settings, translated
+from onward.control.config import CONFIGS
+from onward.control.policy import Layer, Policy, PolicyParts
+from onward.control.spaces import ActionSpec, Layout
+from onward.errors import ControlError
+
+
+def test_the_zoos_cart_pole_settings_in_their_words() -> None:
+    ppo = translated(equal_settings("sb3", "ppo", "CartPole-v1"))
+    assert (ppo["n_steps"], ppo["batch_size"], ppo["n_epochs"]) == (32, 256, 20)
+    assert (ppo["learning_rate"](1.0), ppo["learning_rate"](0.25)) == (1e-3, 2.5e-4)
+    assert ppo["clip_range"](0.5) == pytest.approx(0.1)
+    assert ppo["policy_kwargs"]["net_arch"] == [64, 64]
+    dqn = translated(equal_settings("sb3", "dqn", "CartPole-v1"))
+    assert (dqn["train_freq"], dqn["gradient_steps"], dqn["target_update_interval"]) == (256, 128, 10)
+    sac = translated(equal_settings("sb3", "sac", "Pendulum-v1"))
+    assert (sac["learning_rate"], sac["ent_coef"], sac["policy_kwargs"]["net_arch"]) == (
+        1e-3, "auto", [256, 256]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", comparison.PEERS)
+def test_every_translated_word_is_theirs(algorithm: str) -> None:
+    sb3: Any = pytest.importorskip("stable_baselines3", reason="run: pip install -e '.[bench]'")
+    import inspect
+
+    known = inspect.signature(getattr(sb3, algorithm.upper()).__init__).parameters
+    for peer in ("sb3", "cleanrl"):
+        assert set(translated(equal_settings(peer, algorithm, "CartPole-v1"))) <= set(known)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes"),
+    [("dqn", {}), ("dqn", {"double": False, "dueling": True}), ("ppo", {"layer_norm": True}), ("ddpg", {})],
+)
+def test_what_they_do_not_have_is_refused(algorithm: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(ControlError, match=r"stable-baselines3('s DQN)? has (no|neither)"):
+        translated(CONFIGS[algorithm](**changes))
+
+
+def test_a_peers_box_action_is_scaled_back() -> None:
+    class Model:
+        def predict(self, obs: Any, deterministic: bool) -> tuple[Any, None]:
+            return np.array([[-2.0, 0.0], [6.0, 2.5]], np.float32), None
+
+    spec = ActionSpec("box", low=(-2.0, 0.0), high=(6.0, 5.0), shape=(2,))
+    assert ModelActor(Model(), spec, None).act_flat(np.zeros((2, 1))).tolist() == [[-1, -1], [1, 0]]
+
+
+def outcome(seconds: float, reached: float | None) -> Outcome:
+    return Outcome("x", 1000, seconds, seconds / 2, reached, None, 400.0, 0.5)
+
+
+def test_ratios_of_a_case_by_hand() -> None:
+    found = peers.row("CartPole-v1", "ppo", 1000, {
+        "onward": [outcome(1.0, 0.5), outcome(1.0, 1.5)],
+        "stable-baselines3": [outcome(4.0, 3.0), outcome(4.0, 3.0)],
+    })  # fmt: skip
+    assert (found["ratio"], found["cpu_ratio"], found["ratio_to_threshold"]) == (4.0, 4.0, 3.0)
+    missed = peers.summary([outcome(1.0, 0.5), outcome(1.0, None)])
+    assert (missed["seconds_to_threshold"], missed["reached"]) == (None, "1 of 2")
+
+
+def test_each_side_may_try_as_often() -> None:
+    for trials in peers.TRIALS.values():
+        assert len(trials["onward"]) == len(trials["stable-baselines3"])
+    for (env, algorithm), trials in peers.TRIALS.items():
+        for changes in trials["stable-baselines3"]:
+            translated(peers.changed(env, algorithm, 1000, changes, 0).settings)
+
+
+# The table of results.
+
+
+def results_cell(mean: float, solved: int | None, digest: str = "d") -> dict[str, Any]:
+    score = {"mean": mean, "success": 0.95, "ratio": 0.9}
+    judged = {"clean": score, "random": {"mean": 20.0}, "noise": score, "transfer_ratio": 0.7, "rule": "r"}
+    return {
+        "digest": digest, "preset": "zoo", "timesteps": 100, "hours": 0.1, "assessment": judged,
+        "solved": None if solved is None else {"episode": solved},
+    }  # fmt: skip
+
+
+def test_a_row_of_the_table_by_hand() -> None:
+    group = results.Group("CartPole-v1", "ppo", 5)
+    own = [results_cell(mean, 300 + 10 * i) for i, mean in enumerate([480, 490, 500, 500, 500])]
+    row = results.row(group, own)
+    assert row["return_iqm"][0] == pytest.approx((490 + 500 + 500) / 3)
+    assert row["episodes_to_solve"] == 320
+    assert row["variation"] == pytest.approx(np.std([480, 490, 500, 500, 500], ddof=1) / 494)
+    assert row["variation_interval"] is not None
+    assert row["not_reached"] == ["≥ 80 % transfer"]
+    assert "| CartPole-v1/ppo | zoo, 100 | 5 | 496.7" in results.line(row)
+
+
+def test_what_was_not_reached_or_measured_is_said() -> None:
+    group = results.Group("CartPole-v1", "ppo", 3)
+    own = [results_cell(480, 300), results_cell(200, None)]
+    row = results.row(group, own)
+    assert row["variation_interval"] is None
+    assert row["not_reached"] == [
+        "solved in < 10,000 episodes (1 of 2 seeds)",
+        "< 10 % variation",
+        "≥ 80 % transfer",
+        "1 seeds still to be trained",
+    ]
+
+
+def test_a_cut_table_goes_on_where_it_was() -> None:
+    group = results.Group("CartPole-v1", "ppo", 3)
+    cells = {results.key(group.run(1)): results_cell(1.0, 1, results.digest(group.run(1)))}
+    [(found, runs)] = results.missing([group], cells)
+    assert (found, [run.seed for run in runs]) == (group, [0, 2])
+    cells[results.key(group.run(1))]["digest"] = "of other settings"
+    assert [run.seed for run in results.missing([group], cells)[0][1]] == [0, 1, 2]
+
+
+def test_every_group_of_the_table_has_a_preset() -> None:
+    for group in results.GROUPS:
+        assert group.run(0).preset in ("ours", "zoo")
+
+
+# Commands.
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    lean = Layer(np.array([[0, 0, 0, 0], [0.1, 0.5, 1, 1]], np.float32), np.zeros(2, np.float32))
+    parts = PolicyParts(Layout(4), ActionSpec("discrete", (2,), start=(0,)), "q", [lean])
+    Policy(parts, "CartPole-v1").save(tmp_path / "run" / "policy")
+    return tmp_path / "run"
+
+
+def test_eval_prints_scores_and_statistics(run_folder: Path) -> None:
+    code, said = run_command("onward control eval run run --episodes 4 --no-variants")
+    assert code == 0
+    assert "success: return ≥ 475" in said and "500.00" in said and "100%" in said
+    assert "interquartile mean of the returns: 500" in said and "coefficient of variation: 0 %" in said
+
+
+def test_eval_as_json(run_folder: Path) -> None:
+    code, said = run_command("onward control eval run run run run run --episodes 2 --no-variants --json")
+    found = json.loads(said)
+    assert code == 0 and len(found["policies"]) == 5
+    assert found["policies"][0]["clean"]["mean"] == 500.0
+    assert found["over_seeds"] == {"seeds": 5, "iqm": [500.0] * 3, "variation": [0.0] * 3}
+
+
+def test_export_writes_the_files(run_folder: Path) -> None:
+    pytest.importorskip("onnx")
+    code, said = run_command("onward control export run --out out")
+    assert code == 0
+    assert [line.split()[0] for line in said.splitlines()] == [
+        "out/policy.json", "out/policy.onnx", "out/policy.safetensors"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("eval nowhere", "No policy lies in nowhere"),
+        ("eval run --env Pendulum-v1", "takes 4 numbers, Pendulum-v1 gives 3"),
+        ("export nowhere", "No policy lies in nowhere"),
+        ("compare CartPole-v1 --peer rllib", "There is no peer 'rllib'"),
+        ("compare CartPole-v1 --algorithm a3c", "There is no peer with a3c"),
+    ],
+)
+def test_bad_input_is_one_sentence(command: str, words: str, run_folder: Path) -> None:
+    code, said = run_command(f"onward control {command}")
+    assert code == 2
+    assert words in said and len(said.splitlines()) == 1
+
+
+@pytest.mark.long
+def test_both_sides_run_a_short_race() -> None:
+    pytest.importorskip("stable_baselines3", reason="run: pip install -e '.[bench]'")
+    race = peers.race("CartPole-v1", "ppo", 2048, 0)
+    for side in (comparison.ours, comparison.stable_baselines3):
+        found = side(race)
+        assert found.steps >= 2048 and found.seconds > 0
+        assert math.isfinite(found.final_mean) and found.final_mean > 8
+        assert [step for step, _, _ in found.curve] == sorted(step for step, _, _ in found.curve)
