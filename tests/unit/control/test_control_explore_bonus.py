@@ -181,6 +181,23 @@ def test_the_hash_does_not_move_while_it_is_counted_with():
     assert bonus._keys(flat_rows(obs, VECTOR)) == before
 
 
+@pytest.mark.parametrize("kind", ["count", "rnd", "icm"])
+def test_a_slot_that_did_not_act_met_nothing(kind: str):
+    obs, actions, following = transitions((6, 2), 0)
+    alive = np.ones((6, 2), dtype=bool)
+    alive[3:, 1] = False
+    ended = np.zeros((6, 2), dtype=bool)
+    states = []
+    for elsewhere in (0.0, 50.0):
+        bonus = made(kind)
+        told = following.copy()
+        told[3:, 1] += elsewhere
+        bonus.observe(obs, actions, told, ended, alive)
+        states.append((bonus.reward(obs[:3], actions[:3], following[:3]), bonus.norm.count))
+    assert np.array_equal(states[0][0], states[1][0])
+    assert states[0][1] == (0 if kind == "count" else 9)
+
+
 # -- random network distillation
 
 

@@ -150,7 +150,8 @@ class OffPolicy(Algorithm):
         if not bonus.primed:
             bonus.prime(following)
             return
-        bonus.observe(_one(obs), actions[None], _one(following), step.ended[None])
+        alive = None if self.replay.alive is None else self.replay.alive[None]
+        bonus.observe(_one(obs), actions[None], _one(following), step.ended[None], alive)
 
     def _features(self, encoder: Encoder, obs: Obs) -> NDArray[Any]:
         """(N, features) what a numpy network takes: normalised, images encoded."""

@@ -187,7 +187,7 @@ class PPO(Algorithm):
         if self.bonus is None:
             return None
         met = (take(self.rollout.obs, np.s_[:-1]), self.rollout.actions, self.rollout.next_obs())
-        self.bonus.observe(*met, self.rollout.ended)
+        self.bonus.observe(*met, self.rollout.ended, self.rollout.alive)
         return np.where(self.rollout.alive, self.bonus.reward(*met), np.float32(0))
 
     def _bonus_advantages(self, stream: Floats, of_obs: Floats, led_to: Floats) -> Floats:

@@ -43,10 +43,13 @@ class Bonus(ABC):
         return None
 
     @abstractmethod
-    def observe(self, obs: Obs, actions: NDArray[Any], next_obs: Obs, ended: Flags) -> None:
+    def observe(
+        self, obs: Obs, actions: NDArray[Any], next_obs: Obs, ended: Flags, alive: Flags | None = None
+    ) -> None:
         """Take note of what was met: all arrays (T, N, …), in the order of time. Call it once per step met.
 
         ``next_obs`` is what the step itself led to (``Step.next_obs``), never the first of the next episode.
+        ``alive``: slots that acted; the others met nothing. None: all acted.
         """
 
     @abstractmethod
@@ -132,6 +135,11 @@ def flat_rows(obs: Obs, layout: Layout) -> Floats:
         image = obs[key]
         parts.append((image.reshape(*image.shape[:-3], -1) / np.float32(255)).astype(np.float32))
     return np.concatenate(parts, axis=-1)
+
+
+def living_rows(rows: Floats, alive: Flags | None) -> Floats:
+    """(T, N, width) as (M, width): those of slots that acted."""
+    return rows.reshape(-1, rows.shape[-1]) if alive is None else rows[alive]
 
 
 def flat_width(layout: Layout) -> int:

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from onward.control.config import BonusConfig
 from onward.control.contract import EnvSpec, Flags
-from onward.control.explore.bonus import Bonus, Floats, check_kind, check_spec, flat_rows, flat_width
+from onward.control.explore.bonus import (
+    Bonus,
+    Floats,
+    check_kind,
+    check_spec,
+    flat_rows,
+    flat_width,
+    living_rows,
+)
 from onward.control.explore.ucb import count_bonus
 from onward.control.normalise import RunningNorm
 from onward.control.seeds import Seeds
@@ -114,8 +122,10 @@ class CountBonus(Bonus):
         self.norm.update(rows)
         self._seen += len(rows)
 
-    def observe(self, obs: Obs, actions: NDArray[Any], next_obs: Obs, ended: Flags) -> None:
-        self.counts.add(self._keys(flat_rows(next_obs, self.layout)))
+    def observe(
+        self, obs: Obs, actions: NDArray[Any], next_obs: Obs, ended: Flags, alive: Flags | None = None
+    ) -> None:
+        self.counts.add(self._keys(living_rows(flat_rows(next_obs, self.layout), alive)))
 
     def reward(self, obs: Obs, actions: NDArray[Any], next_obs: Obs) -> Floats:
         rows = flat_rows(next_obs, self.layout)

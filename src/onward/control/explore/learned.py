@@ -25,6 +25,7 @@ from onward.control.explore.bonus import (
     check_spec,
     flat_rows,
     flat_width,
+    living_rows,
 )
 from onward.control.nets import FlatParameters
 from onward.control.normalise import RunningNorm
@@ -75,10 +76,12 @@ class LearnedBonus(Bonus):
         self.norm.update(rows)
         self._seen += len(rows)
 
-    def observe(self, obs: Obs, actions: NDArray[Any], next_obs: Obs, ended: Flags) -> None:
-        rows = flat_rows(next_obs, self.layout)
-        self.norm.update(rows.reshape(-1, rows.shape[-1]))
-        self.filter.observe(self._raw(obs, actions, next_obs), ended)
+    def observe(
+        self, obs: Obs, actions: NDArray[Any], next_obs: Obs, ended: Flags, alive: Flags | None = None
+    ) -> None:
+        self.norm.update(living_rows(flat_rows(next_obs, self.layout), alive))
+        raw = self._raw(obs, actions, next_obs)
+        self.filter.observe(raw if alive is None else np.where(alive, raw, 0), ended)
 
     def reward(self, obs: Obs, actions: NDArray[Any], next_obs: Obs) -> Floats:
         return self._raw(obs, actions, next_obs) / np.float32(self.filter.std)
