@@ -128,7 +128,7 @@ def export(
 
     onward control export runs/CartPole-v1-ppo-seed0 --out policy
 
-    Python needs no trainer and no torch to use it: onward.control.policy.Policy.load("policy").act(obs).
+    Python needs no trainer and no torch to use it: onward.control.Policy.load("policy").act(obs).
     """
     from onward.control.export import export as write
     from onward.control.policy import Policy

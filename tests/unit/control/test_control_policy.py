@@ -290,7 +290,7 @@ def test_acting_needs_neither_trainer_nor_torch(tmp_path: Path) -> None:
     ):
         folder = Policy(parts).save(tmp_path / name)
         code = (
-            "import sys, numpy; from onward.control.policy import Policy; "
+            "import sys, numpy; from onward.control import Policy; "
             f"print(Policy.load({str(folder)!r}).act({obs}, deterministic=True)); "
             "wrong = ('torch', 'gymnasium', 'onward.control.trainer', 'onward.control.algorithms'); "
             "print([m for m in sys.modules if m.startswith(wrong)])"
