@@ -145,7 +145,8 @@ def test_cartpole_with_the_reward_of_sutton_and_barto() -> None:
 @pytest.mark.filterwarnings("ignore:.*out of date")
 def test_what_is_known_beforehand_is_what_gymnasium_says(env_id: str) -> None:
     env = gymnasium.make(env_id)
-    spec = make(env_id).spec
+    spec = make(env_id, 2).spec
+    assert make(env_id).spec == spec
     assert env.spec is not None
     assert spec.id == env_id
     assert spec.layout == layout_of(env.observation_space)
@@ -219,7 +220,7 @@ def test_an_unknown_constant_is_refused_with_the_known_ones() -> None:
 
 def test_a_step_before_the_first_reset_is_refused() -> None:
     with pytest.raises(ControlError, match=r"call reset\(seed\) first"):
-        make("CartPole-v1", 1).step(np.zeros(1, np.int64))
+        make("CartPole-v1", 2).step(np.zeros(2, np.int64))
 
 
 def test_an_action_that_does_not_exist_is_refused() -> None:
@@ -234,3 +235,14 @@ def test_a_state_of_another_number_of_slots_is_refused() -> None:
     envs.reset(0)
     with pytest.raises(ControlError, match="same environment and number of slots"):
         make("CartPole-v1", 3).load_state_dict(envs.state_dict())
+
+
+def test_a_single_slot_has_the_episodes_of_slot_0_of_several() -> None:
+    one, several = make("CartPole-v1"), make("CartPole-v1", 3)
+    first, _ = one.reset(2)
+    others, _ = several.reset(2)
+    np.testing.assert_array_equal(np.asarray(first)[0], np.asarray(others)[0])
+    for actions in np.random.default_rng(0).integers(0, 2, (200, 3)):
+        step, wide = one.step(actions[:1]), several.step(actions)
+        np.testing.assert_array_equal(np.asarray(step.obs)[0], np.asarray(wide.obs)[0])
+        assert step.terminated[0] == wide.terminated[0]

