@@ -36,15 +36,23 @@ def step(obs: Any, rewards: Any, end: str | None = None, final: Any = None, **mo
     )
 
 
-def memory(n_step: int = 1, capacity: int = 16, spec: EnvSpec = DISCRETE, num: int = 1, **more: Any) -> Replay:
+def memory(
+    n_step: int = 1, capacity: int = 16, spec: EnvSpec = DISCRETE, num: int = 1, **more: Any
+) -> Replay:
     return Replay(spec, num, capacity, np.random.default_rng(0), gamma=0.5, n_step=n_step, **more)
 
 
 def line(end: str | None, n_step: int) -> Replay:
-    """Observations 0, 1, 2 with rewards 1, 2, 4; the third step may end the episode in 3; then 10 with 8, 16."""
+    """Observations 0, 1, 2 with rewards 1, 2, 4; the third step may end the episode in 3; 10 follows."""
     replay = memory(n_step)
     obs = column(0)
-    for after, reward, ends in [(1, 1, False), (2, 2, False), (3, 4, True), (None, 8, False), (None, 16, False)]:
+    for after, reward, ends in [
+        (1, 1, False),
+        (2, 2, False),
+        (3, 4, True),
+        (None, 8, False),
+        (None, 16, False),
+    ]:
         if ends and end:
             told = step(10, reward, end, final=3)
         elif after is None:
@@ -76,7 +84,9 @@ def by_start(replay: Replay) -> dict[float, tuple[float, float, float]]:
         (TRUNCATED, {0: (3.0, 3, 0.125), 1: (4.0, 3, 0.25), 2: (4.0, 3, 0.5)}),
     ],
 )
-def test_three_step_returns_stop_at_an_end_and_bootstrap_only_from_a_cut(end: str | None, expected: Any) -> None:
+def test_three_step_returns_stop_at_an_end_and_bootstrap_only_from_a_cut(
+    end: str | None, expected: Any
+) -> None:
     found = by_start(line(end, n_step=3))
     assert {obs: found[obs] for obs in (0, 1, 2)} == expected
 

@@ -28,12 +28,13 @@ class QLearning(Algorithm):
 
     action_kinds: ClassVar[tuple[ActionKind, ...]] = ("discrete",)
     images: ClassVar[bool] = False
+    tabular: ClassVar[bool] = True
 
     def __init__(self, spec: EnvSpec, num: int, config: QLearningConfig, seeds: Seeds) -> None:
         if spec.actions.kind != "discrete" or not spec.layout.flat:
             raise ControlError(
-                f"q_learning keeps a table of Discrete actions over states that can be counted, and {spec.id} has "
-                "others: use dqn (images, MultiDiscrete, MultiBinary) or sac (Box)."
+                f"q_learning keeps a table of Discrete actions over countable states, which {spec.id} lacks: "
+                "use dqn (images, MultiDiscrete, MultiBinary) or sac (Box)."
             )
         self.spec, self.num, self.config = spec, num, config
         self.choices = spec.actions.sizes[0]
@@ -105,8 +106,8 @@ class QLearning(Algorithm):
     def networks(self) -> PolicyParts:
         """relu(W x + b) is 1 for the state that x is and 0 for others: W is ±1, b is 1 minus its ones."""
         count = max(1, len(self._index))
-        states = self._state_rows(count)
-        find = Layer((2 * states - 1).astype(np.float32), (1 - states.sum(axis=1)).astype(np.float32), "relu")
+        states = self._state_rows(count).astype(np.float32)
+        find = Layer(2 * states - 1, 1 - states.sum(axis=1), "relu")
         table = self._table[:count].T.astype(np.float32)
         worth = Layer(table, np.zeros(self.choices, np.float32))
         return PolicyParts(self.spec.layout, self.spec.actions, "q", [find, worth])
@@ -146,8 +147,8 @@ class QLearning(Algorithm):
         assert not isinstance(obs, dict)
         if not ((obs == 0) | (obs == 1)).all():
             raise ControlError(
-                f"q_learning keeps a table, and an observation of {self.spec.id} is not made of zeros and ones: "
-                "use dqn for what is measured."
+                f"q_learning keeps a table, and an observation of {self.spec.id} is not made of zeros and "
+                "ones: use dqn for what is measured."
             )
         packed = np.packbits(obs.astype(bool), axis=1)
         states = np.array([self._index.setdefault(row.tobytes(), len(self._index)) for row in packed])
