@@ -18,8 +18,8 @@ seconds to the threshold: above 1 we are faster.
 What profiling taught: PPO and DQN on networks of 64 to 256 units spend their time in Python and dispatch, so
 environments step as arrays, acting is numpy on memory shared with torch, and an update is few operations
 (flat parameters: one clipping, one fused Adam, one target update; a burst is sampled once). After that the
-update takes about 70 % of PPO's time on CartPole and 80 % of DQN's, acting 4 to 5 %, the environments 1 to 3 %
-(``shares`` in a run's summary.json): what is left to gain lies in the update. SAC is all update, and its
+update takes about 70 % of PPO's time on CartPole and 80 % of DQN's, acting 4 to 5 %, environments 1 to 3 %
+(``shares`` in a run's summary.json): what is left to gain lies in the update. SAC is 90 % update, and its
 products are the same on both sides: there we gain least. Where we lose: with batches and networks so large
 that the products dominate both sides are equal; tasks not written in numpy (LunarLander) step at Gymnasium's
 own pace on either side; state-dependent noise (gSDE), which the zoo uses for PPO on Pendulum and

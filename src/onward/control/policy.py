@@ -21,7 +21,7 @@ from onward.control.normalise import EPSILON
 from onward.control.spaces import ActionSpec, Layout, Leaf, Obs, ObsFlattener, to_env
 from onward.errors import ControlError
 
-Head = Literal["q", "logits", "gaussian", "tanh", "table"]
+Head = Literal["q", "logits", "gaussian", "tanh"]
 LOG_STD_RANGE = (-20.0, 2.0)
 
 
@@ -40,15 +40,14 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class PolicyParts:
-    """What ``Algorithm.networks`` hands over. Greedy action: argmax for ``q``, ``logits`` and ``table`` (per
+    """What ``Algorithm.networks`` hands over. Greedy action: argmax for ``q`` and ``logits`` (per
     component; ``multi_binary``: above 0), the mean for ``gaussian``, tanh of the mean for ``tanh``."""
 
     layout: Layout
     actions: ActionSpec
     head: Head
     layers: Sequence[Layer]
-    """From the features (the float32 part, then each encoded image in order) to the head. A table is one
-    layer (actions, states) without bias over one-hot states."""
+    """From the features (the float32 part, then each encoded image in order) to the head."""
     log_std: NDArray[Any] | None = None
     """(dim,) of ``gaussian``. None for ``gaussian`` or ``tanh``: the head is dim means, then dim log-stds, or
     the means alone where the policy is deterministic."""
@@ -84,7 +83,7 @@ class PolicyParts:
         if (self.head in ("gaussian", "tanh")) != (self.actions.kind == "box"):
             raise ControlError(
                 f"A policy with head {self.head!r} cannot give actions of kind {self.actions.kind!r}: "
-                "use gaussian or tanh for box, q, logits or table for the others."
+                "use gaussian or tanh for box, q or logits for the others."
             )
         if not self.layout.flat and self.images is None:
             raise ControlError("A policy over images was given no encoder: pass images.")

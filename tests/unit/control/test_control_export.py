@@ -11,8 +11,12 @@ import pytest
 from gymnasium import spaces
 
 from onward.control import export as exports
+from onward.control.algorithms.registry import ALGORITHMS, algorithm_class, learns
+from onward.control.config import CONFIGS
+from onward.control.environments import make
 from onward.control.export import export, write_onnx
 from onward.control.policy import Layer, Policy, PolicyParts
+from onward.control.seeds import Seeds
 from onward.control.spaces import ActionSpec, Layout, action_spec, layout_of
 from onward.errors import ControlError
 
@@ -28,11 +32,10 @@ CASES: dict[str, tuple[str, spaces.Space[Any], int]] = {
     "mean": ("gaussian", BOX, 2),
     "tanh of the mean beside log-stds": ("tanh", BOX, 4),
     "box of two axes": ("tanh", spaces.Box(-3, 1, (2, 2)), 4),
-    "table": ("table", spaces.Discrete(3), 3),
 }
 
 
-def made(head: str, space: spaces.Space[Any], out: int, norm: bool = True) -> Policy:
+def policy_of(head: str, space: spaces.Space[Any], out: int, norm: bool = True) -> Policy:
     rnd = np.random.default_rng(0)
 
     def array(*shape: int) -> np.ndarray[Any, Any]:
@@ -65,7 +68,7 @@ def observations(policy: Policy, rows: int) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_onnx_equals_act(case: str, norm: bool, tmp_path: Path) -> None:
-    policy = made(*CASES[case], norm)
+    policy = policy_of(*CASES[case], norm)
     file = write_onnx(policy, tmp_path / "policy.onnx")
     onnx.checker.check_model(str(file), full_check=True)
     for rows in (1, 64):
@@ -118,7 +121,7 @@ def test_images_beside_numbers(shape: tuple[int, ...], tmp_path: Path) -> None:
 
 
 def test_export_writes_all_three_files(tmp_path: Path) -> None:
-    policy = made(*CASES["q"])
+    policy = policy_of(*CASES["q"])
     files = export(policy, tmp_path / "out")
     assert [file.name for file in files] == ["policy.json", "policy.onnx", "policy.safetensors"]
     obs = observations(policy, 5)
@@ -131,6 +134,23 @@ def test_a_graph_at_fault_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mo
     empty = onnx.helper.make_graph([onnx.helper.make_node("Nothing", ["a"], ["b"])], "x", [], [])
     monkeypatch.setattr(exports, "build", lambda parts: onnx.helper.make_model(empty))
     with pytest.raises(ControlError) as caught:
-        write_onnx(made(*CASES["q"]), tmp_path / "p.onnx")
+        write_onnx(policy_of(*CASES["q"]), tmp_path / "p.onnx")
     assert "cannot be written as ONNX" in str(caught.value) and "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "q_learning"])
+def test_every_algorithms_policy_survives_the_files(name: str, env: str, tmp_path: Path) -> None:
+    kind, made = algorithm_class(name), make(env, 2)
+    if not learns(kind, made.spec):
+        pytest.skip(f"{name} cannot learn {env}")
+    small = {"buffer_size": 1000} if hasattr(CONFIGS[name], "buffer_size") else {}
+    algorithm = kind(made.spec, 2, CONFIGS[name](normalise_obs=True, **small), Seeds(0))  # pyright: ignore
+    policy = Policy(algorithm.networks(), env)
+    obs = np.random.default_rng(0).standard_normal((50, made.spec.layout.width)).astype(np.float32)
+    loaded = Policy.load(policy.save(tmp_path))
+    action, _ = run(write_onnx(policy, tmp_path / "policy.onnx"), {"obs": obs})
+    assert (loaded.act(obs) == policy.act(obs)).all()
+    assert action == pytest.approx(policy.act(obs), abs=1e-5)
+    algorithm.close()
