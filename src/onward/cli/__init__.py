@@ -44,6 +44,8 @@ _EXTRA_OF_MODULE = {
     "tokenizers": "lm",
     "gguf": "lm",
     "matplotlib": "demo",
+    "gymnasium": "control",
+    "tensorboard": "control",
 }
 
 COMMANDS: dict[str, tuple[str, ...]] = {

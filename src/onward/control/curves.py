@@ -76,6 +76,7 @@ def draw(folders: Sequence[Path], picture: Path) -> Path:
             panel.annotate(f"solved: {threshold:g}", (0, threshold), xycoords=("axes fraction", "data"),
                            xytext=(4, 3), textcoords="offset points", fontsize=8, color="#444")  # fmt: skip
         panel.set_title(title, fontsize=10, loc="left")
+        panel.margins(y=0.1)
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel("environment steps")

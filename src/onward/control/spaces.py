@@ -37,13 +37,18 @@ class Leaf:
     shape: tuple[int, ...]
     """Its shape in the environment's own observation."""
     sizes: tuple[int, ...] = ()
-    """``one_hot``: choices per component."""
+    """Choices per component: of ``one_hot``, and of ``numbers`` that are only 0 and 1; else empty."""
     start: tuple[int, ...] = ()
     """``one_hot``: smallest value per component."""
     key: str = ""
     """``image``: its key in ``Obs``."""
     channels_first: bool = False
     """``image``: the environment gives (channels, height, width)."""
+
+    @property
+    def countable(self) -> bool:
+        """Whether it takes finitely many values."""
+        return bool(self.sizes)
 
     @property
     def width(self) -> int:
@@ -162,7 +167,7 @@ def _leaves(space: Space[Any], path: tuple[str | int, ...]) -> list[Leaf]:
         start = tuple(np.asarray(space.start).ravel().tolist())
         return [_one_hot(path, space.nvec.shape, tuple(space.nvec.ravel().tolist()), start)]
     if isinstance(space, spaces.MultiBinary):
-        return [Leaf(path, "numbers", tuple(space.shape))]
+        return [Leaf(path, "numbers", tuple(space.shape), sizes=(2,) * prod(space.shape))]
     where = f" at {'/'.join(map(str, path))!r}" if path else ""
     raise ControlError(
         f"The observation space {space}{where} cannot be flattened; Box, Discrete, MultiDiscrete, "

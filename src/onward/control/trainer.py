@@ -96,7 +96,13 @@ class Trainer:
     def resume(self) -> None:
         """Continue from the folder's saved state. Raises ControlError or TamperedError where it cannot."""
         state = checkpoint.load(self.folder.state)
-        self.algorithm.load_state_dict(state["algorithm"])
+        try:
+            self.algorithm.load_state_dict(state["algorithm"])
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            raise ControlError(
+                f"The saved state in {self.folder.path} does not fit the run's settings ({error}): "
+                f"leave config.json as it was written, or train again."
+            ) from error
         self.algorithm.total_steps = self.run.timesteps
         self.episodes.load_state_dict(state["episodes"])
         self._means, self._times = Means(state["means"]), Times(state["times"])

@@ -160,3 +160,24 @@ def trainer_of(
 ) -> Trainer:
     """A trainer of the scripted world, not started."""
     return Trainer(run, Folder(path), watch, world_of(run, **kwargs))
+
+
+def assert_same_state(one: Any, other: Any) -> None:
+    """Every leaf equal and of the same type, times apart."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            if key not in ("times", "seconds"):
+                assert_same_state(one[key], other[key])
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_same_state(left, right)
+    elif hasattr(one, "numpy"):
+        assert_same_state(one.numpy(), other.numpy())
+    elif isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    else:
+        assert one == other or (one != one and other != other)

@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from control_scripted import LENGTH, Counting, Scripted, ScriptedAsync, run_of, trainer_of
+from control_scripted import (
+    LENGTH,
+    Counting,
+    Scripted,
+    ScriptedAsync,
+    assert_same_state,
+    run_of,
+    trainer_of,
+)
 
 from onward.control import checkpoint
 from onward.control.log import read_rows
@@ -28,25 +36,6 @@ def train(run: Any, path: Path, **kwargs: Any) -> tuple[dict[str, Any], list[dic
 def without_times(rows: list[dict[str, float]]) -> list[dict[str, float]]:
     timed = ("seconds", "steps_per_second", "share_")
     return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in rows]
-
-
-def assert_same_state(one: Any, other: Any) -> None:
-    """Every leaf equal and of the same type, times apart."""
-    assert type(one) is type(other)
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            if key not in ("times", "seconds"):
-                assert_same_state(one[key], other[key])
-    elif isinstance(one, list):
-        assert len(one) == len(other)
-        for left, right in zip(one, other, strict=True):
-            assert_same_state(left, right)
-    elif isinstance(one, np.ndarray):
-        assert one.dtype == other.dtype
-        np.testing.assert_array_equal(one, other)
-    else:
-        assert one == other or (one != one and other != other)
 
 
 @pytest.mark.parametrize("slots", [1, 4, 10])

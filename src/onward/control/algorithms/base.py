@@ -32,6 +32,8 @@ class Algorithm(ABC):
     action_kinds: ClassVar[tuple[ActionKind, ...]]
     images: ClassVar[bool] = True
     """Whether observations with uint8 images can be learned from."""
+    tabular: ClassVar[bool] = False
+    """True where every state must be countable: discrete observations only."""
     asynchronous: ClassVar[bool] = False
     """True where the algorithm runs environments in processes of its own: see ``AsynchronousAlgorithm``."""
 
@@ -45,6 +47,13 @@ class Algorithm(ABC):
     @abstractmethod
     def __init__(self, spec: EnvSpec, num: int, config: Any, seeds: Seeds) -> None:
         """``num``: slots of the environments. Raises ControlError for what it cannot learn."""
+
+    @classmethod
+    def learns(cls, spec: EnvSpec) -> bool:
+        """Whether it can take the observations and actions of ``spec``."""
+        if cls.tabular and not all(leaf.countable for leaf in spec.layout.leaves):
+            return False
+        return spec.actions.kind in cls.action_kinds and (cls.images or spec.layout.flat)
 
     @property
     def progress(self) -> float:

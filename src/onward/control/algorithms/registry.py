@@ -39,18 +39,16 @@ def check_name(name: str) -> None:
         raise ControlError(f"There is no algorithm {name!r}: choose one of {', '.join(ALGORITHMS)}.")
 
 
-def learns(cls: type[Algorithm], spec: EnvSpec) -> bool:
-    """Whether an algorithm can take the observations and actions of ``spec``."""
-    return spec.actions.kind in cls.action_kinds and (cls.images or spec.layout.flat)
-
-
 def check_fits(name: str, spec: EnvSpec) -> None:
     """Raises ControlError, which names the algorithms that do fit, where ``name`` cannot learn ``spec``."""
-    if learns(algorithm_class(name), spec):
+    if algorithm_class(name).learns(spec):
         return
-    others = [other for other in ALGORITHMS if learns(algorithm_class(other), spec)]
-    images = "" if spec.layout.flat else " from images"
+    others = [other for other in ALGORITHMS if algorithm_class(other).learns(spec)]
+    takes = f"takes {spec.actions.kind} actions"
+    gives = "images" if not spec.layout.flat else "numbers that are measured, not counted"
+    if spec.actions.kind in algorithm_class(name).action_kinds:
+        takes = f"gives {gives}"
     raise ControlError(
-        f"{name} cannot learn {spec.id}, which takes {spec.actions.kind} actions{images}: "
+        f"{name} cannot learn {spec.id}, which {takes}: "
         f"use {' or '.join(others) if others else 'another environment, no algorithm takes these'}."
     )

@@ -1,0 +1,190 @@
+"""The command line of control policies: what it makes, what it refuses, and how it stops and goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from onward.cli import main
+from onward.cli.control_display import outcome, told
+from onward.control.log import read_rows
+from onward.control.runs import Folder
+
+SMALL = ["--set", "hidden=16", "--set", "n_steps=32", "--set", "epochs=2", "--set", "batch_size=64",
+         "--preset", "default", "--set", "num_envs=4"]  # fmt: skip
+
+
+def onward(*arguments: str) -> int:
+    """Exit code of the command in this process."""
+    with pytest.raises(SystemExit) as left:
+        main(["control", *arguments])
+    code = left.value.code
+    return code if isinstance(code, int) else 0 if code is None else 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["CartPole-v1", "--algorithm", "ppp"], "There is no algorithm 'ppp': choose one of q_learning"),
+        (["CartPole-v1", "--algorithm", "ppo", "--preset", "best"], "There is no preset 'best' for ppo"),
+        (["CartPole-v1", "--algorithm", "ppo", "--set", "clp=1"], "did you mean clip?"),
+        (["CartPole-v1", "--algorithm", "ppo", "--set", "clip=-1"], "--set clip=-1: give a number greater"),
+        (["CartPole-v9", "--algorithm", "ppo"], "CartPole-v9"),
+        (["NoSuch-v0", "--algorithm", "ppo"], "NoSuch"),
+        (["CartPole-v1", "--algorithm", "sac"],
+         "sac cannot learn CartPole-v1, which takes discrete actions: use reinforce or dqn or ppo or a3c."),
+        (["CartPole-v1", "--algorithm", "q_learning"],
+         "q_learning cannot learn CartPole-v1, which gives numbers that are measured, not counted"),
+        (["Pendulum-v1", "--algorithm", "dqn"],
+         "dqn cannot learn Pendulum-v1, which takes box actions: use reinforce or ppo or a3c or sac or ddpg"),
+        (["CartPole-v1", "--algorithm", "ppo", "--env-set", "length"], "--env-set length: give NAME=VALUE"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    assert onward("train", *arguments, "--out", str(tmp_path / "runs")) == 2
+    told = capsys.readouterr()
+    assert sentence in told.err
+    assert told.err.strip().count("\n") == 0
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_leaves_everything_it_promises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "640", "--seed", "3"]
+    assert onward(*arguments, "--out", str(tmp_path)) == 0
+    folder = tmp_path / "CartPole-v1-ppo-seed3"
+    names = {path.name.split(".tfevents")[0] for path in folder.iterdir()}
+    assert names == {
+        "config.json", "metrics.csv", "events.out", "checkpoint", "policy", "summary.json", "curves.png"
+    }  # fmt: skip
+    run = Folder(folder).read()
+    assert (run.seed, run.preset, run.timesteps, run.settings.as_dict()["hidden"]) == (
+        3,
+        "default",
+        640,
+        [16],
+    )
+    assert read_rows(folder / "metrics.csv")[-1]["step"] == 640
+    text = capsys.readouterr().out
+    assert "ppo on CartPole-v1, preset default, 640 steps at most." in text
+    assert "100 greedy episodes on unseen seeds" in text
+    assert onward(*arguments, "--out", str(tmp_path)) == 2
+    assert "already holds a run: go on with it by onward control resume" in capsys.readouterr().err
+    assert onward("resume", str(folder)) == 2
+    assert "is finished: give --timesteps" in capsys.readouterr().err
+    assert onward("resume", str(folder), "--timesteps", "768", "--json") == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert events[0]["event"] == "started"
+    assert events[0]["step"] == 640
+    assert (events[-1]["event"], events[-1]["summary"]["steps"]) == ("done", 768)
+
+
+def test_a_damaged_state_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "128", "--out", str(tmp_path)]
+    assert onward("train", *arguments) == 0
+    folder = tmp_path / "CartPole-v1-ppo-seed0"
+    state = Folder(folder).state
+    state.write_bytes(state.read_bytes()[:-5])
+    capsys.readouterr()
+    assert onward("resume", str(folder), "--timesteps", "256") == 2
+    error = capsys.readouterr().err
+    assert "is damaged (cut off or changed)" in error
+    assert error.strip().count("\n") == 0
+    assert onward("resume", str(tmp_path)) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_several_seeds_run_in_processes_of_their_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "256", "--seeds", "2"]
+    assert onward("train", *arguments, "--out", str(tmp_path)) == 0
+    for seed in (0, 1):
+        assert json.loads((tmp_path / f"CartPole-v1-ppo-seed{seed}" / "summary.json").read_text())["end"]
+    assert (tmp_path / "CartPole-v1-ppo-curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, seeds: int) -> None:
+    command = [sys.executable, "-m", "onward.cli", "control", "train", "CartPole-v1", "--algorithm", "ppo",
+               *SMALL, "--timesteps", "100000000", "--keep-going", "--seeds", str(seeds), "--processes", "2",
+               "--eval-every", "100000000", "--out", str(tmp_path)]  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    folders = [tmp_path / f"CartPole-v1-ppo-seed{seed}" for seed in range(seeds)]
+    try:
+        for folder in folders:
+            _until_training(folder, process)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process at once
+        text, _ = process.communicate(timeout=120)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130, text
+    for folder in folders:
+        assert f"Go on with: onward control resume {folder}" in text
+        assert Folder(folder).state.is_file()
+    assert "Traceback" not in text
+
+
+def _until_training(folder: Path, process: subprocess.Popen[str]) -> None:
+    """Until the log file is there: then signals are held."""
+    end = time.monotonic() + 240
+    while not list(folder.glob("events*")):
+        assert process.poll() is None, process.stdout and process.stdout.read()
+        assert time.monotonic() < end, "the run did not start"
+        time.sleep(0.05)
+    time.sleep(0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ([], ["CartPole-v1", "ppo", "td3"]),
+        (["ppo"], ["gae_lambda", "How far a ratio may move from 1."]),
+        (["LunarLander-v3"], ["dqn zoo", "target_every=250"]),
+    ],
+)
+def test_list_teaches(capsys: pytest.CaptureFixture[str], name: list[str], expected: list[str]) -> None:
+    assert onward("list", *name, "--json") == 0
+    text = capsys.readouterr().out
+    json.loads(text)
+    assert [word for word in expected if word not in text] == []
+
+
+def test_list_of_something_unknown_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert onward("list", "Chess-v0") == 2
+    assert "neither an algorithm nor a preset for 'Chess-v0'" in capsys.readouterr().err
+
+
+def test_the_live_line_tells_return_speed_and_where_time_goes() -> None:
+    row = {
+        "step": 10.0, "return_mean": 21.34, "episodes": 1200.0, "steps_per_second": 10234.5,
+        "share_env": 0.25, "share_act": 0.25, "share_update": 0.4, "share_evaluate": 0.05,
+    }  # fmt: skip
+    assert told(row, 480.0) == (
+        "return 21.3 · greedy 480.0 · 1,200 episodes · 10,234 steps/s · "
+        "env 25% act 25% update 40% evaluate 5%"
+    )
+
+
+def test_what_came_out_is_said_with_the_solve_episode() -> None:
+    summary = {
+        "seed": 1, "steps": 64896, "seconds": 8.0, "steps_per_second": 8112.0, "end": "solved",
+        "threshold": 475.0, "solved": {"episode": 294, "step": 64896, "seconds": 7.5},
+        "final": {"episodes": 100, "return": 500.0, "std": 0.0, "success": 1.0},
+    }  # fmt: skip
+    first, second = outcome(summary, Path("runs/x"))
+    assert (
+        first == "seed 1: solved at episode 294 (step 64,896, 7.5 s); 64,896 steps in 8.0 s, 8,112 a second."
+    )
+    assert second.endswith("return 500.0 ± 0.0, success 100%: runs/x/policy")
