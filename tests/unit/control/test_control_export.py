@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from onward.control import export as exports
-from onward.control.algorithms.registry import ALGORITHMS, algorithm_class, learns
+from onward.control.algorithms.registry import ALGORITHMS, algorithm_class
 from onward.control.config import CONFIGS
 from onward.control.environments import make
 from onward.control.export import export, write_onnx
@@ -143,7 +143,7 @@ def test_a_graph_at_fault_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "q_learning"])
 def test_every_algorithms_policy_survives_the_files(name: str, env: str, tmp_path: Path) -> None:
     kind, made = algorithm_class(name), make(env, 2)
-    if not learns(kind, made.spec):
+    if made.spec.actions.kind not in kind.action_kinds:
         pytest.skip(f"{name} cannot learn {env}")
     small = {"buffer_size": 1000} if hasattr(CONFIGS[name], "buffer_size") else {}
     algorithm = kind(made.spec, 2, CONFIGS[name](normalise_obs=True, **small), Seeds(0))  # pyright: ignore
