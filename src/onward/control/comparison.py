@@ -58,6 +58,8 @@ class Outcome:
     side: str
     steps: int
     seconds: float
+    cpu_seconds: float
+    """Of this process: where the machine is busy, the steadier figure."""
     seconds_to_threshold: float | None
     steps_to_threshold: int | None
     final_mean: float
@@ -72,6 +74,34 @@ class Outcome:
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {**asdict(self), "steps_per_second": self.steps_per_second}
+
+
+class _Clock:
+    """Wall and processor seconds of training: from ``start`` to the first ``stop``, without ``paused``."""
+
+    def __init__(self) -> None:
+        self.start()
+        self._ended: tuple[float, float] | None = None
+
+    def start(self) -> None:
+        self._began = time.perf_counter(), time.process_time()
+
+    def _now(self) -> tuple[float, float]:
+        return time.perf_counter() - self._began[0], time.process_time() - self._began[1]
+
+    def stop(self) -> tuple[float, float]:
+        """(wall, processor) seconds."""
+        if self._ended is None:
+            self._ended = self._now()
+        return self._ended
+
+    @contextmanager
+    def paused(self) -> Iterator[float]:
+        """Within, time stands still; gives the wall seconds so far."""
+        before = self._now()
+        yield before[0]
+        wall, cpu = self._now()
+        self._began = self._began[0] + wall - before[0], self._began[1] + cpu - before[1]
 
 
 class _Judge:
@@ -92,14 +122,16 @@ class _Judge:
     def _reached(self) -> tuple[int, float, float] | None:
         return next((look for look in self.curve if look[2] >= self.race.threshold), None)
 
-    def outcome(self, side: str, actor: Actor, steps: int, seconds: float) -> Outcome:
+    def outcome(self, side: str, actor: Actor, steps: int, clock: _Clock) -> Outcome:
         """The last look, and the final episodes."""
+        seconds, cpu_seconds = clock.stop()
         if self._reached() is None:
             self.look(actor, steps, seconds)
         rule = success_rule(self.env.spec)
         final = play(actor, self.env, EPISODES, self._seeds.integer("final"), rule=rule)
         reached = self._reached() or (None, None, None)
-        return Outcome(side, steps, seconds, reached[1], reached[0], final.mean, final.success, self.curve)
+        mean, success = final.mean, final.success
+        return Outcome(side, steps, seconds, cpu_seconds, reached[1], reached[0], mean, success, self.curve)
 
 
 # Ours.
@@ -145,31 +177,7 @@ def ours(race: Race) -> Outcome:
         clock.start()
         trainer.train()
     actor = Policy(trainer.algorithm.networks(), race.env)
-    return judge.outcome("onward", actor, trainer.algorithm.steps, clock.stop())
-
-
-class _Clock:
-    """Seconds of training: from ``start`` to the first ``stop``, without what is ``paused``."""
-
-    def __init__(self) -> None:
-        self._began = time.perf_counter()
-        self._paused = 0.0
-        self._ended: float | None = None
-
-    def start(self) -> None:
-        self._began = time.perf_counter()
-
-    def stop(self) -> float:
-        if self._ended is None:
-            self._ended = time.perf_counter() - self._began - self._paused
-        return self._ended
-
-    @contextmanager
-    def paused(self) -> Iterator[float]:
-        """Within, time stands still; gives the seconds so far."""
-        began = time.perf_counter()
-        yield began - self._began - self._paused
-        self._paused += time.perf_counter() - began
+    return judge.outcome("onward", actor, trainer.algorithm.steps, clock)
 
 
 # Theirs.
@@ -231,7 +239,7 @@ def stable_baselines3(race: Race) -> Outcome:
 
     clock = _Clock()
     model.learn(race.timesteps, callback=Look())
-    return judge.outcome("stable-baselines3", actor, model.num_timesteps, clock.stop())
+    return judge.outcome("stable-baselines3", actor, model.num_timesteps, clock)
 
 
 def translated(settings: Config) -> dict[str, Any]:
