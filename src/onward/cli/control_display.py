@@ -85,7 +85,7 @@ class Display:
 
 
 def told(row: dict[str, float], evaluated: float | None) -> str:
-    """A row of metrics in one line: return, episodes, speed, where the time goes."""
+    """A row of metrics in one line: return, episodes, speed, where the time goes (not known of workers)."""
     parts = []
     if "return_mean" in row:
         parts.append(f"return {row['return_mean']:.1f}")
@@ -93,8 +93,8 @@ def told(row: dict[str, float], evaluated: float | None) -> str:
         parts.append(f"greedy {evaluated:.1f}")
     parts.append(f"{row.get('episodes', 0):,.0f} episodes")
     parts.append(f"{row['steps_per_second']:,.0f} steps/s")
-    parts.append(" ".join(f"{name} {row[share]:.0%}" for share, name in _SHARES.items()))
-    return " · ".join(parts)
+    parts.append(" ".join(f"{name} {row[share]:.0%}" for share, name in _SHARES.items() if row[share] > 0))
+    return " · ".join(part for part in parts if part)
 
 
 def outcome(summary: dict[str, Any], folder: Path) -> list[str]:

@@ -321,8 +321,6 @@ class A3CConfig(NetworkConfig):
     """Weight of the value loss."""
     max_grad_norm: Rate = 50.0
     """Largest norm of a gradient."""
-    scale_rewards: bool = False
-    """Divide rewards by the running deviation of their discounted sum; reports stay raw."""
 
 
 CONFIGS: dict[str, type[Config]] = {

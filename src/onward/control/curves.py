@@ -81,7 +81,9 @@ def draw(folders: Sequence[Path], picture: Path) -> Path:
         panel.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel("environment steps")
     panels[-1].xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    panels[0].legend(loc="best", fontsize=9, frameon=False)
+    named = next((panel for panel in panels if panel.get_legend_handles_labels()[0]), None)
+    if named is not None:
+        named.legend(loc="best", fontsize=9, frameon=False)
     figure.savefig(picture, dpi=130)
     return picture
 

@@ -159,10 +159,10 @@ _DDPG: dict[str, Preset] = {
     ),
 }  # fmt: skip
 
-_A2C = "the zoo's A2C (RMSprop there, Adam here; its environments shared out over two workers)"
+_A2C = "the zoo's A2C: its environments shared out over two workers, Adam for RMSprop, rewards not scaled"
 _A2C_DEFAULTS = {"workers": 2, "num_envs": 4, "learning_rate": 7e-4, "n_steps": 5, "gae_lambda": 1.0,
                  "entropy_coef": 0.0, "value_coef": 0.5, "max_grad_norm": 0.5}  # fmt: skip
-_NORMAL = {"normalise_obs": True, "scale_rewards": True}
+_NORMAL = {"normalise_obs": True}
 _A3C: dict[str, Preset] = {
     "CartPole-v1": Preset(500_000, _A2C_DEFAULTS, _A2C),
     _LANDER: Preset(

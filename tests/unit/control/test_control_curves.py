@@ -67,6 +67,19 @@ def test_a_picture_of_all_seeds_is_drawn(tmp_path: Path) -> None:
     assert len(data) > 20_000
 
 
+def test_a_run_that_was_not_evaluated_yet_is_drawn_without_a_warning(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    run = RunConfig(env="X-v0", algorithm="ppo", settings=PPOConfig())
+    at = Folder.of(tmp_path, run)
+    at.begin(run)
+    table = Csv(at.metrics)
+    table.write({"step": 10, "return_mean": 1.0})
+    table.close()
+    draw([at.path], at.picture)
+    assert [str(warning.message) for warning in recwarn] == []
+
+
 def test_one_picture_shows_one_environment(tmp_path: Path) -> None:
     folders = [written(tmp_path, 0), written(tmp_path, 0, "Acrobot-v1")]
     with pytest.raises(ControlError, match="One picture shows one environment, not Acrobot-v1, CartPole-v1"):

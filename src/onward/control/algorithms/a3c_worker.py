@@ -5,6 +5,7 @@ The one thing to know: everything here runs in a spawned process; the arguments 
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -130,6 +131,7 @@ def work(
     pipe: Connection,
 ) -> None:
     """What a worker process runs. It tells (episodes, metrics), then None, or a sentence on why it failed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which stops the workers
     torch.set_num_threads(1)
     spec, config, seeds, make_envs = parts
     try:
