@@ -32,6 +32,7 @@ def summary_of(path: Path, seed: int, timesteps: int | None = None, **changes: o
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_ppo_with_curiosity_reaches_the_bar_in_nine_of_ten_greedy_episodes(tmp_path: Path, seed: int):
     summary = summary_of(tmp_path, seed)
@@ -40,6 +41,7 @@ def test_ppo_with_curiosity_reaches_the_bar_in_nine_of_ten_greedy_episodes(tmp_p
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_the_gain_is_the_curiositys(tmp_path: Path):
     """The same settings without the bonus meet the goal in no episode of half the budget."""
     summary = summary_of(tmp_path, 0, 250_000, bonus="none")
