@@ -251,8 +251,11 @@ class RewardSettings(_Section):
 
 class TrainingSettings(_Section):
     algorithm: Algorithm = "ppo"
-    """Asked for by requests that Onward makes itself. Where nobody sets it, the data decides: ``rloo`` for
-    repeated tasks, else ``reinforce``."""
+    """Asked for by requests that Onward makes itself. Where nobody sets it, the data decides: ``dpo`` with
+    enough corrections, ``rloo`` for repeated tasks, else ``reinforce``."""
+    min_corrections: int = Field(64, ge=1)
+    """Trajectories with an answer that a person corrected, among the new ones, from which ``dpo`` is asked
+    for: four steps of 16 pairs. Fewer wait for the next job."""
     threshold: int = Field(5000, ge=1)
     """Rewarded trajectories of the current policy since the last snapshot that start a job."""
     schedule: str = "0 2 * * *"

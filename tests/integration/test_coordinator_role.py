@@ -27,6 +27,7 @@ class CountedWarehouse:
         self.latest = 0
         self.rewarded: list[tuple[str, int]] = []
         self.payloads: list[dict] = []
+        self.corrections: list[dict] = []
 
     def add(self, digest: str, n: int) -> None:
         for _ in range(n):
@@ -45,7 +46,11 @@ def warehouse(monkeypatch: pytest.MonkeyPatch) -> CountedWarehouse:
     async def rows(w, digests, since=None, limit=0, **_):
         return [{"payload": json.dumps(p)} for p in w.payloads[:limit]]
 
+    async def new_corrections(w, digest, since):
+        return w.corrections
+
     monkeypatch.setattr(module.queries, "latest_seq", latest_seq)
+    monkeypatch.setattr(module.reward_queries, "new_corrections", new_corrections)
     monkeypatch.setattr(module.queries, "rewarded_count", rewarded_count)
     monkeypatch.setattr(module.queries, "trajectories_for_training", rows)
     return CountedWarehouse()
@@ -121,6 +126,20 @@ async def test_no_job_while_learning_is_paused_a_job_runs_or_a_release_is_open(b
     await bus.bucket("rl_releases").put("release.r2", json.dumps({**record, "state": "rejected"}).encode())
     assert await c.tick() == Train("threshold_reached", "normal")
     assert len(await requests(bus)) == 1
+
+
+async def test_enough_new_corrections_ask_for_dpo_and_empty_ones_do_not_count(bus, warehouse):
+    await serve(bus, "d1")
+    warehouse.add("d1", 100)
+    said = [{"trajectory_id": f"t{n}", "session_id": "s", "comment": "so"} for n in range(64)]
+    warehouse.corrections = [{**said[0], "comment": ""}, *said[1:]]
+    empty = Coordinator(context(bus, warehouse))
+    assert await empty._corrected("d1", 0) == 63
+    warehouse.corrections = said
+    assert await Coordinator(context(bus, warehouse)).tick() == Train("threshold_reached", "normal")
+    (asked,) = await requests(bus)
+    assert asked["training_config"]["algorithm"] == "dpo"
+    assert asked["metadata"]["notes"].startswith("no algorithm is set; 64 answers were corrected")
 
 
 async def test_a_finished_job_holds_up_the_next_until_its_release_appears(bus, warehouse):

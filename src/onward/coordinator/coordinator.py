@@ -20,7 +20,8 @@ from onward.coordinator import request
 from onward.coordinator.triggers import Situation, Train, Wait, decide
 from onward.errors import BusError, ConflictError, ContractError, WarehouseError
 from onward.telemetry import logs
-from onward.warehouse import Warehouse, queries
+from onward.training import corrections
+from onward.warehouse import Warehouse, queries, reward_queries
 
 log = logs.get("coordinator")
 
@@ -142,6 +143,7 @@ class Coordinator:
             until=until,
             rewarded=rewarded,
             group_ids=await self._group_ids(digest),
+            corrected=await self._corrected(digest, since),
             previous_job=record.get("job_id"),
             now=self.ctx.clock.now(),
         )
@@ -218,6 +220,11 @@ class Coordinator:
             context = json.loads(row["payload"]).get("task_context") or {}
             found.append(context.get("group_id"))
         return found
+
+    async def _corrected(self, digest: str | None, since: int) -> int:
+        """Answers among what is new that a person corrected so that it can be learned from."""
+        rows = await reward_queries.new_corrections(self.ctx.warehouse, digest or "", since)
+        return corrections.usable_count(rows)
 
     async def watch_jobs(self) -> None:
         """Alert about each failed job."""

@@ -26,14 +26,19 @@ def job_id(digest: str, snapshot: int) -> str:
     return derived_id("training", digest, str(snapshot))
 
 
-def algorithm(settings: TrainingSettings, group_ids: Iterable[str | None]) -> tuple[str, str | None]:
-    """The algorithm to ask for, and a note where nobody set one.
+def algorithm(
+    settings: TrainingSettings, group_ids: Iterable[str | None], corrected: int = 0
+) -> tuple[str, str | None]:
+    """The algorithm to ask for, and a note where nobody set one; ``corrected`` trajectories can be compared
+    with what a person wrote in place of an answer.
 
     ``group_ids`` of a sample, newest first: several attempts at one task carry the same id. The oldest
     group may be cut off by the sample, so it alone may have one member.
     """
     if "algorithm" in settings.model_fields_set:
         return settings.algorithm, None
+    if corrected >= settings.min_corrections:
+        return "dpo", f"no algorithm is set; {corrected} answers were corrected, so dpo learns from the pairs"
     groups = list(group_ids)
     counted = Counter(groups)
     shared = all(n > 1 or name == groups[-1] for name, n in counted.items())
@@ -54,11 +59,12 @@ def build(
     until: int,
     rewarded: int,
     group_ids: Iterable[str | None],
+    corrected: int = 0,
     previous_job: str | None,
     now: datetime,
 ) -> TrainingRequest:
     """A valid ``agent.rl.training.request.v1``; ``since`` and ``until`` are stream sequences."""
-    chosen, note = algorithm(settings.training, group_ids)
+    chosen, note = algorithm(settings.training, group_ids, corrected)
     given = settings.training.model_fields_set
     metadata: dict[str, Any] = {
         "requested_by": "coordinator",

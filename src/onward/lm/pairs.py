@@ -1,4 +1,4 @@
-"""Which trajectories are compared: a better and a worse attempt at the same task, from the same prompt.
+"""What is compared: a better and a worse attempt at the same task, and a correction with what it corrects.
 
 The one thing to know: a pair whose difference would be cut off by the length limit teaches nothing about it,
 so it is skipped and counted, and so is every other pair that cannot be compared.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onward.errors import TrainingError
 from onward.lm.tokens import TokenRow
@@ -25,6 +25,8 @@ class Pair:
     task: Hashable = None
     margin: float = 0.0
     """How much better the chosen one was, in reward."""
+    corrected: bool = False
+    """Somebody wrote the chosen side in place of the rejected one."""
 
 
 @dataclass
@@ -43,11 +45,13 @@ def make_pairs(
     per_task: int | None = 8,
     seed: int = 0,
 ) -> list[Pair]:
-    """Pairs within each group whose rewards differ by more than ``margin``, the widest first.
+    """Pairs within each group whose rewards differ by more than ``margin``, the widest first; then every
+    correction with the answer that it corrects.
 
     ``min_reward`` is for the chosen side. ``per_task`` bounds the pairs of one group; among equally wide ones
-    ``seed`` decides. Unscored trajectories and those without tokens are left out. Policies may differ inside
-    a pair: what is compared is what was said. Raises TrainingError (DATA) when no pair exists.
+    ``seed`` decides. Both say nothing of corrections, which need neither reward nor group. Unscored
+    trajectories and those without tokens are left out. Policies may differ inside a pair: what is compared is
+    what was said. Raises TrainingError (DATA) when no pair exists.
     """
     groups: defaultdict[Hashable, list[Trajectory]] = defaultdict(list)
     for one in trajectories:
@@ -67,11 +71,17 @@ def make_pairs(
         rnd.shuffle(found)
         found.sort(key=lambda pair: -pair.margin)
         result.extend(found[:per_task])
+    result += [
+        Pair([one.correction[0]], [one.correction[1]], one.group, corrected=True)
+        for one in trajectories
+        if one.correction is not None
+    ]
     if not result:
         raise TrainingError(
             "DATA",
             f"None of the {len(trajectories)} trajectories has a better attempt at the same task to compare "
-            f"with: record several attempts per task (task_context.group_id), lower the margin, or use sft.",
+            f"with, and none was corrected: record several attempts per task (task_context.group_id), lower "
+            f"the margin, or use sft.",
         )
     return result
 
@@ -90,8 +100,8 @@ def usable(pairs: Sequence[Pair], max_tokens: int) -> PairSelection:
         if reason:
             excluded[reason] += 1
             continue
-        kept.append(Pair(_cut(pair.chosen, max_tokens), _cut(pair.rejected, max_tokens), pair.task,
-                         pair.margin))  # fmt: skip
+        chosen, rejected = _cut(pair.chosen, max_tokens), _cut(pair.rejected, max_tokens)
+        kept.append(replace(pair, chosen=chosen, rejected=rejected))
     if not kept:
         reasons = ", ".join(f"{n} {why}" for why, n in sorted(excluded.items())) or "there were none"
         raise TrainingError(

@@ -133,6 +133,18 @@ def rows_from_calls(calls: Iterable[Call]) -> list[TokenRow]:
     return [g.row for g in growing]
 
 
+def prompt_of(calls: Iterable[Call], generation_id: str) -> list[int]:
+    """All tokens that the engine saw before it sampled ``generation_id``, sampled ones of earlier calls among
+    them. The calls that it continues must be in ``calls`` and have their tokens (see ``left_out``)."""
+    known = {call.generation_id: call for call in calls}
+    call = known[generation_id]
+    parts = [call.prompt_ids]
+    while call.continues is not None:
+        call = known[call.continues]
+        parts += [call.token_ids, call.prompt_ids]
+    return [token for part in reversed(parts) for token in part]
+
+
 def left_out(calls: Iterable[tuple[str, str | None, int]]) -> set[str]:
     """Which of ``(generation, continues, sampled tokens)`` no row can hold: those without tokens, and
     whatever continues them."""

@@ -45,6 +45,9 @@ class Trajectory:
     policy: str = ""
     trains: bool = True
     staleness: int = 0
+    correction: tuple[TokenRow, TokenRow] | None = None
+    """What somebody wrote in place of an answer, and that answer, behind the same prompt tokens. For pairs
+    alone: nobody sampled the first, so it is none of ``rows``, which policy gradients train on."""
 
     @property
     def counts(self) -> list[int]:

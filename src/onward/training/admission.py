@@ -16,6 +16,7 @@ from typing import Any
 
 from onward.capture import provenance
 from onward.capture.enrich import is_unjudged
+from onward.contracts import Feedback
 from onward.lm import tokens
 from onward.training import conversations, votes
 
@@ -30,10 +31,12 @@ _TEXT_REMAINS = frozenset({"no_tokens", "broken_chain"})
 
 @dataclass(frozen=True)
 class Scored:
-    """A stored trajectory with its newest reward (None: unscored)."""
+    """A stored trajectory with its newest reward (None: unscored), and the last correction of it."""
 
     trajectory: Mapping[str, Any]
     reward: Mapping[str, Any] | None
+    correction: Feedback | None = None
+    """Given where the job learns from corrections; such a trajectory needs no reward."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,8 @@ def line(item: Scored, rules: Rules) -> dict[str, Any] | str:
     reason = _filtered(trajectory, rules.filters)
     if reason is not None:
         return reason
-    if reward is None:
-        return "no_outcome" if is_unjudged(trajectory.get("metadata") or {}) else "unscored"
+    if reward is None and item.correction is None:
+        return why_unscored(trajectory)
     records = [turn["action"].get("sampling") for turn in trajectory["turns"]]
     present = [record for record in records if record]
     reason = _sampled(present, rules)
@@ -69,12 +72,17 @@ def line(item: Scored, rules: Rules) -> dict[str, Any] | str:
         made["calls"] = [_call(record) for record in present]
     else:
         made["messages"] = conversations.messages_of(trajectory)
-    if rules.dense:
+    if rules.dense and reward is not None:
         dense = _turn_rewards(trajectory, reward)
         if dense is None:
             return "no_turn_rewards"
         made["turn_rewards"] = dense
     return made
+
+
+def why_unscored(trajectory: Mapping[str, Any]) -> str:
+    """The name under which a trajectory without a reward is counted."""
+    return "no_outcome" if is_unjudged(trajectory.get("metadata") or {}) else "unscored"
 
 
 def _call(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,15 +91,20 @@ def _call(record: Mapping[str, Any]) -> dict[str, Any]:
     return kept | {name: [] for name in _TOKENS} if record.get("tokens_void") else kept
 
 
-def _scores(trajectory: Mapping[str, Any], reward: Mapping[str, Any]) -> dict[str, Any]:
-    outcome = reward["metadata"]["outcome"]
+def _scores(trajectory: Mapping[str, Any], reward: Mapping[str, Any] | None) -> dict[str, Any]:
     context = trajectory["task_context"]
-    voted = votes.vote(reward)
-    return {
+    about = {
         "trajectory_id": trajectory["trajectory_id"],
         "session_id": trajectory["session_id"],
         "task_type": context.get("task_type") or context.get("domain") or "general",
         "group_key": group_key(context),
+    }
+    if reward is None:
+        return {**about, "outcome": None, "success": None, "unparsable": False, "raw_total": None}
+    outcome = reward["metadata"]["outcome"]
+    voted = votes.vote(reward)
+    return {
+        **about,
         "outcome": float(outcome["completion"]),
         "success": bool(outcome["success"]),
         "unparsable": bool(outcome.get("unparsable")),

@@ -14,7 +14,7 @@ from onward.errors import OnwardError
 
 if TYPE_CHECKING:
     from onward.lm.chat import Chat
-    from onward.lm.tokens import TokenRow
+    from onward.lm.tokens import Call, TokenRow
 
 Message = Mapping[str, Any]
 
@@ -26,13 +26,18 @@ def messages_of(trajectory: Mapping[str, Any]) -> list[dict[str, str]]:
         seen, action = turn["observation"], turn["action"]
         role = "system" if seen.get("type") == "system_message" else "user"
         messages.append({"role": role, "content": _text(seen.get("content"))})
-        answer = action.get("raw_response")
-        if answer is None:
-            answer = json.dumps(
-                {"tool_name": action.get("tool_name") or action["type"], "tool_args": action.get("tool_args")}
-            )
-        messages.append({"role": "assistant", "content": str(answer)})
+        messages.append({"role": "assistant", "content": answer_of(action)})
     return messages
+
+
+def answer_of(action: Mapping[str, Any]) -> str:
+    """What the policy wrote in a turn: the raw answer, else the action as JSON."""
+    answer = action.get("raw_response")
+    if answer is None:
+        answer = json.dumps(
+            {"tool_name": action.get("tool_name") or action["type"], "tool_args": action.get("tool_args")}
+        )
+    return str(answer)
 
 
 def token_row(chat: Chat, messages: Sequence[Message], *, known: bool = False) -> TokenRow:
@@ -63,6 +68,50 @@ def token_row(chat: Chat, messages: Sequence[Message], *, known: bool = False) -
                 )
             ids, sampled = ids + context, sampled + [False] * len(context)
     return TokenRow(ids, sampled, [0.0] * len(ids), behaviour_known=known)
+
+
+def corrected(chat: Chat, line: Mapping[str, Any]) -> tuple[TokenRow, TokenRow] | None:
+    """The correction of a dataset line and the answer that it replaces, behind the same prompt tokens; None
+    where the line has none.
+
+    Prompt and replaced answer are the tokens that the engine saw and sampled, where the line has them. Only
+    the two answers are compared: what the policy said before is context on both sides. Raises OnwardError as
+    ``token_row`` does.
+    """
+    from onward.lm import tokens
+
+    told = line.get("correction")
+    if told is None:
+        return None
+    if "generation_id" in told:
+        calls = calls_of(line)
+        prompt = tokens.prompt_of(calls, told["generation_id"])
+        answer = next(call.token_ids for call in calls if call.generation_id == told["generation_id"])
+    else:
+        talk = line["messages"][: told["message"] + 1]
+        whole = token_row(chat, talk).ids
+        cut = len(whole) - len(chat.encode(str(talk[-1]["content"]))) - 1
+        prompt, answer = whole[:cut], whole[cut:]
+    written = [*chat.encode(told["answer"]), chat.end_of_turn]
+    return _behind(prompt, written), _behind(prompt, answer)
+
+
+def calls_of(line: Mapping[str, Any]) -> list[Call]:
+    """The sampled answers of a dataset line."""
+    from onward.lm.tokens import Call
+
+    return [
+        Call(**{**call, "top_p": 1.0 if call.get("top_p") is None else call["top_p"]})
+        for call in line["calls"]
+    ]
+
+
+def _behind(prompt: list[int], answer: list[int]) -> TokenRow:
+    from onward.lm.tokens import TokenRow
+
+    ids = [*prompt, *answer]
+    mask = [False] * len(prompt) + [True] * len(answer)
+    return TokenRow(ids, mask, [0.0] * len(ids), behaviour_known=False)
 
 
 def _text(content: Any) -> str:

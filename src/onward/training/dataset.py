@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import TrainingError
-from onward.training import admission, votes
+from onward.training import admission, corrections, votes
 from onward.training.admission import Rules, Scored
 from onward.training.request import GROUPED, TEXT_IS_ENOUGH
 
@@ -137,6 +137,8 @@ def freeze(
     for item in scored:
         line = admission.line(item, rules)
         if not isinstance(line, str):
+            line = corrections.take(line, item, excluded)
+        if not isinstance(line, str):
             made_by = {call["generation_id"] for call in line.get("calls", ())}
             if generations & made_by:
                 line = "replayed"
@@ -173,12 +175,13 @@ def write(
     path = folder / FILE
     path.write_bytes(body)
     name = "raw_total" if return_from == "raw_total" else "outcome"
+    returns = [line[name] for line in kept if line[name] is not None]
     return Dataset(
         path=path,
         sha256=hashlib.sha256(body).hexdigest(),
         samples=len(kept),
         excluded=dict(excluded),
-        mean_return=sum(line[name] for line in kept) / len(kept),
+        mean_return=sum(returns) / max(1, len(returns)),
         sources=tuple(line["trajectory_id"] for line in kept),
     )
 
@@ -186,13 +189,14 @@ def write(
 def keep(
     lines: list[Line], algorithm: str, excluded: Counter[str], *, min_reward: float | None = None
 ) -> list[Line]:
-    """Whole groups where ``algorithm`` compares attempts, else all. Raises TrainingError("DATA").
+    """Whole groups where ``algorithm`` compares attempts, else all. Raises TrainingError("DATA") for less
+    than two lines, but for one to imitate or with a correction.
 
     Whole groups are dropped whose best raw total is below ``min_reward`` (applied to members it would remove
     every failure, and with it the gradient), and groups of one go, because nothing compares with them.
     """
     kept = _grouped(lines, min_reward, excluded) if algorithm in GROUPED else lines
-    least = 1 if algorithm == "sft" else 2
+    least = 1 if algorithm == "sft" or any("correction" in line for line in kept) else 2
     if len(kept) < least:
         raise TrainingError("DATA", _too_little(len(kept), least, algorithm, excluded))
     return kept

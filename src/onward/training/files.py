@@ -6,6 +6,8 @@
 * a line of a frozen dataset (``jobs/<id>/dataset.jsonl``);
 * a conversation ``{"messages": […], "reward"?, "success"?, "group"?, "task_type"?}``: without a reward it is
   a demonstration for ``sft``, and unscored for everything else;
+* a correction: in a conversation (``"correction"``: the text in place of its last answer), beside a
+  trajectory (``{"trajectory", "feedback": […]}``) or as ``feedback.v1`` in a record of its own: for ``dpo``;
 * a pair ``{"prompt", "chosen", "rejected"}``, each a text or messages: for ``dpo``.
 
 Know before changing: these are a person's own files, so no signature is asked for; the rest is as in a job.
@@ -19,8 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onward.errors import ConfigError, TrainingError
-from onward.training import admission
+from onward.contracts import Feedback, validate
+from onward.errors import ConfigError, ContractError, TrainingError
+from onward.training import admission, corrections
 from onward.training.admission import Rules, Scored
 from onward.training.dataset import Shares
 from onward.training.request import TEXT_IS_ENOUGH
@@ -50,13 +53,17 @@ def read(
     lines: list[Line] = []
     excluded: Counter[str] = Counter()
     shares = Shares()
+    said: list[Feedback] = []
     for where, record in _records(paths):
         if "turns" in record or "trajectory" in record:
             told = record.get("trajectory", record)
             name = str(told.get("trajectory_id"))
             trajectories[name] = Scored(told, record.get("reward"))
+            said += [_feedback(where, one) for one in record.get("feedback", ())]
         elif "reward_components" in record:
             _newest(rewards, record)
+        elif "signal" in record:
+            said.append(_feedback(where, record))
         elif "calls" in record:
             shares.add(record)
             lines.append(record)
@@ -64,22 +71,29 @@ def read(
             lines += _pair(where, record)
         elif "messages" in record:
             made = _conversation(where, record)
-            unscored = text and "reward" not in record and algorithm != "sft"
+            if "correction" in record:
+                _correct(where, record["correction"], made, algorithm, excluded)
+            silent = text and "reward" not in record and algorithm != "sft"
+            if silent:
+                made |= {"outcome": None, "success": None, "raw_total": None}
+            unscored = silent and "correction" not in made
             shares.add(made, unscored=unscored)
-            if unscored:
-                excluded["unscored"] += 1
-            else:
-                lines.append(made)
+            excluded["unscored"] += unscored
+            lines += [] if unscored else [made]
         else:
             raise ConfigError(
                 f"{where} is no trajectory, reward, conversation or pair (its fields are "
                 f"{', '.join(sorted(record)[:6])}): see docs/train-command.md for the forms."
             )
+    written = _corrections(said, trajectories, algorithm, excluded)
     digests: set[str] = set()
     for name, item in trajectories.items():
-        scored = Scored(item.trajectory, rewards.get(name) or item.reward or _told(item.trajectory))
+        reward = rewards.get(name) or item.reward or _told(item.trajectory)
+        scored = Scored(item.trajectory, reward, written.get(name))
         try:
             made = admission.line(scored, rules)
+            if not isinstance(made, str):
+                made = corrections.take(made, scored, excluded)
         except (KeyError, TypeError) as error:
             raise ConfigError(
                 f"Trajectory {name[:60]!r} has no usable {error} where trajectory.v1 and reward.v1 have one: "
@@ -178,6 +192,48 @@ def _told(trajectory: Mapping[str, Any]) -> dict[str, Any] | None:
 def _digests(trajectory: Mapping[str, Any]) -> set[str]:
     records = [turn["action"].get("sampling") for turn in trajectory["turns"]]
     return {str(record.get("model_digest")) for record in records if record}
+
+
+def _feedback(where: str, record: object) -> Feedback:
+    try:
+        return validate(record, Feedback)
+    except ContractError as error:
+        raise ConfigError(f"{where} is no feedback.v1 ({error}): see docs/corrections.md.") from None
+
+
+def _corrections(
+    said: Sequence[Feedback], trajectories: Mapping[str, Scored], algorithm: str, excluded: Counter[str]
+) -> dict[str, Feedback]:
+    """Trajectory id → its last correction; those of nothing in the files, or of no use, are counted."""
+    given = [one for one in said if corrections.is_correction(one)]
+    if algorithm != "dpo":
+        excluded["correction_unused"] += len(given)
+        return {}
+    work = [
+        {"trajectory_id": name, "session_id": item.trajectory["session_id"],
+         "start_ts": item.trajectory["start_timestamp"].replace("Z", "+00:00")}
+        for name, item in trajectories.items()
+    ]  # fmt: skip
+    found = corrections.placed([(one, one.timestamp) for one in given], work)
+    sessions = {row["session_id"] for row in work}
+    lost = sum(not one.trajectory_id and one.session_id not in sessions for one in given)
+    excluded["correction_of_nothing"] += lost + len(found.keys() - trajectories.keys())
+    return found
+
+
+def _correct(where: str, written: object, line: Line, algorithm: str, excluded: Counter[str]) -> None:
+    """The correction of a conversation's last answer, in its line; what is left out is counted."""
+    if not isinstance(written, str):
+        raise ConfigError(f"{where} has a correction that is no text: give the answer as it should be.")
+    at = max((n for n, one in enumerate(line["messages"]) if n and one["role"] == "assistant"), default=None)
+    if at is None:
+        raise ConfigError(f"{where} has a correction and no answer of the assistant: give the answer first.")
+    reason = "correction_unused" if algorithm != "dpo" else corrections.problem(written)
+    answer = None if reason else corrections.in_form(line["messages"][at]["content"], written.strip())
+    if answer is None:
+        excluded[reason or "correction_other_form"] += 1
+    else:
+        line["correction"] = {"answer": answer, "message": at}
 
 
 def _conversation(where: str, record: Mapping[str, Any]) -> Line:

@@ -15,11 +15,13 @@ from typing import Any
 from onward.capture import provenance
 from onward.capture.enrich import MIXED
 from onward.context import Context
-from onward.contracts import TrainingRequest
+from onward.contracts import Feedback, TrainingRequest, decode
 from onward.errors import TamperedError, TrainingError
 from onward.ids import model_key
-from onward.training import checkpoints, dataset
-from onward.warehouse import queries
+from onward.reward.feedback import SESSION_TRAJECTORIES
+from onward.reward.said import moment
+from onward.training import checkpoints, corrections, dataset
+from onward.warehouse import queries, reward_queries
 from onward.wholefile import write_whole
 
 MARKER = "frozen.json"
@@ -146,14 +148,27 @@ async def _scored(
         since=(_filters(asked).get("date_range") or {}).get("start"),
         limit=2 * asked.training_config.dataset.sample_size,
     )
+    written = await _corrections(ctx, found) if asked.training_config.algorithm == "dpo" else {}
     scored = [
         dataset.Scored(
             trajectory=json.loads(row["payload"]),
             reward=json.loads(row["reward_payload"]) if row["reward_payload"] else None,
+            correction=written.get(row["trajectory_id"]),
         )
         for row in found
     ]
     return scored, min((row["stream_seq"] for row in found), default=0)
+
+
+async def _corrections(ctx: Context, found: list[dict[str, Any]]) -> dict[str, Feedback]:
+    """Trajectory id → the last correction that a person gave of it, or of its session as its last work."""
+    names, sessions = {row["trajectory_id"] for row in found}, {row["session_id"] for row in found}
+    rows = await reward_queries.feedback_about(ctx.warehouse, names, sessions)
+    rows = [row for row in rows if row["signal"] == corrections.SIGNAL]
+    whole = {row["session_id"] for row in rows if not row["trajectory_id"]}
+    work = await reward_queries.trajectories_of_sessions(ctx.warehouse, whole, SESSION_TRAJECTORIES)
+    said = [(decode(row["payload"].encode(), Feedback), moment(row["received_at"])) for row in rows]
+    return corrections.placed(said, work.values())
 
 
 async def _others(ctx: Context, digests: list[str], oldest: int) -> dict[str, int]:

@@ -197,6 +197,7 @@ class Preference(Method):
         )
         self.learner = PreferenceLearner(policy, self.adapter, config)
         self._pairs: list[Pair] = []
+        self._corrected = 0
 
     @property
     def stepper(self) -> Stepper:
@@ -213,12 +214,14 @@ class Preference(Method):
         )
         kept = usable(found, self.policy.shape.max_positions)
         self._pairs, self.excluded = kept.pairs, dict(kept.excluded)
+        self._corrected = sum(pair.corrected for pair in self._pairs)
         return len(self._pairs)
 
     def steps(self) -> Iterator[tuple[int, int, Metrics]]:
         for step in self.learner.update(self._pairs):
             values = {k: _finite(v) for k, v in asdict(step).items() if isinstance(v, float)}
-            yield step.step, step.total_steps, {**values, "learning_rate": self.spec.learning_rate}
+            told = {"learning_rate": self.spec.learning_rate, "correction_pairs": self._corrected}
+            yield step.step, step.total_steps, {**values, **told}
 
     def save(self, folder: Path) -> bool:
         return self.learner.save(folder)

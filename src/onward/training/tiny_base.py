@@ -28,6 +28,9 @@ def build(folder: Path, lines: Sequence[Mapping[str, Any]], seed: int = 0) -> Pa
     Raises ConfigError where no line has text.
     """
     messages = [message for line in lines for message in line.get("messages", ())]
+    if messages:
+        written = [line["correction"]["answer"] for line in lines if "correction" in line]
+        messages += [{"role": "assistant", "content": answer} for answer in written]
     if not messages:
         raise ConfigError(
             "The model 'tiny' is made from the texts of the data, and this data holds tokens of another "

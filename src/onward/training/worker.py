@@ -154,7 +154,8 @@ class _Run:
         done = int(facts.get("step", 0))
         lines = dataset.read(self.folder / dataset.FILE)
         _refuse_work_of_others(lines, self.spec.start_digest or policy.base_digest)
-        chat = _chat(policy) if any("messages" in line for line in lines) else None
+        worded = any("messages" in line or "correction" in line for line in lines)
+        chat = _chat(policy) if worded else None
         trajectories = [trajectory_of(line, self.spec, chat) for line in lines]
         algorithm = method.state()  # as it was before these rows: a resumed update estimates again
         rows = method.prepare(trajectories)
@@ -294,16 +295,16 @@ def _chat(policy: Policy) -> Chat:
 
 
 def trajectory_of(line: dict[str, Any], spec: JobSpec, chat: Chat | None) -> Trajectory:
-    """A line of the dataset, as tokens and one return; ``chat`` is for lines of text.
+    """A line of the dataset, as tokens and one return; ``chat`` is for lines of text and corrections.
 
     An answer that no program could read costs ``unparsable_penalty`` on top: a release counts it as an
     error, and a return that calls it one more failure lets the policy drift out of its form.
     """
-    from onward.lm.tokens import Call, rows_from_calls
+    from onward.lm.tokens import rows_from_calls
     from onward.lm.trajectories import Trajectory
 
     if chat is None or "calls" in line:
-        rows = rows_from_calls([Call(**_call(call)) for call in line["calls"]])
+        rows = rows_from_calls(conversations.calls_of(line))
     else:
         rows = [conversations.token_row(chat, line["messages"])]
     staleness = int(line.get("staleness", 0))
@@ -314,42 +315,40 @@ def trajectory_of(line: dict[str, Any], spec: JobSpec, chat: Chat | None) -> Tra
     name = "raw_total" if spec.return_from == "raw_total" else "outcome"
     return Trajectory(
         rows=rows,
-        reward=line[name] - penalty,
+        reward=None if line[name] is None else line[name] - penalty,
         group=line["group_key"],
         task_type=line["task_type"],
         success=line["success"],
         turn_rewards=dense,
         policy=str(staleness),
         staleness=staleness,
+        correction=None if chat is None else conversations.corrected(chat, line),
     )
 
 
-def _call(call: dict[str, Any]) -> dict[str, Any]:
-    return {**call, "top_p": 1.0 if call.get("top_p") is None else call["top_p"]}
-
-
 def summary(lines: list[dict[str, Any]], spec: JobSpec) -> dict[str, Any]:
-    """What the data of a job was like."""
+    """What the data of a job was like; lines that are there for their correction alone have no return."""
     name = "raw_total" if spec.return_from == "raw_total" else "outcome"
-    returns = [line[name] - spec.unparsable_penalty * line["unparsable"] for line in lines]
+    scored = [line for line in lines if line[name] is not None]
+    returns = [line[name] - spec.unparsable_penalty * line["unparsable"] for line in scored]
     mean = _mean(returns)
     answers = sum(len(line.get("calls", ())) for line in lines)
     masked = sum(len(admission.masked(line.get("calls", ()))) for line in lines)
     return {
         "reward_mean": mean,
-        "reward_std": math.sqrt(sum((value - mean) ** 2 for value in returns) / len(returns)),
+        "reward_std": math.sqrt(sum((value - mean) ** 2 for value in returns) / max(1, len(returns))),
         "trajectories": len(lines),
-        "outcome_mean": _mean([line["outcome"] for line in lines]),
-        "raw_total_mean": _mean([line["raw_total"] for line in lines]),
-        "unparsable_share": _mean([line["unparsable"] for line in lines]),
-        "success_rate": _mean([line["success"] for line in lines]),
+        "outcome_mean": _mean([line["outcome"] for line in scored]),
+        "raw_total_mean": _mean([line["raw_total"] for line in scored]),
+        "unparsable_share": _mean([line["unparsable"] for line in scored]),
+        "success_rate": _mean([line["success"] for line in scored]),
         "masked_share": masked / answers if answers else 0.0,
         "sampled_tokens": sum(len(call["token_ids"]) for line in lines for call in line.get("calls", ())),
     }
 
 
 def _mean(values: list[Any]) -> float:
-    return float(sum(values) / len(values))
+    return float(sum(values) / len(values)) if values else 0.0
 
 
 if __name__ == "__main__":

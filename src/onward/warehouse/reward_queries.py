@@ -55,6 +55,21 @@ async def feedback_about(
     return sorted(rows, key=lambda row: (row["received_at"], row["stream_seq"], row["feedback_id"]))
 
 
+async def new_corrections(w: Warehouse, model_digest: str, since_seq: int) -> list[Row]:
+    """``trajectory_id`` (or empty), ``session_id`` and ``comment`` of what people corrected in the work of a
+    policy that was stored after ``since_seq``, in order of time."""
+    new = "FROM trajectories_v WHERE model_digest = {digest:String} AND stream_seq > {seq:UInt64}"
+    return await w.query(
+        "SELECT trajectory_id, session_id, comment FROM feedback_v "
+        "WHERE kind = 'explicit' AND signal = 'correction' AND "
+        f"(trajectory_id IN (SELECT trajectory_id {new}) "
+        f"OR (trajectory_id = '' AND session_id IN (SELECT session_id {new}))) "
+        "ORDER BY ts, feedback_id",
+        digest=model_digest,
+        seq=since_seq,
+    )
+
+
 async def feedback_keys(w: Warehouse, limit: int) -> list[Row]:
     """``trajectory_id`` (or empty) and ``session_id`` of the newest ``limit`` pieces of feedback."""
     return await w.query(

@@ -51,6 +51,17 @@ def test_an_algorithm_that_was_asked_for_is_passed_on_unchanged():
         assert request.algorithm(TrainingSettings.model_validate({"algorithm": name}), []) == (name, None)
 
 
+def test_enough_corrections_ask_for_dpo_whatever_the_groups_and_a_set_algorithm_stays():
+    settings = TrainingSettings.model_validate({"min_corrections": 3})
+    assert request.algorithm(settings, ["a", "a"], corrected=2)[0] == "rloo"
+    chosen, note = request.algorithm(settings, ["a", "a"], corrected=3)
+    assert chosen == "dpo" and note is not None and "3 answers were corrected" in note
+    asked = TrainingSettings.model_validate({"algorithm": "grpo", "min_corrections": 3})
+    assert request.algorithm(asked, ["a", "a"], corrected=100) == ("grpo", None)
+    assert request.algorithm(TrainingSettings.model_validate({}), [], corrected=63)[0] == "reinforce"
+    assert request.algorithm(TrainingSettings.model_validate({}), [], corrected=64)[0] == "dpo"
+
+
 def test_request_is_valid_and_carries_policy_and_window():
     made = decode(encode(make(Settings())), TrainingRequest).model_dump(mode="json", exclude_none=True)
     assert made["timestamp"].startswith("2026-01-02T03:04:05")
