@@ -45,7 +45,7 @@ def memory(
 def line(end: str | None, n_step: int) -> Replay:
     """Observations 0, 1, 2 with rewards 1, 2, 4; the third step may end the episode in 3; 10 follows."""
     replay = memory(n_step)
-    obs = column(0)
+    obs: Any = column(0)
     for after, reward, ends in [
         (1, 1, False),
         (2, 2, False),
@@ -143,7 +143,7 @@ def test_cut_episodes_keep_their_own_last_observation_with_one_copy_of_each() ->
         finals = column(*(float(next(name)) for _ in range(int(ended.sum())))) if ended.any() else None
         rewards = rng.integers(0, 8, num).astype(np.float32)
         told = Step(after, rewards, terminated, truncated, finals)
-        led_to = told.next_obs()
+        led_to: Any = told.next_obs()
         for i in range(num):
             history[i].append((obs[i, 0], rewards[i], led_to[i, 0], terminated[i], truncated[i]))
         replay.add(obs, np.zeros(num, np.int64), told)
@@ -152,7 +152,7 @@ def test_cut_episodes_keep_their_own_last_observation_with_one_copy_of_each() ->
         for slot in history:
             kept = slot[-(capacity // num) :]
             for start in range(len(kept)):
-                returns, discount = 0.0, 1.0
+                returns, discount, last = 0.0, 1.0, 0.0
                 for _, reward, following, is_end, is_cut in kept[start : start + n_step]:
                     returns += discount * reward
                     discount *= gamma
@@ -238,6 +238,7 @@ def test_images_keep_their_bytes() -> None:
     for i in range(40):
         for key in ("vector", "image"):
             assert np.array_equal(batch.next_obs[key][i], after[int(batch.actions[i])][key][0])
+    assert isinstance(replay._obs, dict)
     held = sum(array.nbytes for array in replay._obs.values())
     assert held == (8 + 1) * (16 + 8)  # one row more than steps, one copy of each observation
 
@@ -348,7 +349,7 @@ def test_forgotten_steps_have_no_priority() -> None:
 def test_a_restored_memory_goes_on_bit_for_bit(steps: int, prioritised: bool) -> None:
     rng = np.random.default_rng(5)
 
-    def advance(replays: list[Replay], count: int, obs: np.ndarray) -> np.ndarray:
+    def advance(replays: list[Replay], count: int, obs: Any) -> Any:
         for _ in range(count):
             end = [None, None, TERMINATED, TRUNCATED][rng.integers(4)]
             told = step(rng.random(), rng.random(), end, rng.random() if end else None)
