@@ -21,7 +21,7 @@ from onward.control.nets import Encoder, FlatParameters, TensorObs, mlp, to_tens
 from onward.control.networks_numpy import NumpyMLP
 from onward.control.normalise import RunningNorm
 from onward.control.policy import Layer, PolicyParts
-from onward.control.spaces import Obs, rows_of, take
+from onward.control.spaces import Obs
 from onward.errors import ControlError
 
 Floats = NDArray[np.float32]
@@ -58,9 +58,9 @@ class ActorCritic:
 
     def values(self, obs: Obs) -> Floats:
         """(B, heads) for any number of rows, without gradient."""
-        return _in_chunks(lambda rows: self.value(self.encoder(rows)), obs).numpy()
+        return _in_chunks(lambda rows: self.value(self.encoder(rows)), to_tensor(obs)).numpy()
 
-    def outputs(self, obs: Obs) -> Tensor:
+    def outputs(self, obs: TensorObs) -> Tensor:
         """(B, width) of the policy for any number of rows, without gradient."""
         return _in_chunks(lambda rows: self.policy(self.encoder(rows)), obs)
 
@@ -68,7 +68,7 @@ class ActorCritic:
         """Actions drawn for ``obs`` (N, …), which is what the networks see (normalised, if anything is)."""
         if not isinstance(obs, dict):
             return self.dist.sample(self._numpy_policy(obs), rng, mask)
-        return self.dist.sample(self.outputs(obs).numpy(), rng, mask)
+        return self.dist.sample(self.outputs(to_tensor(obs)).numpy(), rng, mask)
 
     @torch.no_grad()
     def load_parameters(self, saved: Tensor) -> None:
@@ -98,11 +98,17 @@ class ActorCritic:
 
 
 @torch.no_grad()
-def _in_chunks(network: Callable[[TensorObs], Tensor], obs: Obs) -> Tensor:
-    count = rows_of(obs)
+def _in_chunks(network: Callable[[TensorObs], Tensor], obs: TensorObs) -> Tensor:
+    count = len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
     if count <= CHUNK:
-        return network(to_tensor(obs))
-    return torch.cat([network(to_tensor(take(obs, np.s_[at : at + CHUNK]))) for at in range(0, count, CHUNK)])
+        return network(obs)
+    chunks = (slice(at, at + CHUNK) for at in range(0, count, CHUNK))
+    return torch.cat([network(rows_of(obs, chunk)) for chunk in chunks])
+
+
+def rows_of(obs: TensorObs, rows: Any) -> TensorObs:
+    """``obs[rows]`` in every part."""
+    return {key: tensor[rows] for key, tensor in obs.items()} if isinstance(obs, dict) else obs[rows]
 
 
 def annealed(value: float, schedule: str, progress: float) -> float:

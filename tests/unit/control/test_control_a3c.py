@@ -198,7 +198,7 @@ def test_every_action_space_is_learned_by_workers_in_turn(kind):
     workers = [first, Worker(1, shared, algorithm.spec, algorithm.config, Seeds(0))]
     tasks = [Identity(kind, 4), Identity(kind, 4)]
     met = [tasks[0].reset(1)[0], tasks[1].reset(2)[0]]
-    for turn in range(1000):
+    for turn in range(700):
         worker, envs, obs = workers[turn % 2], tasks[turn % 2], met[turn % 2]
         worker.rollout.clear()
         while not worker.rollout.full:

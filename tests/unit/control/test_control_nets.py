@@ -42,6 +42,21 @@ def test_mlp_and_its_numpy_twin_compute_what_torch_nn_does(activation, module, l
     )
 
 
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_gradients_of_an_mlp_are_those_of_its_operations_one_by_one(activation):
+    net = mlp((5, 16, 12, 3), activation, generator=generator())
+    x = torch.randn(7, 5, generator=generator(2), requires_grad=True)
+    module = as_sequential(net, nn.Tanh() if activation == "tanh" else nn.ReLU())
+    weights = torch.randn(7, 3, generator=generator(3))
+    inputs = [x, *net.parameters()]
+    ours = torch.autograd.grad((net(x) * weights).square().sum(), inputs)
+    theirs = torch.autograd.grad((module(x) * weights).square().sum(), inputs)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    with torch.inference_mode():
+        torch.testing.assert_close(net(x), module(x))
+
+
 def test_orthogonal_weights_have_the_asked_gain_and_seeds_repeat():
     net = mlp((8, 64, 4), gain=0.01, generator=generator(3))
     hidden, last = net.linears[0].weight, net.linears[1].weight

@@ -17,7 +17,14 @@ from onward.control.returns import gae
 from onward.control.seeds import Seeds
 from onward.control.spaces import ActionSpec, Layout
 
-IDENTITY = {"n_steps": 32, "batch_size": 64, "epochs": 10, "learning_rate": 3e-3, "gamma": 0.0}
+IDENTITY = {
+    "n_steps": 32,
+    "batch_size": 64,
+    "epochs": 4,
+    "learning_rate": 3e-3,
+    "gamma": 0.0,
+    "log_std": -1.0,
+}
 CARTPOLE = PPOConfig(
     num_envs=8, n_steps=32, batch_size=256, epochs=20, gamma=0.98, gae_lambda=0.8,
     learning_rate=1e-3, lr_schedule="linear", clip_schedule="linear",
@@ -106,8 +113,8 @@ def test_the_first_ratio_of_an_update_is_one():
         algorithm.update()
         filled(algorithm, envs)
         data, _ = algorithm._data()
-        _, (_, _, _, kl, clipped) = algorithm._loss(data, 0.2)
-        assert float(kl) == pytest.approx(0, abs=1e-6) and float(clipped) == 0
+        _, log_ratio, _ = algorithm._loss(data, 0.2)
+        assert float(log_ratio.abs().max()) == pytest.approx(0, abs=1e-5)
 
 
 def test_the_normaliser_moves_between_rollouts_only_and_learns_each_observation_once():
@@ -176,7 +183,7 @@ def test_dead_slots_change_neither_statistics_nor_any_gradient():
         data, _ = algorithm._data()
         assert len(data["advantages"]) == 2 * 8 + 2  # two living slots, and the others' first step
         advantages.append(data["advantages"])
-        loss, _ = algorithm._loss(data, 0.2)
+        loss, _, _ = algorithm._loss(data, 0.2)
         algorithm.net.flat.zero_grad()
         loss.backward()
         gradients.append(algorithm.net.flat.grad.clone())
@@ -230,7 +237,7 @@ def test_a_clipped_value_has_no_gradient_beyond_its_range():
     filled(algorithm, envs)
     data, _ = algorithm._data()
     data["values"] = data["values"] + 5.0
-    loss, _ = algorithm._loss(data, 0.2)
+    loss, _, _ = algorithm._loss(data, 0.2)
     algorithm.net.flat.zero_grad()
     loss.backward()
     assert all(float(p.grad.abs().max()) == 0 for p in algorithm.net.value.parameters())
@@ -317,14 +324,14 @@ def test_runs_of_one_seed_are_equal_and_of_another_are_not():
 
 @pytest.mark.parametrize("kind", ACTIONS)
 def test_every_action_space_is_learned(kind):
-    algorithm, envs = ppo(kind, **IDENTITY, entropy_coef=0.01, log_std=-1.0)
-    train(algorithm, envs, 6000)
+    algorithm, envs = ppo(kind, **IDENTITY, entropy_coef=0.0 if kind == "box" else 0.02)
+    train(algorithm, envs, 8192)
     assert identity_score(algorithm, kind) >= 90
 
 
 def test_layer_norm_and_relu_learn_too():
-    algorithm, envs = ppo("discrete", **IDENTITY, entropy_coef=0.01, layer_norm=True, activation="relu")
-    train(algorithm, envs, 6000)
+    algorithm, envs = ppo("discrete", **IDENTITY, entropy_coef=0.02, layer_norm=True, activation="relu")
+    train(algorithm, envs, 8192)
     assert identity_score(algorithm, "discrete") >= 90
 
 
@@ -335,10 +342,20 @@ def test_cartpole_is_solved():
     assert greedy_returns(algorithm, make("CartPole-v1", 50)).mean() >= 475
 
 
+def test_a_task_seen_as_pixels_is_learned():
+    envs = make("onward/Catch-v0", 16)
+    config = PPOConfig(
+        num_envs=16, n_steps=64, batch_size=256, epochs=4, learning_rate=1e-3, entropy_coef=0.01, gamma=0.95
+    )  # fmt: skip
+    algorithm = PPO(envs.spec, 16, config, Seeds(0))
+    train(algorithm, envs, 12_288)
+    assert greedy_returns(algorithm, make("onward/Catch-v0", 100)).mean() >= 0.9
+
+
 @pytest.mark.long
 def test_pendulum_is_learned_though_every_episode_is_cut():
     """cleanrl#504: without a value after the time limit this does not learn at all."""
     envs = make("Pendulum-v1", 4)
     algorithm = PPO(envs.spec, 4, PENDULUM, Seeds(0))
-    train(algorithm, envs, 200_000)
+    train(algorithm, envs, 100_000)
     assert greedy_returns(algorithm, make("Pendulum-v1", 100)).mean() >= -200

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from onward.control.actor_critic import ActorCritic, annealed, set_learning_rate
+from onward.control.actor_critic import ActorCritic, annealed, rows_of, set_learning_rate
 from onward.control.algorithms.base import Algorithm
 from onward.control.config import PPOConfig
 from onward.control.contract import EnvSpec, Flags, Step
@@ -33,7 +34,7 @@ from onward.control.spaces import Obs, take
 Floats = NDArray[np.float32]
 Data = dict[str, Any]
 """Rows to learn from: tensors by name, ``obs`` possibly a dict of them."""
-_TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
+_TERMS = ("policy_loss", "value_loss", "grad_norm")
 
 
 class PPO(Algorithm):
@@ -83,10 +84,11 @@ class PPO(Algorithm):
         set_learning_rate(self.optimiser, annealed(config.learning_rate, config.lr_schedule, progress))
         clip = annealed(config.clip, config.clip_schedule, progress)
         data, metrics = self._data()
-        terms: list[Tensor] = []
         if len(data["advantages"]):
+            terms: list[Tensor] = []
             all(self._epoch(data, clip, terms) for _ in range(config.epochs))
-            metrics |= dict(zip(_TERMS, torch.stack(terms).mean(0).tolist(), strict=True))
+            means = torch.stack(terms).view(-1, len(_TERMS)).mean(0).tolist()
+            metrics |= dict(zip(_TERMS, means, strict=True)) | self._moved(data, clip)
         metrics |= self._learn_bonus()
         if self.norm is not None:
             self.norm.update_obs(self._rows(), self.rollout.alive.reshape(-1))
@@ -97,34 +99,40 @@ class PPO(Algorithm):
         """One pass over the rollout; False where the policy has moved too far to go on."""
         config = self.config
         for batch in self._minibatches(data):
-            loss, told = self._loss(batch, clip)
+            loss, log_ratio, told = self._loss(batch, clip)
+            if config.target_kl is not None and float(_kl(log_ratio)) > 1.5 * config.target_kl:
+                return False
             self.net.flat.zero_grad()
             loss.backward()
-            terms.append(torch.stack((*told, self.net.flat.clip_(config.max_grad_norm))))
-            if config.target_kl is not None and float(told[3]) > 1.5 * config.target_kl:
-                return False
+            terms += [*told, self.net.flat.clip_(config.max_grad_norm)]
             self.optimiser.step()
         return True
 
-    def _loss(self, batch: Data, clip: float) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _loss(self, batch: Data, clip: float) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """(loss, log-ratios, the loss' parts)"""
         config = self.config
         outputs, values = self.net.forward(batch["obs"])
         log_probs, entropies = self.net.dist.score(outputs, batch["actions"], batch.get("mask"))
         log_ratio = log_probs - batch["log_probs"]
-        ratio = log_ratio.exp()
-        advantages = batch["advantages"]
-        gain = torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages).mean()
+        ratio, advantages = log_ratio.exp(), batch["advantages"]
+        policy_loss = -torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages).mean()
         if config.value_clip is not None:
             values = batch["values"] + (values - batch["values"]).clamp(-config.value_clip, config.value_clip)
-        value_loss = (batch["returns"] - values).square().mean(0).sum()
-        entropy = entropies.mean()
-        loss = config.value_coef * value_loss - gain
+        value_loss = F.mse_loss(values, batch["returns"]) * values.shape[1]
+        loss = policy_loss + config.value_coef * value_loss
         if config.entropy_coef:
-            loss = loss - config.entropy_coef * entropy
-        with torch.no_grad():  # Schulman, "Approximating KL divergence": (r − 1) − log r
-            kl = (ratio - 1 - log_ratio).mean()
-            clipped = ((ratio - 1).abs() > clip).float().mean()
-        return loss, (-gain.detach(), value_loss.detach(), entropy.detach(), kl, clipped)
+            loss = loss - config.entropy_coef * entropies.mean()
+        return loss, log_ratio.detach(), (policy_loss.detach(), value_loss.detach())
+
+    @torch.no_grad()
+    def _moved(self, data: Data, clip: float) -> dict[str, float]:
+        """How far the update moved the policy, over the whole rollout."""
+        outputs = self.net.outputs(data["obs"])
+        log_probs, entropies = self.net.dist.score(outputs, data["actions"], data.get("mask"))
+        log_ratio = log_probs - data["log_probs"]
+        clipped = ((log_ratio.exp() - 1).abs() > clip).float().mean()
+        told = torch.stack((_kl(log_ratio), clipped, entropies.mean())).tolist()
+        return dict(zip(("approx_kl", "clip_fraction", "entropy"), told, strict=True))
 
     def _data(self) -> tuple[Data, dict[str, float]]:
         """The rollout's living steps as rows to learn from, and what is to be told of them."""
@@ -163,7 +171,7 @@ class PPO(Algorithm):
         if rollout.masks is not None:
             data["mask"] = torch.from_numpy(rollout.masks.reshape(len(actions), -1))
         with torch.no_grad():
-            score = self.net.dist.score(self.net.outputs(obs), data["actions"], data.get("mask"))
+            score = self.net.dist.score(self.net.outputs(data["obs"]), data["actions"], data.get("mask"))
             data["log_probs"] = score[0]
         if rollout.alive.all():
             return data
@@ -257,12 +265,12 @@ class PPO(Algorithm):
 
 
 def _rows_of(data: Data, rows: Any) -> Data:
-    return {
-        key: {part: tensor[rows] for part, tensor in value.items()}
-        if isinstance(value, dict)
-        else value[rows]
-        for key, value in data.items()
-    }
+    return {key: rows_of(value, rows) for key, value in data.items()}
+
+
+def _kl(log_ratio: Tensor) -> Tensor:
+    """Mean of (r − 1) − log r: an unbiased, never negative estimate of the divergence (Schulman 2020)."""
+    return (log_ratio.exp() - 1 - log_ratio).mean()
 
 
 def _explained(values: Floats, returns: Floats, alive: Flags) -> float:
