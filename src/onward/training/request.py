@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from onward.config import Settings
 from onward.contracts import TrainingRequest
 from onward.errors import ConfigError, TrainingError
-from onward.training import numbers, plan
+from onward.training import numbers, plan, requested
 from onward.training.recipes import Recipe
 
 Method = Literal["ppo", "rloo", "grpo", "dr_grpo", "reinforce", "reinforce_pp", "dpo", "sft"]
@@ -82,10 +82,14 @@ class JobSpec(BaseModel):
     max_steps: int | None = Field(default=None, ge=1)
     """Optimiser steps on data at most, whatever the epochs say."""
     save_seconds: float = 20.0
+    save_steps: int | None = Field(default=None, ge=1)
+    """Save after every so many steps as well."""
     seed: int
     threads: int
     ignored: list[str] = Field(default_factory=list)
     """Hyperparameters of the request that no job knows."""
+    not_as_asked: list[str] = Field(default_factory=list)
+    """What else of the request this job does not do, or does otherwise: sentences."""
     environment: plan.EnvironmentPlan | None = None
 
 
@@ -162,6 +166,7 @@ def resolve(
     numbers.check(asked, config.algorithm)
     filters = config.dataset.filter
     older = int(asked.get("max_staleness", 0))
+    besides = requested.read(request, settings)
     spec = JobSpec(
         job_id=request.training_job_id,
         epoch=epoch,
@@ -193,7 +198,10 @@ def resolve(
         seed=asked.get("seed", 0),
         threads=settings.model.threads,
         ignored=numbers.unknown(asked),
-        environment=environment_of(request, recipe),
+        dtype=besides.dtype or "float32",
+        save_steps=besides.save_steps,
+        not_as_asked=besides.told,
+        environment=environment_of(request, recipe, held_out=besides.held_out),
     )
     if spec.environment is not None:
         try:
@@ -203,15 +211,20 @@ def resolve(
     return spec
 
 
-def environment_of(request: TrainingRequest, recipe: Recipe) -> plan.EnvironmentPlan | None:
+def environment_of(
+    request: TrainingRequest, recipe: Recipe, *, held_out: int | None = None
+) -> plan.EnvironmentPlan | None:
     """The plan of an environment job; None for one on logged data. Raises TrainingError("DATA").
 
-    ``sample_size`` is the number of episodes in all, where the plan does not say otherwise.
+    ``sample_size`` is the number of episodes in all and ``held_out`` that of held-out tasks, where the plan
+    does not say otherwise.
     """
     dataset = request.training_config.dataset
     if dataset.source != "local" or dataset.environment is None:
         return None
     given = dict(dataset.environment)
+    if held_out is not None:
+        given.setdefault("held_out", held_out)
     group = given.setdefault("group_size", 8)
     if isinstance(group, int) and group > 0:
         episodes = given.setdefault("episodes", max(group, min(dataset.sample_size, 64) // group * group))

@@ -29,7 +29,7 @@ from onward.errors import BusError, ConflictError, ContractError, OnwardError, T
 from onward.ids import new_id
 from onward.locks import locked
 from onward.telemetry.crashpoints import crashpoint
-from onward.training import checkpoints, frozen, recipes, request
+from onward.training import checkpoints, frozen, recipes, request, requested
 from onward.training.jobs import Held, JobError, JobRecord, JobTable
 
 log = structlog.get_logger(__name__)
@@ -328,12 +328,14 @@ class Trainer:
         await self._publish(record, record.state, **extra)
 
     async def _publish(self, record: JobRecord, tag: str, **fields: Any) -> None:
+        told = requested.not_as_asked(record.request, self.ctx.settings)
+        notes = {"not_as_asked": told} if told else {}
         status = TrainingStatus.model_validate(
             {
                 "training_job_id": record.job_id,
                 "timestamp": utc_text(self.ctx.clock.now()),
                 "status": record.state,
-                "metadata": {"training_platform": "onward", "attempt": record.attempt},
+                "metadata": {"training_platform": "onward", "attempt": record.attempt, **notes},
                 **fields,
             }
         )

@@ -138,8 +138,9 @@ class _Run:
         return facts
 
     def _save(self, method: Method, facts: dict[str, Any], *, always: bool = False) -> bool:
-        """Save now and then, or ``always``; then stop where that was asked for."""
+        """Save now and then, every ``save_steps``, or ``always``; then stop where that was asked for."""
         due = always or self.stop.asked or time.monotonic() - self._saved > self.spec.save_seconds
+        due = due or (self.spec.save_steps is not None and facts["step"] % self.spec.save_steps == 0)
         saved = due and self.state.save(method.save, facts)
         if saved:
             self._saved = time.monotonic()
@@ -227,6 +228,8 @@ class _Run:
         metrics = {**metrics, "skipped_steps": method.skipped_steps, "algorithm": spec.algorithm}
         if spec.ignored:
             metrics["ignored_hyperparameters"] = spec.ignored
+        if spec.not_as_asked:
+            metrics["not_as_asked"] = spec.not_as_asked
         told: dict[str, Any] = {"metrics": metrics}
         if spec.full:
             policy.save(self.folder / "model")

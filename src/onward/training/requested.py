@@ -1,0 +1,132 @@
+"""What a request asks for besides algorithm and data: compute, checkpointing, evaluation. Pure.
+
+Know before changing: nothing that was asked for is passed over in silence. A part either has its effect in
+the job's spec, or a sentence in ``told``, which is in every status (``metadata.not_as_asked``) and in the
+manifest. None of it fails a job: publishers of the published schema send all of it with every request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from onward.config import Settings
+from onward.contracts import TrainingRequest
+from onward.contracts.training import Checkpointing, Compute, EvaluationSpec
+
+DTYPES: dict[str, Literal["float32", "bfloat16", "float16"]] = {
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+}
+"""``compute.mixed_precision`` → what the network computes in; optimiser and losses stay float32."""
+MOST_HELD_OUT = 100
+"""Held-out tasks that a share may come to: they are tried twice, and more would say little more."""
+_IN_ENVIRONMENT = frozenset({"reward", "task_completion", "loss", "kl_divergence"})
+_METRICS: dict[str, frozenset[str]] = {"dpo": frozenset({"reward", "task_completion", "loss"})}
+"""Metrics of a request that a job measures; what is not here measures those of ``_IN_ENVIRONMENT``."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What of it has an effect; None where nobody said."""
+
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    save_steps: int | None = None
+    held_out: int | None = None
+    """Held-out tasks of an environment job."""
+    told: list[str] = field(default_factory=list)
+    """What is not as it was asked for, a sentence each."""
+
+
+def read(request: TrainingRequest, settings: Settings) -> Asked:
+    """What ``request`` gets of what it asks for."""
+    config = request.training_config
+    told: list[str] = []
+    compute, saving = config.compute or Compute(), config.checkpointing or Checkpointing()
+    evaluation = request.evaluation or EvaluationSpec()
+    _tell_compute(compute, told)
+    if saving.storage_path and not _is_in(saving.storage_path, settings.objects_at):
+        told.append(
+            "checkpointing.storage_path is not where the checkpoint goes: it goes to this service's object "
+            "store (objects.models_url)."
+        )
+    held_out = _held_out(request, evaluation, told)
+    _tell_evaluation(request, evaluation, told)
+    dtype = DTYPES[compute.mixed_precision] if compute.mixed_precision else None
+    return Asked(dtype, saving.save_interval, held_out, told)
+
+
+def _tell_compute(compute: Compute, told: list[str]) -> None:
+    if compute.gpu_count:
+        kind = f" ({compute.gpu_type})" if compute.gpu_type else ""
+        told.append(
+            f"compute.gpu_count asks for {compute.gpu_count}{kind}: jobs of this service run on CPUs."
+        )
+    elif compute.gpu_type not in (None, "any"):
+        told.append(f"compute.gpu_type asks for {compute.gpu_type}: jobs of this service run on CPUs.")
+    if compute.distributed:
+        told.append("compute.distributed asks for several machines: jobs of this service run on one.")
+    if compute.mixed_precision in ("bf16", "fp16"):
+        told.append(
+            f"compute.mixed_precision is {compute.mixed_precision} as asked for, which on CPUs saves memory "
+            f"and is slower than fp32."
+        )
+
+
+def _held_out(request: TrainingRequest, evaluation: EvaluationSpec, told: list[str]) -> int | None:
+    """Tasks to hold out in an environment: none where evaluation is off, else the share of all episodes. What
+    ``dataset.environment`` itself says comes first."""
+    dataset = request.training_config.dataset
+    off, share = evaluation.enabled is False, evaluation.holdout_size
+    if dataset.environment is None or dataset.source != "local":
+        if not off and (share or (share is None and evaluation.enabled)):
+            told.append(
+                "evaluation holds nothing out of logged work, whose rewards are those of the policy that did "
+                "it: the release compares the new policy with the one that serves."
+            )
+        return None
+    if not off and share is None:
+        return None
+    if "held_out" in dataset.environment:
+        told.append(
+            "evaluation gives way to dataset.environment.held_out, which says how many tasks to hold out."
+        )
+        return None
+    count = 0 if off else round(float(share or 0.0) * dataset.sample_size)
+    if count > MOST_HELD_OUT:
+        told.append(f"evaluation.holdout_size comes to {count} held-out tasks: {MOST_HELD_OUT} are tried.")
+    return min(count, MOST_HELD_OUT)
+
+
+def _tell_evaluation(request: TrainingRequest, evaluation: EvaluationSpec, told: list[str]) -> None:
+    if evaluation.enabled is False:
+        return
+    config = request.training_config
+    measured = _METRICS.get(config.algorithm, _IN_ENVIRONMENT)
+    missing = [name for name in evaluation.metrics or () if name not in measured]
+    if missing:
+        told.append(
+            f"evaluation.metrics: {', '.join(missing)} is not measured in a job of {config.algorithm}."
+        )
+    if evaluation.benchmark_tasks:
+        told.append(
+            "evaluation.benchmark_tasks are not run by a job: its release tries a suite of its own before "
+            "any traffic."
+        )
+
+
+def _is_in(path: str, store: str) -> bool:
+    place = store.rstrip("/")
+    return path.rstrip("/") == place or path.startswith(place + "/")
+
+
+def not_as_asked(request: Mapping[str, Any], settings: Settings) -> list[str]:
+    """``Asked.told`` of a request as the record of its job keeps it; nothing of one that cannot be read."""
+    try:
+        return read(TrainingRequest.model_validate(request), settings).told
+    except ValidationError:
+        return []
