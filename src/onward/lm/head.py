@@ -62,14 +62,20 @@ def backward_logprobs(
                 surprise = probs.clamp_min(1e-30).log() + entropy[part, None]
                 dlogits = probs * (-scale[:, None] - strength * surprise)
             dlogits[torch.arange(len(scale), device=scale.device), targets[part]] += scale
-            dlogits = dlogits.to(head.dtype)
-            gradient[part] = product(dlogits, head.t())
+            gradient[part] = product(dlogits.to(head.dtype), head.t())
             if head.requires_grad:
-                if head.grad is None:
-                    head.grad = torch.zeros_like(head)
-                head.grad.addmm_(dlogits.t(), states[part])
+                _accumulate(head, dlogits, states[part])
     hidden.backward(gradient if also is None else gradient + also.to(gradient.dtype))
     return logp, entropy
+
+
+def _accumulate(head: Tensor, dlogits: Tensor, states: Tensor) -> None:
+    """Add a chunk's gradient to ``head.grad``, in ``head.grad_dtype``: float32 where a stepper trains it, since
+    in bfloat16 what a chunk adds is soon less than half a bit of the sum and vanishes."""
+    if head.grad is None:
+        head.grad = torch.zeros_like(head, dtype=head.grad_dtype)
+    kind = head.grad.dtype
+    head.grad.addmm_(dlogits.t().to(kind), states.to(kind))
 
 
 def _results(hidden: Tensor) -> tuple[Tensor, Tensor]:

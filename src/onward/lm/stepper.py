@@ -1,8 +1,9 @@
 """One optimiser step that is taken only when it is finite.
 
-The one thing to know: parameters that are not float32 are trained through float32 copies, since an update
-smaller than half a bit of bfloat16 would vanish; and the loss of a float16 network is scaled up, since its
-gradients would. Callers multiply by ``scale`` what they backpropagate, nobody else needs to know.
+The one thing to know: parameters that are not float32 are trained through float32 copies and gather their
+gradients in float32, since what is smaller than half a bit of bfloat16 would vanish; and the loss of a float16
+network is scaled up, since its gradients would. Callers multiply by ``scale`` what they backpropagate, nobody
+else needs to know.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Stepper:
         self.parameters, self.critic = list(parameters), list(critic)
         self.max_grad_norm = max_grad_norm
         self.masters = [p if p.dtype == torch.float32 else p.detach().float() for p in self.parameters]
+        for parameter in self.parameters:
+            parameter.grad_dtype = torch.float32
         groups: list[dict[str, Any]] = [{"params": self.masters, "lr": learning_rate}]
         if self.critic:
             groups.append({"params": self.critic, "lr": critic_learning_rate})
@@ -93,8 +96,7 @@ class Stepper:
     def _collect(self) -> None:
         """Unscaled float32 gradients on the masters and the critic."""
         for parameter, master in zip(self.parameters, self.masters, strict=True):
-            if parameter.grad is not None:
-                master.grad = parameter.grad.float() if master is not parameter else parameter.grad
+            master.grad = parameter.grad
         if self.scale != 1.0:
             for tensor in (*self.masters, *self.critic):
                 if tensor.grad is not None:

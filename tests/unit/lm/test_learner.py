@@ -317,6 +317,42 @@ def test_a_restored_update_refuses_other_rows_and_other_adapters(policy: Policy,
         Learner(policy, "y", LearnerConfig()).restore(tmp_path)
 
 
+@pytest.mark.parametrize("part", ["ids", "mask", "logprobs", "temperature", "order", "fewer"])
+def test_a_restored_update_knows_its_rows_by_all_that_its_loss_reads(
+    policy: Policy, tmp_path: Path, part: str
+) -> None:
+    """The mask too: with as many trained tokens at other places nothing else would tell the rows apart."""
+    noisy_adapter(policy, "x")
+    rows = with_behaviour(policy, "x", random_rows(8))
+    learner = Learner(policy, "x", LearnerConfig(minibatch_rows=4))
+    next(learner.update(rows, [1.0] * 8))
+    learner.save(tmp_path)
+    first = rows[0]
+    at = first.trained[0]
+    ids, sampled, logprobs = list(first.ids), list(first.sampled), list(first.logprobs)
+    temperature = first.temperature
+    if part == "ids":
+        ids[0] += 1
+    elif part == "mask":  # the token before the first sampled one is trained in its place
+        sampled[at - 1], sampled[at] = True, False
+    elif part == "logprobs":
+        logprobs[at] -= 0.125
+    elif part == "temperature":
+        temperature = 0.5
+    changed = [TokenRow(ids, sampled, logprobs, temperature), *rows[1:]]
+    if part == "order":
+        changed = [rows[1], rows[0], *rows[2:]]
+    elif part == "fewer":
+        changed = rows[:-1]
+    again = Learner(policy, "x", LearnerConfig(minibatch_rows=4))
+    again.restore(tmp_path)
+    with pytest.raises(TrainingError, match="The rows differ from those of the update that was restored"):
+        again.open(changed)
+    copied = [dataclasses.replace(row, ids=list(row.ids)) for row in rows]
+    again.open(copied)
+    assert next(again.update(copied, [1.0] * 8)).step == 2
+
+
 @pytest.mark.parametrize(
     ("row", "advantage", "message"),
     [

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from onward.errors import ConfigError
+from onward.lm.head import backward_logprobs
 from onward.lm.learner import Learner, LearnerConfig
 from onward.lm.policy import Policy
 from onward.lm.sft import fit
@@ -81,6 +82,41 @@ def test_updates_too_small_for_bfloat16_are_not_lost() -> None:
             (-parameter.float().sum()).backward()
         stepper.step()
     assert float(stepper.masters[0][0]) == pytest.approx(1.004, abs=1e-4) and float(parameter[0]) > 1.0
+
+
+def test_gradients_of_many_small_parts_of_a_step_gather_in_float32() -> None:
+    """In bfloat16 the sum of 2000 parts of 1/128 stands still at 2: what is added is half a bit of it."""
+    parameter = torch.ones(1, dtype=torch.bfloat16)
+    stepper = Stepper([parameter], 1e-4, 1e9)
+    with stepper.tracking():
+        for _ in range(2000):
+            (parameter / 128).sum().backward()
+    assert stepper.step()[0] == pytest.approx(2000 / 128, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_the_heads_gradient_does_not_fade_over_its_chunks(dtype: torch.dtype) -> None:
+    """8192 positions that all say the same, in 128 chunks: summed in bfloat16 the gradient was 6 % off."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(1, 32, generator=generator).to(dtype).expand(8192, 32).contiguous()
+    head = (0.1 * torch.randn(128, 32, generator=generator)).to(dtype)
+    targets = torch.full((8192,), 7)
+    exact = head.double().requires_grad_()
+    logp = (hidden.detach().double() @ exact.t()).log_softmax(-1)[:, 7]
+    (-logp.mean()).backward()
+    assert exact.grad is not None
+    stepper = Stepper([head], 1e-4, 1e9)
+    with stepper.tracking():
+        backward_logprobs(
+            hidden.requires_grad_(),
+            head,
+            targets,
+            torch.ones(8192),
+            lambda part, _: torch.full_like(part, -1 / 8192),
+        )
+        assert head.grad is not None
+        off = float((head.grad.double() - exact.grad).norm() / exact.grad.norm())
+    assert off < {torch.bfloat16: 3e-3, torch.float16: 4e-4, torch.float32: 1e-5}[dtype]
 
 
 def test_an_overflow_of_float16_is_a_counted_step_that_is_not_taken() -> None:
