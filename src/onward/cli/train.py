@@ -214,13 +214,13 @@ def train(
         plan={name: value for name, value in plan.items() if value is not None},
     )
     prepared = local.prepare(wish)
+    if prepared.excluded:
+        typer.echo(f"Left out: {local.excluded_text(prepared.excluded)}.", err=True)
     if dry_run:
         _dry_run(prepared, as_json)
         return
     if env is not None and "://" in env:
         asyncio.run(local.reachable(env, dialect))
-    if prepared.excluded:
-        typer.echo(f"Left out: {local.excluded_text(prepared.excluded)}.", err=True)
     local.write(prepared, wish)
     _go(out, prepared.spec, as_json)
 

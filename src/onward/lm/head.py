@@ -70,8 +70,8 @@ def backward_logprobs(
 
 
 def _accumulate(head: Tensor, dlogits: Tensor, states: Tensor) -> None:
-    """Add a chunk's gradient to ``head.grad``, in ``head.grad_dtype``: float32 where a stepper trains it, since
-    in bfloat16 what a chunk adds is soon less than half a bit of the sum and vanishes."""
+    """Add a chunk's gradient to ``head.grad``, in ``head.grad_dtype``: float32 where a stepper trains it,
+    since in bfloat16 what a chunk adds is soon less than half a bit of the sum and vanishes."""
     if head.grad is None:
         head.grad = torch.zeros_like(head, dtype=head.grad_dtype)
     kind = head.grad.dtype

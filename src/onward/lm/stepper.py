@@ -1,9 +1,9 @@
 """One optimiser step that is taken only when it is finite.
 
 The one thing to know: parameters that are not float32 are trained through float32 copies and gather their
-gradients in float32, since what is smaller than half a bit of bfloat16 would vanish; and the loss of a float16
-network is scaled up, since its gradients would. Callers multiply by ``scale`` what they backpropagate, nobody
-else needs to know.
+gradients in float32, since what is smaller than half a bit of bfloat16 would vanish; and the loss of a
+float16 network is scaled up, since its gradients would. Callers multiply by ``scale`` what they
+backpropagate, nobody else needs to know.
 """
 
 from __future__ import annotations
