@@ -70,7 +70,7 @@ class Group:
             preset=name,
             seed=seed,
             timesteps=self.timesteps or found.timesteps,
-            stop_when_solved=False,
+            **{**found.run, "stop_when_solved": False},
         )
 
 
@@ -305,20 +305,23 @@ def main() -> None:
     ]
     if not groups:
         parser.error(f"--only names no group: use {', '.join(g.name for g in GROUPS)}")
-    known = json.loads(file.read_text()) if file.exists() else {}
-    cells: dict[str, Any] = known.get("cells", {})
-    for group, runs in missing(groups, cells):
+    for group, runs in missing(groups, cells_of(file)):
         print(f"{group.name}: seeds {', '.join(str(run.seed) for run in runs)}", flush=True)
         train(runs, given.runs, given.processes)
         for run in runs:
-            cells[key(run)] = cell(run, given.runs)
-            write(file, cells, groups if given.quick else GROUPS)
-    write(file, cells, groups if given.quick else GROUPS)
+            write(file, {key(run): cell(run, given.runs)}, groups if given.quick else GROUPS)
+    write(file, {}, groups if given.quick else GROUPS)
     print(file.with_suffix(".md").read_text())
 
 
-def write(file: Path, cells: dict[str, Any], groups: Sequence[Group]) -> None:
+def cells_of(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text())["cells"] if file.exists() else {}
+
+
+def write(file: Path, new: dict[str, Any], groups: Sequence[Group]) -> None:
+    """Add ``new`` cells to those in the file now: another process may have added its own meanwhile."""
     file.parent.mkdir(parents=True, exist_ok=True)
+    cells = cells_of(file) | new
     document = {
         "benchmark": "control_results",
         "command": " ".join(["python", "benchmarks/control_results.py", *sys.argv[1:]]),

@@ -70,6 +70,13 @@ def train(
         list[str] | None,
         typer.Option("--env-set", metavar="NAME=VALUE", help="Given to the environment (JSON values)."),
     ] = None,
+    obs_noise: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Train under noise of so many running deviations, such as 0.2; evaluate without.",
+        ),
+    ] = None,
     eval_every: Annotated[int | None, typer.Option(min=1, help="Steps between two evaluations.")] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Seeds at a time; not given: one per core.")
@@ -79,6 +86,11 @@ def train(
 ) -> None:
     chosen, tuned = presets.preset(preset, algorithm, env)
     given = fields.parse(config.CONFIGS[algorithm], algorithm, changes or [])
+    options = dict(tuned.run)
+    if keep_going:
+        options["stop_when_solved"] = False
+    if obs_noise is not None:
+        options["obs_noise"] = obs_noise
     first = RunConfig(
         env=env,
         algorithm=algorithm,
@@ -89,7 +101,7 @@ def train(
         env_kwargs=_env_kwargs(env_set or []),
         eval_every=eval_every,
         threshold=threshold,
-        stop_when_solved=not keep_going,
+        **options,
     )
     _check_world(first)
     runs = [RunConfig(**{**vars(first), "seed": seed + more}) for more in range(seeds)]

@@ -7,7 +7,7 @@ of ``config.py``, which are stable-baselines3's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from onward.control.algorithms.registry import check_name
@@ -26,6 +26,8 @@ class Preset:
     settings: dict[str, Any]
     note: str = ""
     """What of the source is not the same here."""
+    run: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Fields of ``RunConfig`` that go with it: when it counts as solved, noise to train under."""
 
 
 Table = dict[str, dict[str, Preset]]
@@ -215,7 +217,24 @@ SEED: dict[str, Preset] = {
 """For any environment: the seed names none."""
 
 OURS: Table = {
+    "dqn": {
+        _LANDER: Preset(
+            400_000,
+            {"num_envs": 8, "learning_rate": 6e-4, "lr_schedule": "linear", "hidden": (128, 128),
+             "batch_size": 128, "buffer_size": 200_000, "learning_starts": 2000, "gamma": 0.99, "n_step": 3,
+             "train_every": 16, "gradient_steps": 6, "target_every": 16, "tau": 0.02,
+             "epsilon_fraction": 0.2, "epsilon_end": 0.02},
+            run={"solve_success": 0.9},
+        ),
+    },
     "ppo": {
+        _LANDER: Preset(
+            1_000_000,
+            {"num_envs": 16, "n_steps": 512, "batch_size": 128, "epochs": 4, "gamma": 0.999,
+             "gae_lambda": 0.98, "learning_rate": 7e-4, "lr_schedule": "linear", "entropy_coef": 0.01,
+             "scale_rewards": True},
+            run={"solve_success": 0.9},
+        ),
         "MountainCar-v0": Preset(
             500_000,
             {"num_envs": 16, "n_steps": 256, "batch_size": 256, "epochs": 8, "gamma": 0.99,

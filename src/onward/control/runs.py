@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from onward.control.config import CONFIGS, Amount, Config, Count, Whole
+from onward.control.config import CONFIGS, Amount, Config, Count, Share, Whole
 from onward.control.fields import check_fields
 from onward.errors import ControlError
 
@@ -37,7 +37,7 @@ class RunConfig:
     env_kwargs: dict[str, Any] | None = None
     """Given to the environment's constructor."""
     obs_noise: Amount = 0.0
-    """Deviation of Gaussian noise on the observations trained on; evaluations are without."""
+    """Gaussian noise on what is trained on, in running deviations of each number; evaluations have none."""
     eval_every: Count | None = None
     """Steps between two evaluations; none: a twentieth of the run."""
     eval_episodes: Count = 20
@@ -46,6 +46,8 @@ class RunConfig:
     """Steps between two saved states; none: a tenth of the run."""
     threshold: float | None = None
     """Mean return that counts as solved; none: Gymnasium's."""
+    solve_success: Share = 0.0
+    """Share of the hundred confirming episodes that must succeed as well; 0: their mean return alone."""
     stop_when_solved: bool = True
     """Stop at the first confirmed solution."""
     threads: Count = 1

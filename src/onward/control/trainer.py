@@ -196,13 +196,14 @@ class Trainer:
         step = self.algorithm.steps
         row = self._evaluate(step, CONFIRM_EPISODES, "confirm", self.episodes.count)
         self._log_row(step, row)
-        if row["eval_return"] >= self.threshold:
+        if row["eval_return"] >= self.threshold and row.get("eval_success", 1.0) >= self.run.solve_success:
             self.solved = {"episode": self.episodes.count, "step": step, "seconds": self._times.total()}
             self._tell("solved", **self.solved)
         self._next_try = self.episodes.count + EPISODES_BETWEEN_TRIES
 
     def _evaluate(self, step: int, episodes: int, *seed: str | int) -> Row:
-        """Greedy episodes on seeds of their own; the best policy so far goes into ``policy/``."""
+        """Greedy episodes on seeds of their own; the best policy so far, by success and then by
+        mean return, goes into ``policy/``."""
         self._check_parameters()
         began = perf_counter()
         policy = Policy(self.algorithm.networks(), env_id=self.run.env)
@@ -210,8 +211,9 @@ class Trainer:
         row = {"eval_return": played.mean, "eval_std": float(played.returns.std())}
         if played.success is not None:
             row["eval_success"] = played.success
-        if self.best is None or played.mean >= self.best["return"]:
-            self.best = {"return": played.mean, "step": step, "episodes": episodes}
+        success = played.success or 0.0
+        if self.best is None or (success, played.mean) >= (self.best["success"], self.best["return"]):
+            self.best = {"return": played.mean, "success": success, "step": step, "episodes": episodes}
             policy.save(self.folder.policy)
         self._times.add("evaluate", perf_counter() - began)
         self._tell("evaluated", step=step, episodes=episodes, **row)
@@ -335,11 +337,11 @@ class _Make:
         self._run = run
 
     def __call__(self, worker: int) -> Environments:
-        from onward.control.environments import make
+        from onward.control.environments import NoisyObservations, make
 
         run = self._run
-        noise = run.obs_noise or None
-        return make(run.env, run.settings.num_envs, env_kwargs=run.env_kwargs, obs_noise=noise)
+        envs = make(run.env, run.settings.num_envs, env_kwargs=run.env_kwargs)
+        return NoisyObservations(envs, run.obs_noise, relative=True) if run.obs_noise else envs
 
 
 class _Evaluate:

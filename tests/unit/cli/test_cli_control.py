@@ -87,6 +87,16 @@ def test_a_run_leaves_everything_it_promises(tmp_path: Path, capsys: pytest.Capt
     assert (events[-1]["event"], events[-1]["summary"]["steps"]) == ("done", 768)
 
 
+def test_what_belongs_to_the_run_reaches_it(tmp_path: Path) -> None:
+    small = ["--set", "hidden=8", "--set", "batch_size=8", "--set", "gradient_steps=1"]
+    dqn = ["train", "LunarLander-v3", "--algorithm", "dqn", *small, "--timesteps", "64", "--out"]
+    assert onward(*dqn, str(tmp_path / "ours")) == 0
+    assert onward(*dqn, str(tmp_path / "other"), "--keep-going", "--obs-noise", "0.2") == 0
+    ours, other = (Folder(tmp_path / name / "LunarLander-v3-dqn-seed0").read() for name in ("ours", "other"))
+    assert (ours.preset, ours.solve_success, ours.stop_when_solved, ours.obs_noise) == ("ours", 0.9, True, 0)
+    assert (other.solve_success, other.stop_when_solved, other.obs_noise) == (0.9, False, 0.2)
+
+
 def test_a_damaged_state_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "128", "--out", str(tmp_path)]
     assert onward("train", *arguments) == 0

@@ -14,7 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from numpy.typing import NDArray
 
 from onward.control.contract import Environments
-from onward.control.environments import make
+from onward.control.environments import NoisyObservations, make
 from onward.control.environments.gym_slots import GymSlots
 from onward.control.environments.vector_slots import VectorSlots
 from onward.control.seeds import Seeds
@@ -347,6 +347,41 @@ def test_noise_has_the_deviations_asked_for() -> None:
     np.testing.assert_allclose(spread.std(axis=0), sigma, rtol=0.03)
     np.testing.assert_allclose(spread.mean(axis=0), 0, atol=0.01)
     np.testing.assert_allclose(np.concatenate(finals).std(axis=0), sigma, rtol=0.25)
+
+
+def test_noise_to_train_under_is_relative_to_what_was_observed() -> None:
+    """0.2 × the running deviation of observations without noise, not 0.2 in the environment's units."""
+    clean = make("Pendulum-v1", 50)
+    noisy = NoisyObservations(make("Pendulum-v1", 50), 0.2, relative=True)
+    met = [np.asarray(clean.reset(0)[0])]
+    first = np.asarray(noisy.reset(0)[0]) - met[0]
+    np.testing.assert_allclose(first.std(axis=0), 0.2 * met[0].std(axis=0), rtol=0.4)
+    scaled = []
+    for _ in range(400):
+        actions = np.zeros((50, 1), np.float32)
+        one, other = clean.step(actions), noisy.step(actions)
+        met.append(np.asarray(one.obs))
+        deviation = np.concatenate(met).std(axis=0)
+        scaled.append((np.asarray(other.obs) - met[-1]) / deviation)
+    np.testing.assert_allclose(np.concatenate(scaled).std(axis=0), 0.2, rtol=0.03)
+
+
+def test_relative_noise_of_one_slot_begins_without_any() -> None:
+    """A single row has no deviation; taken for 1, the first action would be chosen blind."""
+    noisy = NoisyObservations(make("CartPole-v1", 1), 0.2, relative=True)
+    np.testing.assert_array_equal(noisy.reset(4)[0], make("CartPole-v1", 1).reset(4)[0])
+
+
+def test_relative_noise_goes_on_after_a_resume() -> None:
+    whole, resumed = (NoisyObservations(make("CartPole-v1", NUM), 0.2, relative=True) for _ in range(2))
+    whole.reset(5)
+    for _ in range(20):
+        whole.step(np.zeros(NUM, np.int64))
+    resumed.reset(6)
+    resumed.load_state_dict(whole.state_dict())
+    for _ in range(20):
+        one, other = whole.step(np.ones(NUM, np.int64)), resumed.step(np.ones(NUM, np.int64))
+        np.testing.assert_array_equal(one.obs, other.obs)
 
 
 def test_noise_repeats_with_the_seed_and_goes_on_after_a_resume() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ from control_scripted import (
     assert_same_state,
     run_of,
     trainer_of,
+    world_of,
 )
 
 from onward.control import checkpoint
+from onward.control.evaluate import Episodes
 from onward.control.log import read_rows
 from onward.control.policy import Policy
 from onward.control.runs import Folder
+from onward.control.trainer import Trainer
 from onward.control.training_episodes import TrainingEpisodes
 from onward.errors import ControlError
 
@@ -97,6 +101,39 @@ def test_a_solution_that_greedy_episodes_do_not_confirm_is_none(tmp_path: Path) 
     tries = [event for event in events if event["event"] == "evaluated" and event["episodes"] == 100]
     assert 2 <= len(tries) <= 5
     assert {event["eval_return"] for event in tries} == {0.0}
+
+
+def half_of_them(policy: Any, episodes: int, seed: int) -> Episodes:
+    """Returns 0 and 10 in turn: their mean is 5, every second one succeeds."""
+    returns = np.where(np.arange(episodes) % 2, 10.0, 0.0)
+    return Episodes(returns, np.full(episodes, LENGTH), returns >= 5, None)
+
+
+@pytest.mark.parametrize(("asked", "end"), [(0.0, "solved"), (0.5, "solved"), (0.9, "finished")])
+def test_a_mean_over_the_bar_is_no_solution_where_success_is_asked_for(
+    tmp_path: Path, asked: float, end: str
+) -> None:
+    """MountainCar: the mean passes −110 while only every second episode does."""
+    run = run_of(timesteps=1500, threshold=5.0, eval_every=5000, checkpoint_every=5000, solve_success=asked)
+    trainer = Trainer(run, Folder(tmp_path / "r"), of=replace(world_of(run), evaluate=half_of_them))
+    trainer.start()
+    assert trainer.train()["end"] == end
+
+
+def test_the_best_policy_is_the_one_that_succeeds_most_often_then_the_one_with_the_higher_mean(
+    tmp_path: Path,
+) -> None:
+    """Two of four over the bar with a mean of 5 are better than one of four with a mean of 25."""
+    scores = iter([[100.0, 0, 0, 0], [10.0, 10, 0, 0], [90.0, 0, 0, 0], [10.0, 6, 0, 0], [10.0, 6, 0, 0]])
+
+    def evaluate(policy: Any, episodes: int, seed: int) -> Episodes:
+        returns = np.array(next(scores))
+        return Episodes(returns, np.full(4, LENGTH), returns >= 5, None)
+
+    run = run_of(threshold=1000.0)
+    trainer = Trainer(run, Folder(tmp_path / "r"), of=replace(world_of(run), evaluate=evaluate))
+    trainer.start()
+    assert trainer.train()["best"] == {"return": 5.0, "success": 0.5, "step": 200, "episodes": 10}
 
 
 def test_a_run_can_go_on_after_it_is_solved(tmp_path: Path) -> None:
@@ -189,7 +226,7 @@ def test_the_best_policy_is_exported_not_the_last(tmp_path: Path) -> None:
             return told
 
     summary, _ = train(run_of(), tmp_path / "r", algorithm=Rises)
-    assert summary["best"] == {"return": 5.0, "step": 200, "episodes": 10}
+    assert summary["best"] == {"return": 5.0, "success": 0.0, "step": 200, "episodes": 10}
     assert summary["final"]["return"] == 5.0
     policy = Policy.load(tmp_path / "r")
     assert policy.env_id == "Counting-v0"

@@ -1,7 +1,7 @@
-"""Noise on what is observed, to measure how much of it a policy stands.
+"""Noise on what is observed, to train under it, or to measure how much of it a policy stands.
 
-The one thing to know: the deviations come from the caller (0.2 times the running deviation of training), and
-nothing but the float32 part of observations is touched: dynamics, rewards and images stay as they are.
+The one thing to know: nothing but the float32 part of observations is touched: dynamics, rewards and images
+stay as they are. Deviations are given as such, or in running deviations of what was observed so far.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from onward.control.contract import Environments, Flags, Step
+from onward.control.normalise import RunningNorm
 from onward.control.seeds import Seeds
 from onward.control.spaces import Obs, copy, rows_of, zeros
 from onward.errors import ControlError
@@ -21,8 +22,9 @@ from onward.errors import ControlError
 class NoisyObservations(Environments):
     """Adds independent Gaussian noise to every observation of ``inner``."""
 
-    def __init__(self, inner: Environments, deviation: ArrayLike) -> None:
-        """``deviation``: one number or (width,). Raises ControlError where it does not fit."""
+    def __init__(self, inner: Environments, deviation: ArrayLike, relative: bool = False) -> None:
+        """``deviation``: one number or (width,). ``relative``: it multiplies the running deviation of each
+        number, learned here from observations without noise. Raises ControlError where it does not fit."""
         width = inner.spec.layout.width
         sigma = np.asarray(deviation, np.float32)
         if not width:
@@ -33,6 +35,7 @@ class NoisyObservations(Environments):
             )
         self.inner, self.spec, self.num = inner, inner.spec, inner.num
         self._sigma = sigma
+        self._met = RunningNorm(width) if relative else None
         self._generator = Seeds(0).generator("obs_noise")
         self._obs: Obs = zeros(inner.spec.layout, (inner.num,))
 
@@ -40,19 +43,31 @@ class NoisyObservations(Environments):
         """See ``Environments``; the noise comes from a stream of its own of ``seed``."""
         self._generator = Seeds(seed).generator("obs_noise")
         obs, mask = self.inner.reset(seed)
+        self._meet(obs)
         self._obs = self._noisy(obs)
         return copy(self._obs), mask
 
     def step(self, actions: NDArray[Any]) -> Step:
         """See ``Environments``."""
         step = self.inner.step(actions)
+        self._meet(step.obs)
         self._obs = self._noisy(step.obs)
         final_obs = None if step.final_obs is None else self._noisy(step.final_obs)
         return replace(step, obs=copy(self._obs), final_obs=final_obs)
 
+    def _meet(self, obs: Obs) -> None:
+        if self._met is not None:
+            self._met.update_obs(obs)
+
+    def _deviation(self) -> NDArray[np.float32]:
+        if self._met is None:
+            return self._sigma
+        known = self._met.count > 1  # one row has no deviation
+        return self._sigma * self._met.std.astype(np.float32) * np.float32(known)
+
     def _noisy(self, obs: Obs) -> Obs:
         shape = (rows_of(obs), self.spec.layout.width)
-        noise = self._sigma * self._generator.standard_normal(shape, np.float32)
+        noise = self._deviation() * self._generator.standard_normal(shape, np.float32)
         if isinstance(obs, dict):
             return {**obs, "vector": obs["vector"] + noise}
         return obs + noise
@@ -63,6 +78,7 @@ class NoisyObservations(Environments):
             "inner": self.inner.state_dict(),
             "random": self._generator.bit_generator.state,
             "obs": copy(self._obs),
+            "met": None if self._met is None else self._met.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
@@ -70,6 +86,8 @@ class NoisyObservations(Environments):
         _, mask = self.inner.load_state_dict(state["inner"])
         self._generator.bit_generator.state = state["random"]
         self._obs = copy(state["obs"])
+        if self._met is not None:
+            self._met.load_state_dict(state["met"])
         return copy(self._obs), mask
 
     def close(self) -> None:
