@@ -30,6 +30,8 @@ from onward.errors import ControlError
 
 WAIT_SECONDS = 2.0
 JOIN_SECONDS = 10.0
+LOCK_SECONDS = 60.0
+"""The lock is held for microseconds; but a machine under load may stop whoever holds it for long."""
 
 
 class A3C(AsynchronousAlgorithm):
@@ -97,7 +99,7 @@ class A3C(AsynchronousAlgorithm):
                 shared.stop()
 
     def _take_over(self, shared: Shared) -> None:
-        if not shared.lock.acquire(timeout=JOIN_SECONDS):
+        if not shared.lock.acquire(timeout=LOCK_SECONDS):
             raise ControlError(
                 "A worker of a3c died while it handed in a gradient: resume from the last saved state."
             )
