@@ -20,7 +20,13 @@ MIN_SIZE = 160_000  # weights with fewer elements: the operator's call overhead 
 
 
 def _probe() -> tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]] | None:
-    """(x, weight) -> x·weightᵀ and the packing of a weight, or None where oneDNN cannot be used."""
+    """(x, weight) -> x·weightᵀ and the packing of a weight, or None where oneDNN cannot be used.
+
+    On one thread: what runs in parallel here would leave a team of threads behind, and with a second team
+    in the process (the sampler's) OpenMP sleeps at every wait, which costs sampling a quarter of its speed.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         product = torch.ops.mkldnn._linear_pointwise.default
         reorder = torch.ops.mkldnn._reorder_linear_weight.default
@@ -33,6 +39,8 @@ def _probe() -> tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Ten
         good = all(torch.allclose(a, b, atol=1e-4) for a, b in zip(results, wanted, strict=True))
     except (AttributeError, RuntimeError, NotImplementedError, TypeError):
         return None
+    finally:
+        torch.set_num_threads(threads)
     if not good:
         return None
     return (lambda x, weight: product(x, weight, None, "none", [], "")), lambda weight: reorder(weight)
