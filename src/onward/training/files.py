@@ -86,27 +86,12 @@ def read(
                 f"{', '.join(sorted(record)[:6])}): see docs/train-command.md for the forms."
             )
     written = _corrections(said, trajectories, algorithm, excluded)
-    digests: set[str] = set()
-    for name, item in trajectories.items():
-        reward = rewards.get(name) or item.reward or _told(item.trajectory)
-        scored = Scored(item.trajectory, reward, written.get(name))
-        try:
-            made = admission.line(scored, rules)
-            if not isinstance(made, str):
-                made = corrections.take(made, scored, excluded)
-        except (KeyError, TypeError) as error:
-            raise ConfigError(
-                f"Trajectory {name[:60]!r} has no usable {error} where trajectory.v1 and reward.v1 have one: "
-                f"give documents as published."
-            ) from None
-        shares.take(scored, made)
-        if isinstance(made, str):
-            excluded[made] += 1
-            continue
-        if "calls" in made and not text:
-            (made["policy"],) = _digests(item.trajectory)  # ``admission`` refuses mixed ones
-            digests.add(made["policy"])
-        lines.append(made)
+    scored = [
+        Scored(item.trajectory, rewards.get(name) or item.reward or _told(item.trajectory), written.get(name))
+        for name, item in trajectories.items()
+    ]
+    lines += _admitted(scored, rules, shares, excluded)
+    digests = {line["policy"] for line in lines if "policy" in line} if not text else set()
     shares.refuse(max_unscored_share, 1.0 if text else max_masked_share)
     if len(digests) > 1:
         raise TrainingError(
@@ -119,6 +104,29 @@ def read(
         excluded["no_tokens"] += len(textual)
         lines = [line for line in lines if "calls" in line]
     return lines, +excluded
+
+
+def _admitted(
+    scored: Sequence[Scored], rules: Rules, shares: Shares, excluded: Counter[str]
+) -> Iterator[Line]:
+    """The lines of what may be learned from; a policy gradient's say under ``policy`` who sampled them."""
+    for item in scored:
+        try:
+            made = admission.line(item, rules)
+            if not isinstance(made, str):
+                made = corrections.take(made, item, excluded)
+        except (KeyError, TypeError) as error:
+            raise ConfigError(
+                f"Trajectory {str(item.trajectory.get('trajectory_id'))[:60]!r} has no usable {error} where "
+                f"trajectory.v1 and reward.v1 have one: give documents as published."
+            ) from None
+        shares.take(item, made)
+        if isinstance(made, str):
+            excluded[made] += 1
+            continue
+        if "calls" in made and not rules.text_is_enough:
+            (made["policy"],) = _digests(item.trajectory)  # ``admission`` refuses mixed ones
+        yield made
 
 
 def _records(paths: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
