@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,7 @@ class Actor:
         self,
         policy: Policy,
         adapter: str | None,
+        thread: Executor,
         *,
         max_tokens: int,
         temperature: float,
@@ -65,14 +66,14 @@ class Actor:
         )
         self._adapter, self._max_tokens, self._temperature = adapter, max_tokens, temperature
         self._seed, self._check, self._for_training = seed, check, for_training
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="actor")
+        self._thread = thread
         self.tokens = 0
         """Sampled so far."""
 
     def close(self) -> None:
         """Let go of the caches at once: the cycles of a run that is over keep this object until a collection,
         which sees a few small objects and not the hundreds of megabytes behind them."""
-        self._thread.shutdown()
+        self._thread.submit(lambda: None).result()  # a call that was given up may still run
         self._held = None
 
     @property

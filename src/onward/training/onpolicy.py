@@ -7,11 +7,16 @@ is interrupted in the middle of playing is played again from the saved state, an
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from onward.envs.environment import LocalSource
 from onward.envs.rollouts import Episode, rollouts
@@ -53,7 +58,11 @@ class Course:
 
 
 class OnPolicy:
-    """``run`` takes the steps that are left of ``course``."""
+    """``run`` takes the steps that are left of ``course``.
+
+    One thread plays and learns, beside the event loop that talks to the environment: with a second one that
+    computes, OpenMP would have two teams of threads and sleep at every wait.
+    """
 
     def __init__(
         self,
@@ -72,9 +81,21 @@ class OnPolicy:
         self.plan: EnvironmentPlan = spec.environment
         self.course, self._emit, self._save, self._stop = course, emit, save, stop
         self._train, self._held_out = plans.panels(self.plan, source)
+        self._thread = ThreadPoolExecutor(
+            max_workers=1,
+            thread_name_prefix="torch",
+            initializer=torch.set_num_threads,
+            initargs=(spec.threads or os.cpu_count() or 1,),
+        )
 
     async def run(self) -> dict[str, Any]:
         """Facts for the manifest. Raises TrainingError (DATA), and what ``stop`` raises."""
+        try:
+            return await self._run()
+        finally:
+            self._thread.shutdown()
+
+    async def _run(self) -> dict[str, Any]:
         plan, course = self.plan, self.course
         started = time.monotonic()
         if course.before is None:
@@ -126,7 +147,7 @@ class OnPolicy:
             "unscored": len(episodes) - len(scored),
             "horizon": schedule.at(step) if schedule else self.source.horizon,
         }
-        learned = self._learn(episodes)
+        learned = await asyncio.get_running_loop().run_in_executor(self._thread, self._learn, episodes)
         course.without_signal = 0 if learned else course.without_signal + 1
         course.updates += bool(learned)
         if course.without_signal >= PATIENCE and not metrics["success_rate"]:
@@ -161,6 +182,7 @@ class OnPolicy:
         actor = Actor(
             self.method.policy,
             self.method.adapter,
+            self._thread,
             max_tokens=self.plan.max_tokens,
             temperature=temperature,
             seed=seed,

@@ -100,17 +100,15 @@ class _Run:
         from onward.training import methods
 
         spec = self.spec
-        torch.set_num_threads(spec.threads or os.cpu_count() or 1)
+        plays = spec.environment is not None and spec.algorithm != "sft"
+        torch.set_num_threads(1 if plays else spec.threads or os.cpu_count() or 1)  # see OnPolicy
         torch.manual_seed(spec.seed)
         emit("stage", name="load")
         policy, baseline = _load(self.folder, spec)
         method = methods.make(policy, spec)
         method.load_state(baseline or {})
         facts = self._restored(method)
-        if spec.environment is not None and spec.algorithm != "sft":
-            metrics = self._on_policy(method, facts)
-        else:
-            metrics = self._on_data(policy, method, facts)
+        metrics = self._on_policy(method, facts) if plays else self._on_data(policy, method, facts)
         self._finish(policy, method, metrics)
 
     def _restored(self, method: Method) -> dict[str, Any]:
