@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import shutil
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from arms_environment import Arms  # type: ignore[import-not-found]
 from job_world import Events, MakeJob  # type: ignore[import-not-found]
 
 from environment_served import served_environment
+from onward.lm.learner import Learner
 from onward.lm.sampler import Sampler
 from onward.training import actor, checkpoints, worker
 from onward.training.plan import EnvironmentPlan
@@ -253,3 +255,24 @@ def test_a_kl_penalty_in_an_environment_holds_to_where_the_run_began(
     free, held = ran(0.0), ran(5.0)
     assert "reference_kl" not in free and held["reference_kl"] > 0
     assert held["policy_entropy"] != free["policy_entropy"]
+
+
+def test_one_thread_plays_and_learns(
+    make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads that compute are two teams of OpenMP, which then sleeps at every wait."""
+    computing: set[int] = set()
+    sampled, learned = Sampler.step, Learner.update
+
+    def step(self: Sampler) -> Any:
+        computing.add(threading.get_ident())
+        return sampled(self)
+
+    def update(self: Learner, *given: Any, **more: Any) -> Any:
+        computing.add(threading.get_ident())
+        return learned(self, *given, **more)
+
+    monkeypatch.setattr(Sampler, "step", step)
+    monkeypatch.setattr(Learner, "update", update)
+    assert worker.main(make_job(environment=plan(steps=2))) == 0, events[-1]
+    assert len(computing) == 1 and threading.get_ident() not in computing
