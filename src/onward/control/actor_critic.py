@@ -17,7 +17,8 @@ from torch import Tensor
 from onward.control.config import NetworkConfig
 from onward.control.contract import EnvSpec, Flags
 from onward.control.dists import Gaussian, distribution
-from onward.control.nets import Encoder, FlatParameters, TensorObs, mlp, to_tensor
+from onward.control.flat import FlatParameters
+from onward.control.nets import Encoder, TensorObs, mlp, to_tensor
 from onward.control.networks_numpy import NumpyMLP
 from onward.control.normalise import RunningNorm
 from onward.control.policy import Layer, PolicyParts
@@ -49,12 +50,36 @@ class ActorCritic:
         self.policy = mlp((*shape, self.dist.width), *options, gain=0.01, generator=generator)
         self.value = mlp((*shape, values), *options, gain=1.0, generator=generator)
         self.flat = FlatParameters([self.encoder, self.policy, self.dist, self.value])
+        self._dist_parameters = list(self.dist.parameters())
         self._numpy_policy = NumpyMLP(self.policy.arrays())
 
     def forward(self, obs: TensorObs) -> tuple[Tensor, Tensor]:
         """Outputs of the policy (B, …) and values (B, heads)."""
         features = self.encoder(obs)
         return self.policy(features), self.value(features)
+
+    def record(self, obs: TensorObs) -> tuple[Tensor, Tensor, Callable[[Tensor], None]]:
+        """As ``forward``, and what sets all gradients to those of a loss of these outputs and values."""
+        if isinstance(obs, dict):
+            return *self.forward(obs), self._by_autograd
+        outputs, policy_back = self.policy.record(obs)
+        values, value_back = self.value.record(obs)
+        leaves = [outputs.requires_grad_(), values.requires_grad_(), *self._dist_parameters]
+
+        def back(loss: Tensor) -> None:
+            self.flat.attach()
+            at_outputs, at_values, *own = torch.autograd.grad(loss, leaves, materialize_grads=True)
+            policy_back(at_outputs)
+            value_back(at_values)
+            for p, gradient in zip(self._dist_parameters, own, strict=True):
+                assert p.grad is not None
+                p.grad.copy_(gradient)
+
+        return outputs, values, back
+
+    def _by_autograd(self, loss: Tensor) -> None:
+        self.flat.zero_grad()
+        loss.backward()
 
     def values(self, obs: Obs) -> Floats:
         """(B, heads) for any number of rows, without gradient."""
@@ -114,8 +139,3 @@ def rows_of(obs: TensorObs, rows: Any) -> TensorObs:
 def annealed(value: float, schedule: str, progress: float) -> float:
     """``value``, or what is left of it at ``progress`` 0 … 1 where ``schedule`` is linear."""
     return value * (1.0 - progress) if schedule == "linear" else value
-
-
-def set_learning_rate(optimiser: torch.optim.Adam, rate: float) -> None:
-    for group in optimiser.param_groups:
-        group["lr"] = rate

@@ -1,29 +1,29 @@
-"""Networks of control policies in PyTorch: MLP, image encoder, stacked ensemble; parameters as one tensor.
+"""Networks of control policies in PyTorch: MLP, stacked ensemble, image encoder.
 
-The one thing to know: small networks spend their time in dispatch, not in arithmetic. So an ensemble is one
-``baddbmm`` per layer, and ``FlatParameters`` makes clipping, Adam and target updates one operation each.
-After it every parameter and every gradient is a view of a flat tensor; whatever else clears gradients drops
-these views (``grad`` becomes None), and ``FlatParameters.zero_grad`` puts them back.
+The one thing to know: there are two ways to learn. A call is an ordinary step of autograd. ``record`` gives
+the outputs and a function that *sets* the parameters' gradients (all of them, over what was there) from the
+gradient at the outputs: for losses whose gradient is known in closed form, or is taken at the outputs alone,
+that leaves the products and little else (``chains.py``). Layer norms and images are on autograd in both.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from onward.control.chains import Activation, ChainNode, Stack, ThroughNode
 from onward.control.spaces import Layout, Obs
 from onward.errors import ControlError
 
-Activation = Literal["tanh", "relu"]
+Back = Callable[[Tensor], None]
+"""Takes the gradient at the outputs."""
 TensorObs = Tensor | dict[str, Tensor]
 LayerArrays = tuple[NDArray[Any], NDArray[Any], str, tuple[NDArray[Any], NDArray[Any]] | None]
 """(weight (out, in), bias (out,), "tanh" | "relu" | "none", None or layer norm's (gain, bias))."""
@@ -70,11 +70,14 @@ class MLP(nn.Module):
         self._layers = [(linear.weight, linear.bias) for linear in cast(Iterable[nn.Linear], self.linears)]
         self._flat = [p for layer in self._layers for p in layer]
         self._norms = [(norm.weight, norm.bias) for norm in cast(Iterable[nn.LayerNorm], self.norms)]
+        self._stack = Stack(list(self._layers), activation)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, sizes[0]) → (…, sizes[-1])."""
         if x.dim() == 2 and x.dtype == torch.float32 and not self._norms:
-            return _Chain.apply(x, self.activation, *self._flat)  # type: ignore[no-any-return]
+            if not torch.is_grad_enabled():
+                return self._stack.outputs(x)[0]
+            return ChainNode.apply(x, self.activation, *self._flat)  # type: ignore[no-any-return]
         act = _ACTIVATIONS[self.activation]
         for depth, (weight, bias) in enumerate(self._layers[:-1]):
             x = F.linear(x, weight, bias)
@@ -84,6 +87,13 @@ class MLP(nn.Module):
             x = act(x)
         weight, bias = self._layers[-1]
         return F.linear(x, weight, bias)
+
+    def record(self, x: Tensor) -> tuple[Tensor, Back]:
+        """(B, in) → outputs (B, out), and what sets the gradients of its parameters, once they are flat."""
+        if self._norms:
+            return by_autograd(self, x)
+        out, back = self._stack.record(x)
+        return out[0], lambda gradient: back(gradient[None])
 
     def arrays(self) -> list[LayerArrays]:
         """Its layers as numpy arrays that share the parameters' memory: call it after ``FlatParameters``."""
@@ -96,49 +106,6 @@ class MLP(nn.Module):
                 norm = (_array(gain), _array(shift))
             layers.append((_array(weight), _array(bias), "none" if last else self.activation, norm))
         return layers
-
-
-class _Chain(torch.autograd.Function):
-    """An MLP as one node of the graph: a third less time than a node per operation at 256 × 64.
-
-    tanh is numpy's, several times faster than PyTorch's on some processors. Not twice differentiable.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, activation: Activation, *parameters: Tensor) -> Tensor:
-        """``parameters``: weight, bias, weight, bias …"""
-        inputs = []
-        for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
-            if inputs and activation == "tanh":
-                array = x.numpy()
-                np.tanh(array, out=array)
-            elif inputs:
-                x.relu_()
-            inputs.append(x)
-            x = torch.addmm(bias, x, weight.t())
-        ctx.save_for_backward(*inputs, *parameters[::2])
-        ctx.activation = activation
-        return x
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *grad_outputs: Tensor
-    ) -> tuple[Any, ...]:
-        (gradient,), saved = grad_outputs, ctx.saved_tensors
-        inputs, weights = saved[: len(saved) // 2], saved[len(saved) // 2 :]
-        gradients: list[Tensor] = []
-        for depth in range(len(weights) - 1, -1, -1):
-            gradients += [gradient.sum(0), gradient.t() @ inputs[depth]]
-            if depth == 0:
-                break
-            gradient = gradient @ weights[depth]
-            if ctx.activation == "tanh":
-                gradient = torch.ops.aten.tanh_backward(gradient, inputs[depth])
-            else:
-                gradient = torch.ops.aten.threshold_backward(gradient, inputs[depth], 0)
-        into = gradient @ weights[0] if ctx.needs_input_grad[0] else None
-        return into, None, *reversed(gradients)
 
 
 def mlp(
@@ -190,20 +157,29 @@ class Ensemble(nn.Module):
                 self._norms.append(norm)
                 self.register_parameter(f"norm_gain{depth}", norm[0])
                 self.register_parameter(f"norm_bias{depth}", norm[1])
+        self._stack = Stack(list(self._layers), activation, count)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, in), the same for all members, or (E, batch, in) → (E, batch, out)."""
-        if x.dim() == 2:
-            x = x.expand(self.count, *x.shape)
-        act = _ACTIVATIONS[self.activation]
-        for depth, (weight, bias) in enumerate(self._layers[:-1]):
-            x = torch.baddbmm(bias, x, weight)
-            if self._norms:
-                gain, shift = self._norms[depth]
-                x = torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=_NORM_EPS), gain)
-            x = act(x)
-        weight, bias = self._layers[-1]
-        return torch.baddbmm(bias, x, weight)
+        if x.dim() == 2 and not self._norms and not torch.is_grad_enabled():
+            return self._stack.outputs(x)
+        return _stacked(x, self.count, self.activation, self._layers, self._norms)
+
+    def record(self, x: Tensor) -> tuple[Tensor, Back]:
+        """(B, in) → outputs (E, B, out), and what sets the parameters' gradients, once they are flat."""
+        return by_autograd(self, x) if self._norms else self._stack.record(x)
+
+    def through(self, x: Tensor) -> Tensor:
+        """(B, in) → (E, B, out), with a gradient to ``x`` alone: the parameters hold still.
+
+        What is cheap in the backward pass: rows whose gradient is 0 in a member.
+        """
+        if not self._norms:
+            return ThroughNode.apply(x, self._stack.chains())  # type: ignore[no-any-return]
+        layers, norms = (
+            [(a.detach(), b.detach()) for a, b in pairs] for pairs in (self._layers, self._norms)
+        )
+        return _stacked(x, self.count, self.activation, layers, norms)
 
     def arrays(self, member: int) -> list[LayerArrays]:
         """Layers of one member as numpy arrays (weights transposed views, sharing memory)."""
@@ -217,6 +193,41 @@ class Ensemble(nn.Module):
             activation = "none" if last else self.activation
             layers.append((_array(weight)[member].T, _array(bias)[member, 0], activation, norm))
         return layers
+
+
+def _stacked(
+    x: Tensor,
+    count: int,
+    activation: Activation,
+    layers: Sequence[tuple[Tensor, Tensor]],
+    norms: Sequence[tuple[Tensor, Tensor]],
+) -> Tensor:
+    """An ensemble's forward, one ``baddbmm`` per layer for all members."""
+    if x.dim() == 2:
+        x = x.expand(count, *x.shape)
+    act = _ACTIVATIONS[activation]
+    for depth, (weight, bias) in enumerate(layers[:-1]):
+        x = torch.baddbmm(bias, x, weight)
+        if norms:
+            gain, shift = norms[depth]
+            x = torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=_NORM_EPS), gain)
+        x = act(x)
+    weight, bias = layers[-1]
+    return torch.baddbmm(bias, x, weight)
+
+
+def by_autograd(network: nn.Module, *inputs: Any) -> tuple[Tensor, Back]:
+    """``record`` for any module: outputs, detached, and what sets the gradients of all its parameters."""
+    with torch.enable_grad():
+        out: Tensor = network(*inputs)
+
+    def back(gradient: Tensor) -> None:
+        for p in network.parameters():
+            if p.grad is not None:
+                p.grad.zero_()
+        out.backward(gradient)
+
+    return out.detach(), back
 
 
 class Encoder(nn.Module):
@@ -241,84 +252,6 @@ class Encoder(nn.Module):
         for (key, _), cnn in zip(self.layout.images, self.cnns, strict=True):
             parts.append(cnn(obs[key].permute(0, 3, 1, 2).float().div_(255.0)))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-
-
-class FlatParameters:
-    """All parameters of ``modules`` as one tensor, and all their gradients as another.
-
-    Gradients accumulate into the views in place, so ``clip_``, an optimiser over ``[flat.tensor]`` and
-    ``lerp_from`` each are one operation. Order: modules as given, parameters as registered, no duplicates.
-    """
-
-    def __init__(self, modules: nn.Module | Iterable[nn.Module]) -> None:
-        listed = [modules] if isinstance(modules, nn.Module) else list(modules)
-        self.parameters: list[nn.Parameter] = list(dict.fromkeys(p for m in listed for p in m.parameters()))
-        if not self.parameters:
-            raise ControlError("FlatParameters was given no parameters: pass modules that have some.")
-        size = sum(p.numel() for p in self.parameters)
-        flat, self.grad = torch.empty(size), torch.zeros(size)
-        self._grads: list[Tensor] = []
-        at = 0
-        for p in self.parameters:
-            end = at + p.numel()
-            flat[at:end] = p.detach().reshape(-1)
-            p.data = flat[at:end].view(p.shape)
-            self._grads.append(self.grad[at:end].view(p.shape))
-            p.grad = self._grads[-1]
-            at = end
-        self.tensor = nn.Parameter(flat)
-        """(size,) every parameter; its ``grad`` is every gradient. This is what an optimiser gets."""
-        self.tensor.grad = self.grad
-
-    def adam(self, lr: float, eps: float = 1e-8) -> torch.optim.Adam:
-        """Adam over everything as one fused operation. Clear with ``zero_grad`` here."""
-        return torch.optim.Adam([self.tensor], lr=lr, eps=eps, fused=True)
-
-    def zero_grad(self) -> None:
-        """Zero the gradients; what is not a view of ``grad`` (any more) becomes one again."""
-        self.grad.zero_()
-        for p, grad in zip(self.parameters, self._grads, strict=True):
-            if p.grad is not grad:
-                p.grad = grad
-
-    def clip_(self, max_norm: float) -> Tensor:
-        """Scale the gradient to at most ``max_norm`` (L2, all parameters together); gives the norm before."""
-        norm = torch.linalg.vector_norm(self.grad)
-        self.grad.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
-        return norm
-
-    @torch.no_grad()
-    def lerp_from(self, other: FlatParameters, tau: float) -> None:
-        """Move ``tau`` of the way to ``other`` (Polyak averaging; 1 copies)."""
-        if tau == 1.0:
-            self.tensor.copy_(other.tensor)
-        else:
-            self.tensor.lerp_(other.tensor, tau)
-
-    def freeze(self) -> None:
-        """For target networks: nothing of it takes part in autograd, nor gets a gradient."""
-        for p in (*self.parameters, self.tensor):
-            p.requires_grad_(False)
-            p.grad = None
-
-    def numpy_views(self) -> list[NDArray[Any]]:
-        """Every parameter as an array that shares its memory, in order."""
-        return [_array(p) for p in self.parameters]
-
-
-def adam_state(optimiser: torch.optim.Adam) -> dict[str, Any]:
-    """What ``load_adam_state`` needs: copies of step and moments of each tensor, {} before a step."""
-    states = [optimiser.state[p] for group in optimiser.param_groups for p in group["params"]]
-    return {str(i): {name: t.clone() for name, t in state.items()} for i, state in enumerate(states) if state}
-
-
-def load_adam_state(optimiser: torch.optim.Adam, saved: dict[str, Any]) -> None:
-    """Continue with the moments of ``adam_state``."""
-    tensors = [p for group in optimiser.param_groups for p in group["params"]]
-    for i, p in enumerate(tensors):
-        optimiser.state.pop(p, None)
-        if str(i) in saved:
-            optimiser.state[p] = {name: torch.as_tensor(t).clone() for name, t in saved[str(i)].items()}
 
 
 def to_tensor(obs: Obs) -> TensorObs:

@@ -9,7 +9,7 @@ import torch
 
 from onward.control.algorithms.off_policy import OffPolicy
 from onward.control.contract import Environments, EnvSpec, Step
-from onward.control.nets import FlatParameters
+from onward.control.flat import FlatParameters
 from onward.control.replay import Batch
 from onward.control.spaces import ActionSpec, Layout
 
@@ -66,9 +66,7 @@ def optimised(algorithm: OffPolicy) -> set[int]:
     """Addresses of all memory that an optimiser of the algorithm writes to."""
     found = set()
     for optimiser in algorithm.optimisers.values():
-        for group in optimiser.param_groups:
-            for tensor in group["params"]:
-                found.add(tensor.untyped_storage().data_ptr())
+        found.add(optimiser.tensor.untyped_storage().data_ptr())
     return found
 
 
@@ -99,5 +97,5 @@ def assert_resumes(make: Any, envs: Any, before: int, after: int) -> None:
     for name, flat in first.flats.items():
         assert torch.equal(flat.tensor, second.flats[name].tensor), name
     for name, optimiser in first.optimisers.items():
-        (one,), (other,) = optimiser.state.values(), second.optimisers[name].state.values()
+        one, other = optimiser.state_dict(), second.optimisers[name].state_dict()
         assert all(torch.equal(one[key], other[key]) for key in one), name

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from onward.control.nets import MLP, Encoder, Ensemble, FlatParameters, mlp, to_tensor
+from onward.control.flat import FlatParameters
+from onward.control.nets import MLP, Encoder, Ensemble, mlp, to_tensor
 from onward.control.networks_numpy import NumpyMLP
 from onward.control.spaces import Layout
 from onward.errors import ControlError

@@ -21,7 +21,6 @@ from onward.control.algorithms.a3c_worker import work
 from onward.control.algorithms.base import AsynchronousAlgorithm, AsyncProgress
 from onward.control.config import A3CConfig
 from onward.control.contract import Environments, EnvSpec, Flags, Step
-from onward.control.nets import adam_state, load_adam_state
 from onward.control.normalise import RunningNorm
 from onward.control.policy import PolicyParts
 from onward.control.seeds import Seeds
@@ -55,7 +54,7 @@ class A3C(AsynchronousAlgorithm):
         on_progress: Callable[[AsyncProgress], bool],
     ) -> None:
         """See ``AsynchronousAlgorithm``. Raises ControlError where a worker fails or dies."""
-        shared = Shared(self.net.flat.tensor, adam_state(self.optimiser), self.spec.layout.width, self.steps)
+        shared = Shared(self.net.flat.tensor, self.optimiser.state_dict(), self.spec.layout.width, self.steps)
         if self.norm is not None:
             write_statistics(shared, self.norm)
         context = torch_processes.get_context("spawn")
@@ -110,7 +109,7 @@ class A3C(AsynchronousAlgorithm):
 
     def _copy(self, shared: Shared) -> None:
         self.net.load_parameters(shared.parameters)
-        load_adam_state(self.optimiser, {"0": shared.adam})
+        self.optimiser.load_state_dict(shared.adam)
         self.steps = int(shared.steps)
         if self.norm is not None:
             read_statistics(shared, self.norm)
@@ -134,14 +133,14 @@ class A3C(AsynchronousAlgorithm):
         return {
             "steps": self.steps,
             "parameters": self.net.flat.tensor.detach().clone(),
-            "adam": adam_state(self.optimiser),
+            "adam": self.optimiser.state_dict(),
             "norm": None if self.norm is None else self.norm.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = int(state["steps"])
         self.net.load_parameters(torch.as_tensor(state["parameters"]))
-        load_adam_state(self.optimiser, state["adam"])
+        self.optimiser.load_state_dict(state["adam"])
         if self.norm is not None:
             self.norm.load_state_dict(state["norm"])
 

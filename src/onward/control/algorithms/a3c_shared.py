@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.multiprocessing as torch_processes
 
-from onward.control.actor_critic import set_learning_rate
+from onward.control.adam import FlatAdam
 from onward.control.normalise import RunningNorm
 
 
@@ -22,7 +22,7 @@ class Shared:
 
     def __init__(self, parameters: torch.Tensor, adam: dict[str, Any], width: int, steps: int) -> None:
         self.parameters = parameters.detach().clone().share_memory_()
-        saved = adam.get("0", {})
+        saved = adam
         blank = {"step": torch.zeros(()), "exp_avg": self.parameters * 0, "exp_avg_sq": self.parameters * 0}
         self.adam = {
             name: torch.as_tensor(saved.get(name, t)).clone().share_memory_() for name, t in blank.items()
@@ -46,17 +46,14 @@ class HandIn:
 
     def __init__(self, shared: Shared, learning_rate: float) -> None:
         self.shared = shared
-        self._tensor = torch.nn.Parameter(shared.parameters)
-        self._tensor.grad = torch.zeros_like(shared.parameters)
-        self._adam = torch.optim.Adam([self._tensor], lr=learning_rate, eps=1e-5, fused=True)
-        self._adam.state[self._tensor] = dict(shared.adam)
+        self._grad = torch.zeros_like(shared.parameters)
+        self._adam = FlatAdam(shared.parameters, self._grad, learning_rate, 1e-5, shared.adam)
 
     def __call__(self, gradient: torch.Tensor, into: torch.Tensor, learning_rate: float, steps: int) -> None:
         """One step of Adam with ``gradient``; the parameters that come of it are copied to ``into``."""
-        assert self._tensor.grad is not None
-        set_learning_rate(self._adam, learning_rate)
+        self._adam.lr = learning_rate
         with self.shared.lock, torch.no_grad():
-            self._tensor.grad.copy_(gradient)
+            self._grad.copy_(gradient)
             self._adam.step()
             into.copy_(self.shared.parameters)
             self.shared.steps += steps

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +18,7 @@ from torch import Tensor, nn
 from onward.control.algorithms.off_policy import OffPolicy
 from onward.control.config import ContinuousConfig
 from onward.control.contract import EnvSpec, Flags, Step
-from onward.control.nets import MLP, Encoder, Ensemble, FlatParameters
+from onward.control.nets import MLP, Back, Encoder, Ensemble, by_autograd
 from onward.control.networks_numpy import NumpyMLP
 from onward.control.policy import Layer, PolicyParts
 from onward.control.seeds import Seeds
@@ -73,6 +71,10 @@ class Actor(nn.Module):
     def forward(self, obs: Any) -> Tensor:
         return self.net(self.encoder(obs))
 
+    def record(self, obs: Any) -> tuple[Tensor, Back]:
+        """As a call, detached, and what sets the parameters' gradients from that at the outputs."""
+        return by_autograd(self, obs) if isinstance(obs, dict) else self.net.record(obs)
+
 
 class Critics(nn.Module):
     """Q(s, a) of E critics: (B, …), (B, dim) → (E, B)."""
@@ -88,17 +90,18 @@ class Critics(nn.Module):
     def forward(self, obs: Any, actions: Tensor) -> Tensor:
         return self.ensemble(torch.cat((self.encoder(obs), actions), dim=1)).squeeze(-1)
 
+    def record(self, obs: Any, actions: Tensor) -> tuple[Tensor, Back]:
+        """As a call, detached, and what sets the parameters' gradients from that at the values."""
+        if isinstance(obs, dict):
+            return by_autograd(self, obs, actions)
+        q, back = self.ensemble.record(torch.cat((obs, actions), dim=1))
+        return q.squeeze(-1), lambda gradient: back(gradient.unsqueeze(-1))
 
-@contextmanager
-def held(flat: FlatParameters) -> Iterator[None]:
-    """Gradients pass through these parameters to what is before them, but are not taken for themselves."""
-    for p in flat.parameters:
-        p.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for p in flat.parameters:
-            p.requires_grad_(True)
+    def of_actions(self, obs: Any, actions: Tensor) -> Tensor:
+        """As a call, with a gradient to the actions alone: the critics hold still."""
+        with torch.no_grad():
+            features = self.encoder(obs)
+        return self.ensemble.through(torch.cat((features, actions), dim=1)).squeeze(-1)
 
 
 class ContinuousControl(OffPolicy):
@@ -144,12 +147,11 @@ class ContinuousControl(OffPolicy):
 
     def _fit_critics(self, obs: Any, actions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """One step on ½ Σ over critics of the mean squared error; (loss, values)."""
-        q = self.critic(obs, actions)
-        loss = 0.5 * (q - targets).square().mean(dim=1).sum()
-        self._critic.zero_grad()
-        loss.backward()
+        q, back = self.critic.record(obs, actions)
+        errors = q - targets
+        back(errors / len(targets))
         self.optimisers["critic"].step()
-        return loss.detach(), q.detach()
+        return 0.5 * errors.square().mean(dim=1).sum(), q
 
     def networks(self) -> PolicyParts:
         layers = [

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from onward.control.algorithms.continuous import Actor, ContinuousControl, Floats, held
+from onward.control.algorithms.continuous import Actor, ContinuousControl, Floats
 from onward.control.config import DDPGConfig
 from onward.control.contract import EnvSpec
 from onward.control.replay import Batch
@@ -52,9 +52,9 @@ class DDPG(ContinuousControl):
         return {"critic_loss": loss, "q_mean": q} | self._metrics
 
     def _fit_actor(self, obs: Any) -> Tensor:
-        with held(self._critic):
-            loss = -self.critic(obs, torch.tanh(self.actor(obs)))[0].mean()
-        self._actor.zero_grad()
-        loss.backward()
+        outputs, back = self.actor.record(obs)
+        loss = -self.critic.of_actions(obs, torch.tanh(outputs.requires_grad_()))[0].mean()
+        (at_outputs,) = torch.autograd.grad(loss, outputs)
+        back(at_outputs)
         self.optimisers["actor"].step()
         return loss.detach()

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -21,7 +20,7 @@ from onward.control.config import DQNConfig
 from onward.control.contract import EnvSpec, Flags
 from onward.control.explore.epsilon import decayed_epsilon, epsilon_greedy, linear_epsilon
 from onward.control.explore.ucb import ensemble_choice
-from onward.control.nets import Encoder, Ensemble
+from onward.control.nets import Back, Encoder, Ensemble, by_autograd
 from onward.control.networks_numpy import NumpyMLP
 from onward.control.policy import Layer, PolicyParts
 from onward.control.replay import Batch
@@ -56,6 +55,14 @@ class QNetwork(nn.Module):
         if self.value is not None:
             q = self.value(features).unsqueeze(-1) + q - (q * self._share).sum(-1, keepdim=True)
         return q if self._padding is None else q + self._padding
+
+    def record(self, obs: Any) -> tuple[Tensor, Back]:
+        """Q, and what sets the parameters' gradients from that at Q."""
+        if isinstance(obs, dict) or self.value is not None:
+            return by_autograd(self, obs)
+        q, back = self.advantage.record(obs)
+        q = q.unflatten(-1, self.shape)
+        return q if self._padding is None else q + self._padding, lambda gradient: back(gradient.flatten(-2))
 
 
 class DQN(OffPolicy):
@@ -134,42 +141,56 @@ class DQN(OffPolicy):
 
     def _learn_burst(self, burst: Batch) -> dict[str, Tensor]:
         """The target network does not move within a burst: it is asked once for all of its batches."""
+        size = self.config.batch_size
+        q, errors, batch = burst.returns, burst.returns, burst  # a burst is never empty
         with torch.no_grad():
             following = self.target(burst.next_obs)
-        metrics: dict[str, Tensor] = {}
-        size = self.config.batch_size
-        for batch, values in zip(burst.pieces(size), following.split(size, dim=1), strict=True):
-            metrics = self._step(batch, values)
-            self.updates += 1
-        return metrics
+            for batch, values in zip(burst.pieces(size), following.split(size, dim=1), strict=True):
+                q, errors = self._step(batch, values)
+                self.updates += 1
+            return {"q_loss": self.loss(errors, batch.weights), "q_mean": q}
 
     def targets(self, batch: Batch, values: Tensor) -> Tensor:
         """(E, B) R + γᵐ · the value of the best next action, by ``values``, the target network's in s′."""
-        with torch.no_grad():
-            judge = self.online(batch.next_obs) if self.config.double else values
-            if batch.next_mask is not None:
-                judge = judge.masked_fill(~batch.next_mask[:, None], -torch.inf)
-            best = judge.argmax(dim=-1, keepdim=True)
-            return batch.returns + batch.discount * values.gather(-1, best).squeeze(-1).sum(dim=-1)
+        judge = values
+        if self.config.double:
+            with torch.no_grad():
+                judge = self.online(batch.next_obs)
+        if batch.next_mask is not None:
+            judge = judge.masked_fill(~batch.next_mask[:, None], -torch.inf)
+        if judge is values:
+            best = values.amax(dim=-1)
+        else:
+            best = values.gather(-1, judge.argmax(dim=-1, keepdim=True)).squeeze(-1)
+        return batch.returns + batch.discount * best.sum(dim=-1)
 
-    def _step(self, batch: Batch, values: Tensor) -> dict[str, Tensor]:
-        targets = self.targets(batch, values)
-        q = self.online(batch.obs)
+    def loss(self, errors: Tensor, weights: Tensor | None) -> Tensor:
+        """Scalar: over members the sum, over the batch the mean; ``errors`` (E, B), ``weights`` (B,)."""
+        slopes = self._slopes(errors)
+        losses = slopes * (errors - 0.5 * slopes) if self.config.loss == "huber" else errors.square()
+        return (losses if weights is None else losses * weights).mean(dim=1).sum()
+
+    def _slopes(self, errors: Tensor) -> Tensor:
+        """The loss' derivative: Huber's is the error, cut to −1 … 1."""
+        return errors.clamp(-1.0, 1.0) if self.config.loss == "huber" else 2.0 * errors
+
+    @torch.no_grad()
+    def _step(self, batch: Batch, values: Tensor) -> tuple[Tensor, Tensor]:
+        """One gradient step; the values of what was done and their errors before it, both (E, B)."""
+        q, back = self.online.record(batch.obs)
         taken = batch.actions.view(1, *q.shape[1:3], 1).expand(len(q), -1, -1, -1)
-        q = q.gather(-1, taken).squeeze(-1).sum(dim=-1)
-        distance = F.smooth_l1_loss if self.config.loss == "huber" else F.mse_loss
-        loss = distance(q, targets, reduction="none")
+        chosen = q.gather(-1, taken).squeeze(-1).sum(dim=-1)
+        errors = chosen - self.targets(batch, values)
+        slopes = self._slopes(errors)
         if batch.weights is not None:
-            loss = loss * batch.weights
-            errors = (targets - q.detach()).abs().mean(dim=0)
-            self.replay.set_priorities(batch.rows, errors.numpy())
-        loss = loss.mean(dim=1).sum()
-        self._online.zero_grad()
-        loss.backward()
+            slopes = slopes * batch.weights
+            self.replay.set_priorities(batch.rows, errors.abs().mean(dim=0).numpy())
+        slopes = (slopes / q.shape[1])[..., None, None].expand_as(taken)
+        back(torch.zeros_like(q).scatter_(-1, taken, slopes))
         if self.config.max_grad_norm:
             self._online.clip_(self.config.max_grad_norm)
         self.optimisers["online"].step()
-        return {"q_loss": loss.detach(), "q_mean": q.detach()}
+        return chosen, errors
 
     def _sample(self, rows: int) -> Batch:
         start = self.config.priority_beta

@@ -14,12 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from onward.control.adam import FlatAdam
 from onward.control.algorithms.base import Algorithm
 from onward.control.config import OffPolicyConfig
 from onward.control.contract import EnvSpec, Step
 from onward.control.explore.bonus import Bonus, bonus_weight
 from onward.control.explore.make import make_bonus
-from onward.control.nets import Encoder, FlatParameters, to_tensor
+from onward.control.flat import FlatParameters
+from onward.control.nets import Encoder, to_tensor
 from onward.control.normalise import RunningNorm
 from onward.control.replay import Batch, Replay
 from onward.control.seeds import Seeds
@@ -56,7 +58,7 @@ class OffPolicy(Algorithm):
         self.norm = RunningNorm(spec.layout.width) if config.normalise_obs and spec.layout.width else None
         self.bonus: Bonus | None = make_bonus(spec, num, config, seeds)
         self.flats: dict[str, FlatParameters] = {}
-        self.optimisers: dict[str, torch.optim.Adam] = {}
+        self.optimisers: dict[str, FlatAdam] = {}
         self.updates = 0  # gradient steps so far
         self._owed = 0  # steps that have not been learned from yet
 
@@ -107,7 +109,7 @@ class OffPolicy(Algorithm):
         count = config.train_every if config.gradient_steps == -1 else config.gradient_steps
         if config.lr_schedule == "linear":
             for optimiser in self.optimisers.values():
-                optimiser.param_groups[0]["lr"] = config.learning_rate * (1 - self.progress)
+                optimiser.lr = config.learning_rate * (1 - self.progress)
         metrics: dict[str, torch.Tensor] = {}
         bonus_metrics: dict[str, float] = {}
         for batch in self._batches(count):
@@ -186,10 +188,7 @@ class OffPolicy(Algorithm):
             "norm": None if self.norm is None else self.norm.state_dict(),
             "bonus": None if self.bonus is None else self.bonus.state_dict(),
             "weights": {name: flat.tensor.detach() for name, flat in self.flats.items()},
-            "optimisers": {
-                name: dict(optimiser.state.get(self.flats[name].tensor, {}))
-                for name, optimiser in self.optimisers.items()
-            },
+            "optimisers": {name: optimiser.state_dict() for name, optimiser in self.optimisers.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -206,9 +205,7 @@ class OffPolicy(Algorithm):
             with torch.no_grad():
                 self.flats[name].tensor.copy_(weights)
         for name, moments in state["optimisers"].items():
-            held = self.optimisers[name].state[self.flats[name].tensor]
-            held.clear()
-            held.update({key: value.clone() for key, value in moments.items()})
+            self.optimisers[name].load_state_dict(moments)
 
 
 def _one(obs: Obs) -> Obs:

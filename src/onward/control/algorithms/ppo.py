@@ -8,7 +8,7 @@ moves between rollouts only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from onward.control.actor_critic import ActorCritic, annealed, rows_of, set_learning_rate
+from onward.control.actor_critic import ActorCritic, annealed, rows_of
 from onward.control.algorithms.base import Algorithm
 from onward.control.config import PPOConfig
 from onward.control.contract import EnvSpec, Flags, Step
 from onward.control.explore.bonus import bonus_weight
 from onward.control.explore.make import make_bonus
-from onward.control.nets import adam_state, load_adam_state, to_tensor
+from onward.control.nets import to_tensor
 from onward.control.normalise import ReturnScale, RunningNorm
 from onward.control.policy import PolicyParts
 from onward.control.returns import gae, normalise_advantages
@@ -81,7 +81,7 @@ class PPO(Algorithm):
 
     def update(self) -> dict[str, float]:
         config, progress = self.config, self.progress
-        set_learning_rate(self.optimiser, annealed(config.learning_rate, config.lr_schedule, progress))
+        self.optimiser.lr = annealed(config.learning_rate, config.lr_schedule, progress)
         clip = annealed(config.clip, config.clip_schedule, progress)
         data, metrics = self._data()
         if len(data["advantages"]):
@@ -99,19 +99,20 @@ class PPO(Algorithm):
         """One pass over the rollout; False where the policy has moved too far to go on."""
         config = self.config
         for batch in self._minibatches(data):
-            loss, log_ratio, told = self._loss(batch, clip)
+            loss, back, log_ratio, told = self._loss(batch, clip)
             if config.target_kl is not None and float(_kl(log_ratio)) > 1.5 * config.target_kl:
                 return False
-            self.net.flat.zero_grad()
-            loss.backward()
+            back(loss)
             terms += [*told, self.net.flat.clip_(config.max_grad_norm)]
             self.optimiser.step()
         return True
 
-    def _loss(self, batch: Data, clip: float) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """(loss, log-ratios, the loss' parts)"""
+    def _loss(
+        self, batch: Data, clip: float
+    ) -> tuple[Tensor, Callable[[Tensor], None], Tensor, tuple[Tensor, ...]]:
+        """(loss, what sets its gradients, log-ratios, the loss' parts)"""
         config = self.config
-        outputs, values = self.net.forward(batch["obs"])
+        outputs, values, back = self.net.record(batch["obs"])
         log_probs, entropies = self.net.dist.score(outputs, batch["actions"], batch.get("mask"))
         log_ratio = log_probs - batch["log_probs"]
         ratio, advantages = log_ratio.exp(), batch["advantages"]
@@ -122,7 +123,7 @@ class PPO(Algorithm):
         loss = policy_loss + config.value_coef * value_loss
         if config.entropy_coef:
             loss = loss - config.entropy_coef * entropies.mean()
-        return loss, log_ratio.detach(), (policy_loss.detach(), value_loss.detach())
+        return loss, back, log_ratio.detach(), (policy_loss.detach(), value_loss.detach())
 
     @torch.no_grad()
     def _moved(self, data: Data, clip: float) -> dict[str, float]:
@@ -241,7 +242,7 @@ class PPO(Algorithm):
         return {
             "steps": self.steps,
             "parameters": self.net.flat.tensor.detach().clone(),
-            "adam": adam_state(self.optimiser),
+            "adam": self.optimiser.state_dict(),
             "rollout": self.rollout.state_dict(),
             "norm": None if self.norm is None else self.norm.state_dict(),
             "scale": None if self.scale is None else self.scale.state_dict(),
@@ -254,7 +255,7 @@ class PPO(Algorithm):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = int(state["steps"])
         self.net.load_parameters(state["parameters"])
-        load_adam_state(self.optimiser, state["adam"])
+        self.optimiser.load_state_dict(state["adam"])
         self.rollout.load_state_dict(state["rollout"])
         for part, saved in ((self.norm, "norm"), (self.scale, "scale"), (self.bonus, "bonus")):
             if part is not None:

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from onward.control.actor_critic import ActorCritic, annealed, set_learning_rate
+from onward.control.actor_critic import ActorCritic, annealed
 from onward.control.algorithms.base import Algorithm
 from onward.control.config import ReinforceConfig
 from onward.control.contract import EnvSpec, Flags, Step
-from onward.control.nets import adam_state, load_adam_state, to_tensor
+from onward.control.nets import to_tensor
 from onward.control.normalise import RunningNorm
 from onward.control.policy import PolicyParts
 from onward.control.returns import normalise_advantages, reward_to_go
@@ -66,22 +66,21 @@ class Reinforce(Algorithm):
 
     def update(self) -> dict[str, float]:
         config = self.config
-        set_learning_rate(self.optimiser, annealed(config.learning_rate, config.lr_schedule, self.progress))
+        self.optimiser.lr = annealed(config.learning_rate, config.lr_schedule, self.progress)
         obs = joined([episode["obs"] for episode in self._done])
         returns = np.concatenate([self._returns(episode) for episode in self._done])
         actions = torch.from_numpy(np.concatenate([episode["actions"] for episode in self._done]))
         masks = [episode["mask"] for episode in self._done]
         mask = None if masks[0] is None else torch.from_numpy(np.concatenate(masks))
 
-        outputs, values = self.net.forward(to_tensor(self._seen(obs)))
+        outputs, values, back = self.net.record(to_tensor(self._seen(obs)))
         log_probs, entropy = self.net.dist.score(outputs, actions, mask)
         baseline = values[:, 0] if config.value_coef else torch.zeros(len(returns))
         advantages = normalise_advantages(returns - baseline.detach().numpy())
         policy_loss = -(log_probs * torch.from_numpy(advantages)).mean()
         value_loss = (baseline - torch.from_numpy(returns)).square().mean()
         loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy.mean()
-        self.net.flat.zero_grad()
-        loss.backward()
+        back(loss)
         norm = self.net.flat.clip_(config.max_grad_norm)
         self.optimiser.step()
         if self.norm is not None:
@@ -117,7 +116,7 @@ class Reinforce(Algorithm):
         return {
             "steps": self.steps,
             "parameters": self.net.flat.tensor.detach().clone(),
-            "adam": adam_state(self.optimiser),
+            "adam": self.optimiser.state_dict(),
             "norm": None if self.norm is None else self.norm.state_dict(),
             "draws": self._draws.bit_generator.state,
             "alive": self._alive.copy(),
@@ -128,7 +127,7 @@ class Reinforce(Algorithm):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = int(state["steps"])
         self.net.load_parameters(state["parameters"])
-        load_adam_state(self.optimiser, state["adam"])
+        self.optimiser.load_state_dict(state["adam"])
         if self.norm is not None:
             self.norm.load_state_dict(state["norm"])
         self._draws.bit_generator.state = state["draws"]

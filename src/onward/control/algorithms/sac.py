@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from onward.control.algorithms.continuous import ContinuousControl, Floats, held
+from onward.control.algorithms.continuous import ContinuousControl, Floats
 from onward.control.config import SACConfig
 from onward.control.contract import EnvSpec
 from onward.control.dists import tanh_gaussian
@@ -44,7 +44,11 @@ class SAC(ContinuousControl):
 
     def policy(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Sampled actions (B, dim), differentiable, and their log-probs (B,)."""
-        mean, log_std = self.actor(obs).chunk(2, dim=1)
+        return self._sampled(self.actor(obs))
+
+    def _sampled(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """``policy``, from what the actor gives."""
+        mean, log_std = outputs.chunk(2, dim=1)
         noise = torch.randn(mean.shape, generator=self._torch_generator)
         return tanh_gaussian(mean, log_std.clamp(*LOG_STD), noise)
 
@@ -57,28 +61,25 @@ class SAC(ContinuousControl):
 
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         alpha = self.log_alpha.detach().exp()
-        actions, log_prob = self.policy(batch.obs)
+        outputs, actor_back = self.actor.record(batch.obs)
+        actions, log_prob = self._sampled(outputs.requires_grad_())
         if self.config.temperature is None:
             self._fit_temperature(log_prob.detach())
         critic_loss, q = self._fit_critics(batch.obs, batch.actions, self.targets(batch, alpha))
 
-        with held(self._critic):
-            value = self.critic(batch.obs, actions).amin(dim=0)
+        value = self.critic.of_actions(batch.obs, actions).amin(dim=0)
         actor_loss = (alpha * log_prob - value).mean()
-        self._actor.zero_grad()
-        actor_loss.backward()
+        (at_outputs,) = torch.autograd.grad(actor_loss, outputs)
+        actor_back(at_outputs)
         self.optimisers["actor"].step()
 
         self._critic_target.lerp_from(self._critic, self.config.tau)
-        entropy = -log_prob.detach()
         return {
             "critic_loss": critic_loss, "actor_loss": actor_loss.detach(), "q_mean": q,
-            "entropy": entropy, "temperature": alpha,
+            "entropy": -log_prob.detach(), "temperature": alpha,
         }  # fmt: skip
 
     def _fit_temperature(self, log_prob: Tensor) -> None:
         """One step on −log α · (log π + target entropy): α grows while the entropy is below its target."""
-        loss = -(self.log_alpha * (log_prob + self.target_entropy).mean()).sum()
-        self._temperature.zero_grad()
-        loss.backward()
+        self._temperature.grad.fill_(-(log_prob.mean() + self.target_entropy))
         self.optimisers["temperature"].step()

@@ -27,7 +27,7 @@ from onward.control.explore.bonus import (
     flat_width,
     living_rows,
 )
-from onward.control.nets import FlatParameters
+from onward.control.flat import FlatParameters
 from onward.control.normalise import RunningNorm
 from onward.control.seeds import Seeds
 from onward.control.spaces import Obs
@@ -111,9 +111,7 @@ class LearnedBonus(Bonus):
             "seen": self._seen,
             "fixed": [{k: v.clone() for k, v in module.state_dict().items()} for module in self.fixed],
             "learned": self.flat.tensor.detach().clone(),
-            "moments": {
-                name: value.clone() for name, value in self.adam.state.get(self.flat.tensor, {}).items()
-            },
+            "moments": self.adam.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -125,6 +123,4 @@ class LearnedBonus(Bonus):
             module.load_state_dict(saved)
         with torch.no_grad():
             self.flat.tensor.copy_(state["learned"])
-        moments = self.adam.state[self.flat.tensor]
-        moments.clear()
-        moments.update({name: value.clone() for name, value in state["moments"].items()})
+        self.adam.load_state_dict(state["moments"])
