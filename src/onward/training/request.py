@@ -198,7 +198,6 @@ def resolve(
         seed=asked.get("seed", 0),
         threads=settings.model.threads,
         ignored=numbers.unknown(asked),
-        dtype=besides.dtype or "float32",
         save_steps=besides.save_steps,
         not_as_asked=besides.told,
         environment=environment_of(request, recipe, held_out=besides.held_out),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -17,12 +17,6 @@ from onward.config import Settings
 from onward.contracts import TrainingRequest
 from onward.contracts.training import Checkpointing, Compute, EvaluationSpec
 
-DTYPES: dict[str, Literal["float32", "bfloat16", "float16"]] = {
-    "fp32": "float32",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-}
-"""``compute.mixed_precision`` → what the network computes in; optimiser and losses stay float32."""
 MOST_HELD_OUT = 100
 """Held-out tasks that a share may come to: they are tried twice, and more would say little more."""
 _IN_ENVIRONMENT = frozenset({"reward", "task_completion", "loss", "kl_divergence"})
@@ -34,7 +28,6 @@ _METRICS: dict[str, frozenset[str]] = {"dpo": frozenset({"reward", "task_complet
 class Asked:
     """What of it has an effect; None where nobody said."""
 
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
     save_steps: int | None = None
     held_out: int | None = None
     """Held-out tasks of an environment job."""
@@ -56,8 +49,7 @@ def read(request: TrainingRequest, settings: Settings) -> Asked:
         )
     held_out = _held_out(request, evaluation, told)
     _tell_evaluation(request, evaluation, told)
-    dtype = DTYPES[compute.mixed_precision] if compute.mixed_precision else None
-    return Asked(dtype, saving.save_interval, held_out, told)
+    return Asked(saving.save_interval, held_out, told)
 
 
 def _tell_compute(compute: Compute, told: list[str]) -> None:
@@ -72,8 +64,8 @@ def _tell_compute(compute: Compute, told: list[str]) -> None:
         told.append("compute.distributed asks for several machines: jobs of this service run on one.")
     if compute.mixed_precision in ("bf16", "fp16"):
         told.append(
-            f"compute.mixed_precision is {compute.mixed_precision} as asked for, which on CPUs saves memory "
-            f"and is slower than fp32."
+            f"compute.mixed_precision asks for {compute.mixed_precision}: jobs of this service run on CPUs, "
+            f"which compute fp32 several times as fast, so it is fp32."
         )
 
 
