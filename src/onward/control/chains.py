@@ -25,7 +25,7 @@ Layers = list[tuple[Tensor, Tensor]]
 
 NARROW = 16
 """A side of a product up to which its way round matters."""
-ROWS = 2048
+ROWS = 1024
 """Rows that go through all layers at once where nothing is recorded: what they take stays in the cache."""
 
 

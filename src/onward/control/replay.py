@@ -61,13 +61,15 @@ class Batch:
         """Consecutive batches of ``size``: a burst of updates is sampled as one batch and cut here."""
 
         def cut(value: Any, part: slice) -> Any:
-            if isinstance(value, dict):
-                return {key: array[part] for key, array in value.items()}
-            return None if value is None else value[part]
+            return (
+                {key: array[part] for key, array in value.items()} if isinstance(value, dict) else value[part]
+            )
 
+        there = {name: value for name, value in vars(self).items() if value is not None}
+        absent: dict[str, Any] = dict.fromkeys(vars(self).keys() - there.keys())
         for start in range(0, len(self.rows), size):
             part = slice(start, start + size)
-            yield Batch(**{name: cut(value, part) for name, value in vars(self).items()})
+            yield Batch(**{name: cut(value, part) for name, value in there.items()}, **absent)
 
 
 def replay_bytes(spec: EnvSpec, capacity: int) -> int:

@@ -139,16 +139,18 @@ class DQN(OffPolicy):
             self._target_flat.lerp_from(self._online, 1 - (1 - self.config.tau) ** owed)
             self._targets_made += owed
 
+    @torch.no_grad()
     def _learn_burst(self, burst: Batch) -> dict[str, Tensor]:
         """The target network does not move within a burst: it is asked once for all of its batches."""
         size = self.config.batch_size
-        q, errors, batch = burst.returns, burst.returns, burst  # a burst is never empty
-        with torch.no_grad():
-            following = self.target(burst.next_obs)
-            for batch, values in zip(burst.pieces(size), following.split(size, dim=1), strict=True):
-                q, errors = self._step(batch, values)
-                self.updates += 1
-            return {"q_loss": self.loss(errors, batch.weights), "q_mean": q}
+        values = self.target(burst.next_obs)
+        at_once = None if self.config.double else self.targets(burst, values).split(size, dim=1)
+        q, errors, batch = values, values, burst  # a burst is never empty
+        for at, batch in enumerate(burst.pieces(size)):
+            part = values[:, at * size : (at + 1) * size]
+            q, errors = self._step(batch, at_once[at] if at_once else self.targets(batch, part))
+            self.updates += 1
+        return {"q_loss": self.loss(errors, batch.weights), "q_mean": q}
 
     def targets(self, batch: Batch, values: Tensor) -> Tensor:
         """(E, B) R + γᵐ · the value of the best next action, by ``values``, the target network's in s′."""
@@ -175,12 +177,12 @@ class DQN(OffPolicy):
         return errors.clamp(-1.0, 1.0) if self.config.loss == "huber" else 2.0 * errors
 
     @torch.no_grad()
-    def _step(self, batch: Batch, values: Tensor) -> tuple[Tensor, Tensor]:
-        """One gradient step; the values of what was done and their errors before it, both (E, B)."""
+    def _step(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """One gradient step; values of what was done and their errors before it, as ``targets`` (E, B)."""
         q, back = self.online.record(batch.obs)
         taken = batch.actions.view(1, *q.shape[1:3], 1).expand(len(q), -1, -1, -1)
         chosen = q.gather(-1, taken).squeeze(-1).sum(dim=-1)
-        errors = chosen - self.targets(batch, values)
+        errors = chosen - targets
         slopes = self._slopes(errors)
         if batch.weights is not None:
             slopes = slopes * batch.weights
