@@ -22,7 +22,6 @@ import json
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,10 +124,15 @@ def missing(groups: Sequence[Group], cells: dict[str, Any]) -> list[tuple[Group,
     found = []
     for group in groups:
         runs = [group.run(seed) for seed in range(group.seeds)]
-        left = [run for run in runs if cells.get(key(run), {}).get("digest") != digest(run)]
+        left = [run for run in runs if not known(run, cells)]
         if left:
             found.append((group, left))
     return found
+
+
+def known(run: RunConfig, cells: dict[str, Any]) -> bool:
+    """Whether there is a cell of the run's present settings."""
+    return cells.get(key(run), {}).get("digest") == digest(run)
 
 
 def key(run: RunConfig) -> str:
@@ -179,7 +183,7 @@ def cell(run: RunConfig, folder: Path) -> dict[str, Any]:
 def rows(groups: Sequence[Group], cells: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for group in groups:
-        own = [cells[key(run)] for run in map(group.run, range(group.seeds)) if key(run) in cells]
+        own = [cells[key(run)] for run in map(group.run, range(group.seeds)) if known(run, cells)]
         if own:
             found.append(row(group, own))
     return found
@@ -233,7 +237,8 @@ def not_reached(values: dict[str, Any]) -> list[str]:
         elif not target.reached(value):
             missed.append(target.words)
     if values["seeds"] < values["seeds_wanted"]:
-        missed.append(f"{values['seeds_wanted'] - values['seeds']} seeds still to be trained")
+        left = values["seeds_wanted"] - values["seeds"]
+        missed.append(f"{left} of {values['seeds_wanted']} seeds not trained yet")
     return missed
 
 
@@ -250,6 +255,8 @@ def markdown(document: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [line(values) for values in document["rows"]]
+    if document["missing"]:
+        lines += ["", f"Not trained yet, and finished by the same command: {', '.join(document['missing'])}."]
     return "\n".join(lines) + "\n"
 
 
@@ -309,8 +316,8 @@ def main() -> None:
         print(f"{group.name}: seeds {', '.join(str(run.seed) for run in runs)}", flush=True)
         train(runs, given.runs, given.processes)
         for run in runs:
-            write(file, {key(run): cell(run, given.runs)}, groups if given.quick else GROUPS)
-    write(file, {}, groups if given.quick else GROUPS)
+            write(file, {key(run): cell(run, given.runs)}, QUICK if given.quick else GROUPS)
+    write(file, {}, QUICK if given.quick else GROUPS)
     print(file.with_suffix(".md").read_text())
 
 
@@ -324,9 +331,12 @@ def write(file: Path, new: dict[str, Any], groups: Sequence[Group]) -> None:
     cells = cells_of(file) | new
     document = {
         "benchmark": "control_results",
-        "command": " ".join(["python", "benchmarks/control_results.py", *sys.argv[1:]]),
+        "command": "python benchmarks/control_results.py" + (" --quick" if groups == QUICK else ""),
         "machine": machine(),
         "rows": rows(groups, cells),
+        "missing": [
+            f"{group.name} ({len(runs)} of {group.seeds} seeds)" for group, runs in missing(groups, cells)
+        ],
         "cells": cells,
     }
     write_json(file, document)

@@ -28,7 +28,7 @@ from onward.errors import ControlError
 
 CONFIRM_EPISODES = 100
 """Greedy episodes on unseen seeds that confirm a solution, and those that the final report is made of."""
-EPISODES_BETWEEN_TRIES = 25
+EPISODES_BETWEEN_TRIES = 100
 """Training episodes after a solution that was not confirmed before the next try."""
 ROWS = 200
 """Rows of metrics per run, evenly spaced in steps."""

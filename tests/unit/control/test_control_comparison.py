@@ -119,7 +119,7 @@ def test_what_was_not_reached_or_measured_is_said() -> None:
         "solved in < 10,000 episodes (1 of 2 seeds)",
         "< 10 % variation",
         "≥ 80 % transfer",
-        "1 seeds still to be trained",
+        "1 of 3 seeds not trained yet",
     ]
 
 
@@ -130,6 +130,17 @@ def test_a_cut_table_goes_on_where_it_was() -> None:
     assert (found, [run.seed for run in runs]) == (group, [0, 2])
     cells[results.key(group.run(1))]["digest"] = "of other settings"
     assert [run.seed for run in results.missing([group], cells)[0][1]] == [0, 1, 2]
+
+
+def test_cells_of_other_settings_are_not_in_the_table_and_what_is_missing_is_named(tmp_path: Path) -> None:
+    group = results.Group("CartPole-v1", "ppo", 2)
+    now = {results.key(group.run(0)): results_cell(500.0, 1, results.digest(group.run(0)))}
+    results.write(tmp_path / "t.json", now, [group])
+    results.write(tmp_path / "t.json", {results.key(group.run(1)): results_cell(1.0, 1, "other")}, [group])
+    document = json.loads((tmp_path / "t.json").read_text())
+    assert len(document["cells"]) == 2  # what another process wrote meanwhile is kept
+    assert [row["seeds"] for row in document["rows"]] == [1]
+    assert "by the same command: CartPole-v1/ppo (1 of 2 seeds)." in (tmp_path / "t.md").read_text()
 
 
 def test_every_group_of_the_table_has_a_preset() -> None:
