@@ -1,5 +1,6 @@
 """Late and early feedback on real JetStream and the real warehouse: nothing lost, nothing counted twice."""
 
+import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -126,19 +127,15 @@ async def test_feedback_about_a_session_is_about_its_work_so_far(ctx):
 async def test_every_piece_counts_and_the_last_explicit_wins(ctx):
     active = await scored(ctx, trajectory(1))
     at = datetime.now(UTC)
-    await say(
-        ctx.bus,
+    later, earlier = (utc_text(at + timedelta(seconds=s)) for s in (2, -2))
+    for piece in (
         said("f1", trajectory_id="t1", timestamp=utc_text(at)),
-        said(
-            "f2",
-            trajectory_id="t1",
-            signal="rating",
-            value=0.8,
-            timestamp=utc_text(at + timedelta(seconds=2)),
-        ),
-        said("f3", trajectory_id="t1", signal="thumbs_up", timestamp=utc_text(at - timedelta(seconds=2))),
+        said("f2", trajectory_id="t1", signal="rating", value=0.8, timestamp=later),
+        said("f3", trajectory_id="t1", signal="thumbs_up", timestamp=earlier),
         said("f4", trajectory_id="t1", kind="implicit", signal="abandoned"),
-    )
+    ):
+        await say(ctx.bus, piece)
+        await asyncio.sleep(0.005)  # what arrives within one millisecond is looked at together
     await active.feedback.handle(await messages(ctx.bus, "RL_FEEDBACK"))
     rewards = await history(ctx, "t1")
     # f3 was given before f2 and f4 is implicit: they change nothing, so nothing is said.
