@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TypeVar
 
+from onward.errors import EngineError
 from onward.release.checks import CheckResult
 from onward.release.suite import TaskResult
 from onward.release.validation import Suite
@@ -39,16 +40,27 @@ class Remembered:
         await self._inner.prepare(digest, object_prefix, manifest_sha256)
 
     async def run_suite(self, digest: str | None) -> list[TaskResult]:
-        key = (await self.base_digest(), digest)
+        key = await self._key(digest)
+        if key is None:
+            return await self._inner.run_suite(digest)
         if key not in self._tasks:
             self._tasks[key] = await self._inner.run_suite(digest)
         return _recent(self._tasks, key)
 
     async def run_checks(self, digest: str | None) -> list[CheckResult]:
-        key = (await self.base_digest(), digest)
+        key = await self._key(digest)
+        if key is None:
+            return await self._inner.run_checks(digest)
         if key not in self._checks:
             self._checks[key] = await self._inner.run_checks(digest)
         return _recent(self._checks, key)
+
+    async def _key(self, digest: str | None) -> Key | None:
+        """None, and nothing is remembered, where the engine does not say what its base model is."""
+        try:
+            return await self.base_digest(), digest
+        except EngineError:
+            return None
 
     async def finish(self) -> None:
         await self._inner.finish()

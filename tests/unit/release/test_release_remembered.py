@@ -59,3 +59,11 @@ async def test_a_policy_is_verified_and_loaded_again_each_time() -> None:
     assert inner.committed == {"v0": "manifest"}
     await suite.finish()
     assert not inner.held
+
+
+async def test_nothing_is_remembered_of_an_engine_that_does_not_name_its_base() -> None:
+    inner, suite = suites(v0=0.2)
+    inner.base = None
+    await suite.run_suite("v0")
+    await suite.run_suite("v0")
+    assert inner.runs == 2
