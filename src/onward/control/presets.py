@@ -218,16 +218,53 @@ SEED: dict[str, Preset] = {
 
 OURS: Table = {
     "dqn": {
+        "CartPole-v1": Preset(
+            80_000,
+            {"num_envs": 8, "learning_rate": 1e-3, "lr_schedule": "linear", "batch_size": 64,
+             "buffer_size": 50_000, "learning_starts": 1000, "gamma": 0.99, "n_step": 3, "train_every": 8,
+             "gradient_steps": 4, "target_every": 8, "tau": 0.05, "epsilon_fraction": 0.08,
+             "epsilon_end": 0.05},
+        ),
+        "MountainCar-v0": Preset(
+            150_000,
+            {"num_envs": 8, "learning_rate": 2e-3, "lr_schedule": "linear", "hidden": (128, 128),
+             "batch_size": 128, "buffer_size": 50_000, "learning_starts": 1000, "gamma": 0.98, "n_step": 5,
+             "train_every": 16, "gradient_steps": 6, "target_every": 16, "tau": 0.03,
+             "epsilon_fraction": 0.2, "epsilon_end": 0.01},
+            run={"solve_success": 0.9, "eval_episodes": 100},
+        ),
+        "Acrobot-v1": Preset(
+            100_000,
+            {"num_envs": 8, "learning_rate": 1e-3, "lr_schedule": "linear", "hidden": (128, 128),
+             "batch_size": 128, "buffer_size": 50_000, "learning_starts": 1000, "gamma": 0.99, "n_step": 5,
+             "train_every": 16, "gradient_steps": 6, "target_every": 16, "tau": 0.03,
+             "epsilon_fraction": 0.15, "epsilon_end": 0.02},
+            run={"solve_success": 0.9},
+        ),
         _LANDER: Preset(
             400_000,
             {"num_envs": 8, "learning_rate": 6e-4, "lr_schedule": "linear", "hidden": (128, 128),
              "batch_size": 128, "buffer_size": 200_000, "learning_starts": 2000, "gamma": 0.99, "n_step": 3,
-             "train_every": 16, "gradient_steps": 6, "target_every": 16, "tau": 0.02,
-             "epsilon_fraction": 0.2, "epsilon_end": 0.02},
+             "train_every": 16, "gradient_steps": 6, "target_every": 16, "tau": 0.02, "loss": "mse",
+             "epsilon_fraction": 0.5, "epsilon_end": 0.02},
             run={"solve_success": 0.9},
         ),
     },
     "ppo": {
+        "Acrobot-v1": Preset(
+            300_000,
+            {"num_envs": 16, "n_steps": 128, "batch_size": 256, "epochs": 8, "gamma": 0.99,
+             "gae_lambda": 0.94, "learning_rate": 1e-3, "lr_schedule": "linear", "normalise_obs": True,
+             "scale_rewards": True},
+            run={"solve_success": 0.9},
+        ),
+        "Pendulum-v1": Preset(
+            200_000,
+            {"num_envs": 16, "n_steps": 128, "batch_size": 256, "epochs": 10, "gamma": 0.9,
+             "gae_lambda": 0.95, "learning_rate": 1e-3, "lr_schedule": "linear", "clip": 0.2,
+             "scale_rewards": True},
+            run={"solve_success": 0.9},
+        ),
         _LANDER: Preset(
             1_000_000,
             {"num_envs": 16, "n_steps": 512, "batch_size": 128, "epochs": 4, "gamma": 0.999,
@@ -241,6 +278,42 @@ OURS: Table = {
              "gae_lambda": 0.98, "learning_rate": 1e-3, "lr_schedule": "linear", "entropy_coef": 0.01,
              "hidden": (128, 128), "activation": "relu", "normalise_obs": True, "scale_rewards": True,
              "bonus": "rnd", "bonus_learning_rate": 1e-4},
+            run={"solve_success": 0.9, "stop_when_solved": False},
+        ),
+    },
+    "sac": {
+        "Pendulum-v1": Preset(
+            30_000,
+            {"num_envs": 4, "learning_rate": 1e-3, "hidden": (64, 64), "batch_size": 128, "gamma": 0.98,
+             "buffer_size": 30_000, "learning_starts": 500, "train_every": 4, "gradient_steps": 2},
+            run={"solve_success": 0.9},
+        ),
+        "MountainCarContinuous-v0": Preset(
+            50_000,
+            {"num_envs": 8, "learning_rate": 1e-3, "hidden": (64, 64), "batch_size": 128, "gamma": 0.99,
+             "n_step": 5, "buffer_size": 50_000, "learning_starts": 2000, "train_every": 8,
+             "gradient_steps": 2, "tau": 0.01, "action_noise": "ou", "noise_std": 0.5},
+        ),
+    },
+    "ddpg": {
+        "Pendulum-v1": Preset(
+            10_000,
+            {"num_envs": 2, "learning_rate": 1e-3, "hidden": (64, 64), "batch_size": 128, "gamma": 0.98,
+             "buffer_size": 20_000, "learning_starts": 500, "train_every": 2, "gradient_steps": 2},
+            run={"solve_success": 0.9},
+        ),
+        "MountainCarContinuous-v0": Preset(
+            60_000,
+            {"num_envs": 8, "learning_rate": 1e-3, "hidden": (64, 64), "batch_size": 128, "gamma": 0.99,
+             "n_step": 5, "buffer_size": 60_000, "learning_starts": 2000, "train_every": 8,
+             "gradient_steps": 2, "tau": 0.01, "action_noise": "ou", "noise_std": 0.5},
+        ),
+    },
+    "a3c": {
+        "CartPole-v1": Preset(
+            200_000,
+            {"num_envs": 8, "workers": 2, "n_steps": 16, "learning_rate": 1e-3, "lr_schedule": "linear",
+             "gae_lambda": 0.95, "max_grad_norm": 0.5},
         ),
     },
 }  # fmt: skip
