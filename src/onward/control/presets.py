@@ -226,11 +226,11 @@ OURS: Table = {
              "epsilon_end": 0.05},
         ),
         "MountainCar-v0": Preset(
-            150_000,
+            100_000,
             {"num_envs": 8, "learning_rate": 2e-3, "lr_schedule": "linear", "hidden": (128, 128),
              "batch_size": 128, "buffer_size": 50_000, "learning_starts": 1000, "gamma": 0.98, "n_step": 5,
              "train_every": 16, "gradient_steps": 6, "target_every": 16, "tau": 0.03,
-             "epsilon_fraction": 0.2, "epsilon_end": 0.01},
+             "epsilon_fraction": 0.2, "epsilon_end": 0.05},
             run={"solve_success": 0.9, "eval_episodes": 100},
         ),
         "Acrobot-v1": Preset(
