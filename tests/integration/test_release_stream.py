@@ -142,9 +142,7 @@ async def test_a_bad_release_is_taken_back_on_real_buckets_and_streams(bus: Bus,
 async def test_the_role_runs_a_release_by_itself(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     clock = SystemClock()
     ctx = context(bus, clock, tmp_path)
-    monkeypatch.setattr(
-        "onward.release.suite.EngineSuite", lambda ctx: FakeSuite({"d1": 0.6}, {}, base="base-1")
-    )
+    monkeypatch.setattr("onward.release.suite.EngineSuite", lambda ctx: FakeSuite({"d1": 0.6}, {}))
     monkeypatch.setattr(controller, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(controller, "IDLE_SECONDS", 0.05)
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
