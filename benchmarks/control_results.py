@@ -219,9 +219,9 @@ def row(group: Group, own: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def mean(values: Any) -> float | None:
-    """None where one is not known."""
+    """None where one is not known: a policy no better than chance keeps no share of what it gained."""
     listed = list(values)
-    return None if None in listed else float(np.mean(listed))
+    return None if None in listed or not np.isfinite(listed).all() else float(np.mean(listed))
 
 
 def not_reached(values: dict[str, Any]) -> list[str]:

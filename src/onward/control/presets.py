@@ -227,19 +227,12 @@ OURS: Table = {
         ),
         "MountainCar-v0": Preset(
             100_000,
-            {"num_envs": 8, "learning_rate": 2e-3, "lr_schedule": "linear", "hidden": (128, 128),
+            {"num_envs": 8, "learning_rate": 1e-3, "lr_schedule": "linear", "hidden": (128, 128),
              "batch_size": 128, "buffer_size": 50_000, "learning_starts": 1000, "gamma": 0.98, "n_step": 5,
              "train_every": 16, "gradient_steps": 6, "target_every": 16, "tau": 0.03,
-             "epsilon_fraction": 0.2, "epsilon_end": 0.05},
-            run={"solve_success": 0.9, "eval_episodes": 100},
-        ),
-        "Acrobot-v1": Preset(
-            100_000,
-            {"num_envs": 8, "learning_rate": 1e-3, "lr_schedule": "linear", "hidden": (128, 128),
-             "batch_size": 128, "buffer_size": 50_000, "learning_starts": 1000, "gamma": 0.99, "n_step": 5,
-             "train_every": 16, "gradient_steps": 6, "target_every": 16, "tau": 0.03,
-             "epsilon_fraction": 0.15, "epsilon_end": 0.02},
-            run={"solve_success": 0.9},
+             "epsilon_fraction": 0.2, "epsilon_end": 0.05, "bonus": "count", "bonus_features": 16,
+             "bonus_until": 0.4},
+            run={"solve_success": 0.9, "eval_episodes": 100, "eval_every": 2500},
         ),
         _LANDER: Preset(
             400_000,
@@ -288,12 +281,6 @@ OURS: Table = {
              "buffer_size": 30_000, "learning_starts": 500, "train_every": 4, "gradient_steps": 2},
             run={"solve_success": 0.9},
         ),
-        "MountainCarContinuous-v0": Preset(
-            50_000,
-            {"num_envs": 8, "learning_rate": 1e-3, "hidden": (64, 64), "batch_size": 128, "gamma": 0.99,
-             "n_step": 5, "buffer_size": 50_000, "learning_starts": 2000, "train_every": 8,
-             "gradient_steps": 2, "tau": 0.01, "action_noise": "ou", "noise_std": 0.5},
-        ),
     },
     "ddpg": {
         "Pendulum-v1": Preset(
@@ -301,19 +288,6 @@ OURS: Table = {
             {"num_envs": 2, "learning_rate": 1e-3, "hidden": (64, 64), "batch_size": 128, "gamma": 0.98,
              "buffer_size": 20_000, "learning_starts": 500, "train_every": 2, "gradient_steps": 2},
             run={"solve_success": 0.9},
-        ),
-        "MountainCarContinuous-v0": Preset(
-            60_000,
-            {"num_envs": 8, "learning_rate": 1e-3, "hidden": (64, 64), "batch_size": 128, "gamma": 0.99,
-             "n_step": 5, "buffer_size": 60_000, "learning_starts": 2000, "train_every": 8,
-             "gradient_steps": 2, "tau": 0.01, "action_noise": "ou", "noise_std": 0.5},
-        ),
-    },
-    "a3c": {
-        "CartPole-v1": Preset(
-            200_000,
-            {"num_envs": 8, "workers": 2, "n_steps": 16, "learning_rate": 1e-3, "lr_schedule": "linear",
-             "gae_lambda": 0.95, "max_grad_norm": 0.5},
         ),
     },
 }  # fmt: skip
