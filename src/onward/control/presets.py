@@ -224,6 +224,7 @@ OURS: Table = {
              "buffer_size": 50_000, "learning_starts": 1000, "gamma": 0.99, "n_step": 3, "train_every": 8,
              "gradient_steps": 4, "target_every": 8, "tau": 0.05, "epsilon_fraction": 0.08,
              "epsilon_end": 0.05},
+            run={"obs_noise": 0.2},
         ),
         "MountainCar-v0": Preset(
             100_000,
