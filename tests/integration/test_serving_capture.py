@@ -30,6 +30,7 @@ from onward.lm.tokens import Call, rows_from_calls
 from onward.reward import Unscored
 from onward.reward.scoring import score
 from onward.reward.state import State
+from onward.serving.capture import CLOSE_WAITS
 from onward.serving.captured import trajectory
 from onward.serving.conversations import Conversations
 from onward.serving.engines.scripted import BASE_DIGEST
@@ -682,13 +683,11 @@ async def test_a_close_that_is_given_up_leaves_nothing_running(world, monkeypatc
     running = asyncio.create_task(world.chat("s1"))
     await gate.asked.wait()
 
-    before, waits = asyncio.all_tasks(), ("Event.wait", "SystemClock.sleep")
     closing = asyncio.create_task(world.gateway.capture.close("s1", None, None))
     begun: list[asyncio.Task[Any]] = []
     while len(begun) < 2:
         await asyncio.sleep(0)
-        new = asyncio.all_tasks() - before
-        begun = [task for task in new if getattr(task.get_coro(), "__qualname__", "") in waits]
+        begun = [task for task in asyncio.all_tasks() if task.get_name().startswith(CLOSE_WAITS)]
     closing.cancel()
     await asyncio.gather(closing, return_exceptions=True)
     for _ in range(10):  # rounds of the loop, in which a cancelled task ends

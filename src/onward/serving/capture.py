@@ -43,6 +43,7 @@ MAX_TURNS = 1000
 MAX_BYTES = 4 << 20
 """Of one conversation: a longer one is recorded and goes on as a new trajectory."""
 CLOSE_PATIENCE_SECONDS = 5.0
+CLOSE_WAITS = "close of a session"  # what the tasks are called in which a close waits
 MakeRecording = Callable[[Callable[[str, Exception], None]], Recording]
 """Opens the files, given what to do with an error. Called in a thread."""
 
@@ -259,8 +260,8 @@ class Capture:
                     type="conflict_error",
                 )
             self._freed.clear()
-            timer = asyncio.ensure_future(self._clock.sleep(0.1))
-            waiter = asyncio.ensure_future(self._freed.wait())
+            timer = asyncio.create_task(self._clock.sleep(0.1), name=f"{CLOSE_WAITS}: timer")
+            waiter = asyncio.create_task(self._freed.wait(), name=f"{CLOSE_WAITS}: freed")
             try:
                 await asyncio.wait({timer, waiter}, return_when=asyncio.FIRST_COMPLETED)
             finally:
