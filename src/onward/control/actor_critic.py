@@ -18,14 +18,16 @@ from onward.control.config import NetworkConfig
 from onward.control.contract import EnvSpec, Flags
 from onward.control.dists import Gaussian, distribution
 from onward.control.flat import FlatParameters
-from onward.control.nets import Encoder, TensorObs, mlp, to_tensor
+from onward.control.nets import MLP, Encoder, TensorObs, to_tensor
 from onward.control.networks_numpy import NumpyMLP
 from onward.control.normalise import RunningNorm
-from onward.control.policy import Layer, PolicyParts
-from onward.control.spaces import Obs
+from onward.control.policy import PolicyParts
+from onward.control.spaces import Obs, take
 from onward.errors import ControlError
 
 Floats = NDArray[np.float32]
+Back = Callable[[Floats, Floats, list[Floats]], None]
+"""Takes a loss' gradient at the outputs, at the values and at the distribution's parameters."""
 IMAGE_FEATURES = 128
 CHUNK = 4096
 """Rows in one pass without gradient: what images of them take must fit the memory."""
@@ -47,53 +49,58 @@ class ActorCritic:
         self.dist = distribution(spec.actions, log_std)
         shape = (self.encoder.width, *config.hidden)
         options = (config.activation, config.layer_norm)
-        self.policy = mlp((*shape, self.dist.width), *options, gain=0.01, generator=generator)
-        self.value = mlp((*shape, values), *options, gain=1.0, generator=generator)
+        self.policy = MLP((*shape, self.dist.width), *options, gain=0.01, generator=generator)
+        self.value = MLP((*shape, values), *options, gain=1.0, generator=generator)
         self.flat = FlatParameters([self.encoder, self.policy, self.dist, self.value])
         self._dist_parameters = list(self.dist.parameters())
         self._numpy_policy = NumpyMLP(self.policy.arrays())
 
-    def forward(self, obs: TensorObs) -> tuple[Tensor, Tensor]:
-        """Outputs of the policy (B, …) and values (B, heads)."""
-        features = self.encoder(obs)
-        return self.policy(features), self.value(features)
-
-    def record(self, obs: TensorObs) -> tuple[Tensor, Tensor, Callable[[Tensor], None]]:
-        """As ``forward``, and what sets all gradients to those of a loss of these outputs and values."""
+    def record(self, obs: Obs) -> tuple[Floats, Floats, Back]:
+        """Outputs of the policy (B, width), values (B, heads), and what sets all gradients: see ``Back``."""
         if isinstance(obs, dict):
-            return *self.forward(obs), self._by_autograd
-        outputs, policy_back = self.policy.record(obs)
-        values, value_back = self.value.record(obs)
-        leaves = [outputs.requires_grad_(), values.requires_grad_(), *self._dist_parameters]
+            return self._record_images(obs)
+        rows = torch.from_numpy(obs)
+        outputs, policy_back = self.policy.record(rows)
+        values, value_back = self.value.record(rows)
 
-        def back(loss: Tensor) -> None:
+        def back(at_outputs: Floats, at_values: Floats, at_dist: list[Floats]) -> None:
             self.flat.attach()
-            at_outputs, at_values, *own = torch.autograd.grad(loss, leaves, materialize_grads=True)
-            policy_back(at_outputs)
-            value_back(at_values)
-            for p, gradient in zip(self._dist_parameters, own, strict=True):
-                assert p.grad is not None
-                p.grad.copy_(gradient)
+            policy_back(torch.from_numpy(at_outputs))
+            value_back(torch.from_numpy(at_values))
+            self._set_dist_gradients(at_dist)
 
-        return outputs, values, back
+        return outputs.numpy(), values.numpy(), back
 
-    def _by_autograd(self, loss: Tensor) -> None:
-        self.flat.zero_grad()
-        loss.backward()
+    def _record_images(self, obs: dict[str, NDArray[Any]]) -> tuple[Floats, Floats, Back]:
+        """Both networks learn through the encoder."""
+        features = self.encoder(to_tensor(obs))
+        outputs, values = self.policy(features), self.value(features)
+
+        def back(at_outputs: Floats, at_values: Floats, at_dist: list[Floats]) -> None:
+            self.flat.zero_grad()
+            at = [torch.from_numpy(at_outputs), torch.from_numpy(at_values)]
+            torch.autograd.backward([outputs, values], at)
+            self._set_dist_gradients(at_dist)
+
+        return outputs.detach().numpy(), values.detach().numpy(), back
+
+    def _set_dist_gradients(self, gradients: list[Floats]) -> None:
+        for p, gradient in zip(self._dist_parameters, gradients, strict=True):
+            assert p.grad is not None
+            p.grad.copy_(torch.from_numpy(gradient))
 
     def values(self, obs: Obs) -> Floats:
         """(B, heads) for any number of rows, without gradient."""
-        return _in_chunks(lambda rows: self.value(self.encoder(rows)), to_tensor(obs)).numpy()
+        return _in_chunks(lambda rows: self.value(self.encoder(rows)), obs)
 
-    def outputs(self, obs: TensorObs) -> Tensor:
+    def outputs(self, obs: Obs) -> Floats:
         """(B, width) of the policy for any number of rows, without gradient."""
         return _in_chunks(lambda rows: self.policy(self.encoder(rows)), obs)
 
     def act(self, obs: Obs, rng: np.random.Generator, mask: Flags | None) -> NDArray[Any]:
         """Actions drawn for ``obs`` (N, …), which is what the networks see (normalised, if anything is)."""
-        if not isinstance(obs, dict):
-            return self.dist.sample(self._numpy_policy(obs), rng, mask)
-        return self.dist.sample(self.outputs(to_tensor(obs)).numpy(), rng, mask)
+        outputs = self.outputs(obs) if isinstance(obs, dict) else self._numpy_policy(obs)
+        return self.dist.sample(outputs, rng, mask)
 
     @torch.no_grad()
     def load_parameters(self, saved: Tensor) -> None:
@@ -112,10 +119,7 @@ class ActorCritic:
             layout=self.spec.layout,
             actions=self.spec.actions,
             head="gaussian" if isinstance(self.dist, Gaussian) else "logits",
-            layers=[
-                Layer(w.copy(), b.copy(), activation, None if ln is None else (ln[0].copy(), ln[1].copy()))
-                for w, b, activation, ln in self.policy.arrays()
-            ],
+            layers=[layer.copied() for layer in self.policy.arrays()],
             log_std=self.dist.log_std.detach().numpy().copy() if isinstance(self.dist, Gaussian) else None,
             norm=None if norm is None else (norm.mean.copy(), norm.var.copy(), clip),
             images=encoder or None,
@@ -123,17 +127,12 @@ class ActorCritic:
 
 
 @torch.no_grad()
-def _in_chunks(network: Callable[[TensorObs], Tensor], obs: TensorObs) -> Tensor:
+def _in_chunks(network: Callable[[TensorObs], Tensor], obs: Obs) -> Floats:
     count = len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
     if count <= CHUNK:
-        return network(obs)
-    chunks = (slice(at, at + CHUNK) for at in range(0, count, CHUNK))
-    return torch.cat([network(rows_of(obs, chunk)) for chunk in chunks])
-
-
-def rows_of(obs: TensorObs, rows: Any) -> TensorObs:
-    """``obs[rows]`` in every part."""
-    return {key: tensor[rows] for key, tensor in obs.items()} if isinstance(obs, dict) else obs[rows]
+        return network(to_tensor(obs)).numpy()
+    chunks = (np.s_[at : at + CHUNK] for at in range(0, count, CHUNK))
+    return np.concatenate([network(to_tensor(take(obs, chunk))).numpy() for chunk in chunks])
 
 
 def annealed(value: float, schedule: str, progress: float) -> float:

@@ -1,14 +1,15 @@
-"""Distributions over actions: what a policy network's outputs mean, sampled in numpy and scored in PyTorch.
+"""Distributions over actions: what a policy network's outputs mean, sampled, scored and gone back through.
 
-The one thing to know: every distribution is scored by hand-written formulas on the raw outputs, no objects of
-``torch.distributions`` and no validation, because at these sizes that is where the time goes. Illegal actions
-get a logit of −1e9, finite so that a slot without any legal action (a dead one) stays free of NaN.
+The one thing to know: every distribution is a handful of formulas on arrays, its gradient in closed form: at
+these sizes a graph of operations costs several times the arithmetic. Illegal actions get a logit of −1e9,
+finite so that a slot without any legal action (a dead one) stays free of NaN. The Gaussians behind a tanh at
+the end are for SAC, whose gradient goes on through the action: they are PyTorch's to take apart.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,24 @@ ILLEGAL = -1e9
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
+class Scores(ABC):
+    """Actions of a batch as a distribution sees them."""
+
+    log_probs: Floats
+    """(B,) of the actions, in nats."""
+
+    @abstractmethod
+    def entropies(self) -> Floats:
+        """(B,) in nats."""
+
+    @abstractmethod
+    def back(self, at_log_probs: Floats, at_entropies: Floats | float = 0.0) -> tuple[Floats, list[Floats]]:
+        """A loss' gradient at the outputs (B, width) and at each parameter of the distribution.
+
+        ``at_log_probs`` (B,), ``at_entropies`` (B,) or one number for all: the loss' gradients there.
+        """
+
+
 class ActionDistribution(nn.Module):
     """Of one kind of action space. Learned numbers beside the network's output (log-stds) are parameters."""
 
@@ -33,12 +52,35 @@ class ActionDistribution(nn.Module):
     """Outputs the network needs."""
 
     @abstractmethod
-    def score(self, outputs: Tensor, actions: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Log-prob (B,) of ``actions`` (as ``ActionSpec`` says) and entropy (B,), both in nats."""
+    def score(self, outputs: Floats, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
+        """``actions`` (B, …) as ``ActionSpec`` says, under ``outputs`` (B, width); ``mask``: legal ones."""
 
     @abstractmethod
     def sample(self, outputs: Floats, rng: np.random.Generator, mask: Flags | None = None) -> NDArray[Any]:
         """Actions (N, …) drawn from ``outputs`` (N, width)."""
+
+
+class CategoricalScores(Scores):
+    """∂ log p(a) / ∂ logits = one-hot(a) − p, ∂ H / ∂ logits = −p (log p + H)."""
+
+    def __init__(self, logits: Floats, actions: NDArray[Any], mask: Flags | None) -> None:
+        self._all = _log_softmax(_legal(logits, mask))
+        self._taken, self._mask = (np.arange(len(actions)), actions), mask
+        self.log_probs = self._all[self._taken]
+
+    def entropies(self) -> Floats:
+        return -(np.exp(self._all) * self._all).sum(axis=1)
+
+    def back(self, at_log_probs: Floats, at_entropies: Floats | float = 0.0) -> tuple[Floats, list[Floats]]:
+        probs = np.exp(self._all)
+        gradient = probs * -at_log_probs[:, None]
+        gradient[self._taken] += at_log_probs
+        if np.any(at_entropies):
+            surprise = self._all + self.entropies()[:, None]
+            gradient -= np.asarray(at_entropies, np.float32)[..., None] * probs * surprise
+        if self._mask is not None:
+            gradient *= self._mask
+        return gradient, []
 
 
 class Categorical(ActionDistribution):
@@ -48,12 +90,26 @@ class Categorical(ActionDistribution):
         super().__init__()
         self.width = choices
 
-    def score(self, outputs: Tensor, actions: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        log_probs = torch.log_softmax(_legal(outputs, mask), dim=1)
-        return log_probs.gather(1, actions.unsqueeze(1)).squeeze(1), -(log_probs.exp() * log_probs).sum(1)
+    def score(self, outputs: Floats, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
+        return CategoricalScores(outputs, actions, mask)
 
     def sample(self, outputs: Floats, rng: np.random.Generator, mask: Flags | None = None) -> NDArray[Any]:
-        return np.argmax(_legal_array(outputs, mask) + rng.gumbel(size=outputs.shape), axis=1)
+        return np.argmax(_legal(outputs, mask) + rng.gumbel(size=outputs.shape), axis=1)
+
+
+class MultiCategoricalScores(Scores):
+    """Sums over components."""
+
+    def __init__(self, parts: list[CategoricalScores]) -> None:
+        self._parts = parts
+        self.log_probs = _sum([part.log_probs for part in parts])
+
+    def entropies(self) -> Floats:
+        return _sum([part.entropies() for part in self._parts])
+
+    def back(self, at_log_probs: Floats, at_entropies: Floats | float = 0.0) -> tuple[Floats, list[Floats]]:
+        parts = [part.back(at_log_probs, at_entropies)[0] for part in self._parts]
+        return np.concatenate(parts, axis=1), []
 
 
 class MultiCategorical(ActionDistribution):
@@ -61,23 +117,42 @@ class MultiCategorical(ActionDistribution):
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
         super().__init__()
-        self.sizes = sizes
         self.width = sum(sizes)
-        self.ends = tuple(int(end) for end in np.cumsum(sizes))
+        ends = [int(end) for end in np.cumsum(sizes)]
+        self._parts = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
-    def score(self, outputs: Tensor, actions: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        total = entropy = torch.zeros(len(outputs))
-        for component, logits in enumerate(_legal(outputs, mask).split(self.sizes, dim=1)):
-            log_probs = torch.log_softmax(logits, dim=1)
-            total = total + log_probs.gather(1, actions[:, component : component + 1]).squeeze(1)
-            entropy = entropy - (log_probs.exp() * log_probs).sum(1)
-        return total, entropy
+    def score(self, outputs: Floats, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
+        return MultiCategoricalScores(
+            [
+                CategoricalScores(outputs[:, part], actions[:, i], None if mask is None else mask[:, part])
+                for i, part in enumerate(self._parts)
+            ]
+        )
 
     def sample(self, outputs: Floats, rng: np.random.Generator, mask: Flags | None = None) -> NDArray[Any]:
-        scores = _legal_array(outputs, mask) + rng.gumbel(size=outputs.shape)
-        starts = (0, *self.ends[:-1])
-        parts = [scores[:, start:end].argmax(axis=1) for start, end in zip(starts, self.ends, strict=True)]
-        return np.stack(parts, axis=1)
+        scores = _legal(outputs, mask) + rng.gumbel(size=outputs.shape)
+        return np.stack([scores[:, part].argmax(axis=1) for part in self._parts], axis=1)
+
+
+class BernoulliScores(Scores):
+    """log p(a) = a x − softplus(x), since log sigmoid(x) = x − softplus(x); ∂ H / ∂ x = −x p (1 − p)."""
+
+    def __init__(self, logits: Floats, actions: NDArray[Any]) -> None:
+        self._logits, self._actions = logits, actions
+        self._softplus = np.logaddexp(np.float32(0), logits)
+        self._probs = np.exp(logits - self._softplus)
+        self.log_probs = (np.where(actions != 0, logits, np.float32(0)) - self._softplus).sum(axis=1)
+
+    def entropies(self) -> Floats:
+        return (self._softplus - self._probs * self._logits).sum(axis=1)
+
+    def back(self, at_log_probs: Floats, at_entropies: Floats | float = 0.0) -> tuple[Floats, list[Floats]]:
+        probs = self._probs
+        gradient = at_log_probs[:, None] * (self._actions.astype(np.float32) - probs)
+        if np.any(at_entropies):
+            at = np.asarray(at_entropies, np.float32)[..., None]
+            gradient -= at * self._logits * probs * (1 - probs)
+        return gradient, []
 
 
 class Bernoulli(ActionDistribution):
@@ -87,14 +162,33 @@ class Bernoulli(ActionDistribution):
         super().__init__()
         self.width = bits
 
-    def score(self, outputs: Tensor, actions: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # log p(a) = a·x − softplus(x), since log sigmoid(x) = x − softplus(x).
-        softplus = F.softplus(outputs)
-        return (actions * outputs - softplus).sum(1), (softplus - torch.sigmoid(outputs) * outputs).sum(1)
+    def score(self, outputs: Floats, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
+        return BernoulliScores(outputs, actions)
 
     def sample(self, outputs: Floats, rng: np.random.Generator, mask: Flags | None = None) -> NDArray[Any]:
         # x > logit(u) with probability sigmoid(x); a logistic draw is the logit of a uniform one.
         return (outputs > rng.logistic(size=outputs.shape)).astype(np.int64)
+
+
+class GaussianScores(Scores):
+    """z = (a − mean) / σ: ∂ log p / ∂ mean = z / σ, ∂ log p / ∂ log σ = z² − 1, ∂ H / ∂ log σ = 1."""
+
+    def __init__(self, means: Floats, actions: NDArray[Any], log_std: Floats) -> None:
+        self._precision = np.exp(-log_std)
+        self._z, self._log_std = (actions - means) * self._precision, log_std
+        self.log_probs = (np.float32(-0.5) * self._z * self._z - log_std).sum(axis=1) - np.float32(
+            len(log_std) * _HALF_LOG_2PI
+        )
+
+    def entropies(self) -> Floats:
+        entropy = self._log_std.sum() + len(self._log_std) * (0.5 + _HALF_LOG_2PI)
+        return np.full(len(self._z), entropy, np.float32)
+
+    def back(self, at_log_probs: Floats, at_entropies: Floats | float = 0.0) -> tuple[Floats, list[Floats]]:
+        at = at_log_probs[:, None]
+        at_log_std = (at * (self._z * self._z - 1)).sum(axis=0)
+        at_log_std += np.broadcast_to(at_entropies, len(self._z)).sum()
+        return at * self._z * self._precision, [at_log_std.astype(np.float32)]
 
 
 class Gaussian(ActionDistribution):
@@ -108,12 +202,8 @@ class Gaussian(ActionDistribution):
         self.width = dim
         self.log_std = nn.Parameter(torch.full((dim,), log_std))
 
-    def score(self, outputs: Tensor, actions: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return gaussian_log_prob(actions, outputs, self.log_std), self.entropy().expand(len(outputs))
-
-    def entropy(self) -> Tensor:
-        """Scalar: Σ (log σ + ½ log 2πe)."""
-        return self.log_std.sum() + self.width * (0.5 + _HALF_LOG_2PI)
+    def score(self, outputs: Floats, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
+        return GaussianScores(outputs, actions, self.log_std.detach().numpy())
 
     def sample(self, outputs: Floats, rng: np.random.Generator, mask: Flags | None = None) -> NDArray[Any]:
         std = np.exp(self.log_std.detach().numpy())
@@ -160,9 +250,14 @@ def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor,
     return torch.tanh(u), tanh_gaussian_log_prob(u, mean, log_std)
 
 
-def _legal(logits: Tensor, mask: Tensor | None) -> Tensor:
-    return logits if mask is None else logits.masked_fill(~mask, ILLEGAL)
-
-
-def _legal_array(logits: Floats, mask: Flags | None) -> Floats:
+def _legal(logits: Floats, mask: Flags | None) -> Floats:
     return logits if mask is None else np.where(mask, logits, np.float32(ILLEGAL))
+
+
+def _log_softmax(logits: Floats) -> Floats:
+    """(B, choices) in float32; PyTorch's is one pass."""
+    return torch.log_softmax(torch.from_numpy(logits), dim=1).numpy()
+
+
+def _sum(parts: list[Floats]) -> Floats:
+    return np.sum(parts, axis=0)

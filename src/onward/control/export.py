@@ -58,7 +58,7 @@ def build(parts: PolicyParts) -> Any:
     features = _features(graph, parts)
     x = features[0] if len(features) == 1 else graph.op("Concat", *features, axis=1)
     for layer in parts.layers:
-        x = _layer(graph, x, Layer(*layer))
+        x = _layer(graph, x, layer)
     graph.op("Identity", x, name="output")
     graph.op("Identity", _action(graph, x, parts), name="action")
     kind = onnx.TensorProto.FLOAT if parts.actions.kind == "box" else onnx.TensorProto.INT64

@@ -7,10 +7,8 @@ Whatever else clears gradients drops these views (``grad`` becomes None), and ``
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onward.control.adam import FlatAdam
@@ -79,7 +77,3 @@ class FlatParameters:
         for p in (*self.parameters, self.tensor):
             p.requires_grad_(False)
             p.grad = None
-
-    def numpy_views(self) -> list[NDArray[Any]]:
-        """Every parameter as an array that shares its memory, in order."""
-        return [p.detach().numpy() for p in self.parameters]

@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onward.control.chains import Activation, ChainNode, Stack, ThroughNode
+from onward.control.networks_numpy import Layer
 from onward.control.spaces import Layout, Obs
 from onward.errors import ControlError
 
 Back = Callable[[Tensor], None]
 """Takes the gradient at the outputs."""
 TensorObs = Tensor | dict[str, Tensor]
-LayerArrays = tuple[NDArray[Any], NDArray[Any], str, tuple[NDArray[Any], NDArray[Any]] | None]
-"""(weight (out, in), bias (out,), "tanh" | "relu" | "none", None or layer norm's (gain, bias))."""
 
 _ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
 _NORM_EPS = 1e-5
@@ -95,28 +94,17 @@ class MLP(nn.Module):
         out, back = self._stack.record(x)
         return out[0], lambda gradient: back(gradient[None])
 
-    def arrays(self) -> list[LayerArrays]:
+    def arrays(self) -> list[Layer]:
         """Its layers as numpy arrays that share the parameters' memory: call it after ``FlatParameters``."""
-        layers: list[LayerArrays] = []
+        layers: list[Layer] = []
         for depth, (weight, bias) in enumerate(self._layers):
             last = depth == len(self._layers) - 1
             norm = None
             if self._norms and not last:
                 gain, shift = self._norms[depth]
                 norm = (_array(gain), _array(shift))
-            layers.append((_array(weight), _array(bias), "none" if last else self.activation, norm))
+            layers.append(Layer(_array(weight), _array(bias), "none" if last else self.activation, norm))
         return layers
-
-
-def mlp(
-    sizes: Sequence[int],
-    activation: Activation = "tanh",
-    layer_norm: bool = False,
-    gain: float | None = 1.0,
-    generator: torch.Generator | None = None,
-) -> MLP:
-    """``MLP``, as a call: see there."""
-    return MLP(sizes, activation, layer_norm, gain, generator)
 
 
 class Ensemble(nn.Module):
@@ -181,9 +169,9 @@ class Ensemble(nn.Module):
         )
         return _stacked(x, self.count, self.activation, layers, norms)
 
-    def arrays(self, member: int) -> list[LayerArrays]:
+    def arrays(self, member: int) -> list[Layer]:
         """Layers of one member as numpy arrays (weights transposed views, sharing memory)."""
-        layers: list[LayerArrays] = []
+        layers: list[Layer] = []
         for depth, (weight, bias) in enumerate(self._layers):
             last = depth == len(self._layers) - 1
             norm = None
@@ -191,7 +179,7 @@ class Ensemble(nn.Module):
                 gain, shift = self._norms[depth]
                 norm = (_array(gain)[member, 0], _array(shift)[member, 0])
             activation = "none" if last else self.activation
-            layers.append((_array(weight)[member].T, _array(bias)[member, 0], activation, norm))
+            layers.append(Layer(_array(weight)[member].T, _array(bias)[member, 0], activation, norm))
         return layers
 
 

@@ -7,16 +7,32 @@ step is seen at once, and outputs are buffers that the next call of the same bat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-Layer = tuple[NDArray[Any], NDArray[Any], str, tuple[NDArray[Any], NDArray[Any]] | None]
-"""(weight (out, in), bias (out,), "tanh" | "relu" | "none", None or layer norm's (gain, bias))."""
-
 _NORM_EPS = np.float32(1e-5)
+
+
+class Layer(NamedTuple):
+    """x → activation(layer_norm(x Wᵀ + b)), float32."""
+
+    weight: NDArray[Any]
+    """(out, in)"""
+    bias: NDArray[Any]
+    """(out,)"""
+    activation: str = "none"
+    """tanh, relu or none"""
+    layer_norm: tuple[NDArray[Any], NDArray[Any]] | None = None
+    """(gain, bias), each (out,)"""
+
+    def copied(self) -> Layer:
+        """The same layer with arrays of its own."""
+        norm = self.layer_norm
+        norm = None if norm is None else (norm[0].copy(), norm[1].copy())
+        return Layer(self.weight.copy(), self.bias.copy(), self.activation, norm)
 
 
 class NumpyMLP:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.control.spaces import Obs
+from onward.control.config import NetworkConfig
+from onward.control.spaces import Layout, Obs
 from onward.errors import ControlError
 
 EPSILON = 1e-8
@@ -99,6 +100,16 @@ class RunningNorm:
         self.mean = mean.copy()
         self._squares = np.asarray(state["squares"], np.float64).copy()
         self.frozen = bool(state["frozen"])
+
+
+def observation_norm(layout: Layout, config: NetworkConfig) -> RunningNorm | None:
+    """Statistics of the vector part of observations, where ``config`` asks for them and there is one."""
+    return RunningNorm(layout.width) if config.normalise_obs and layout.width else None
+
+
+def normalised(norm: RunningNorm | None, obs: Obs, clip: float) -> Obs:
+    """``obs`` by ``norm``; as it is where there is none."""
+    return obs if norm is None else norm.normalise_obs(obs, clip)
 
 
 class ReturnScale:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onward.control.images import encode_images
+from onward.control.networks_numpy import Layer as Layer
 from onward.control.networks_numpy import NumpyMLP
 from onward.control.normalise import EPSILON
 from onward.control.spaces import ActionSpec, Layout, Leaf, Obs, ObsFlattener, to_env
@@ -23,19 +24,6 @@ from onward.errors import ControlError
 
 Head = Literal["q", "logits", "gaussian", "tanh"]
 LOG_STD_RANGE = (-20.0, 2.0)
-
-
-class Layer(NamedTuple):
-    """x → activation(layer_norm(x Wᵀ + b)), float32."""
-
-    weight: NDArray[Any]
-    """(out, in)"""
-    bias: NDArray[Any]
-    """(out,)"""
-    activation: str = "none"
-    """tanh, relu or none"""
-    layer_norm: tuple[NDArray[Any], NDArray[Any]] | None = None
-    """(gain, bias), each (out,)"""
 
 
 @dataclass(frozen=True)

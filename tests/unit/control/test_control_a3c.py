@@ -20,7 +20,7 @@ from onward.control.algorithms.a3c_worker import Worker, gradient
 from onward.control.config import A3CConfig
 from onward.control.environments import make
 from onward.control.flat import FlatParameters
-from onward.control.nets import mlp
+from onward.control.nets import MLP
 from onward.control.seeds import Seeds
 from onward.errors import ControlError
 
@@ -83,7 +83,7 @@ def no_children() -> bool:
 
 
 def test_handed_in_gradients_step_the_shared_parameters_like_adam_in_that_order():
-    nets = [mlp((3, 2), generator=torch.Generator().manual_seed(0)) for _ in range(3)]
+    nets = [MLP((3, 2), generator=torch.Generator().manual_seed(0)) for _ in range(3)]
     local = [FlatParameters(nets[0]), FlatParameters(nets[1])]
     shared = Shared(local[0].tensor, {}, 0, 0)
     hands = [HandIn(shared, 1e-2), HandIn(shared, 1e-2)]

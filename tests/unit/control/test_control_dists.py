@@ -1,8 +1,9 @@
-"""Distributions over actions against torch.distributions, numerical derivatives, and counted samples."""
+"""Distributions over actions against torch.distributions and autograd, and counted samples."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import distributions as D
 
 from onward.control.dists import (
+    ActionDistribution,
     Bernoulli,
     Categorical,
     Gaussian,
@@ -26,30 +28,84 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_scores_are_those_of_torch_distributions():
-    logits = normal(6, 5)
-    actions = torch.tensor([0, 1, 2, 3, 4, 0])
-    log_prob, entropy = Categorical(5).score(logits, actions)
-    torch.testing.assert_close(log_prob, D.Categorical(logits=logits).log_prob(actions))
-    torch.testing.assert_close(entropy, D.Categorical(logits=logits).entropy())
-
+def cases() -> dict[str, tuple[ActionDistribution, torch.Tensor, Callable[..., list[D.Distribution]]]]:
+    """Ours, actions, and PyTorch's distributions whose sum it is, given outputs and log-stds."""
     pairs = torch.tensor([[0, 1], [2, 0], [1, 1], [2, 1], [0, 0], [1, 0]])
-    log_prob, entropy = MultiCategorical((3, 2)).score(logits, pairs)
-    parts = [D.Categorical(logits=logits[:, :3]), D.Categorical(logits=logits[:, 3:])]
-    torch.testing.assert_close(log_prob, parts[0].log_prob(pairs[:, 0]) + parts[1].log_prob(pairs[:, 1]))
-    torch.testing.assert_close(entropy, parts[0].entropy() + parts[1].entropy())
+    return {
+        "discrete": (
+            Categorical(5),
+            torch.tensor([0, 1, 2, 3, 4, 0]),
+            lambda x, _: [D.Categorical(logits=x)],
+        ),
+        "multi_discrete": (
+            MultiCategorical((3, 2)),
+            pairs,
+            lambda x, _: [D.Categorical(logits=x[:, :3]), D.Categorical(logits=x[:, 3:])],
+        ),
+        "multi_binary": (
+            Bernoulli(5),
+            (normal(6, 5, seed=1) > 0).long(),
+            lambda x, _: [D.Independent(D.Bernoulli(logits=x), 1)],
+        ),
+        "box": (
+            Gaussian(5, log_std=-0.7),
+            normal(6, 5, seed=2),
+            lambda x, log_std: [D.Independent(D.Normal(x, log_std.exp()), 1)],
+        ),
+    }
 
-    bits = (normal(6, 5, seed=1) > 0).long()
-    log_prob, entropy = Bernoulli(5).score(logits, bits)
-    torch.testing.assert_close(log_prob, D.Bernoulli(logits=logits).log_prob(bits.float()).sum(1))
-    torch.testing.assert_close(entropy, D.Bernoulli(logits=logits).entropy().sum(1))
 
-    gaussian = Gaussian(5, log_std=-0.7)
-    x = normal(6, 5, seed=2)
-    log_prob, entropy = gaussian.score(logits, x)
-    reference = D.Normal(logits, math.exp(-0.7))
-    torch.testing.assert_close(log_prob, reference.log_prob(x).sum(1))
-    torch.testing.assert_close(entropy, reference.entropy().sum(1))
+def reference(
+    kind: str, outputs: torch.Tensor, log_std: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(log-probs, entropies, actions) by torch.distributions."""
+    _, actions, make = cases()[kind]
+    found = make(outputs, log_std)
+    each = actions.T if kind == "multi_discrete" else [actions.float() if actions.dim() == 2 else actions]
+    log_probs = torch.stack([d.log_prob(a) for d, a in zip(found, each, strict=True)]).sum(0)
+    return log_probs, torch.stack([d.entropy() for d in found]).sum(0), actions
+
+
+KINDS = ("discrete", "multi_discrete", "multi_binary", "box")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_those_of_torch_distributions(kind):
+    outputs = normal(6, 5)
+    log_probs, entropies, actions = reference(kind, outputs, torch.full((5,), -0.7))
+    scores = cases()[kind][0].score(outputs.numpy(), actions.numpy())
+    np.testing.assert_allclose(scores.log_probs, log_probs, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(scores.entropies(), entropies, rtol=1e-5, atol=1e-6)
+    assert scores.log_probs.dtype == scores.entropies().dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("at_entropies", [0.0, -0.3, normal(6, seed=4).numpy()])
+def test_gradients_are_those_that_autograd_finds_through_torch_distributions(kind, at_entropies):
+    outputs, log_std = normal(6, 5, seed=3).requires_grad_(), torch.full((5,), -0.7, requires_grad=True)
+    at_log_probs = normal(6, seed=5)
+    log_probs, entropies, actions = reference(kind, outputs, log_std)
+    loss = (log_probs * at_log_probs).sum() + (entropies * torch.as_tensor(at_entropies)).sum()
+    expected = torch.autograd.grad(loss, [outputs, log_std], allow_unused=True)
+    scores = cases()[kind][0].score(outputs.detach().numpy(), actions.numpy())
+    at_outputs, own = scores.back(at_log_probs.numpy(), at_entropies)
+    np.testing.assert_allclose(at_outputs, expected[0], rtol=1e-4, atol=1e-5)
+    assert len(own) == (1 if kind == "box" else 0) and at_outputs.dtype == np.float32
+    if own:
+        np.testing.assert_allclose(own[0], expected[1], rtol=1e-4, atol=1e-5)
+
+
+def test_illegal_actions_get_no_gradient_and_the_others_that_of_the_legal_alone():
+    logits, mask = normal(6, 5, seed=6), torch.tensor([[True, False, True, True, False]] * 6)
+    actions, at = torch.tensor([0, 2, 3, 0, 2, 3]), normal(6, seed=7)
+    legal = logits[:, [0, 2, 3]].requires_grad_()
+    found = D.Categorical(logits=legal)
+    loss = (found.log_prob(torch.tensor([0, 1, 2, 0, 1, 2])) * at).sum() + 0.5 * found.entropy().sum()
+    (expected,) = torch.autograd.grad(loss, [legal])
+    scores = Categorical(5).score(logits.numpy(), actions.numpy(), mask.numpy())
+    gradient, _ = scores.back(at.numpy(), 0.5)
+    np.testing.assert_allclose(gradient[:, [0, 2, 3]], expected, rtol=1e-4, atol=1e-6)
+    assert not gradient[:, [1, 4]].any()
 
 
 def test_samples_come_as_often_as_their_probability_says():
@@ -80,21 +136,16 @@ def test_illegal_actions_are_never_drawn_and_leave_the_others_their_share():
     logits = np.tile(np.array([0.0, 50.0, 0.0], np.float32), (500, 1))
     drawn = Categorical(3).sample(logits, np.random.default_rng(0), mask)
     assert set(np.unique(drawn)) == {0, 2}
-    log_prob, entropy = Categorical(3).score(
-        torch.from_numpy(logits), torch.zeros(500, dtype=torch.long), torch.from_numpy(mask)
-    )
-    torch.testing.assert_close(log_prob, torch.full((500,), math.log(0.5)))
-    torch.testing.assert_close(entropy, torch.full((500,), math.log(2)))
+    scores = Categorical(3).score(logits, np.zeros(500, np.int64), mask)
+    np.testing.assert_allclose(scores.log_probs, math.log(0.5), rtol=1e-6)
+    np.testing.assert_allclose(scores.entropies(), math.log(2), rtol=1e-6)
 
 
 def test_a_slot_without_a_legal_action_gives_no_nan():
-    logits = torch.zeros(2, 3, requires_grad=True)
-    log_prob, entropy = Categorical(3).score(
-        logits, torch.tensor([0, 1]), torch.zeros(2, 3, dtype=torch.bool)
-    )
-    (log_prob.sum() + entropy.sum()).backward()
-    assert torch.isfinite(log_prob).all() and torch.isfinite(entropy).all()
-    assert torch.equal(logits.grad, torch.zeros(2, 3))
+    scores = Categorical(3).score(np.zeros((2, 3), np.float32), np.array([0, 1]), np.zeros((2, 3), np.bool_))
+    gradient, _ = scores.back(np.ones(2, np.float32), 1.0)
+    assert np.isfinite(scores.log_probs).all() and np.isfinite(scores.entropies()).all()
+    assert np.array_equal(gradient, np.zeros((2, 3)))
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0, 0.25])

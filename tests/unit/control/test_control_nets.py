@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from onward.control.flat import FlatParameters
-from onward.control.nets import MLP, Encoder, Ensemble, mlp, to_tensor
+from onward.control.nets import MLP, Encoder, Ensemble, to_tensor
 from onward.control.networks_numpy import NumpyMLP
 from onward.control.spaces import Layout
 from onward.errors import ControlError
@@ -32,7 +32,7 @@ def as_sequential(net: MLP, act: nn.Module) -> nn.Sequential:
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize(("activation", "module"), [("tanh", nn.Tanh()), ("relu", nn.ReLU())])
 def test_mlp_and_its_numpy_twin_compute_what_torch_nn_does(activation, module, layer_norm):
-    net = mlp((5, 16, 12, 3), activation, layer_norm, generator=generator())
+    net = MLP((5, 16, 12, 3), activation, layer_norm, generator=generator())
     for p in net.parameters():
         p.data += 0.1 * torch.randn(p.shape, generator=generator(1))
     x = torch.randn(7, 5, generator=generator(2))
@@ -45,7 +45,7 @@ def test_mlp_and_its_numpy_twin_compute_what_torch_nn_does(activation, module, l
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_gradients_of_an_mlp_are_those_of_its_operations_one_by_one(activation):
-    net = mlp((5, 16, 12, 3), activation, generator=generator())
+    net = MLP((5, 16, 12, 3), activation, generator=generator())
     x = torch.randn(7, 5, generator=generator(2), requires_grad=True)
     module = as_sequential(net, nn.Tanh() if activation == "tanh" else nn.ReLU())
     weights = torch.randn(7, 3, generator=generator(3))
@@ -59,11 +59,11 @@ def test_gradients_of_an_mlp_are_those_of_its_operations_one_by_one(activation):
 
 
 def test_orthogonal_weights_have_the_asked_gain_and_seeds_repeat():
-    net = mlp((8, 64, 4), gain=0.01, generator=generator(3))
+    net = MLP((8, 64, 4), gain=0.01, generator=generator(3))
     hidden, last = net.linears[0].weight, net.linears[1].weight
     torch.testing.assert_close(hidden.T @ hidden, 2 * torch.eye(8), atol=1e-5, rtol=0)
     torch.testing.assert_close(last @ last.T, 1e-4 * torch.eye(4), atol=1e-8, rtol=0)
-    again = mlp((8, 64, 4), gain=0.01, generator=generator(3))
+    again = MLP((8, 64, 4), gain=0.01, generator=generator(3))
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
 
 
@@ -83,7 +83,7 @@ def test_each_member_of_an_ensemble_is_an_mlp_of_its_own(layer_norm):
 
 
 def test_flat_parameters_share_memory_with_modules_gradients_and_numpy():
-    net = mlp((3, 4, 2), generator=generator())
+    net = MLP((3, 4, 2), generator=generator())
     before = [p.detach().clone() for p in net.parameters()]
     flat = FlatParameters(net)
     acting = NumpyMLP(net.arrays())
@@ -98,11 +98,12 @@ def test_flat_parameters_share_memory_with_modules_gradients_and_numpy():
     torch.testing.assert_close(flat.grad, once)
     flat.adam(0.1).step()
     np.testing.assert_allclose(acting(x.numpy()), net(x).detach().numpy(), rtol=1e-5, atol=1e-6)
-    assert all(np.shares_memory(v, flat.tensor.detach().numpy()) for v in flat.numpy_views())
+    whole = flat.tensor.detach().numpy()
+    assert all(np.shares_memory(p.detach().numpy(), whole) for p in flat.parameters)
 
 
 def test_gradients_find_back_to_the_flat_tensor_after_something_else_cleared_them():
-    net = mlp((3, 4, 2), generator=generator())
+    net = MLP((3, 4, 2), generator=generator())
     flat = FlatParameters(net)
     net(torch.ones(5, 3)).sum().backward()
     once = flat.grad.clone()
@@ -113,7 +114,7 @@ def test_gradients_find_back_to_the_flat_tensor_after_something_else_cleared_the
 
 
 def test_flat_adam_and_clipping_equal_torch_per_parameter():
-    net = mlp((3, 8, 2), generator=generator())
+    net = MLP((3, 8, 2), generator=generator())
     reference = copy.deepcopy(net)
     flat = FlatParameters(net)
     ours, theirs = flat.adam(1e-2, 1e-5), torch.optim.Adam(reference.parameters(), lr=1e-2, eps=1e-5)
@@ -132,7 +133,7 @@ def test_flat_adam_and_clipping_equal_torch_per_parameter():
 
 
 def test_a_target_moves_by_tau_and_is_out_of_autograd():
-    online = mlp((2, 4, 1), generator=generator(0))
+    online = MLP((2, 4, 1), generator=generator(0))
     target = copy.deepcopy(online)
     flat, flat_target = FlatParameters(online), FlatParameters(target)
     flat_target.freeze()
@@ -147,7 +148,7 @@ def test_a_target_moves_by_tau_and_is_out_of_autograd():
 
 
 def test_a_deep_copy_of_a_network_has_parameters_of_its_own():
-    for net in (mlp((2, 3, 1), generator=generator()), Ensemble(2, (2, 3, 1), generator=generator())):
+    for net in (MLP((2, 3, 1), generator=generator()), Ensemble(2, (2, 3, 1), generator=generator())):
         twin = copy.deepcopy(net)
         x = torch.ones(1, 2)
         before = net(x).detach().clone()
@@ -176,7 +177,7 @@ def test_the_encoder_passes_vectors_and_joins_images():
 @pytest.mark.parametrize("sizes", [(4,), (4, 0, 2)])
 def test_impossible_sizes_are_refused(sizes):
     with pytest.raises(ControlError, match="at least the input and output width"):
-        mlp(sizes)
+        MLP(sizes)
 
 
 def test_tiny_images_are_refused():

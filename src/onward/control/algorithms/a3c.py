@@ -11,18 +11,15 @@ import multiprocessing.connection as connection
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.multiprocessing as torch_processes
 from numpy.typing import NDArray
 
-from onward.control.actor_critic import ActorCritic
 from onward.control.algorithms.a3c_shared import Shared, read_statistics, write_statistics
 from onward.control.algorithms.a3c_worker import work
 from onward.control.algorithms.base import AsynchronousAlgorithm, AsyncProgress
+from onward.control.algorithms.policy_gradient import PolicyGradient
 from onward.control.config import A3CConfig
 from onward.control.contract import Environments, EnvSpec, Flags, Step
-from onward.control.normalise import RunningNorm
-from onward.control.policy import PolicyParts
 from onward.control.seeds import Seeds
 from onward.control.spaces import Obs
 from onward.errors import ControlError
@@ -33,19 +30,15 @@ LOCK_SECONDS = 60.0
 """The lock is held for microseconds; but a machine under load may stop whoever holds it for long."""
 
 
-class A3C(AsynchronousAlgorithm):
+class A3C(PolicyGradient, AsynchronousAlgorithm):
     """Each worker: θ' ← θ, n steps with π_θ', then θ steps along ∇ of its advantage actor-critic loss.
 
     The order in which workers hand in is not repeatable, so runs of one seed differ.
     """
 
-    action_kinds = ("discrete", "multi_discrete", "multi_binary", "box")
-
     def __init__(self, spec: EnvSpec, num: int, config: A3CConfig, seeds: Seeds) -> None:
-        self.spec, self.num, self.config, self.seeds = spec, num, config, seeds
-        self.net = ActorCritic(spec, config, seeds.torch_generator("weights"))
-        self.optimiser = self.net.flat.adam(config.learning_rate, eps=1e-5)
-        self.norm = RunningNorm(spec.layout.width) if config.normalise_obs and spec.layout.width else None
+        self.config, self.seeds = config, seeds
+        super().__init__(spec, num, config, seeds)
 
     def run(
         self,
@@ -125,24 +118,6 @@ class A3C(AsynchronousAlgorithm):
 
     def update(self) -> dict[str, float]:
         raise _asynchronous("update")
-
-    def networks(self) -> PolicyParts:
-        return self.net.parts(self.norm, self.config.obs_clip)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "steps": self.steps,
-            "parameters": self.net.flat.tensor.detach().clone(),
-            "adam": self.optimiser.state_dict(),
-            "norm": None if self.norm is None else self.norm.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = int(state["steps"])
-        self.net.load_parameters(torch.as_tensor(state["parameters"]))
-        self.optimiser.load_state_dict(state["adam"])
-        if self.norm is not None:
-            self.norm.load_state_dict(state["norm"])
 
 
 def _read(pipe: Any, index: int) -> tuple[list[tuple[float, int]], dict[str, float]] | None:

@@ -18,8 +18,7 @@ from onward.control.actor_critic import ActorCritic, annealed
 from onward.control.algorithms.a3c_shared import HandIn, Shared, read_statistics, write_statistics
 from onward.control.config import A3CConfig
 from onward.control.contract import Environments, EnvSpec, Flags, Step
-from onward.control.nets import to_tensor
-from onward.control.normalise import RunningNorm
+from onward.control.normalise import RunningNorm, normalised, observation_norm
 from onward.control.returns import gae
 from onward.control.rollout import Rollout, merged
 from onward.control.seeds import Seeds
@@ -41,20 +40,22 @@ def gradient(
         rollout.rewards, values, led_to[..., 0], *flags, config.gamma, config.gae_lambda, rollout.alive
     )
     living = rollout.alive.reshape(-1)
-    share = torch.from_numpy(living / np.float32(max(1, living.sum())))
-    actions = torch.from_numpy(rollout.actions.reshape(-1, *rollout.actions.shape[2:]))
-    mask = None if rollout.masks is None else torch.from_numpy(rollout.masks.reshape(len(living), -1))
+    share = living.astype(np.float32) / np.float32(max(1, living.sum()))
+    actions = rollout.actions.reshape(-1, *rollout.actions.shape[2:])
+    mask = None if rollout.masks is None else rollout.masks.reshape(len(living), -1)
 
-    outputs, estimates, back = net.record(to_tensor(seen(merged(take(rollout.obs, np.s_[:-1])))))
-    log_probs, entropies = net.dist.score(outputs, actions, mask)
-    policy_loss = -(log_probs * torch.from_numpy(advantages.reshape(-1)) * share).sum()
-    returns = torch.from_numpy((advantages + values).reshape(-1))
-    value_loss = ((estimates[:, 0] - returns).square() * share).sum()
-    entropy = (entropies * share).sum()
-    back(policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy)
-    norm = net.flat.clip_(config.max_grad_norm)
-    told = torch.stack((policy_loss, value_loss, entropy, norm)).tolist()
-    return dict(zip(("policy_loss", "value_loss", "entropy", "grad_norm"), told, strict=True))
+    outputs, estimates, back = net.record(seen(merged(take(rollout.obs, np.s_[:-1]))))
+    scores = net.dist.score(outputs, actions, mask)
+    weighted = advantages.reshape(-1) * share
+    errors = estimates[:, 0] - (advantages + values).reshape(-1)
+    at_outputs, at_dist = scores.back(-weighted, -config.entropy_coef * share)
+    back(at_outputs, (2 * config.value_coef * errors * share)[:, None], at_dist)
+    return {
+        "policy_loss": -float((scores.log_probs * weighted).sum()),
+        "value_loss": float((errors * errors * share).sum()),
+        "entropy": float((scores.entropies() * share).sum()),
+        "grad_norm": float(net.flat.clip_(config.max_grad_norm)),
+    }
 
 
 class Worker:
@@ -67,7 +68,7 @@ class Worker:
         self.net.load_parameters(shared.parameters)
         self.hand_in = HandIn(shared, config.learning_rate)
         self.rollout = Rollout(spec.layout, spec.actions, config.n_steps, config.num_envs)
-        self.norm = RunningNorm(spec.layout.width) if config.normalise_obs and spec.layout.width else None
+        self.norm = observation_norm(spec.layout, config)
         self.draws = seeds.generator("actions")
         self.returns, self.lengths = np.zeros(config.num_envs), np.zeros(config.num_envs, np.int64)
         self.episodes: list[tuple[float, int]] = []
@@ -101,7 +102,7 @@ class Worker:
         return metrics
 
     def _seen(self, obs: Obs) -> Obs:
-        return obs if self.norm is None else self.norm.normalise_obs(obs, self.config.obs_clip)
+        return normalised(self.norm, obs, self.config.obs_clip)
 
     def _count(self, step: Step) -> None:
         self.returns += step.reward

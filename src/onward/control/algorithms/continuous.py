@@ -20,7 +20,7 @@ from onward.control.config import ContinuousConfig
 from onward.control.contract import EnvSpec, Flags, Step
 from onward.control.nets import MLP, Back, Encoder, Ensemble, by_autograd
 from onward.control.networks_numpy import NumpyMLP
-from onward.control.policy import Layer, PolicyParts
+from onward.control.policy import PolicyParts
 from onward.control.seeds import Seeds
 from onward.control.spaces import ActionKind, Obs
 
@@ -154,15 +154,11 @@ class ContinuousControl(OffPolicy):
         return 0.5 * errors.square().mean(dim=1).sum(), q
 
     def networks(self) -> PolicyParts:
-        layers = [
-            Layer(w.copy(), b.copy(), activation, norm and (norm[0].copy(), norm[1].copy()))
-            for w, b, activation, norm in self.actor.net.arrays()
-        ]
         return PolicyParts(
             self.spec.layout,
             self.spec.actions,
             "tanh",
-            layers,
+            [layer.copied() for layer in self.actor.net.arrays()],
             norm=self._norm_parts(),
             images=self._image_parts(self.actor.encoder),
         )

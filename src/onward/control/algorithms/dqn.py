@@ -21,8 +21,8 @@ from onward.control.contract import EnvSpec, Flags
 from onward.control.explore.epsilon import decayed_epsilon, epsilon_greedy, linear_epsilon
 from onward.control.explore.ucb import ensemble_choice
 from onward.control.nets import Back, Encoder, Ensemble, by_autograd
-from onward.control.networks_numpy import NumpyMLP
-from onward.control.policy import Layer, PolicyParts
+from onward.control.networks_numpy import Layer, NumpyMLP
+from onward.control.policy import PolicyParts
 from onward.control.replay import Batch
 from onward.control.seeds import Seeds
 from onward.control.spaces import ActionKind, Obs
@@ -221,16 +221,13 @@ class DQN(OffPolicy):
         self._targets_made = int(state["targets_made"])
 
 
-def side_by_side(members: list[list[Any]]) -> list[Layer]:
+def side_by_side(members: list[list[Layer]]) -> list[Layer]:
     """One network that gives the mean of ``members`` (of one shape, without layer norm if several)."""
     if len(members) == 1:
-        return [
-            Layer(w.copy(), b.copy(), activation, norm and (norm[0].copy(), norm[1].copy()))
-            for w, b, activation, norm in members[0]
-        ]
+        return [layer.copied() for layer in members[0]]
     layers: list[Layer] = []
     for depth, parallel in enumerate(zip(*members, strict=True)):
-        weights, biases = [w for w, *_ in parallel], [b for _, b, *_ in parallel]
+        weights, biases = [layer.weight for layer in parallel], [layer.bias for layer in parallel]
         if depth == len(members[0]) - 1:
             weight, bias = np.concatenate(weights, axis=1) / len(members), np.mean(biases, axis=0)
         elif depth == 0:
@@ -243,5 +240,5 @@ def side_by_side(members: list[list[Any]]) -> list[Layer]:
             )
             for e, w in enumerate(weights):
                 weight[e * out : (e + 1) * out, e * width : (e + 1) * width] = w
-        layers.append(Layer(weight, bias, parallel[0][2]))
+        layers.append(Layer(weight, bias, parallel[0].activation))
     return layers

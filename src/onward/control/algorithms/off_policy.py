@@ -22,7 +22,7 @@ from onward.control.explore.bonus import Bonus, bonus_weight
 from onward.control.explore.make import make_bonus
 from onward.control.flat import FlatParameters
 from onward.control.nets import Encoder, to_tensor
-from onward.control.normalise import RunningNorm
+from onward.control.normalise import normalised, observation_norm
 from onward.control.replay import Batch, Replay
 from onward.control.seeds import Seeds
 from onward.control.spaces import Obs
@@ -55,7 +55,7 @@ class OffPolicy(Algorithm):
         self._explore = seeds.generator("explore")
         self._init_generator = seeds.torch_generator("weights")
         self._torch_generator = seeds.torch_generator("update")
-        self.norm = RunningNorm(spec.layout.width) if config.normalise_obs and spec.layout.width else None
+        self.norm = observation_norm(spec.layout, config)
         self.bonus: Bonus | None = make_bonus(spec, num, config, seeds)
         self.flats: dict[str, FlatParameters] = {}
         self.optimisers: dict[str, FlatAdam] = {}
@@ -119,9 +119,7 @@ class OffPolicy(Algorithm):
                 batch.returns = batch.returns + weight * self.bonus.reward(
                     batch.obs, batch.actions, batch.next_obs
                 )
-            if self.norm is not None:
-                batch.obs = self.norm.normalise_obs(batch.obs, config.obs_clip)
-                batch.next_obs = self.norm.normalise_obs(batch.next_obs, config.obs_clip)
+            batch.obs, batch.next_obs = self._seen(batch.obs), self._seen(batch.next_obs)
             metrics = self._learn_burst(batch.tensors())
         return {name: float(value.mean()) for name, value in metrics.items()} | bonus_metrics
 
@@ -155,10 +153,12 @@ class OffPolicy(Algorithm):
         alive = None if self.replay.alive is None else self.replay.alive[None]
         bonus.observe(_one(obs), actions[None], _one(following), step.ended[None], alive)
 
+    def _seen(self, obs: Obs) -> Obs:
+        return normalised(self.norm, obs, self.config.obs_clip)
+
     def _features(self, encoder: Encoder, obs: Obs) -> NDArray[Any]:
         """(N, features) what a numpy network takes: normalised, images encoded."""
-        if self.norm is not None:
-            obs = self.norm.normalise_obs(obs, self.config.obs_clip)
+        obs = self._seen(obs)
         if not isinstance(obs, dict):
             return obs
         with torch.no_grad():

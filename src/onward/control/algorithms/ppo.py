@@ -12,20 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
-from onward.control.actor_critic import ActorCritic, annealed, rows_of
-from onward.control.algorithms.base import Algorithm
+from onward.control.actor_critic import annealed
+from onward.control.algorithms.policy_gradient import PolicyGradient
 from onward.control.config import PPOConfig
 from onward.control.contract import EnvSpec, Flags, Step
 from onward.control.explore.bonus import bonus_weight
 from onward.control.explore.make import make_bonus
-from onward.control.nets import to_tensor
-from onward.control.normalise import ReturnScale, RunningNorm
-from onward.control.policy import PolicyParts
+from onward.control.normalise import ReturnScale
 from onward.control.returns import gae, normalise_advantages
 from onward.control.rollout import Rollout, merged
 from onward.control.seeds import Seeds
@@ -33,28 +28,23 @@ from onward.control.spaces import Obs, take
 
 Floats = NDArray[np.float32]
 Data = dict[str, Any]
-"""Rows to learn from: tensors by name, ``obs`` possibly a dict of them."""
+"""Rows to learn from: arrays by name, ``obs`` possibly a dict of them."""
 _TERMS = ("policy_loss", "value_loss", "grad_norm")
 
 
-class PPO(Algorithm):
+class PPO(PolicyGradient):
     """max over θ of E[min(r A, clip(r, 1 ± ε) A)] − c_v·(V − R)² + c_e·H, r = π_θ(a|s) / π_old(a|s).
 
     A: generalised advantage estimates, normalised over the rollout. With a bonus the value network has a
     second head, and A = A_reward + weight · A_bonus (Burda et al. 2018, section 2.3).
     """
 
-    action_kinds = ("discrete", "multi_discrete", "multi_binary", "box")
-
     def __init__(self, spec: EnvSpec, num: int, config: PPOConfig, seeds: Seeds) -> None:
-        self.spec, self.num, self.config = spec, num, config
+        self.config = config
         self.bonus = make_bonus(spec, num, config, seeds)
         self._own_head = self.bonus is not None and config.bonus_head
-        heads = 2 if self._own_head else 1
-        self.net = ActorCritic(spec, config, seeds.torch_generator("weights"), heads, config.log_std)
-        self.optimiser = self.net.flat.adam(config.learning_rate, eps=1e-5)
+        super().__init__(spec, num, config, seeds, heads=2 if self._own_head else 1, log_std=config.log_std)
         self.rollout = Rollout(spec.layout, spec.actions, config.n_steps, num)
-        self.norm = RunningNorm(spec.layout.width) if config.normalise_obs and spec.layout.width else None
         self.scale = ReturnScale(num, config.gamma) if config.scale_rewards else None
         self._draws, self._order = seeds.generator("actions"), seeds.generator("minibatches")
         self._mask: Flags | None = None
@@ -85,9 +75,9 @@ class PPO(Algorithm):
         clip = annealed(config.clip, config.clip_schedule, progress)
         data, metrics = self._data()
         if len(data["advantages"]):
-            terms: list[Tensor] = []
+            terms: list[tuple[float, ...]] = []
             all(self._epoch(data, clip, terms) for _ in range(config.epochs))
-            means = torch.stack(terms).view(-1, len(_TERMS)).mean(0).tolist()
+            means = np.mean(terms, axis=0).tolist()
             metrics |= dict(zip(_TERMS, means, strict=True)) | self._moved(data, clip)
         metrics |= self._learn_bonus()
         if self.norm is not None:
@@ -95,45 +85,53 @@ class PPO(Algorithm):
         self.rollout.clear()
         return metrics
 
-    def _epoch(self, data: Data, clip: float, terms: list[Tensor]) -> bool:
+    def _epoch(self, data: Data, clip: float, terms: list[tuple[float, ...]]) -> bool:
         """One pass over the rollout; False where the policy has moved too far to go on."""
         config = self.config
         for batch in self._minibatches(data):
-            loss, back, log_ratio, told = self._loss(batch, clip)
-            if config.target_kl is not None and float(_kl(log_ratio)) > 1.5 * config.target_kl:
+            log_ratio, back, told = self._loss(batch, clip)
+            if config.target_kl is not None and _kl(log_ratio) > 1.5 * config.target_kl:
                 return False
-            back(loss)
-            terms += [*told, self.net.flat.clip_(config.max_grad_norm)]
+            back()
+            terms.append((*told, float(self.net.flat.clip_(config.max_grad_norm))))
             self.optimiser.step()
         return True
 
-    def _loss(
-        self, batch: Data, clip: float
-    ) -> tuple[Tensor, Callable[[Tensor], None], Tensor, tuple[Tensor, ...]]:
-        """(loss, what sets its gradients, log-ratios, the loss' parts)"""
-        config = self.config
+    def _loss(self, batch: Data, clip: float) -> tuple[Floats, Callable[[], None], tuple[float, float]]:
+        """(log-ratios, what sets the loss' gradients, the policy's and the value network's part of it)"""
+        config, advantages = self.config, batch["advantages"]
         outputs, values, back = self.net.record(batch["obs"])
-        log_probs, entropies = self.net.dist.score(outputs, batch["actions"], batch.get("mask"))
-        log_ratio = log_probs - batch["log_probs"]
-        ratio, advantages = log_ratio.exp(), batch["advantages"]
-        policy_loss = -torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages).mean()
+        scores = self.net.dist.score(outputs, batch["actions"], batch.get("mask"))
+        log_ratio = scores.log_probs - batch["log_probs"]
+        ratio, share = np.exp(log_ratio), np.float32(1 / len(advantages))
+        free = ratio * advantages
+        bounded = np.minimum(np.maximum(ratio, np.float32(1 - clip)), np.float32(1 + clip)) * advantages
+        surrogate = np.minimum(free, bounded)
+        errors = values - batch["returns"]
         if config.value_clip is not None:
-            values = batch["values"] + (values - batch["values"]).clamp(-config.value_clip, config.value_clip)
-        value_loss = F.mse_loss(values, batch["returns"]) * values.shape[1]
-        loss = policy_loss + config.value_coef * value_loss
-        if config.entropy_coef:
-            loss = loss - config.entropy_coef * entropies.mean()
-        return loss, back, log_ratio.detach(), (policy_loss.detach(), value_loss.detach())
+            moved = values - batch["values"]
+            errors = (
+                batch["values"] + np.clip(moved, -config.value_clip, config.value_clip) - batch["returns"]
+            )
 
-    @torch.no_grad()
+        def set_gradients() -> None:
+            # d r A / d log π = r A, and nothing where the bound is the smaller one.
+            at_log_probs = np.where(free <= bounded, free, np.float32(0)) * -share
+            at_values = errors * np.float32(2 * config.value_coef * share)
+            if config.value_clip is not None:
+                at_values *= np.abs(values - batch["values"]) <= config.value_clip
+            at_outputs, at_dist = scores.back(at_log_probs, -config.entropy_coef * float(share))
+            back(at_outputs, at_values, at_dist)
+
+        return log_ratio, set_gradients, (-float(surrogate.sum() * share), float((errors**2).sum() * share))
+
     def _moved(self, data: Data, clip: float) -> dict[str, float]:
         """How far the update moved the policy, over the whole rollout."""
-        outputs = self.net.outputs(data["obs"])
-        log_probs, entropies = self.net.dist.score(outputs, data["actions"], data.get("mask"))
-        log_ratio = log_probs - data["log_probs"]
-        clipped = ((log_ratio.exp() - 1).abs() > clip).float().mean()
-        told = torch.stack((_kl(log_ratio), clipped, entropies.mean())).tolist()
-        return dict(zip(("approx_kl", "clip_fraction", "entropy"), told, strict=True))
+        scores = self.net.dist.score(self.net.outputs(data["obs"]), data["actions"], data.get("mask"))
+        log_ratio = scores.log_probs - data["log_probs"]
+        clipped = (np.abs(np.exp(log_ratio) - 1) > clip).mean()
+        entropy = scores.entropies().mean()
+        return {"approx_kl": _kl(log_ratio), "clip_fraction": float(clipped), "entropy": float(entropy)}
 
     def _data(self) -> tuple[Data, dict[str, float]]:
         """The rollout's living steps as rows to learn from, and what is to be told of them."""
@@ -156,27 +154,17 @@ class PPO(Algorithm):
         told = {"explained_variance": _explained(values[..., 0], returns[..., 0], rollout.alive)}
         if stream is not None:
             told["bonus_mean"] = float(stream.mean())
-        return self._tensors(values, normalise_advantages(advantages, rollout.alive), returns), told
+        return self._table(values, normalise_advantages(advantages, rollout.alive), returns), told
 
-    def _tensors(self, values: Floats, advantages: Floats, returns: Floats) -> Data:
-        rollout = self.rollout
-        obs = self._seen(self._rows())
-        actions = rollout.actions.reshape(-1, *rollout.actions.shape[2:])
-        data: Data = {
-            "obs": to_tensor(obs),
-            "actions": torch.from_numpy(actions),
-            "values": torch.from_numpy(values.reshape(len(actions), -1)),
-            "advantages": torch.from_numpy(advantages.reshape(-1)),
-            "returns": torch.from_numpy(returns.reshape(len(actions), -1)),
-        }
+    def _table(self, values: Floats, advantages: Floats, returns: Floats) -> Data:
+        rollout, obs = self.rollout, self._seen(self._rows())
+        data: Data = {"obs": obs, "actions": _flat(rollout.actions), "advantages": advantages.reshape(-1)}
+        data |= {"values": _flat(values), "returns": _flat(returns)}
         if rollout.masks is not None:
-            data["mask"] = torch.from_numpy(rollout.masks.reshape(len(actions), -1))
-        with torch.no_grad():
-            score = self.net.dist.score(self.net.outputs(data["obs"]), data["actions"], data.get("mask"))
-            data["log_probs"] = score[0]
-        if rollout.alive.all():
-            return data
-        return _rows_of(data, torch.from_numpy(np.flatnonzero(rollout.alive)))
+            data["mask"] = _flat(rollout.masks)
+        outputs = self.net.outputs(obs)
+        data["log_probs"] = self.net.dist.score(outputs, data["actions"], data.get("mask")).log_probs
+        return data if rollout.alive.all() else _rows_of(data, np.flatnonzero(rollout.alive))
 
     def _minibatches(self, data: Data) -> Iterator[Data]:
         """All rows once, in batches of nearly equal size, in an order drawn anew."""
@@ -185,9 +173,9 @@ class PPO(Algorithm):
         if parts <= 1:
             yield data
             return
-        shuffled = _rows_of(data, torch.from_numpy(self._order.permutation(count)))
+        shuffled = _rows_of(data, self._order.permutation(count))
         for rows in np.array_split(np.arange(count), parts):
-            yield _rows_of(shuffled, slice(int(rows[0]), int(rows[-1]) + 1))
+            yield _rows_of(shuffled, np.s_[int(rows[0]) : int(rows[-1]) + 1])
 
     # -- the bonus
 
@@ -229,22 +217,12 @@ class PPO(Algorithm):
 
     # -- what it is made of
 
-    def _seen(self, obs: Obs) -> Obs:
-        return obs if self.norm is None else self.norm.normalise_obs(obs, self.config.obs_clip)
-
     def _rows(self) -> Obs:
         return merged(take(self.rollout.obs, np.s_[:-1]))
 
-    def networks(self) -> PolicyParts:
-        return self.net.parts(self.norm, self.config.obs_clip)
-
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "steps": self.steps,
-            "parameters": self.net.flat.tensor.detach().clone(),
-            "adam": self.optimiser.state_dict(),
+        return super().state_dict() | {
             "rollout": self.rollout.state_dict(),
-            "norm": None if self.norm is None else self.norm.state_dict(),
             "scale": None if self.scale is None else self.scale.state_dict(),
             "bonus": None if self.bonus is None else self.bonus.state_dict(),
             "draws": self._draws.bit_generator.state,
@@ -253,11 +231,9 @@ class PPO(Algorithm):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = int(state["steps"])
-        self.net.load_parameters(state["parameters"])
-        self.optimiser.load_state_dict(state["adam"])
+        super().load_state_dict(state)
         self.rollout.load_state_dict(state["rollout"])
-        for part, saved in ((self.norm, "norm"), (self.scale, "scale"), (self.bonus, "bonus")):
+        for part, saved in ((self.scale, "scale"), (self.bonus, "bonus")):
             if part is not None:
                 part.load_state_dict(state[saved])
         self._draws.bit_generator.state = state["draws"]
@@ -266,12 +242,17 @@ class PPO(Algorithm):
 
 
 def _rows_of(data: Data, rows: Any) -> Data:
-    return {key: rows_of(value, rows) for key, value in data.items()}
+    return {key: take(value, rows) for key, value in data.items()}
 
 
-def _kl(log_ratio: Tensor) -> Tensor:
+def _flat(array: NDArray[Any]) -> NDArray[Any]:
+    """(T, N, …) as rows (T·N, …)"""
+    return array.reshape(-1, *array.shape[2:])
+
+
+def _kl(log_ratio: Floats) -> float:
     """Mean of (r − 1) − log r: an unbiased, never negative estimate of the divergence (Schulman 2020)."""
-    return (log_ratio.exp() - 1 - log_ratio).mean()
+    return float((np.expm1(log_ratio) - log_ratio).mean())
 
 
 def _explained(values: Floats, returns: Floats, alive: Flags) -> float:

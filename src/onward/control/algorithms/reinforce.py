@@ -10,35 +10,27 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from onward.control.actor_critic import ActorCritic, annealed
-from onward.control.algorithms.base import Algorithm
+from onward.control.actor_critic import annealed
+from onward.control.algorithms.policy_gradient import PolicyGradient
 from onward.control.config import ReinforceConfig
 from onward.control.contract import EnvSpec, Flags, Step
-from onward.control.nets import to_tensor
-from onward.control.normalise import RunningNorm
-from onward.control.policy import PolicyParts
 from onward.control.returns import normalise_advantages, reward_to_go
 from onward.control.rollout import joined
 from onward.control.seeds import Seeds
 from onward.control.spaces import Obs, copy, take
 
 
-class Reinforce(Algorithm):
+class Reinforce(PolicyGradient):
     """θ ← θ + α Σ_t (G_t − V(s_t)) ∇ log π(a_t|s_t), G_t the discounted rewards from t to the episode's end.
 
     A truncated episode's return goes on with V of its last observation (with 0 where there is no baseline).
     """
 
-    action_kinds = ("discrete", "multi_discrete", "multi_binary", "box")
-
     def __init__(self, spec: EnvSpec, num: int, config: ReinforceConfig, seeds: Seeds) -> None:
-        self.spec, self.num, self.config = spec, num, config
-        self.net = ActorCritic(spec, config, seeds.torch_generator("weights"))
-        self.optimiser = self.net.flat.adam(config.learning_rate)
-        self.norm = RunningNorm(spec.layout.width) if config.normalise_obs and spec.layout.width else None
+        self.config = config
+        super().__init__(spec, num, config, seeds, eps=1e-8)
         self._draws = seeds.generator("actions")
         self._mask: Flags | None = None
         self._alive = np.ones(num, np.bool_)
@@ -69,25 +61,28 @@ class Reinforce(Algorithm):
         self.optimiser.lr = annealed(config.learning_rate, config.lr_schedule, self.progress)
         obs = joined([episode["obs"] for episode in self._done])
         returns = np.concatenate([self._returns(episode) for episode in self._done])
-        actions = torch.from_numpy(np.concatenate([episode["actions"] for episode in self._done]))
+        actions = np.concatenate([episode["actions"] for episode in self._done])
         masks = [episode["mask"] for episode in self._done]
-        mask = None if masks[0] is None else torch.from_numpy(np.concatenate(masks))
+        mask = None if masks[0] is None else np.concatenate(masks)
 
-        outputs, values, back = self.net.record(to_tensor(self._seen(obs)))
-        log_probs, entropy = self.net.dist.score(outputs, actions, mask)
-        baseline = values[:, 0] if config.value_coef else torch.zeros(len(returns))
-        advantages = normalise_advantages(returns - baseline.detach().numpy())
-        policy_loss = -(log_probs * torch.from_numpy(advantages)).mean()
-        value_loss = (baseline - torch.from_numpy(returns)).square().mean()
-        loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy.mean()
-        back(loss)
+        outputs, values, back = self.net.record(self._seen(obs))
+        scores = self.net.dist.score(outputs, actions, mask)
+        baseline = values[:, 0] if config.value_coef else np.zeros_like(returns)
+        advantages, share = normalise_advantages(returns - baseline), np.float32(1 / len(returns))
+        errors = baseline - returns
+        at_outputs, at_dist = scores.back(-share * advantages, -config.entropy_coef * float(share))
+        back(at_outputs, (np.float32(2 * config.value_coef) * share * errors)[:, None], at_dist)
         norm = self.net.flat.clip_(config.max_grad_norm)
         self.optimiser.step()
         if self.norm is not None:
             self.norm.update_obs(obs)
         self._done.clear()
-        told = torch.stack((policy_loss, value_loss, entropy.mean(), norm)).tolist()
-        return dict(zip(("policy_loss", "value_loss", "entropy", "grad_norm"), told, strict=True))
+        return {
+            "policy_loss": -float((scores.log_probs * advantages).mean()),
+            "value_loss": float((errors * errors).mean()),
+            "entropy": float(scores.entropies().mean()),
+            "grad_norm": float(norm),
+        }
 
     # -- episodes
 
@@ -106,18 +101,8 @@ class Reinforce(Algorithm):
 
     # -- what it is made of
 
-    def _seen(self, obs: Obs) -> Obs:
-        return obs if self.norm is None else self.norm.normalise_obs(obs, self.config.obs_clip)
-
-    def networks(self) -> PolicyParts:
-        return self.net.parts(self.norm, self.config.obs_clip)
-
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "steps": self.steps,
-            "parameters": self.net.flat.tensor.detach().clone(),
-            "adam": self.optimiser.state_dict(),
-            "norm": None if self.norm is None else self.norm.state_dict(),
+        return super().state_dict() | {
             "draws": self._draws.bit_generator.state,
             "alive": self._alive.copy(),
             "open": [_packed(steps) if steps else None for steps in self._open],
@@ -125,11 +110,7 @@ class Reinforce(Algorithm):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = int(state["steps"])
-        self.net.load_parameters(state["parameters"])
-        self.optimiser.load_state_dict(state["adam"])
-        if self.norm is not None:
-            self.norm.load_state_dict(state["norm"])
+        super().load_state_dict(state)
         self._draws.bit_generator.state = state["draws"]
         self._alive = np.asarray(state["alive"], np.bool_)
         self._open = [[] if episode is None else _unpacked(episode) for episode in state["open"]]

@@ -26,21 +26,32 @@ MAX_INPUTS = 16_384
 
 
 class Bonus(ABC):
-    """Made by ``make_bonus``. Observations and actions are raw, as environment and policy gave them."""
+    """Made by ``make_bonus``. Observations and actions are raw, as environment and policy gave them.
+
+    ``random_steps``: environment steps that the algorithm takes at random and only hands to ``prime``.
+    """
 
     episodic: bool
     """Whether the bonus return ends with the episode. False: what is found in the next episode counts too."""
-    random_steps: int = 0
-    """Environment steps that the algorithm takes at random and only hands to ``prime``."""
+
+    def __init__(self, spec: EnvSpec, config: BonusConfig, random_steps: int) -> None:
+        check_spec(spec, config)
+        self.layout = spec.layout
+        self.random_steps = random_steps
+        self.norm = RunningNorm(flat_width(spec.layout))
+        self.primed_by = 0
+        """Random steps that were handed to ``prime`` so far."""
 
     @property
     def primed(self) -> bool:
         """False while the algorithm has to act at random, learn nothing, and call ``prime``."""
-        return True
+        return self.primed_by >= self.random_steps
 
     def prime(self, next_obs: Obs) -> None:
         """(N, …) what random actions led to: sets the first statistics of observations."""
-        return None
+        rows = flat_rows(next_obs, self.layout)
+        self.norm.update(rows)
+        self.primed_by += len(rows)
 
     @abstractmethod
     def observe(

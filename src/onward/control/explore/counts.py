@@ -17,13 +17,10 @@ from onward.control.explore.bonus import (
     Bonus,
     Floats,
     check_kind,
-    check_spec,
     flat_rows,
-    flat_width,
     living_rows,
 )
 from onward.control.explore.ucb import count_bonus
-from onward.control.normalise import RunningNorm
 from onward.control.seeds import Seeds
 from onward.control.spaces import Layout, Obs
 from onward.errors import ControlError
@@ -103,24 +100,10 @@ class CountBonus(Bonus):
     episodic = True
 
     def __init__(self, spec: EnvSpec, config: BonusConfig, seeds: Seeds) -> None:
-        check_spec(spec, config)
-        self.layout = spec.layout
-        width = flat_width(self.layout)
         self.exact = tabular(spec.layout)
-        self.random_steps = 0 if self.exact else config.bonus_random_steps
-        self.norm = RunningNorm(width)
-        self.hash = SimHash(width, config.bonus_features, seeds.generator("bonus"))
+        super().__init__(spec, config, 0 if self.exact else config.bonus_random_steps)
+        self.hash = SimHash(len(self.norm.mean), config.bonus_features, seeds.generator("bonus"))
         self.counts = Counts()
-        self._seen = 0
-
-    @property
-    def primed(self) -> bool:
-        return self._seen >= self.random_steps
-
-    def prime(self, next_obs: Obs) -> None:
-        rows = flat_rows(next_obs, self.layout)
-        self.norm.update(rows)
-        self._seen += len(rows)
 
     def observe(
         self, obs: Obs, actions: NDArray[Any], next_obs: Obs, ended: Flags, alive: Flags | None = None
@@ -147,7 +130,7 @@ class CountBonus(Bonus):
             "planes": self.hash.planes.copy(),
             "offsets": self.hash.offsets.copy(),
             "counts": self.counts.state_dict(),
-            "seen": self._seen,
+            "primed_by": self.primed_by,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -156,7 +139,7 @@ class CountBonus(Bonus):
         self.hash.planes = np.array(state["planes"], dtype=np.float32)
         self.hash.offsets = np.array(state["offsets"], dtype=np.float32)
         self.counts.load_state_dict(state["counts"])
-        self._seen = int(state["seen"])
+        self.primed_by = int(state["primed_by"])
 
 
 def _split(array: NDArray[Any]) -> list[bytes]:

@@ -22,13 +22,10 @@ from onward.control.explore.bonus import (
     Floats,
     ReturnFilter,
     check_kind,
-    check_spec,
     flat_rows,
-    flat_width,
     living_rows,
 )
 from onward.control.flat import FlatParameters
-from onward.control.normalise import RunningNorm
 from onward.control.seeds import Seeds
 from onward.control.spaces import Obs
 
@@ -41,12 +38,8 @@ class LearnedBonus(Bonus):
     kind: ClassVar[str]
 
     def __init__(self, spec: EnvSpec, num: int, config: BonusConfig, seeds: Seeds) -> None:
-        check_spec(spec, config)
-        self.layout = spec.layout
-        self.random_steps = config.bonus_random_steps
-        self.norm = RunningNorm(flat_width(self.layout))
+        super().__init__(spec, config, config.bonus_random_steps)
         self.filter = ReturnFilter(num, config.bonus_gamma, self.episodic)
-        self._seen = 0
         self.fixed, self.learned = self._networks(spec, config, seeds.torch_generator("bonus"))
         self.flat = FlatParameters(self.learned)
         self.adam = self.flat.adam(config.bonus_learning_rate)
@@ -66,15 +59,6 @@ class LearnedBonus(Bonus):
     @abstractmethod
     def _loss(self, before: Tensor, actions: NDArray[Any], after: Tensor) -> Tensor:
         """What to minimise on them."""
-
-    @property
-    def primed(self) -> bool:
-        return self._seen >= self.random_steps
-
-    def prime(self, next_obs: Obs) -> None:
-        rows = flat_rows(next_obs, self.layout)
-        self.norm.update(rows)
-        self._seen += len(rows)
 
     def observe(
         self, obs: Obs, actions: NDArray[Any], next_obs: Obs, ended: Flags, alive: Flags | None = None
@@ -108,7 +92,7 @@ class LearnedBonus(Bonus):
             "bonus": self.kind,
             "norm": self.norm.state_dict(),
             "filter": self.filter.state_dict(),
-            "seen": self._seen,
+            "primed_by": self.primed_by,
             "fixed": [{k: v.clone() for k, v in module.state_dict().items()} for module in self.fixed],
             "learned": self.flat.tensor.detach().clone(),
             "moments": self.adam.state_dict(),
@@ -118,7 +102,7 @@ class LearnedBonus(Bonus):
         check_kind(state, self.kind)
         self.norm.load_state_dict(state["norm"])
         self.filter.load_state_dict(state["filter"])
-        self._seen = int(state["seen"])
+        self.primed_by = int(state["primed_by"])
         for module, saved in zip(self.fixed, state["fixed"], strict=True):
             module.load_state_dict(saved)
         with torch.no_grad():

@@ -1,0 +1,64 @@
+"""What PPO, A3C and REINFORCE share: a policy and a value network, Adam over both, and what they see.
+
+The one thing to know: what networks see goes through ``_seen``, in acting and in learning alike, and the
+statistics move where the algorithm says, never in between.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from onward.control.actor_critic import ActorCritic
+from onward.control.algorithms.base import Algorithm
+from onward.control.config import NetworkConfig
+from onward.control.contract import EnvSpec
+from onward.control.normalise import normalised, observation_norm
+from onward.control.policy import PolicyParts
+from onward.control.seeds import Seeds
+from onward.control.spaces import ActionKind, Obs
+
+
+class PolicyGradient(Algorithm):
+    """``heads``: of the value network. ``log_std``: where a Gaussian policy starts. ``eps``: Adam's."""
+
+    action_kinds: ClassVar[tuple[ActionKind, ...]] = ("discrete", "multi_discrete", "multi_binary", "box")
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        num: int,
+        config: NetworkConfig,
+        seeds: Seeds,
+        *,
+        heads: int = 1,
+        log_std: float = 0.0,
+        eps: float = 1e-5,
+    ) -> None:
+        self.spec, self.num = spec, num
+        self.net = ActorCritic(spec, config, seeds.torch_generator("weights"), heads, log_std)
+        self.optimiser = self.net.flat.adam(config.learning_rate, eps=eps)
+        self.norm = observation_norm(spec.layout, config)
+
+    def _seen(self, obs: Obs) -> Obs:
+        """``obs`` as the networks see it."""
+        return normalised(self.norm, obs, self.config.obs_clip)
+
+    def networks(self) -> PolicyParts:
+        return self.net.parts(self.norm, self.config.obs_clip)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "parameters": self.net.flat.tensor.detach().clone(),
+            "adam": self.optimiser.state_dict(),
+            "norm": None if self.norm is None else self.norm.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = int(state["steps"])
+        self.net.load_parameters(torch.as_tensor(state["parameters"]))
+        self.optimiser.load_state_dict(state["adam"])
+        if self.norm is not None:
+            self.norm.load_state_dict(state["norm"])
