@@ -19,8 +19,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
-import platform
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from machine import machine
 from onward.control import presets
 from onward.control.assess import assess
 from onward.control.policy import Policy
@@ -276,17 +275,6 @@ def line(v: dict[str, Any]) -> str:
 
 def share(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
-
-
-def machine() -> dict[str, Any]:
-    import torch
-
-    return {
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
 
 
 def machine_words(m: dict[str, Any]) -> str:

@@ -36,8 +36,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import platform
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +43,7 @@ from typing import Any
 
 import numpy as np
 
+from machine import machine
 from onward.control import presets
 from onward.control.comparison import Outcome, Race, equal_settings, ours, stable_baselines3
 from onward.errors import MissingExtraError
@@ -203,18 +202,6 @@ def main() -> None:
     result["ratio"] = {f"{c['algorithm']} {c['env']}": c["ratio"] for c in cases if c}
     if given.json:
         given.json.write_text(json.dumps(result, indent=1) + "\n")
-
-
-def machine() -> dict[str, Any]:
-    import torch
-
-    return {
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "load_average": [round(value, 2) for value in os.getloadavg()],
-    }
 
 
 if __name__ == "__main__":

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Put ``data`` at ``path``, in a folder that exists. ``mode`` is that of the new file, less the umask.
     Raises OSError."""
+    with whole(path, mode) as out:
+        out.write(data)
+
+
+@contextmanager
+def whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A file to write that is at ``path`` once the block is left, and nowhere where the block raised."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as out:
-            out.write(data)
+            yield out
             out.flush()
             os.fsync(out.fileno())
         partial.replace(path)

@@ -9,7 +9,6 @@ that the learner knows.
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from onward.lm.objective import PolicyObjective
 from onward.lm.options import CriticConfig, LearnerConfig
 from onward.lm.packing import Packed
 from onward.lm.policy import Policy
+from onward.lm.saved import load_state, save_state
 from onward.lm.statistics import PartStatistics, StepMetrics, StepStatistics
 from onward.lm.stepper import Stepper, Stepping
 from onward.lm.tokens import TokenRow
@@ -296,9 +296,7 @@ class Learner(Stepping):
         """
         if not self.finite:
             return False
-        folder.mkdir(parents=True, exist_ok=True)
         state = {
-            "names": {name: tuple(p.shape) for name, p in self.tensors.items()},
             "stepper": self.stepper.state(),
             "critic": None if self.critic is None else [p.detach().cpu() for p in self.critic.parameters],
             "warm": self.critic is not None and self.critic.warm,
@@ -307,25 +305,13 @@ class Learner(Stepping):
             "cursor": self._cursor,
             "fixed": self._fixed,
         }
-        part = folder / (STATE_FILE + ".part")
-        with open(part, "wb") as out:
-            torch.save(state, out)
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(folder / STATE_FILE)
+        save_state(folder / STATE_FILE, self.tensors, state)
         return True
 
     @torch.no_grad()
     def restore(self, folder: Path) -> None:
         """Continue from ``save``; the adapter must have the same rank and layers."""
-        state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
-        if {k: tuple(v) for k, v in state["names"].items()} != {
-            k: tuple(v.shape) for k, v in self.tensors.items()
-        } or (state["critic"] is None) != (self.critic is None):
-            raise ConfigError(
-                f"The learner state in {folder} is of another adapter: create the adapter with the same rank "
-                f"and layers, and the same critic, before restoring."
-            )
+        state = load_state(folder / STATE_FILE, self.tensors, critic=self.critic is not None)
         self.stepper.load_state(state["stepper"])
         if self.critic is not None:
             for parameter, saved in zip(self.critic.parameters, state["critic"], strict=True):

@@ -8,7 +8,6 @@ the first step.
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from onward.lm.head import backward_logprobs, token_logprobs
 from onward.lm.options import refuse_out_of_range
 from onward.lm.pairs import Pair
 from onward.lm.policy import Policy, split_by_tokens
+from onward.lm.saved import load_state, save_state
 from onward.lm.stepper import Stepper, Stepping
 from onward.lm.trainable import trained_tensors
 
@@ -268,32 +268,18 @@ class PreferenceLearner(Stepping):
         """As ``Learner.save``."""
         if not self.finite:
             return False
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / (STATE_FILE + ".part")
         state = {
-            "names": {name: tuple(p.shape) for name, p in self.tensors.items()},
             "stepper": self.stepper.state(),
             "cursor": self._cursor,
             "fixed": self._fixed,
             "start": self._start,
         }
-        with open(part, "wb") as out:
-            torch.save(state, out)
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(folder / STATE_FILE)
+        save_state(folder / STATE_FILE, self.tensors, state)
         return True
 
     def restore(self, folder: Path) -> None:
         """As ``Learner.restore``."""
-        state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
-        if {k: tuple(v) for k, v in state["names"].items()} != {
-            k: tuple(v.shape) for k, v in self.tensors.items()
-        }:
-            raise ConfigError(
-                f"The learner state in {folder} is of another adapter: create the adapter with the same rank "
-                f"and layers before restoring."
-            )
+        state = load_state(folder / STATE_FILE, self.tensors)
         self.stepper.load_state(state["stepper"])
         self._cursor, self._fixed = int(state["cursor"]), dict(state["fixed"])
         self._start = list(state["start"])

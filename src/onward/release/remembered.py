@@ -7,6 +7,7 @@ would give the same results; only what is kept in memory is reused, and a restar
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from onward.errors import EngineError
@@ -40,20 +41,27 @@ class Remembered:
         await self._inner.prepare(digest, object_prefix, manifest_sha256)
 
     async def run_suite(self, digest: str | None) -> list[TaskResult]:
-        key = await self._key(digest)
-        if key is None:
-            return await self._inner.run_suite(digest)
-        if key not in self._tasks:
-            self._tasks[key] = await self._inner.run_suite(digest)
-        return _recent(self._tasks, key)
+        return await self._once(self._tasks, digest, self._inner.run_suite)
 
     async def run_checks(self, digest: str | None) -> list[CheckResult]:
+        return await self._once(self._checks, digest, self._inner.run_checks)
+
+    async def _once(
+        self,
+        kept: OrderedDict[Key, list[Result]],
+        digest: str | None,
+        ask: Callable[[str | None], Awaitable[list[Result]]],
+    ) -> list[Result]:
+        """A copy of what is kept of this policy, now the last to be dropped; asked for where nothing is."""
         key = await self._key(digest)
         if key is None:
-            return await self._inner.run_checks(digest)
-        if key not in self._checks:
-            self._checks[key] = await self._inner.run_checks(digest)
-        return _recent(self._checks, key)
+            return await ask(digest)
+        if key not in kept:
+            kept[key] = await ask(digest)
+        kept.move_to_end(key)
+        while len(kept) > POLICIES:
+            kept.popitem(last=False)
+        return list(kept[key])
 
     async def _key(self, digest: str | None) -> Key | None:
         """None, and nothing is remembered, where the engine does not say what its base model is."""
@@ -64,11 +72,3 @@ class Remembered:
 
     async def finish(self) -> None:
         await self._inner.finish()
-
-
-def _recent(kept: OrderedDict[Key, list[Result]], key: Key) -> list[Result]:
-    """A copy of what is kept under ``key``, now the last to be dropped."""
-    kept.move_to_end(key)
-    while len(kept) > POLICIES:
-        kept.popitem(last=False)
-    return list(kept[key])

@@ -152,7 +152,7 @@ async def run(out: Path, spec: JobSpec, on_event: Callable[[Event], None]) -> Ev
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "onward.training.worker", str(out),
             stdout=asyncio.subprocess.PIPE, stderr=errors, start_new_session=True,
-            env=child_environment(OMP_NUM_THREADS=str(spec.threads or os.cpu_count() or 1)), limit=1 << 22,
+            env=child_environment(OMP_NUM_THREADS=str(spec.thread_count)), limit=1 << 22,
         )  # fmt: skip
     loop = asyncio.get_running_loop()
     asked = 0

@@ -12,8 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from onward.errors import TrainingError
 from onward.lm import algorithms, sft
 from onward.lm.advantages import MIN_STD, asymmetric
@@ -22,7 +20,8 @@ from onward.lm.learner import CriticConfig, Learner, LearnerConfig
 from onward.lm.pairs import Pair, make_pairs, usable
 from onward.lm.policy import Policy
 from onward.lm.preference import DpoConfig, PreferenceLearner
-from onward.lm.stepper import Stepper
+from onward.lm.saved import load_state, save_state
+from onward.lm.stepper import Stepper, Stepping
 from onward.lm.tokens import TokenRow
 from onward.lm.trainable import trained_tensors
 from onward.lm.trajectories import NothingToLearnError, Selection, Trajectory
@@ -73,7 +72,7 @@ def standardised(values: Sequence[float]) -> list[float]:
     return list(values) if scale < MIN_STD else [value / scale for value in values]
 
 
-class Method(ABC):
+class Method(Stepping, ABC):
     """What trains ``ADAPTER``, or all weights where the spec says ``full``."""
 
     def __init__(self, policy: Policy, spec: JobSpec) -> None:
@@ -97,18 +96,6 @@ class Method(ABC):
     @abstractmethod
     def restore(self, folder: Path) -> None: ...
 
-    @property
-    @abstractmethod
-    def stepper(self) -> Stepper: ...
-
-    @property
-    def skipped_steps(self) -> int:
-        return self.stepper.skipped
-
-    @property
-    def finite(self) -> bool:
-        return self.stepper.finite
-
     def state(self) -> dict[str, Any]:
         """The algorithm's own memory (a baseline), JSON."""
         return {}
@@ -124,11 +111,8 @@ class PolicyGradient(Method):
         super().__init__(policy, spec)
         self.algorithm = _algorithm(spec)
         self.learner = Learner(policy, self.adapter, learner_config(spec))
+        self.stepper = self.learner.stepper
         self._selection: Selection | None = None
-
-    @property
-    def stepper(self) -> Stepper:
-        return self.learner.stepper
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> int:
         self._selection = self.algorithm.select(trajectories, max_staleness=self.spec.max_staleness)
@@ -196,12 +180,9 @@ class Preference(Method):
             seed=spec.seed,
         )
         self.learner = PreferenceLearner(policy, self.adapter, config)
+        self.stepper = self.learner.stepper
         self._pairs: list[Pair] = []
         self._corrected = 0
-
-    @property
-    def stepper(self) -> Stepper:
-        return self.learner.stepper
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> int:
         """``min_reward`` is for the chosen side, and looks at the return."""
@@ -235,16 +216,11 @@ class Supervised(Method):
 
     def __init__(self, policy: Policy, spec: JobSpec) -> None:
         super().__init__(policy, spec)
-        self._stepper = Stepper(
-            list(trained_tensors(policy, self.adapter).values()), spec.learning_rate, max_grad_norm=1.0
-        )
-        self._stepper.scale_for(policy.weights.norm.dtype)
+        self._tensors = trained_tensors(policy, self.adapter)
+        self.stepper = Stepper(list(self._tensors.values()), spec.learning_rate, max_grad_norm=1.0)
+        self.stepper.scale_for(policy.weights.norm.dtype)
         self._rows: list[TokenRow] = []
         self._done = 0
-
-    @property
-    def stepper(self) -> Stepper:
-        return self._stepper
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> int:
         """``min_reward`` chooses rows (default: success, a return of 1)."""
@@ -275,7 +251,7 @@ class Supervised(Method):
             micro_batch_tokens=self.spec.micro_batch_tokens,
             recompute=self.spec.gradient_checkpointing,
             seed=self.spec.seed,
-            stepper=self._stepper,
+            stepper=self.stepper,
             done=self._done,
         ):
             self._done = step.step
@@ -292,13 +268,12 @@ class Supervised(Method):
     def save(self, folder: Path) -> bool:
         if not self.finite:
             return False
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.save({"stepper": self._stepper.state(), "done": self._done}, folder / SFT_FILE)
+        save_state(folder / SFT_FILE, self._tensors, {"stepper": self.stepper.state(), "done": self._done})
         return True
 
     def restore(self, folder: Path) -> None:
-        state = torch.load(folder / SFT_FILE, map_location="cpu", weights_only=True)
-        self._stepper.load_state(state["stepper"])
+        state = load_state(folder / SFT_FILE, self._tensors)
+        self.stepper.load_state(state["stepper"])
         self._done = int(state["done"])
         if self.adapter is None:
             self.policy.weights.unpack()

@@ -8,7 +8,6 @@ is interrupted in the middle of playing is played again from the saved state, an
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -85,7 +84,7 @@ class OnPolicy:
             max_workers=1,
             thread_name_prefix="torch",
             initializer=torch.set_num_threads,
-            initargs=(spec.threads or os.cpu_count() or 1,),
+            initargs=(spec.thread_count,),
         )
 
     async def run(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Pure. A request that cannot be met is refused with one sentence before anything 
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -91,6 +92,11 @@ class JobSpec(BaseModel):
     not_as_asked: list[str] = Field(default_factory=list)
     """What else of the request this job does not do, or does otherwise: sentences."""
     environment: plan.EnvironmentPlan | None = None
+
+    @property
+    def thread_count(self) -> int:
+        """``threads``, or one per core."""
+        return self.threads or os.cpu_count() or 1
 
 
 def check(request: TrainingRequest, settings: Settings) -> None:

@@ -101,7 +101,7 @@ class _Run:
 
         spec = self.spec
         plays = spec.environment is not None and spec.algorithm != "sft"
-        torch.set_num_threads(1 if plays else spec.threads or os.cpu_count() or 1)  # see OnPolicy
+        torch.set_num_threads(1 if plays else spec.thread_count)  # see OnPolicy
         torch.manual_seed(spec.seed)
         emit("stage", name="load")
         policy, baseline = _load(self.folder, spec)

@@ -40,7 +40,7 @@ def gradient(
         rollout.rewards, values, led_to[..., 0], *flags, config.gamma, config.gae_lambda, rollout.alive
     )
     living = rollout.alive.reshape(-1)
-    share = living.astype(np.float32) / np.float32(max(1, living.sum()))
+    share = (living / max(1, living.sum())).astype(np.float32)
     actions = rollout.actions.reshape(-1, *rollout.actions.shape[2:])
     mask = None if rollout.masks is None else rollout.masks.reshape(len(living), -1)
 
@@ -48,8 +48,8 @@ def gradient(
     scores = net.dist.score(outputs, actions, mask)
     weighted = advantages.reshape(-1) * share
     errors = estimates[:, 0] - (advantages + values).reshape(-1)
-    at_outputs, at_dist = scores.back(-weighted, -config.entropy_coef * share)
-    back(at_outputs, (2 * config.value_coef * errors * share)[:, None], at_dist)
+    at_outputs, at_dist = scores.back(-weighted, np.float32(-config.entropy_coef) * share)
+    back(at_outputs, (errors * share * np.float32(2 * config.value_coef))[:, None], at_dist)
     return {
         "policy_loss": -float((scores.log_probs * weighted).sum()),
         "value_loss": float((errors * errors * share).sum()),

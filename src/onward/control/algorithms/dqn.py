@@ -176,19 +176,21 @@ class DQN(OffPolicy):
         """The loss' derivative: Huber's is the error, cut to −1 … 1."""
         return errors.clamp(-1.0, 1.0) if self.config.loss == "huber" else 2.0 * errors
 
-    @torch.no_grad()
     def _step(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
         """One gradient step; values of what was done and their errors before it, as ``targets`` (E, B)."""
         q, back = self.online.record(batch.obs)
-        taken = batch.actions.view(1, *q.shape[1:3], 1).expand(len(q), -1, -1, -1)
-        chosen = q.gather(-1, taken).squeeze(-1).sum(dim=-1)
+        members, rows, components, choices = q.shape
+        taken = batch.actions.numpy().reshape(-1) + np.arange(0, rows * components * choices, choices)
+        values = q.numpy().reshape(members, -1)[:, taken]
+        chosen = torch.from_numpy(values.reshape(members, rows, components).sum(axis=-1))
         errors = chosen - targets
         slopes = self._slopes(errors)
         if batch.weights is not None:
             slopes = slopes * batch.weights
             self.replay.set_priorities(batch.rows, errors.abs().mean(dim=0).numpy())
-        slopes = (slopes / q.shape[1])[..., None, None].expand_as(taken)
-        back(torch.zeros_like(q).scatter_(-1, taken, slopes))
+        gradient = np.zeros((members, rows * components * choices), np.float32)
+        gradient[:, taken] = np.repeat((slopes / rows).numpy(), components, axis=1)
+        back(torch.from_numpy(gradient.reshape(members, rows, components, choices)))
         if self.config.max_grad_norm:
             self._online.clip_(self.config.max_grad_norm)
         self.optimisers["online"].step()

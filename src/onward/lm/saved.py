@@ -1,0 +1,43 @@
+"""The state of something that trains, as one file that is replaced whole.
+
+The one thing to know: with the state go the names and shapes of what is trained, so that it is never taken
+for that of another adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onward.errors import ConfigError
+from onward.wholefile import whole
+
+
+def save_state(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Write ``state`` of what trains ``tensors``; the folder is made. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole(path) as out:
+        torch.save({"names": _shapes(tensors), **state}, out)
+
+
+def load_state(path: Path, tensors: Mapping[str, Tensor], critic: bool | None = None) -> dict[str, Any]:
+    """What ``save_state`` wrote. ``critic``: whether there has to be one in it; None: nobody asks.
+
+    Raises ConfigError where it is of other tensors than these, or of something with or without a critic.
+    """
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    saved = {name: tuple(shape) for name, shape in state["names"].items()}
+    if saved != _shapes(tensors) or (critic is not None and (state["critic"] is not None) != critic):
+        raise ConfigError(
+            f"The learner state in {path.parent} is of another adapter: create the adapter with the same "
+            f"rank and layers, and the same critic, before restoring."
+        )
+    return state
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
