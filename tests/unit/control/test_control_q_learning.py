@@ -177,3 +177,14 @@ def test_a_resumed_run_is_the_uninterrupted_one() -> None:
     assert first.steps == second.steps
     assert np.array_equal(first._table, second._table)
     assert np.array_equal(first._visits, second._visits)
+
+
+def test_a_table_without_any_state_acts_and_is_saved() -> None:
+    """A run that is stopped before its first step saves, and looks at its parameters."""
+    made = q_learning()
+    policy = Policy(made.networks())
+    assert policy.outputs(one_hot(0, 1, 2)).tolist() == [[0.0, 0.0]] * 3
+    other = q_learning()
+    other.load_state_dict(made.state_dict())
+    learn(other, 1, 0, step(2, 8.0))
+    assert other.values(one_hot(1)).tolist() == [[4.0, 0.0]]

@@ -137,9 +137,9 @@ class QLearning(Algorithm):
 
     def _state_rows(self, count: int) -> NDArray[np.uint8]:
         """(count, width) zeros and ones of the first ``count`` states."""
-        packed = np.frombuffer(b"".join(self._index), np.uint8).reshape(len(self._index), -1)
-        if not len(packed):
+        if not self._index:
             return np.zeros((count, self.spec.layout.width), np.uint8)
+        packed = np.frombuffer(b"".join(self._index), np.uint8).reshape(len(self._index), -1)
         return np.unpackbits(packed, axis=1, count=self.spec.layout.width)
 
     def _states(self, obs: Obs) -> NDArray[np.int64]:
