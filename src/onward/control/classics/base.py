@@ -45,6 +45,7 @@ class NumpyTask(Environments):
         self.states: Floats = np.zeros((self.width, num), np.float64)
         self.elapsed = np.zeros(num, np.int64)
         self.generators: list[np.random.Generator] = []
+        self._choices = spec.actions.sizes[0] if spec.actions.kind == "discrete" else 0
         self._limit = spec.max_steps or np.iinfo(np.int64).max
         self._never: Flags = np.zeros(num, np.bool_)
 
@@ -77,9 +78,14 @@ class NumpyTask(Environments):
             raise ControlError(f"{self.spec.id} was stepped before its first reset: call reset(seed) first.")
         given = to_env(self.spec.actions, actions)
         try:
+            if self._choices and given.min() < 0:
+                raise IndexError("numpy counts them from the end")
             reward, terminated = self._advance(given)
         except (IndexError, ValueError) as error:
-            raise ControlError(f"{self.spec.id} cannot take the actions {actions!r}: {error}.") from error
+            whole = f"whole numbers from 0 to {self._choices - 1}" if self._choices else "one number per slot"
+            raise ControlError(
+                f"{self.spec.id} cannot take the actions {actions.tolist()}: give {whole}."
+            ) from error
         self.elapsed += 1
         truncated = self.elapsed >= self._limit
         if terminated is None:
