@@ -11,7 +11,6 @@ from onward.control.explore.epsilon import (
     decayed_epsilon,
     epsilon_greedy,
     linear_epsilon,
-    slot_epsilons,
     uniform_actions,
 )
 from onward.control.explore.ucb import count_bonus, ensemble_choice, ucb_choice
@@ -56,12 +55,6 @@ def test_each_slot_has_its_own_epsilon():
     assert np.bincount(chosen[:, 1], minlength=3).min() > 60
 
 
-def test_slot_epsilons_of_ape_x():
-    assert slot_epsilons(0.4, 8, 7.0) == pytest.approx([0.4**power for power in range(1, 9)])
-    assert slot_epsilons(0.4, 3) == pytest.approx([0.4] * 3)
-    assert slot_epsilons(0.4, 1, 7.0) == pytest.approx([0.4])
-
-
 def test_exploring_keeps_to_legal_actions_and_is_uniform_over_them():
     generator = np.random.default_rng(2)
     mask = np.tile([False, True, False, True], (1_000, 1))
@@ -86,8 +79,6 @@ def test_impossible_epsilons_and_masks_raise():
         linear_epsilon(0, 1, 1.0, 0.0, 0.0)
     with pytest.raises(ControlError, match="multiplied"):
         decayed_epsilon(1, factor=1.5)
-    with pytest.raises(ControlError, match="spread"):
-        slot_epsilons(0.4, 2, -1.0)
     with pytest.raises(ControlError, match="no action at all"):
         uniform_actions(2, 2, np.random.default_rng(0), np.array([[True, False], [False, False]]))
 

@@ -43,16 +43,6 @@ def decayed_epsilon(times: int, start: float = 1.0, end: float = 0.01, factor: f
     return max(end, start * factor**times)
 
 
-def slot_epsilons(epsilon: float, num: int, spread: float = 0.0) -> NDArray[np.float64]:
-    """(N,) one epsilon per slot: ε^(1 + spread·i/(N−1)), slot 0 explores most (Ape-X, 1803.00933).
-
-    ``spread`` 0 gives all slots the same; Ape-X itself uses 7. Raises ControlError for a negative spread.
-    """
-    if spread < 0:
-        raise ControlError(f"The spread of epsilon over slots is {spread}: give 0 (all the same) or more.")
-    return epsilon ** (1.0 + spread * np.arange(num) / max(1, num - 1))
-
-
 def epsilon_greedy(
     greedy: NDArray[np.int64],
     epsilon: float | NDArray[np.float64],
