@@ -227,7 +227,7 @@ def test_an_action_that_does_not_exist_is_refused() -> None:
     envs = make("CartPole-v1", 2)
     envs.reset(0)
     for wrong in ([0, 2], [0, -1]):  # −1 would be the last one, as numpy counts
-        with pytest.raises(ControlError, match="cannot take the actions .*: give whole numbers from 0 to 1"):
+        with pytest.raises(ControlError, match=r"cannot take the actions .*: give whole numbers from 0 to 1"):
             envs.step(np.array(wrong))
 
 
