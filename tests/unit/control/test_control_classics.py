@@ -218,6 +218,20 @@ def test_an_unknown_constant_is_refused_with_the_known_ones() -> None:
         make("Pendulum-v1", env_kwargs={"mass": 2.0})
 
 
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"length": "abc"}, "length is 'abc': give a finite number"),
+        ({"force_mag": float("nan")}, "force_mag is nan: give a finite number"),
+        ({"max_episode_steps": "abc"}, "max_episode_steps is 'abc': give a whole number from 1 on"),
+        ({"max_episode_steps": 0}, "max_episode_steps is 0"),  # not: an episode without end
+    ],
+)
+def test_a_constant_that_is_no_number_is_refused(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ControlError, match=f"CartPole-v1: {sentence}"):
+        make("CartPole-v1", 2, env_kwargs=given)
+
+
 def test_a_step_before_the_first_reset_is_refused() -> None:
     with pytest.raises(ControlError, match=r"call reset\(seed\) first"):
         make("CartPole-v1", 2).step(np.zeros(2, np.int64))

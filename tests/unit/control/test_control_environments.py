@@ -441,3 +441,19 @@ def test_what_is_not_supported_is_refused_with_a_remedy(name: str) -> None:
 def test_a_step_before_the_first_reset_is_refused() -> None:
     with pytest.raises(ControlError, match=r"call reset\(seed\) first"):
         make(Counter).step(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "given", "sentence"),
+    [
+        ("LunarLander-v3", {"gravity": 5}, "with {'gravity': 5} .gravity .current value: 5. must be between"),
+        ("FrozenLake-v1", {"map_name": "lava"}, "with {'map_name': 'lava'} .'lava'."),
+        ("a:b:c", {}, "cannot make 'a:b:c' .too many values"),
+    ],
+)
+def test_what_an_environment_says_of_its_arguments_is_one_sentence(
+    env_id: str, given: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ControlError, match=sentence) as told:
+        make(env_id, env_kwargs=given)
+    assert "\n" not in str(told.value)

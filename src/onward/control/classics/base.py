@@ -6,6 +6,7 @@ seeds and reads its own, so the same seed and actions give the same episodes the
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any, ClassVar
 
@@ -34,12 +35,15 @@ class NumpyTask(Environments):
     """Numbers in one slot's state."""
 
     def __init__(self, spec: EnvSpec, num: int, parameters: dict[str, float] | None = None) -> None:
-        """Raises ControlError for a parameter that the task does not have."""
+        """Raises ControlError for a parameter that the task does not have, or that is no finite number."""
         unknown = sorted(set(parameters or {}) - set(self.parameters))
         if unknown:
             raise ControlError(
                 f"{spec.id} has no parameter {unknown[0]!r}: choose among {', '.join(self.parameters)}."
             )
+        for name, value in (parameters or {}).items():
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise ControlError(f"{spec.id}: {name} is {value!r}: give a finite number.")
         self.spec, self.num = spec, num
         self.constants = {**self.parameters, **(parameters or {})}
         self.states: Floats = np.zeros((self.width, num), np.float64)

@@ -48,6 +48,8 @@ def _made(source: Any, num: int | None, kwargs: dict[str, Any]) -> Environments:
     if isinstance(source, str) and _in_numpy(source, num or 1, kwargs):
         task, spec = TASKS[source]
         limit = kwargs.pop("max_episode_steps", spec.max_steps)
+        if type(limit) is not int or limit < 1:
+            raise ControlError(f"{source}: max_episode_steps is {limit!r}: give a whole number from 1 on.")
         return task(replace(spec, max_steps=limit), num or 1, kwargs)
     gymnasium = _gymnasium()
     if isinstance(source, str):
@@ -85,10 +87,13 @@ def _by_id(gymnasium: Any, env_id: str, kwargs: dict[str, Any]) -> Any:
         register()
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
-    except (gymnasium.error.Error, TypeError, ImportError) as error:
+    except Exception as error:  # whatever an environment's own constructor says of its arguments
         known = ", ".join(TASKS)
+        given = f" with {kwargs}" if kwargs else ""
+        why = " ".join(str(error).split()) or type(error).__name__
         raise ControlError(
-            f"Gymnasium cannot make {env_id!r} ({error}): choose an id that it knows, such as {known}."
+            f"Gymnasium cannot make {env_id!r}{given} ({why}): choose an id that it knows, such as {known}"
+            f"{', and arguments that it takes' if kwargs else ''}."
         ) from error
 
 
