@@ -13,7 +13,7 @@ from rich.table import Table
 from onward.cli import app
 from onward.control import config, fields, presets
 from onward.control.algorithms.registry import ALGORITHMS, check_fits, check_name
-from onward.control.runs import Folder, RunConfig
+from onward.control.runs import Folder, RunConfig, read_json
 from onward.errors import ControlError
 
 control = typer.Typer(
@@ -117,7 +117,7 @@ def resume(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of a run that was stopped.")],
     timesteps: Annotated[
         int | None,
-        typer.Option(min=1, help="A new end; schedules that depend on the end (such as epsilon) change."),
+        typer.Option(min=1, help="A later end; schedules that depend on the end (such as epsilon) change."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -127,12 +127,15 @@ def resume(
     """
     at = Folder(folder)
     run = at.read()
+    before = read_json(at.summary, f"{folder} is damaged") if at.summary.exists() else {}
+    solved = before.get("end") == "solved" and run.stop_when_solved
     if timesteps is not None:
-        run = RunConfig(**{**vars(run), "timesteps": timesteps})
-    if at.summary.exists() and timesteps is None:
-        end = json.loads(at.summary.read_text()).get("end")
-        if end in ("finished", "solved"):
-            raise ControlError(f"The run in {folder} is {end}: give --timesteps with a later end to go on.")
+        going_on = run.stop_when_solved and not solved
+        run = RunConfig(**{**vars(run), "timesteps": timesteps, "stop_when_solved": going_on})
+    elif solved or before.get("steps", 0) >= run.timesteps:
+        raise ControlError(
+            f"The run in {folder} is {before['end']}: give --timesteps with a later end to go on."
+        )
     _check_world(run)
     _go([(run, at, True)], as_json, 1, None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -132,8 +133,11 @@ def export(
     """
     from onward.control.export import export as write
     from onward.control.policy import Policy
+    from onward.control.runs import make_folder
 
-    for file in write(Policy.load(path), out, onnx):
+    policy = Policy.load(path)
+    make_folder(out)
+    for file in write(policy, out, onnx):
         typer.echo(f"{file}  {file.stat().st_size:,} bytes")
 
 
@@ -158,16 +162,18 @@ def compare(
 
     Needs the extra bench. The clock stands still while greedy episodes are played.
     """
+    from onward.control.algorithms.registry import check_fits
     from onward.control.comparison import Race, equal_settings, ours, stable_baselines3
     from onward.control.environments import make
     from onward.control.evaluate import solve_bar
 
     settings = equal_settings(peer, algorithm, env)
     probe = make(env, 1)
-    bar = solve_bar(probe.spec) if threshold is None else threshold
     probe.close()
-    if bar is None:
-        raise ControlError(f"{env} has no threshold of its own: give --threshold.")
+    check_fits(algorithm, probe.spec)
+    bar = solve_bar(probe.spec) if threshold is None else threshold
+    if bar is None or not math.isfinite(bar):
+        raise ControlError(f"{env} has no threshold of its own: give --threshold, a finite number.")
     race = Race(env, settings, timesteps, bar, seed, max(500, timesteps // 50), stop=stop)
     both = [stable_baselines3(race), ours(race)]
     theirs, mine = both

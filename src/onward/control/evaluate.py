@@ -56,6 +56,9 @@ class AtLeast:
     """The return of the episode is at or over ``threshold``."""
 
     def __init__(self, threshold: float) -> None:
+        """Raises ControlError for a threshold that is not finite: nothing or everything would reach it."""
+        if not np.isfinite(threshold):
+            raise ControlError(f"The threshold of success is {threshold}: give a finite number.")
         self.threshold = threshold
         self.words = f"return ≥ {threshold:g}"
 

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from onward.errors import ControlError
+
 PARTS = ("env", "act", "update", "evaluate")
 """What a run's time is spent on; the rest is the loop, logs and files."""
 Row = dict[str, float]
@@ -77,14 +79,22 @@ class Csv:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a ``metrics.csv``, without empty fields; a last line cut off by a crash is left out."""
+    """The rows of a ``metrics.csv``, without empty fields; a last line cut off by a crash is left out.
+
+    Raises ControlError where the file holds anything but numbers.
+    """
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
-        return [
-            {name: float(text) for name, text in row.items() if text}
-            for row in reader
-            if None not in row and None not in row.values()
-        ]
+        rows = [row for row in reader if None not in row and None not in row.values()]
+    try:
+        numbers = [{name: float(text) for name, text in row.items() if text} for row in rows]
+        if not all("step" in row for row in numbers):
+            raise ValueError("a row belongs to no step")
+    except ValueError as error:
+        raise ControlError(
+            f"{path} is damaged ({error}): correct that line, or take the file away to go on without it."
+        ) from None
+    return numbers
 
 
 class Events:

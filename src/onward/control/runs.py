@@ -134,14 +134,24 @@ class Folder:
             )
 
     def begin(self, run: RunConfig) -> None:
-        """Make the folder of a new run. Raises ControlError where it holds one already."""
+        """Make the folder of a new run. Raises ControlError where it holds one already, or cannot be made."""
         self.check_free()
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         write_json(self.config, run.as_dict())
 
     def read(self) -> RunConfig:
         """What the run was told. Raises ControlError where there is none."""
         return run_config(read_json(self.config, f"{self.path} holds no run"))
+
+
+def make_folder(path: Path) -> None:
+    """With all above it. Raises ControlError where that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ControlError(
+            f"The folder {path} cannot be made ({error.strerror}): give one that may be written to."
+        ) from error
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:

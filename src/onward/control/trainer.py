@@ -94,7 +94,10 @@ class Trainer:
         self._obs, self._mask = self.envs.reset(self._seeds.integer("train"))
 
     def resume(self) -> None:
-        """Continue from the folder's saved state. Raises ControlError or TamperedError where it cannot."""
+        """Continue from the folder's saved state. Raises ControlError or TamperedError where it cannot.
+
+        Where this run is told otherwise than the folder's (a later end), the folder's becomes as this one.
+        """
         state = checkpoint.load(self.folder.state)
         try:
             self.algorithm.load_state_dict(state["algorithm"])
@@ -104,6 +107,7 @@ class Trainer:
                 f"leave config.json as it was written, or train again."
             ) from error
         self.algorithm.total_steps = self.run.timesteps
+        self._tell_folder()
         self.episodes.load_state_dict(state["episodes"])
         self._means, self._times = Means(state["means"]), Times(state["times"])
         self.solved, self.best, self._next_try = state["solved"], state["best"], state["next_try"]
@@ -114,6 +118,15 @@ class Trainer:
             else self.envs.load_state_dict(state["envs"])
         )
         self._resumed = True
+
+    def _tell_folder(self) -> None:
+        another_end = self.folder.read().timesteps != self.run.timesteps
+        if another_end and self.algorithm.steps >= self.run.timesteps:
+            raise ControlError(
+                f"The run in {self.folder.path} is at step {self.algorithm.steps:,} already: "
+                f"give it a later end than {self.run.timesteps:,}."
+            )
+        write_json(self.folder.config, self.run.as_dict())
 
     def train(self) -> dict[str, Any]:
         """Run to the end, and give the summary (also in ``summary.json``).

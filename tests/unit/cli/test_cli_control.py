@@ -80,11 +80,26 @@ def test_a_run_leaves_everything_it_promises(tmp_path: Path, capsys: pytest.Capt
     assert "already holds a run: go on with it by onward control resume" in capsys.readouterr().err
     assert onward("resume", str(folder)) == 2
     assert "is finished: give --timesteps" in capsys.readouterr().err
+    assert onward("resume", str(folder), "--timesteps", "512") == 2
+    assert "is at step 640 already: give it a later end than 512" in capsys.readouterr().err
     assert onward("resume", str(folder), "--timesteps", "768", "--json") == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert events[0]["event"] == "started"
     assert events[0]["step"] == 640
     assert (events[-1]["event"], events[-1]["summary"]["steps"]) == ("done", 768)
+    assert Folder(folder).read().timesteps == 768  # for the resume after a stop on the way there
+
+
+def test_a_solved_run_goes_on_to_a_later_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "6400", "--threshold", "1"]
+    assert onward("train", *arguments, "--out", str(tmp_path)) == 0
+    folder = tmp_path / "CartPole-v1-ppo-seed0"
+    steps = json.loads(Folder(folder).summary.read_text())["steps"]
+    assert onward("resume", str(folder)) == 2
+    assert "is solved: give --timesteps" in capsys.readouterr().err
+    assert onward("resume", str(folder), "--timesteps", str(steps + 256)) == 0
+    summary = json.loads(Folder(folder).summary.read_text())
+    assert (summary["end"], summary["steps"]) == ("finished", steps + 256)
 
 
 def test_what_belongs_to_the_run_reaches_it(tmp_path: Path) -> None:
@@ -110,6 +125,50 @@ def test_a_damaged_state_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureF
     assert error.strip().count("\n") == 0
     assert onward("resume", str(tmp_path)) == 2
     assert "holds no run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ("summary.json", "is damaged: summary.json cannot be read"),
+        ("metrics.csv", "metrics.csv is damaged"),
+        ("config.json", "config.json cannot be read"),
+    ],
+)
+def test_a_damaged_file_of_a_run_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, sentence: str
+) -> None:
+    arguments = ["CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "128", "--out", str(tmp_path)]
+    assert onward("train", *arguments) == 0
+    folder = tmp_path / "CartPole-v1-ppo-seed0"
+    (folder / file).write_text("step,return\n1,one\n")
+    capsys.readouterr()
+    assert onward("resume", str(folder), "--timesteps", "256") == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.strip().count("\n") == 0
+
+
+def test_what_is_no_folder_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    small = ["train", "CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "128"]
+    for out in ("file", "file/below"):
+        assert onward(*small, "--out", str(tmp_path / out)) == 2
+        assert "cannot be made (Not a directory): give one that may" in capsys.readouterr().err
+    assert onward(*small, "--out", str(tmp_path)) == 0
+    policy = str(tmp_path / "CartPole-v1-ppo-seed0")
+    capsys.readouterr()
+    assert onward("export", policy, "--out", str(tmp_path / "file")) == 2
+    assert "cannot be made (File exists)" in capsys.readouterr().err
+    assert onward("eval", policy, "--threshold", "nan", "--episodes", "2") == 2
+    assert "The threshold of success is nan: give a finite number" in capsys.readouterr().err
+
+
+def test_a_race_that_no_side_can_run_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert onward("compare", "Pendulum-v1", "--algorithm", "dqn", "--timesteps", "100") == 2
+    assert "dqn cannot learn Pendulum-v1, which takes box actions" in capsys.readouterr().err
+    assert onward("compare", "CartPole-v1", "--threshold", "nan") == 2
+    assert "give --threshold, a finite number" in capsys.readouterr().err
 
 
 def test_several_seeds_run_in_processes_of_their_own(
