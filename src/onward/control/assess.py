@@ -6,6 +6,7 @@ and random scores differ by what was changed and not by luck of the start.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -42,7 +43,7 @@ class Score:
     length: float
     success: float | None
     ratio: float | None = None
-    """(mean − random) / (clean mean − random)."""
+    """(mean − random) / (clean mean − random); None where clean is not above random: nothing was learned."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ def assess(
         random, _ = score("random policy", RandomActor(env.spec.actions, seed))
 
         def relative(one: Score) -> Score:
-            return replace(one, ratio=score_ratio(one.mean, clean.mean, random.mean))
+            ratio = score_ratio(one.mean, clean.mean, random.mean)
+            return one if math.isnan(ratio) else replace(one, ratio=ratio)
 
         noisy, source = None, ""
         if noise is not None and env.spec.layout.width:

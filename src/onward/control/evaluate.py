@@ -227,7 +227,10 @@ class RandomActor:
         num, spec = rows_of(obs), self._actions
         if spec.kind == "box":
             return self._generator.uniform(-1, 1, (num, spec.dim)).astype(np.float32)
-        if spec.kind == "discrete":
-            chance = self._generator.random((num, spec.sizes[0]))
-            return (chance if mask is None else np.where(mask, chance, -1.0)).argmax(axis=1)
+        if mask is not None or spec.kind == "discrete":
+            chance = self._generator.random((num, sum(spec.sizes)))
+            chance = chance if mask is None else np.where(mask, chance, -1.0)
+            parts = np.split(chance, np.cumsum(spec.sizes)[:-1], axis=1)
+            drawn = np.stack([part.argmax(axis=1) for part in parts], axis=1)
+            return drawn[:, 0] if spec.kind == "discrete" else drawn
         return self._generator.integers(0, np.array(spec.sizes), (num, spec.dim))

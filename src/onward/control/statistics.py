@@ -1,4 +1,4 @@
-"""Figures over episodes and over seeds: interquartile mean, variation, bootstrap intervals, solve episode.
+"""Figures over seeds: interquartile mean, variation, bootstrap intervals, what is left of a score.
 
 The one thing to know: one seed gives one number (the mean return of its greedy episodes), and every interval
 is over seeds, never over episodes of one agent. docs/control.md holds the formulas.
@@ -6,8 +6,8 @@ is over seeds, never over episodes of one agent. docs/control.md holds the formu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,8 +16,8 @@ from onward.errors import ControlError
 
 FEWEST_SEEDS = 5
 """An interval over fewer seeds says nothing: it is refused."""
-SOLVE_WINDOW = 100
 SOLVE_LIMIT = 10_000
+"""Training episodes within which a task is to be solved; see ``training_episodes`` for when it is."""
 
 
 class Estimate(NamedTuple):
@@ -58,25 +58,6 @@ def score_ratio(score: float, source: float, random: float) -> float:
     """(score − random) / (source − random): what is left of what was learned; NaN where nothing was."""
     learned = source - random
     return (score - random) / learned if learned > 0 else float("nan")
-
-
-def solve_episode(
-    returns: Sequence[float] | NDArray[Any],
-    threshold: float,
-    window: int = SOLVE_WINDOW,
-    limit: int = SOLVE_LIMIT,
-) -> int | None:
-    """The first k ≤ ``limit`` where the mean of training episodes k − 99 … k reaches ``threshold``, or None.
-
-    ``returns``: raw returns of the training episodes in the order in which they ended.
-    """
-    given = np.asarray(returns, np.float64)[:limit]
-    if len(given) < window:
-        return None
-    sums = np.cumsum(np.insert(given, 0, 0.0))
-    means = (sums[window:] - sums[:-window]) / window
-    reached = np.flatnonzero(means >= threshold - 1e-9)
-    return int(reached[0]) + window if len(reached) else None
 
 
 def _given(values: ArrayLike) -> NDArray[np.float64]:

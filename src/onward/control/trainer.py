@@ -202,7 +202,7 @@ class Trainer:
         mean = self.episodes.mean_return()
         if not math.isfinite(mean):
             raise self._not_finite("a return of the environment became " + str(mean))
-        if self.solved or self.threshold is None or not self.episodes.full() or mean < self.threshold:
+        if self.solved or self.threshold is None or not self.episodes.reach(self.threshold):
             return
         if self.episodes.count < self._next_try:
             return

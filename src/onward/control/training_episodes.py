@@ -47,13 +47,13 @@ class TrainingEpisodes:
         self.lengths.append(length)
         self.count += 1
 
-    def full(self) -> bool:
-        """Whether there are as many as the window holds."""
-        return len(self.returns) == WINDOW
-
     def mean_return(self) -> float:
         """Over the window; NaN before the first episode."""
         return float(np.mean(self.returns)) if self.returns else float("nan")
+
+    def reach(self, threshold: float) -> bool:
+        """Whether the window is full and its mean is ``threshold`` or more, but for a sum's last bits."""
+        return len(self.returns) == WINDOW and self.mean_return() >= threshold - 1e-9
 
     def row(self) -> dict[str, float]:
         """Metrics of the window, none before the first episode ended."""

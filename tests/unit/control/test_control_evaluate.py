@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,10 @@ from onward.control.statistics import (
     iqm,
     iqm_interval,
     score_ratio,
-    solve_episode,
     variation,
     variation_interval,
 )
+from onward.control.variants import VARIANTS
 from onward.errors import ControlError
 
 TWO = ActionSpec("discrete", (2,), start=(0,))
@@ -230,6 +232,10 @@ def test_random_actor_is_uniform_legal_and_repeats() -> None:
 
     several = RandomActor(action_spec(spaces.MultiDiscrete([2, 5])), 1).act_flat(obs)
     assert several.max(axis=0).tolist() == [1, 4]
+    mask = np.broadcast_to([True, False, True, True, False, False, True], (9000, 7))
+    several = RandomActor(action_spec(spaces.MultiDiscrete([2, 5])), 1).act_flat(obs, mask)
+    assert several[:, 0].max() == 0
+    assert np.bincount(several[:, 1]) / 9000 == pytest.approx([1 / 3, 1 / 3, 0, 0, 1 / 3], abs=0.02)
 
 
 # Noise.
@@ -280,6 +286,15 @@ def test_assessment_of_a_hand_written_policy() -> None:
     assert found.transfer_ratio == pytest.approx(np.mean(ratios))
     assert found.as_dict()["clean"]["mean"] == 500.0
     assert assess(balance(), "CartPole-v1", episodes=20, seed=5) == found
+
+
+def test_what_learned_nothing_has_no_ratio_and_is_still_json() -> None:
+    parts = replace(balance().parts, layers=[Layer(np.zeros((2, 4), np.float32), np.zeros(2, np.float32))])
+    found = assess(Policy(parts), "CartPole-v1", episodes=20, variants=VARIANTS["CartPole-v1"][:1])
+    assert found.clean.mean < found.random.mean
+    assert found.noise is not None
+    assert (found.noise.ratio, found.transfer[0].ratio, found.transfer_ratio) == (None, None, None)
+    assert "NaN" not in json.dumps(found.as_dict())
 
 
 def test_the_deviation_of_noise_is_the_normalisers_where_there_is_one() -> None:
@@ -367,17 +382,3 @@ def test_score_ratio_by_hand() -> None:
     assert score_ratio(420.0, 500.0, 20.0) == pytest.approx(400 / 480)
     assert score_ratio(-300.0, -150.0, -1200.0) == pytest.approx(900 / 1050)
     assert np.isnan(score_ratio(5.0, 1.0, 2.0))
-
-
-def test_solve_episode_by_hand() -> None:
-    """100 episodes of 10, then of 20: the mean of the last hundred is 15 at episode 150."""
-    returns = [10.0] * 100 + [20.0] * 100
-    assert solve_episode(returns, 15.0) == 150
-    assert solve_episode(returns, 10.0) == 100
-    assert solve_episode(returns, 20.5) is None
-    assert solve_episode(returns[:99], 1.0) is None
-    assert solve_episode([0.0] * 10_000 + [20.0] * 100, 15.0) is None
-
-
-def test_solve_episode_is_exact_at_the_threshold() -> None:
-    assert solve_episode([0.1] * 100, 0.1) == 100

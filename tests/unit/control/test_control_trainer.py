@@ -73,6 +73,23 @@ def test_the_returns_reported_are_raw_sums_of_whole_episodes(tmp_path: Path) -> 
     assert list(episodes.lengths) == [2, 3, 4, 5]
 
 
+def test_the_last_hundred_episodes_reach_a_threshold_by_hand() -> None:
+    """100 episodes of 10, then of 20: the mean of the last hundred is 15 at episode 150."""
+
+    def first(threshold: float, returns: list[float]) -> int | None:
+        episodes = TrainingEpisodes(1)
+        for episode_return in returns:
+            episodes.end(episode_return, 1)
+            if episodes.reach(threshold):
+                return episodes.count
+        return None
+
+    returns = [10.0] * 100 + [20.0] * 100
+    assert [first(threshold, returns) for threshold in (15.0, 10.0, 20.5)] == [150, 100, None]
+    assert first(1.0, returns[:99]) is None
+    assert first(0.1, [0.1] * 100) == 100  # a sum of a hundred tenths is a little off 10
+
+
 def test_a_run_that_is_solved_stops_and_tells_its_solve_episode(tmp_path: Path) -> None:
     """After 50 updates (500 steps) action 1 is certain: then every episode returns 5."""
     run = run_of(timesteps=3000, threshold=5.0, eval_every=5000, checkpoint_every=5000)
