@@ -18,7 +18,8 @@ from onward.errors import ControlError
 
 control = typer.Typer(
     no_args_is_help=True,
-    help="Control policies for Gymnasium environments: train, evaluate, resume, export, compare.",
+    help="Control policies for Gymnasium environments: train, evaluate, resume, export, compare.\n\n"
+    "Start with: onward control train CartPole-v1 --algorithm ppo",
 )
 app.add_typer(control, name="control")
 
@@ -29,7 +30,7 @@ Start with one that is solved in seconds:
 
   onward control train CartPole-v1 --algorithm ppo
 
-Five seeds, two at a time, with their learning curves in one picture:
+Five seeds, as many at a time as there are cores, with their learning curves in one picture:
 
   onward control train CartPole-v1 --algorithm dqn --seeds 5
 
@@ -42,6 +43,10 @@ metrics.csv, TensorBoard events, curves.png and summary.json. Ctrl-C saves; onwa
 on bit for bit (a3c: from the same weights, but asynchronous workers never repeat exactly).
 """
 Out = Annotated[Path, typer.Option(help="Folder that the folders of runs go into.")]
+EnvSet = Annotated[
+    list[str] | None,
+    typer.Option("--env-set", metavar="NAME=VALUE", help="Given to the environment (JSON values)."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Events as JSON lines.")]
 
 
@@ -50,7 +55,7 @@ def train(
     env: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id, or module:id.")],
     algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}.")],
     preset: Annotated[
-        str | None, typer.Option(help="ours, zoo, seed or default; not given: the first that there is.")
+        str | None, typer.Option(help="ours, zoo, cleanrl, seed or default; not given: ours, else zoo, else default.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs, with seeds from --seed on.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the (first) run.")] = 0,
@@ -66,10 +71,7 @@ def train(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Use all steps even when it is solved.")
     ] = False,
-    env_set: Annotated[
-        list[str] | None,
-        typer.Option("--env-set", metavar="NAME=VALUE", help="Given to the environment (JSON values)."),
-    ] = None,
+    env_set: EnvSet = None,
     obs_noise: Annotated[
         float | None,
         typer.Option(
@@ -98,7 +100,7 @@ def train(
         preset=chosen,
         seed=seed,
         timesteps=timesteps or tuned.timesteps,
-        env_kwargs=_env_kwargs(env_set or []),
+        env_kwargs=env_kwargs(env_set),
         eval_every=eval_every,
         threshold=threshold,
         **options,
@@ -202,9 +204,10 @@ def _show(rows: dict[str, str], as_json: bool, columns: tuple[str, str]) -> None
     Console().print(table)
 
 
-def _env_kwargs(assignments: list[str]) -> dict[str, Any] | None:
+def env_kwargs(assignments: list[str] | None) -> dict[str, Any] | None:
+    """Arguments of an environment from NAME=VALUE; None where there are none. Raises ControlError."""
     values: dict[str, Any] = {}
-    for assignment in assignments:
+    for assignment in assignments or []:
         name, equals, text = assignment.partition("=")
         if not equals or not name.isidentifier():
             raise ControlError(f"--env-set {assignment}: give NAME=VALUE, such as --env-set gravity=-5.0.")

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from onward.cli.control import control
+from onward.cli.control import EnvSet, control, env_kwargs
 from onward.errors import ControlError
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead 
 @control.command("eval")
 def evaluate(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs or of policies.")],
-    env: Annotated[str | None, typer.Option(help="Where to play; not given: where it was trained.")] = None,
+    env: Annotated[
+        str | None, typer.Option(help="Where to play; not given: where it was trained, made as a run was.")
+    ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes of each score.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of the starts; never those of training.")] = 0,
     threshold: Annotated[
@@ -33,6 +35,7 @@ def evaluate(
     noise: Annotated[
         float, typer.Option(min=0, help="Deviation of observation noise, in running deviations; 0: none.")
     ] = 0.2,
+    env_set: EnvSet = None,
     variants: Annotated[bool, typer.Option(help="Play in similar tasks too (zero-shot transfer).")] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -49,7 +52,7 @@ def evaluate(
     from onward.control.assess import assess
     from onward.control.policy import Policy
 
-    found = []
+    found, given = [], env_kwargs(env_set)
     for path in paths:
         policy = Policy.load(path)
         where = env or policy.env_id
@@ -62,6 +65,7 @@ def evaluate(
             seed=seed,
             threshold=threshold,
             noise=noise or None,
+            env_kwargs=given if env or given else _made_with(path),
             variants=None if variants else (),
         )
         found.append((path, judged))
@@ -74,6 +78,14 @@ def evaluate(
         _show(path, judged)
     for line in _words(together):
         typer.echo(line)
+
+
+def _made_with(path: Path) -> dict[str, Any] | None:
+    """Arguments of the environment that a run was trained in; a policy alone does not know them."""
+    from onward.control.runs import Folder
+
+    run = Folder(path.parent if path.name == "policy" else path)
+    return run.read().env_kwargs if run.config.exists() else None
 
 
 def _over_seeds(judged: list[Assessment]) -> dict[str, Any] | None:

@@ -112,7 +112,7 @@ def assess(
         env.close()
     transfer = []
     for variant in VARIANTS.get(env_id, ()) if variants is None else variants:
-        other = variant.make(min(num, episodes))
+        other = variant.make(min(num, episodes), env_kwargs)
         try:
             transfer.append(relative(score(variant.name, actor, other)[0]))
         finally:

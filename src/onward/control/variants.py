@@ -22,9 +22,9 @@ class Variant:
     changes: dict[str, Any]
     """What the environment is made with: physical constants of the numpy tasks, arguments of Gymnasium's."""
 
-    def make(self, num: int) -> Environments:
-        """``num`` slots of it."""
-        return make(self.env_id, num, env_kwargs=self.changes)
+    def make(self, num: int, env_kwargs: dict[str, Any] | None = None) -> Environments:
+        """``num`` slots of it. ``env_kwargs``: what the task itself is made with, where it is not plain."""
+        return make(self.env_id, num, env_kwargs={**(env_kwargs or {}), **self.changes})
 
 
 _CHANGES: dict[str, dict[str, dict[str, Any]]] = {

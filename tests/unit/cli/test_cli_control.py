@@ -112,6 +112,26 @@ def test_what_belongs_to_the_run_reaches_it(tmp_path: Path) -> None:
     assert (other.solve_success, other.stop_when_solved, other.obs_noise) == (0.9, False, 0.2)
 
 
+def test_a_run_is_judged_in_the_environment_that_it_was_trained_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Episodes of ten steps at most, in variants too; a policy alone does not know, and can be told."""
+    arguments = ["train", "CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "256"]
+    assert onward(*arguments, "--env-set", "max_episode_steps=9", "--out", str(tmp_path)) == 0
+    folder = tmp_path / "CartPole-v1-ppo-seed0"
+    assert onward("export", str(folder), "--out", str(tmp_path / "alone"), "--no-onnx") == 0
+
+    def lengths(*more: str) -> set[float]:
+        capsys.readouterr()
+        assert onward("eval", *more, "--episodes", "4", "--json") == 0
+        (judged,) = json.loads(capsys.readouterr().out)["policies"]
+        return {score["length"] for score in (judged["clean"], judged["noise"], *judged["transfer"])}
+
+    assert max(lengths(str(folder)) | lengths(str(folder / "policy"))) <= 9
+    assert max(lengths(str(tmp_path / "alone"))) > 9
+    assert max(lengths(str(tmp_path / "alone"), "--env-set", "max_episode_steps=7")) <= 7
+
+
 def test_a_damaged_state_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "128", "--out", str(tmp_path)]
     assert onward("train", *arguments) == 0
