@@ -9,7 +9,7 @@ several times faster than PyTorch's on some processors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -144,16 +144,41 @@ class Stack:
     @torch.no_grad()
     def record(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], None]]:
         """(B, in) → (E, B, width), and what sets the gradients from that at the outputs (E, B, width)."""
-        chains = self.chains()
-        out = x.new_empty(len(chains), len(x), chains[0].width)
-        recorded = [chain.record(x, part) for chain, part in zip(chains, out, strict=True)]
+        out, recorded = self._recorded(x)
 
         @torch.no_grad()
         def back(gradient: Tensor) -> None:
-            for chain, inputs, part, into in zip(chains, recorded, gradient, self._gradients(), strict=True):
+            members = zip(self._chains, recorded, gradient, self._gradients(), strict=True)
+            for chain, inputs, part, into in members:
                 chain.backward(inputs, part, into, to_input=False)
 
         return out, back
+
+    @torch.no_grad()
+    def through(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """(B, in) → (E, B, width), and the gradient at ``x`` of that at the outputs: parameters hold still.
+
+        Where a loss takes the smaller of two critics, each row has its gradient in one of them: it goes back
+        through that one alone.
+        """
+        out, recorded = self._recorded(x)
+
+        @torch.no_grad()
+        def back(gradient: Tensor) -> Tensor:
+            total: Tensor | None = None
+            for chain, inputs, part in zip(self._chains, recorded, gradient, strict=True):
+                at_input = chain.through(inputs, part)
+                total = at_input if total is None else total.add_(at_input)
+            assert total is not None
+            return total
+
+        return out, back
+
+    def _recorded(self, x: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+        """Outputs (E, B, width), and what each member's backward needs."""
+        chains = self.chains()
+        out = x.new_empty(len(chains), len(x), chains[0].width)
+        return out, [chain.record(x, part) for chain, part in zip(chains, out, strict=True)]
 
     def _gradients(self) -> list[Layers]:
         """Where the gradients of each member belong."""
@@ -207,29 +232,3 @@ class ChainNode(torch.autograd.Function):
         wanted = ctx.needs_input_grad[0]
         at_input = Chain(layers, ctx.activation).backward(inputs, grad_outputs[0], into, wanted)
         return at_input if wanted else None, None, *gradients
-
-
-class ThroughNode(torch.autograd.Function):
-    """Chains side by side as one node whose gradient goes to the input alone.
-
-    Where a loss takes the smaller of two critics, each row has its gradient in one of them: that one alone is
-    gone back through. Called with (x (B, in), chains) → (E, B, width).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, chains: Sequence[Chain]) -> Tensor:
-        out = x.new_empty(len(chains), len(x), chains[0].width)
-        ctx.recorded = [chain.record(x, out[e]) for e, chain in enumerate(chains)]
-        ctx.chains = chains
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *grad_outputs: Tensor
-    ) -> tuple[Any, ...]:
-        total: Tensor | None = None
-        for chain, inputs, gradient in zip(ctx.chains, ctx.recorded, grad_outputs[0], strict=True):
-            part = chain.through(inputs, gradient)
-            total = part if total is None else total.add_(part)
-        return total, None

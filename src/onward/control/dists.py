@@ -2,8 +2,7 @@
 
 The one thing to know: every distribution is a handful of formulas on arrays, its gradient in closed form: at
 these sizes a graph of operations costs several times the arithmetic. Illegal actions get a logit of −1e9,
-finite so that a slot without any legal action (a dead one) stays free of NaN. The Gaussians behind a tanh at
-the end are for SAC, whose gradient goes on through the action: they are PyTorch's to take apart.
+finite so that a slot without any legal action (a dead one) stays free of NaN.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from onward.control.contract import Flags
 from onward.control.spaces import ActionSpec
@@ -226,28 +224,38 @@ def distribution(actions: ActionSpec, log_std: float = 0.0) -> ActionDistributio
     )
 
 
-def gaussian_log_prob(x: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """(B,) log-density of ``x`` (B, dim) under independent Gaussians; ``log_std`` (dim,) or (B, dim)."""
-    z = (x - mean) * torch.exp(-log_std)
-    return (-0.5 * z.square() - log_std - _HALF_LOG_2PI).sum(-1)
+class TanhGaussian:
+    """Actions a = tanh(u), u = μ + σ ε, of one batch: their density, and the gradient through them.
 
+    ``outputs`` (B, 2 · dim): μ, then log σ, which is cut to ``bounds``; ``noise`` (B, dim): ε. Actions and
+    densities are in units where actions lie in −1 … 1, as everywhere in this package.
 
-def tanh_gaussian_log_prob(u: Tensor, mean: Tensor, log_std: Tensor, scale: Tensor | None = None) -> Tensor:
-    """(B,) log-density of ``a = scale · tanh(u)`` where u is Gaussian; takes u, so tanh is never inverted.
-
-    log N(u) − Σ log(1 − tanh² u) − Σ log scale, with log(1 − tanh² u) = 2 (log 2 − u − softplus(−2u)), which
-    neither cancels nor takes the log of 0 (Haarnoja et al. 2018, appendix C). ``scale`` (dim,): half the
-    width of the action's bounds; None for densities of actions in −1 … 1, as everywhere in this package.
+    log π(a) = log N(u) − Σ log(1 − tanh² u), with log(1 − tanh² u) = 2 (log 2 − u − softplus(−2u)), which
+    neither cancels nor takes the log of 0 (Haarnoja et al. 2018, appendix C).
     """
-    log_slope = 2.0 * (math.log(2.0) - u - F.softplus(-2.0 * u))
-    log_prob = gaussian_log_prob(u, mean, log_std) - log_slope.sum(-1)
-    return log_prob if scale is None else log_prob - scale.log().sum()
 
+    def __init__(self, outputs: Floats, noise: Floats, bounds: tuple[float, float]) -> None:
+        dim = noise.shape[1]
+        raw = outputs[:, dim:]
+        log_std = np.clip(raw, *bounds)
+        self._free = raw == log_std
+        self._shift = np.exp(log_std) * noise
+        u = outputs[:, :dim] + self._shift
+        self.actions = np.tanh(u)
+        """(B, dim)"""
+        slope = 2 * (math.log(2) - u - np.logaddexp(np.zeros_like(u), -2 * u))
+        self.log_probs = (-0.5 * noise * noise - _HALF_LOG_2PI - log_std - slope).sum(axis=1)
+        """(B,) in nats."""
 
-def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Reparameterised action tanh(mean + σ·noise) (B, dim) in −1 … 1 and its log-prob (B,)."""
-    u = mean + log_std.exp() * noise
-    return torch.tanh(u), tanh_gaussian_log_prob(u, mean, log_std)
+    def back(self, at_actions: Floats, at_log_probs: Floats) -> Floats:
+        """A loss' gradient at the outputs (B, 2 · dim), from those at actions (B, dim) and log-probs (B,).
+
+        d a / d u = 1 − a², d log π / d u = 2 a; d u / d μ = 1, d u / d log σ = σ ε; and log π falls with
+        log σ itself.
+        """
+        a, at_log_probs = self.actions, at_log_probs[:, None]
+        at_u = at_actions * (1 - a * a) + 2 * at_log_probs * a
+        return np.concatenate((at_u, (at_u * self._shift - at_log_probs) * self._free), axis=1)
 
 
 def _legal(logits: Floats, mask: Flags | None) -> Floats:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from onward.control.chains import Activation, ChainNode, Stack, ThroughNode
+from onward.control.chains import Activation, ChainNode, Stack
 from onward.control.networks_numpy import Layer
 from onward.control.spaces import Layout, Obs
 from onward.errors import ControlError
@@ -157,17 +157,20 @@ class Ensemble(nn.Module):
         """(B, in) → outputs (E, B, out), and what sets the parameters' gradients, once they are flat."""
         return by_autograd(self, x) if self._norms else self._stack.record(x)
 
-    def through(self, x: Tensor) -> Tensor:
-        """(B, in) → (E, B, out), with a gradient to ``x`` alone: the parameters hold still.
+    def through(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """(B, in) → (E, B, out), and the gradient at ``x`` (B, in) of that at the outputs (E, B, out).
 
-        What is cheap in the backward pass: rows whose gradient is 0 in a member.
+        The parameters hold still. What is cheap on the way back: rows whose gradient is 0 in a member.
         """
         if not self._norms:
-            return ThroughNode.apply(x, self._stack.chains())  # type: ignore[no-any-return]
+            return self._stack.through(x)
         layers, norms = (
             [(a.detach(), b.detach()) for a, b in pairs] for pairs in (self._layers, self._norms)
         )
-        return _stacked(x, self.count, self.activation, layers, norms)
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            out = _stacked(leaf, self.count, self.activation, layers, norms)
+        return out.detach(), lambda gradient: torch.autograd.grad(out, leaf, gradient)[0]
 
     def arrays(self, member: int) -> list[Layer]:
         """Layers of one member as numpy arrays (weights transposed views, sharing memory)."""

@@ -8,7 +8,6 @@ uninterrupted one does.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
@@ -23,6 +22,7 @@ from onward.control.log import Log, Means, Row, Times
 from onward.control.policy import Policy
 from onward.control.runs import Folder, RunConfig, write_json
 from onward.control.seeds import Seeds
+from onward.control.threads import use_threads
 from onward.control.training_episodes import TrainingEpisodes
 from onward.errors import ControlError
 
@@ -70,7 +70,7 @@ class Trainer:
         self.envs = self._world.envs(0)
         if of is None:
             check_fits(run.algorithm, self.envs.spec)
-        _set_threads(run.threads)
+        use_threads(run.threads)
         self.algorithm = self._world.algorithm(
             self.envs.spec, self.envs.num, run.settings, self._seeds.child("algorithm")
         )
@@ -334,13 +334,6 @@ class Trainer:
 def _crossed(before: int, now: int, every: int) -> bool:
     """Whether a multiple of ``every`` lies in (before, now]."""
     return now // every > before // every
-
-
-def _set_threads(threads: int) -> None:
-    """Of the whole process; an algorithm without torch does not load it for this."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(threads)
 
 
 class _Make:

@@ -16,10 +16,8 @@ from onward.control.dists import (
     Categorical,
     Gaussian,
     MultiCategorical,
+    TanhGaussian,
     distribution,
-    gaussian_log_prob,
-    tanh_gaussian,
-    tanh_gaussian_log_prob,
 )
 from onward.control.spaces import ActionSpec
 
@@ -148,37 +146,47 @@ def test_a_slot_without_a_legal_action_gives_no_nan():
     assert np.array_equal(gradient, np.zeros((2, 3)))
 
 
-@pytest.mark.parametrize("scale", [1.0, 2.0, 0.25])
-def test_tanh_log_prob_equals_the_density_through_a_numerical_jacobian(scale):
-    u = torch.linspace(-3, 3, 25, dtype=torch.float64)[:, None]
-    mean, log_std = torch.full_like(u, 0.3), torch.full_like(u, -0.5)
-    step = 1e-6
-    slope = scale * (torch.tanh(u + step) - torch.tanh(u - step)) / (2 * step)
-    expected = D.Normal(mean, log_std.exp()).log_prob(u) - slope.log()
-    ours = tanh_gaussian_log_prob(u, mean, log_std, torch.tensor([scale], dtype=torch.float64))
-    torch.testing.assert_close(ours, expected[:, 0], atol=1e-7, rtol=1e-7)
-    # In units where actions are −1 … 1 the scale's term is missing, and nothing else is.
-    torch.testing.assert_close(tanh_gaussian_log_prob(u, mean, log_std) - math.log(scale), ours)
+def squashed(u: np.ndarray, mean: float, log_std: float) -> TanhGaussian:
+    """The noise that leads to ``u``, put through."""
+    outputs = np.concatenate((np.full_like(u, mean), np.full_like(u, log_std)), axis=1)
+    return TanhGaussian(outputs, (u - mean) / np.exp(log_std), (-20.0, 2.0))
+
+
+def test_tanh_log_prob_equals_the_density_through_a_numerical_jacobian():
+    u, step = np.linspace(-3, 3, 25)[:, None], 1e-6
+    slope = (np.tanh(u + step) - np.tanh(u - step)) / (2 * step)
+    density = D.Normal(0.3, math.exp(-0.5)).log_prob(torch.from_numpy(u)).numpy() - np.log(slope)
+    found = squashed(u, 0.3, -0.5)
+    np.testing.assert_allclose(found.actions, np.tanh(u), atol=1e-12)
+    np.testing.assert_allclose(found.log_probs, density[:, 0], atol=1e-7)
 
 
 def test_tanh_log_prob_is_finite_with_finite_gradients_where_tanh_is_one():
-    u = torch.tensor([[-60.0], [-20.0], [20.0], [60.0]], requires_grad=True)
-    assert torch.tanh(u.detach()).abs().max() == 1  # 1 − tanh² is 0 here and its log −inf
-    log_prob = tanh_gaussian_log_prob(u, torch.zeros(4, 1), torch.ones(4, 1))
-    log_prob.sum().backward()
-    assert torch.isfinite(log_prob).all() and torch.isfinite(u.grad).all()
+    found = squashed(np.array([[-60.0], [-20.0], [20.0], [60.0]], np.float32), 0.0, 1.0)
+    assert np.abs(found.actions).max() == 1  # 1 − tanh² is 0 here and its log −inf
+    gradient = found.back(np.ones((4, 1), np.float32), np.ones(4, np.float32))
+    assert np.isfinite(found.log_probs).all() and np.isfinite(gradient).all()
     slope = 2 * (math.log(2) - 20.0)  # softplus(−40) is 0 to 17 digits
-    expected = gaussian_log_prob(torch.tensor([[20.0]]), torch.zeros(1, 1), torch.ones(1, 1)) - slope
-    torch.testing.assert_close(log_prob[2:3], expected)
+    expected = D.Normal(0.0, math.e).log_prob(torch.tensor(20.0)) - slope
+    assert found.log_probs[2] == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_reparameterised_samples_carry_gradients_to_mean_and_deviation():
-    mean, log_std = torch.zeros(3, 2, requires_grad=True), torch.zeros(3, 2, requires_grad=True)
-    action, log_prob = tanh_gaussian(mean, log_std, normal(3, 2))
-    torch.testing.assert_close(action, torch.tanh(normal(3, 2)))
-    torch.testing.assert_close(log_prob, tanh_gaussian_log_prob(normal(3, 2), mean, log_std))
-    action.sum().backward()
-    assert mean.grad.abs().min() > 0 and log_std.grad.abs().min() > 0
+def test_gradients_through_a_squashed_action_are_those_that_autograd_finds():
+    outputs, noise = normal(6, 4, seed=8) * 2, normal(6, 2, seed=9)
+    outputs[0, 2], outputs[1, 3] = 2.5, -21.0  # beyond the bounds of the log-deviation: no gradient there
+    at_actions, at_log_probs = normal(6, 2, seed=10), normal(6, seed=11)
+    leaf = outputs.double().requires_grad_()  # in float32 (u − μ) / σ is not the noise any more
+    mean, log_std = leaf[:, :2], leaf[:, 2:].clamp(-20, 2)
+    tanh = D.TanhTransform(cache_size=1)
+    action = tanh(mean + log_std.exp() * noise.double())
+    log_prob = D.TransformedDistribution(D.Normal(mean, log_std.exp()), [tanh]).log_prob(action).sum(1)
+    ((action * at_actions).sum() + (log_prob * at_log_probs).sum()).backward()
+    found = TanhGaussian(outputs.numpy(), noise.numpy(), (-20.0, 2.0))
+    np.testing.assert_allclose(found.actions, action.detach(), atol=1e-6)
+    np.testing.assert_allclose(found.log_probs, log_prob.detach(), rtol=1e-4, atol=1e-4)
+    gradient = found.back(at_actions.numpy(), at_log_probs.numpy())
+    np.testing.assert_allclose(gradient, leaf.grad, rtol=1e-3, atol=1e-4)
+    assert gradient[0, 2] == gradient[1, 3] == 0 and gradient.dtype == np.float32
 
 
 def test_each_action_space_gets_the_distribution_of_its_width():

@@ -42,14 +42,14 @@ def test_the_soft_value_is_masked_whole_after_a_termination() -> None:
     told = rows(6)
     told.discount[:3] = 0.0
     state = made._torch_generator.get_state()
-    targets = made.targets(told, torch.tensor([0.3]))
+    targets = made.targets(told, 0.3)
     assert torch.equal(targets[:3], told.returns[:3])
     made._torch_generator.set_state(state)
     with torch.no_grad():
-        actions, log_prob = made.policy(told.next_obs)
-        both = made.critic_target(told.next_obs, actions)
+        drawn = made.policy(made.actor(told.next_obs))
+        both = made.critic_target(told.next_obs, torch.from_numpy(drawn.actions))
     for i in range(3, 6):
-        expected = float(told.returns[i]) + 0.9 * (min(both[:, i].tolist()) - 0.3 * float(log_prob[i]))
+        expected = float(told.returns[i]) + 0.9 * (min(both[:, i].tolist()) - 0.3 * float(drawn.log_probs[i]))
         assert float(targets[i]) == pytest.approx(expected, rel=1e-5)
 
 
@@ -58,15 +58,15 @@ def test_log_probs_are_those_of_the_squashed_action() -> None:
     made = sac()
     obs = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
     state = made._torch_generator.get_state()
-    actions, log_prob = made.policy(obs)
+    drawn = made.policy(made.actor(obs).detach())
     made._torch_generator.set_state(state)
     mean, log_std = made.actor(obs).detach().double().numpy()[:, :2], None
     log_std = np.clip(made.actor(obs).detach().double().numpy()[:, 2:], -20, 2)
     u = mean + np.exp(log_std) * torch.randn(4, 2, generator=made._torch_generator).double().numpy()
     gauss = -0.5 * ((u - mean) / np.exp(log_std)) ** 2 - log_std - 0.5 * math.log(2 * math.pi)
     expected = (gauss - np.log(1 - np.tanh(u) ** 2)).sum(axis=1)
-    assert actions.detach().numpy() == pytest.approx(np.tanh(u), abs=1e-6)
-    assert log_prob.detach().numpy() == pytest.approx(expected, abs=1e-4)
+    assert drawn.actions == pytest.approx(np.tanh(u), abs=1e-6)
+    assert drawn.log_probs == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_temperatures_gradient_by_hand() -> None:
@@ -118,10 +118,32 @@ def test_the_critics_hold_still_while_the_actor_learns_and_targets_always() -> N
     made._learn(told)
     # The critics' gradient is that of their own loss alone, taken here in a twin with the same draws.
     twin = sac()
-    twin.policy(told.obs)
-    twin._fit_critics(told.obs, told.actions, twin.targets(told, torch.ones(1)))
+    twin.policy(twin.actor(told.obs).detach())
+    twin._fit_critics(told.obs, told.actions, twin.targets(told, 1.0))
     assert torch.equal(twin.flats["critic"].grad, made.flats["critic"].grad)
     assert all(p.requires_grad for p in made.critic.parameters())
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_the_actors_gradient_is_the_one_that_autograd_finds_in_its_loss(layer_norm: bool) -> None:
+    """mean(α log π(a|s) − min Q(s, a)), a = tanh(μ + σ ε), as written, by torch.distributions."""
+    config = replace(SMALL, layer_norm=layer_norm, temperature=0.3, learning_rate=1e-9)
+    made, twin = sac(config), sac(config)
+    told = rows(16)
+    made._learn(told)
+    outputs = twin.actor(told.obs)
+    noise = torch.randn(16, 2, generator=twin._torch_generator)
+    mean, log_std = outputs.chunk(2, dim=1)
+    normal = torch.distributions.Normal(mean, log_std.clamp(-20, 2).exp())
+    u = mean + log_std.clamp(-20, 2).exp() * noise
+    tanh = torch.distributions.TanhTransform(cache_size=1)
+    action = tanh(u)
+    squashed = torch.distributions.TransformedDistribution(normal, [tanh])
+    log_prob = squashed.log_prob(action).sum(1)
+    value = twin.critic(told.obs, action).amin(dim=0)
+    expected = torch.autograd.grad((0.3 * log_prob - value).mean(), list(twin.actor.parameters()))
+    for p, wanted in zip(made.actor.parameters(), expected, strict=True):
+        torch.testing.assert_close(p.grad, wanted, rtol=1e-3, atol=1e-6)
 
 
 def test_the_target_follows_by_one_polyak_step() -> None:

@@ -12,7 +12,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-import torch
 
 from onward.control.actor_critic import ActorCritic, annealed
 from onward.control.algorithms.a3c_shared import HandIn, Shared, read_statistics, write_statistics
@@ -23,6 +22,7 @@ from onward.control.returns import gae
 from onward.control.rollout import Rollout, merged
 from onward.control.seeds import Seeds
 from onward.control.spaces import Obs, take
+from onward.control.threads import use_threads
 
 REPORT_SECONDS = 0.5
 
@@ -132,7 +132,7 @@ def work(
 ) -> None:
     """What a worker process runs. It tells (episodes, metrics), then None, or a sentence on why it failed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which stops the workers
-    torch.set_num_threads(1)
+    use_threads(1)
     spec, config, seeds, make_envs = parts
     try:
         worker, envs = Worker(index, shared, spec, config, seeds), make_envs(index)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -97,11 +98,13 @@ class Critics(nn.Module):
         q, back = self.ensemble.record(torch.cat((obs, actions), dim=1))
         return q.squeeze(-1), lambda gradient: back(gradient.unsqueeze(-1))
 
-    def of_actions(self, obs: Any, actions: Tensor) -> Tensor:
-        """As a call, with a gradient to the actions alone: the critics hold still."""
-        with torch.no_grad():
-            features = self.encoder(obs)
-        return self.ensemble.through(torch.cat((features, actions), dim=1)).squeeze(-1)
+    @torch.no_grad()
+    def of_actions(self, obs: Any, actions: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """As a call, and the gradient at the actions (B, dim) of that at the values (E, B): the critics hold
+        still."""
+        features = self.encoder(obs)
+        q, back = self.ensemble.through(torch.cat((features, actions), dim=1))
+        return q.squeeze(-1), lambda gradient: back(gradient.unsqueeze(-1))[:, features.shape[1] :]
 
 
 class ContinuousControl(OffPolicy):

@@ -8,7 +8,6 @@ environment.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from onward.control.algorithms.continuous import ContinuousControl, Floats
 from onward.control.config import SACConfig
 from onward.control.contract import EnvSpec
-from onward.control.dists import tanh_gaussian
+from onward.control.dists import TanhGaussian
 from onward.control.replay import Batch
 from onward.control.seeds import Seeds
 
@@ -42,41 +41,41 @@ class SAC(ContinuousControl):
         noise = self._explore.standard_normal(mean.shape, np.float32)
         return np.tanh(mean + np.exp(log_std) * noise)
 
-    def policy(self, obs: Any) -> tuple[Tensor, Tensor]:
-        """Sampled actions (B, dim), differentiable, and their log-probs (B,)."""
-        return self._sampled(self.actor(obs))
+    def policy(self, outputs: Tensor) -> TanhGaussian:
+        """Actions drawn from what the actor gives (B, 2 · dim)."""
+        noise = torch.randn(len(outputs), self.dim, generator=self._torch_generator)
+        return TanhGaussian(outputs.numpy(), noise.numpy(), LOG_STD)
 
-    def _sampled(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """``policy``, from what the actor gives."""
-        mean, log_std = outputs.chunk(2, dim=1)
-        noise = torch.randn(mean.shape, generator=self._torch_generator)
-        return tanh_gaussian(mean, log_std.clamp(*LOG_STD), noise)
-
-    def targets(self, batch: Batch, alpha: Tensor) -> Tensor:
+    @torch.no_grad()
+    def targets(self, batch: Batch, alpha: float) -> Tensor:
         """(B,) R + γᵐ · soft value of s′; nothing of it after a termination."""
-        with torch.no_grad():
-            actions, log_prob = self.policy(batch.next_obs)
-            soft = self.critic_target(batch.next_obs, actions).amin(dim=0) - alpha * log_prob
-            return batch.returns + batch.discount * soft
+        drawn = self.policy(self.actor(batch.next_obs))
+        values = self.critic_target(batch.next_obs, torch.from_numpy(drawn.actions)).amin(dim=0)
+        soft = values - torch.from_numpy(np.float32(alpha) * drawn.log_probs)
+        return batch.returns + batch.discount * soft
 
+    @torch.no_grad()
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
-        alpha = self.log_alpha.detach().exp()
+        alpha = math.exp(self.log_alpha.item())
         outputs, actor_back = self.actor.record(batch.obs)
-        actions, log_prob = self._sampled(outputs.requires_grad_())
+        drawn = self.policy(outputs)
+        log_probs = torch.from_numpy(drawn.log_probs)
         if self.config.temperature is None:
-            self._fit_temperature(log_prob.detach())
+            self._fit_temperature(log_probs)
         critic_loss, q = self._fit_critics(batch.obs, batch.actions, self.targets(batch, alpha))
 
-        value = self.critic.of_actions(batch.obs, actions).amin(dim=0)
-        actor_loss = (alpha * log_prob - value).mean()
-        (at_outputs,) = torch.autograd.grad(actor_loss, outputs)
-        actor_back(at_outputs)
+        values, values_back = self.critic.of_actions(batch.obs, torch.from_numpy(drawn.actions))
+        smaller, which = values.min(dim=0, keepdim=True)
+        share = 1 / len(log_probs)
+        at_actions = values_back(torch.zeros_like(values).scatter_(0, which, -share))
+        at_log_probs = np.full(len(log_probs), alpha * share, np.float32)
+        actor_back(torch.from_numpy(drawn.back(at_actions.numpy(), at_log_probs)))
         self.optimisers["actor"].step()
 
         self._critic_target.lerp_from(self._critic, self.config.tau)
         return {
-            "critic_loss": critic_loss, "actor_loss": actor_loss.detach(), "q_mean": q,
-            "entropy": -log_prob.detach(), "temperature": alpha,
+            "critic_loss": critic_loss, "actor_loss": alpha * log_probs - smaller, "q_mean": q,
+            "entropy": -log_probs, "temperature": torch.tensor(alpha),
         }  # fmt: skip
 
     def _fit_temperature(self, log_prob: Tensor) -> None:

@@ -1,0 +1,27 @@
+"""One thread is one thread: numpy's products have their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from onward.control.threads import use_threads
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    threads = torch.get_num_threads()
+    with threadpool_limits(None):
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_numpy_and_torch_compute_with_as_many_threads_as_a_run_asks_for(count):
+    np.ones((2, 2)) @ np.ones((2, 2))
+    use_threads(count)
+    assert torch.get_num_threads() == count
+    pools = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+    assert pools and max(pools) <= count
