@@ -47,9 +47,11 @@ def gradient(
     outputs, estimates, back = net.record(seen(merged(take(rollout.obs, np.s_[:-1]))))
     scores = net.dist.score(outputs, actions, mask)
     weighted = advantages.reshape(-1) * share
-    errors = estimates[:, 0] - (advantages + values).reshape(-1)
+    errors = np.subtract(estimates[:, 0], (advantages + values).reshape(-1), dtype=np.float32)
     at_outputs, at_dist = scores.back(-weighted, np.float32(-config.entropy_coef) * share)
-    back(at_outputs, (errors * share * np.float32(2 * config.value_coef))[:, None], at_dist)
+    at_values = errors * share
+    at_values *= 2 * config.value_coef
+    back(at_outputs, at_values[:, None], at_dist)
     return {
         "policy_loss": -float((scores.log_probs * weighted).sum()),
         "value_loss": float((errors * errors * share).sum()),
