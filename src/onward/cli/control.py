@@ -55,7 +55,8 @@ def train(
     env: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id, or module:id.")],
     algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}.")],
     preset: Annotated[
-        str | None, typer.Option(help="ours, zoo, cleanrl, seed or default; not given: ours, else zoo, else default.")
+        str | None,
+        typer.Option(help="ours, zoo, cleanrl, seed or default; not given: ours, else zoo, else default."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs, with seeds from --seed on.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the (first) run.")] = 0,
