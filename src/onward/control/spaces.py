@@ -357,6 +357,9 @@ def _box_actions(space: Any) -> ActionSpec:
         )
     if not low.size:
         raise ControlError(f"The action space {space} holds no numbers: give one that does.")
+    # Bounds of float64 may lie beyond the space once they are rounded, and it would not take them.
+    low = np.where(low < space.low.ravel(), np.nextafter(low, np.float32(np.inf)), low)
+    high = np.where(high > space.high.ravel(), np.nextafter(high, np.float32(-np.inf)), high)
     return ActionSpec("box", low=tuple(low.tolist()), high=tuple(high.tolist()), shape=tuple(space.shape))
 
 

@@ -249,6 +249,17 @@ def test_scaled_actions_never_leave_the_box() -> None:
     np.testing.assert_array_equal(given[-1], high)
 
 
+def test_scaled_actions_never_leave_a_box_of_float64() -> None:
+    """0.1 and 0.7 in float32 are a little more than in float64, and −0.1 a little less."""
+    space = spaces.Box(np.array([-0.1, 0.7]), np.array([0.1, 0.7]), dtype=np.float64)
+    wide = spaces.Box(-0.1, 0.1, (2,), np.float64)
+    ends = np.array([[-2, -2], [2, 2], [0, 0]], np.float32)
+    assert all(wide.contains(row.astype(np.float64)) for row in to_env(action_spec(wide), ends))
+    given = to_env(action_spec(space), ends)
+    assert all(space.low[0] <= number <= space.high[0] for number in given[:, 0].astype(np.float64))
+    np.testing.assert_allclose(given[:, 1], 0.7)  # no float32 lies within: the nearest
+
+
 REFUSED_ACTIONS = {
     "tuple": (spaces.Tuple((spaces.Discrete(2),)), "TransformAction"),
     "dict": (spaces.Dict(a=spaces.Discrete(2)), "TransformAction"),
