@@ -56,7 +56,7 @@ def train_all(
                 running[index].start()
             if stop.is_set():
                 waiting.clear()
-            _receive(events, running, ended, watch)
+            _receive(events, tasks, running, ended, watch)
     failures = [event for event in ended.values() if event["event"] == "failed"]
     if failures:
         raise _failure(failures)
@@ -80,18 +80,28 @@ def _ready(task: Task, watch: Callable[[Event], None]) -> Trainer:
 
 
 def _receive(
-    events: Any, running: dict[int, Any], ended: dict[int, Event], watch: Callable[[Event], None]
+    events: Any,
+    tasks: Sequence[Task],
+    running: dict[int, Any],
+    ended: dict[int, Event],
+    watch: Callable[[Event], None],
 ) -> None:
-    """One event, or what became of processes that ended without a word."""
+    """One event, or what became of processes that ended without a word.
+
+    Who is gone is looked up first: the last word of a process that goes while this waits is still to come.
+    """
+    gone = [index for index, process in running.items() if process.exitcode is not None]
     try:
         index, event = events.get(timeout=POLL_SECONDS)
     except Empty:
-        for index in [index for index, process in running.items() if process.exitcode is not None]:
-            process = running.pop(index)
-            if index not in ended:
-                message = f"the process ended with {process.exitcode} before it was done"
-                ended[index] = {"event": "failed", "message": message, "defect": False}
-                watch(ended[index])
+        for index in gone:
+            task, code = tasks[index], running.pop(index).exitcode
+            message = (
+                f"The process of seed {task.run.seed} ended with {code} before it was done (killed, or out of "
+                f"memory): go on with onward control resume {task.folder.path}."
+            )
+            ended[index] = _failed(task, message, defect=False)
+            watch(ended[index])
         return
     if event["event"] in ("done", "failed"):
         ended[index] = event
