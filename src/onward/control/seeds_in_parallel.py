@@ -97,8 +97,8 @@ def _receive(
         for index in gone:
             task, code = tasks[index], running.pop(index).exitcode
             message = (
-                f"The process of seed {task.run.seed} ended with {code} before it was done (killed, or out of "
-                f"memory): go on with onward control resume {task.folder.path}."
+                f"The process of seed {task.run.seed} ended with {code} before it was done (killed, or out "
+                f"of memory): go on with onward control resume {task.folder.path}."
             )
             ended[index] = _failed(task, message, defect=False)
             watch(ended[index])
