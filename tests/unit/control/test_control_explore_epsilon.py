@@ -47,14 +47,6 @@ def test_each_slot_draws_for_itself():
     assert (chosen != 0).mean() == pytest.approx(0.225, abs=0.04)
 
 
-def test_each_slot_has_its_own_epsilon():
-    generator = np.random.default_rng(1)
-    epsilon = np.array([0.0, 1.0])
-    chosen = np.array([epsilon_greedy(np.array([2, 2]), epsilon, 3, generator) for _ in range(300)])
-    assert (chosen[:, 0] == 2).all()
-    assert np.bincount(chosen[:, 1], minlength=3).min() > 60
-
-
 def test_exploring_keeps_to_legal_actions_and_is_uniform_over_them():
     generator = np.random.default_rng(2)
     mask = np.tile([False, True, False, True], (1_000, 1))

@@ -45,15 +45,15 @@ def decayed_epsilon(times: int, start: float = 1.0, end: float = 0.01, factor: f
 
 def epsilon_greedy(
     greedy: NDArray[np.int64],
-    epsilon: float | NDArray[np.float64],
+    epsilon: float,
     choices: int,
     generator: np.random.Generator,
     mask: Flags | None = None,
 ) -> NDArray[np.int64]:
     """(N,) ``greedy``, but in each slot, with probability epsilon, a uniform (legal) action instead.
 
-    ``epsilon``: one for all, or (N,). ``mask``: (N, choices) legal actions. Takes the same number of draws
-    whatever comes out, so that a resumed run stays in step.
+    ``mask``: (N, choices) legal actions. Takes the same number of draws whatever comes out, so that a resumed
+    run stays in step.
     """
     explores = generator.random(len(greedy)) < epsilon
     return np.where(explores, uniform_actions(len(greedy), choices, generator, mask), greedy)
