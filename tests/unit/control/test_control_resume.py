@@ -34,6 +34,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sac": ("Pendulum-v1", {**OFF_POLICY, "normalise_obs": True}),
     "ddpg": ("Pendulum-v1", {**OFF_POLICY, "num_envs": 2, "action_noise": "ou"}),
     "td3": ("Pendulum-v1", OFF_POLICY),
+    "dqn counting": (
+        "MountainCar-v0",
+        {**OFF_POLICY, "num_envs": 2, "n_step": 3, "bonus": "count", "bonus_random_steps": 40},
+    ),
+    "dqn noisy": (
+        "CartPole-v1", {**OFF_POLICY, "num_envs": 2, "ensemble": 2, "ucb": 1.0, "normalise_obs": True}
+    ),
+    "ppo images": (
+        "onward/CatchDict-v0",
+        {"num_envs": 4, "n_steps": 16, "batch_size": 32, "epochs": 1, "hidden": (8,), "bonus": "rnd"},
+    ),
 }  # fmt: skip
 
 
@@ -42,7 +53,7 @@ def run_of(case: str, seed: int = 5) -> RunConfig:
     algorithm = case.split()[0]
     return RunConfig(
         env=env, algorithm=algorithm, settings=CONFIGS[algorithm](**settings), seed=seed, timesteps=480,
-        eval_every=10_000, eval_episodes=1, stop_when_solved=False,
+        eval_every=10_000, eval_episodes=1, stop_when_solved=False, obs_noise=0.2 * ("noisy" in case),
     )  # fmt: skip
 
 
