@@ -1,7 +1,8 @@
 """One policy judged whole: greedy success, and what is left of it under noise and in similar tasks.
 
-The one thing to know: all episodes of one assessment start from the same seeds, so clean, noisy, transferred
-and random scores differ by what was changed and not by luck of the start.
+The one thing to know: slots start from the same seeds for every score. In the numpy tasks each episode then
+starts alike, so clean, noisy, transferred and random scores differ by what was changed and not by luck of the
+start; where the environment draws during an episode (LunarLander), the first of each slot does.
 """
 
 from __future__ import annotations

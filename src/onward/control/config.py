@@ -111,7 +111,7 @@ class OffPolicyConfig(BonusConfig):
     batch_size: Count = 256
     """Transitions per gradient step."""
     learning_starts: Whole = 100
-    """Steps before the first update (continuous actions: uniformly random until then)."""
+    """Steps before the first update; actions are uniformly random until then."""
     train_every: Count = 1
     """Steps collected between two bursts of gradient steps."""
     gradient_steps: int = 1
