@@ -270,11 +270,13 @@ def translated(settings: Config) -> dict[str, Any]:
             "max_grad_norm": s.max_grad_norm,
             "target_kl": s.target_kl,
         }
+    # Theirs come once per step of all slots, ours as often as ``train_every`` goes into that.
+    bursts = max(1, s.num_envs // s.train_every)
     words |= {
         "buffer_size": s.buffer_size,
         "learning_starts": s.learning_starts,
         "train_freq": max(1, s.train_every // s.num_envs),
-        "gradient_steps": s.gradient_steps,
+        "gradient_steps": s.gradient_steps if s.gradient_steps < 0 else s.gradient_steps * bursts,
         "tau": s.tau,
         "n_steps": s.n_step,
     }
@@ -297,6 +299,8 @@ def _dqn(s: Any) -> dict[str, Any]:
 
 
 def _sac(s: Any) -> dict[str, Any]:
+    if s.action_noise != "none":
+        raise ControlError("stable-baselines3 is given no action noise here: compare with action_noise=none.")
     return {
         "ent_coef": "auto" if s.temperature is None else s.temperature,
         "target_entropy": "auto" if s.target_entropy is None else s.target_entropy,

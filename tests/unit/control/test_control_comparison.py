@@ -36,6 +36,19 @@ def test_the_zoos_cart_pole_settings_in_their_words() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("num_envs", "train_every", "gradient_steps", "theirs"),
+    [(1, 4, 2, (4, 2)), (8, 16, 4, (2, 4)), (8, 8, 4, (1, 4)), (4, 1, 1, (1, 4)), (8, 4, 3, (1, 6)),
+     (4, 1, -1, (1, -1))],
+)  # fmt: skip
+def test_both_sides_take_as_many_gradient_steps_per_step(
+    num_envs: int, train_every: int, gradient_steps: int, theirs: tuple[int, int]
+) -> None:
+    config = CONFIGS["sac"](num_envs=num_envs, train_every=train_every, gradient_steps=gradient_steps)
+    words = translated(config)
+    assert (words["train_freq"], words["gradient_steps"]) == theirs
+
+
 @pytest.mark.parametrize("algorithm", comparison.PEERS)
 def test_every_translated_word_is_theirs(algorithm: str) -> None:
     sb3: Any = pytest.importorskip("stable_baselines3", reason="run: pip install -e '.[bench]'")
@@ -48,10 +61,11 @@ def test_every_translated_word_is_theirs(algorithm: str) -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "changes"),
-    [("dqn", {}), ("dqn", {"double": False, "dueling": True}), ("ppo", {"layer_norm": True}), ("ddpg", {})],
-)
+    [("dqn", {}), ("dqn", {"double": False, "dueling": True}), ("ppo", {"layer_norm": True}), ("ddpg", {}),
+     ("sac", {"action_noise": "ou"})],
+)  # fmt: skip
 def test_what_they_do_not_have_is_refused(algorithm: str, changes: dict[str, Any]) -> None:
-    with pytest.raises(ControlError, match=r"stable-baselines3('s DQN)? has (no|neither)"):
+    with pytest.raises(ControlError, match=r"stable-baselines3('s DQN)? (has no|has neither|is given no)"):
         translated(CONFIGS[algorithm](**changes))
 
 
