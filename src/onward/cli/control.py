@@ -120,7 +120,10 @@ def resume(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of a run that was stopped.")],
     timesteps: Annotated[
         int | None,
-        typer.Option(min=1, help="A later end; schedules that depend on the end (such as epsilon) change."),
+        typer.Option(
+            min=1,
+            help="Another end, after what is done; schedules that depend on it (such as epsilon) change.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -130,7 +133,8 @@ def resume(
     """
     at = Folder(folder)
     run = at.read()
-    before = read_json(at.summary, f"{folder} is damaged") if at.summary.exists() else {}
+    damaged = f"{folder} is damaged, and goes on without its {at.summary.name}"
+    before = read_json(at.summary, damaged) if at.summary.exists() else {}
     solved = before.get("end") == "solved" and run.stop_when_solved
     if timesteps is not None:
         going_on = run.stop_when_solved and not solved

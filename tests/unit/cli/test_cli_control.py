@@ -150,7 +150,7 @@ def test_a_damaged_state_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("file", "sentence"),
     [
-        ("summary.json", "is damaged: summary.json cannot be read"),
+        ("summary.json", "goes on without its summary.json: summary.json cannot be read"),
         ("metrics.csv", "metrics.csv is damaged"),
         ("config.json", "config.json cannot be read"),
     ],
