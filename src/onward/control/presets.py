@@ -236,12 +236,12 @@ OURS: Table = {
             run={"solve_success": 0.9, "eval_episodes": 100, "eval_every": 2500},
         ),
         _LANDER: Preset(
-            400_000,
+            300_000,
             {"num_envs": 8, "learning_rate": 6e-4, "lr_schedule": "linear", "hidden": (128, 128),
-             "batch_size": 128, "buffer_size": 200_000, "learning_starts": 2000, "gamma": 0.99, "n_step": 3,
-             "train_every": 16, "gradient_steps": 6, "target_every": 16, "tau": 0.02, "loss": "mse",
-             "epsilon_fraction": 0.5, "epsilon_end": 0.02},
-            run={"solve_success": 0.9},
+             "batch_size": 128, "buffer_size": 80_000, "learning_starts": 2000, "gamma": 0.996, "n_step": 5,
+             "train_every": 16, "gradient_steps": 8, "target_every": 16, "tau": 0.03, "loss": "mse",
+             "epsilon_fraction": 0.15, "epsilon_end": 0.02},
+            run={"obs_noise": 0.1, "solve_success": 0.9, "eval_episodes": 100, "eval_every": 20_000},
         ),
     },
     "ppo": {
