@@ -89,11 +89,10 @@ def train(
 ) -> None:
     chosen, tuned = presets.preset(preset, algorithm, env)
     given = fields.parse(config.CONFIGS[algorithm], algorithm, changes or [])
-    options = dict(tuned.run)
+    asked = {"obs_noise": obs_noise, "eval_every": eval_every, "threshold": threshold}
+    options = {**tuned.run, **{name: value for name, value in asked.items() if value is not None}}
     if keep_going:
         options["stop_when_solved"] = False
-    if obs_noise is not None:
-        options["obs_noise"] = obs_noise
     first = RunConfig(
         env=env,
         algorithm=algorithm,
@@ -102,8 +101,6 @@ def train(
         seed=seed,
         timesteps=timesteps or tuned.timesteps,
         env_kwargs=env_kwargs(env_set),
-        eval_every=eval_every,
-        threshold=threshold,
         **options,
     )
     _check_world(first)

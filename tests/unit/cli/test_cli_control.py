@@ -112,6 +112,16 @@ def test_what_belongs_to_the_run_reaches_it(tmp_path: Path) -> None:
     assert (other.solve_success, other.stop_when_solved, other.obs_noise) == (0.9, False, 0.2)
 
 
+def test_what_is_asked_for_comes_before_what_a_preset_says_of_the_run(tmp_path: Path) -> None:
+    """The preset says how often to look, too."""
+    dqn = ["train", "MountainCar-v0", "--algorithm", "dqn", "--timesteps", "64", "--out"]
+    assert onward(*dqn, str(tmp_path / "preset")) == 0
+    assert onward(*dqn, str(tmp_path / "asked"), "--eval-every", "50", "--threshold", "-150") == 0
+    runs = [Folder(tmp_path / name / "MountainCar-v0-dqn-seed0").read() for name in ("preset", "asked")]
+    assert runs[0].eval_every not in (None, 50)
+    assert (runs[1].eval_every, runs[1].threshold, runs[1].preset) == (50, -150.0, "ours")
+
+
 def test_a_run_is_judged_in_the_environment_that_it_was_trained_in(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
