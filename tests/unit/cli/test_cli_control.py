@@ -14,6 +14,7 @@ import pytest
 
 from onward.cli import main
 from onward.cli.control_display import outcome, told
+from onward.control import presets
 from onward.control.log import read_rows
 from onward.control.runs import Folder
 
@@ -103,13 +104,19 @@ def test_a_solved_run_goes_on_to_a_later_end(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_what_belongs_to_the_run_reaches_it(tmp_path: Path) -> None:
+    """A preset's own fields of the run, and what is given above them."""
     small = ["--set", "hidden=8", "--set", "batch_size=8", "--set", "gradient_steps=1"]
-    dqn = ["train", "LunarLander-v3", "--algorithm", "dqn", *small, "--timesteps", "64", "--out"]
+    dqn = ["train", "MountainCar-v0", "--algorithm", "dqn", *small, "--timesteps", "64", "--out"]
+    more = ["--keep-going", "--obs-noise", "0.3", "--eval-every", "32"]
     assert onward(*dqn, str(tmp_path / "ours")) == 0
-    assert onward(*dqn, str(tmp_path / "other"), "--keep-going", "--obs-noise", "0.2") == 0
-    ours, other = (Folder(tmp_path / name / "LunarLander-v3-dqn-seed0").read() for name in ("ours", "other"))
-    assert (ours.preset, ours.solve_success, ours.stop_when_solved, ours.obs_noise) == ("ours", 0.9, True, 0)
-    assert (other.solve_success, other.stop_when_solved, other.obs_noise) == (0.9, False, 0.2)
+    assert onward(*dqn, str(tmp_path / "other"), *more) == 0
+    ours, other = (Folder(tmp_path / name / "MountainCar-v0-dqn-seed0").read() for name in ("ours", "other"))
+    tuned = presets.OURS["dqn"]["MountainCar-v0"].run
+    assert {"solve_success", "eval_episodes", "eval_every"} <= tuned.keys()
+    assert {name: vars(ours)[name] for name in tuned} == tuned
+    assert (ours.preset, ours.stop_when_solved) == ("ours", True)
+    assert (other.solve_success, other.stop_when_solved) == (tuned["solve_success"], False)
+    assert (other.obs_noise, other.eval_every) == (0.3, 32)
 
 
 def test_what_is_asked_for_comes_before_what_a_preset_says_of_the_run(tmp_path: Path) -> None:
