@@ -148,8 +148,7 @@ class Stack:
 
         @torch.no_grad()
         def back(gradient: Tensor) -> None:
-            members = zip(self._chains, recorded, gradient, self._gradients(), strict=True)
-            for chain, inputs, part, into in members:
+            for (chain, inputs), part, into in zip(recorded, gradient, self._gradients(), strict=True):
                 chain.backward(inputs, part, into, to_input=False)
 
         return out, back
@@ -166,7 +165,7 @@ class Stack:
         @torch.no_grad()
         def back(gradient: Tensor) -> Tensor:
             total: Tensor | None = None
-            for chain, inputs, part in zip(self._chains, recorded, gradient, strict=True):
+            for (chain, inputs), part in zip(recorded, gradient, strict=True):
                 at_input = chain.through(inputs, part)
                 total = at_input if total is None else total.add_(at_input)
             assert total is not None
@@ -174,11 +173,11 @@ class Stack:
 
         return out, back
 
-    def _recorded(self, x: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
-        """Outputs (E, B, width), and what each member's backward needs."""
+    def _recorded(self, x: Tensor) -> tuple[Tensor, list[tuple[Chain, list[Tensor]]]]:
+        """Outputs (E, B, width), and each member with what its backward needs."""
         chains = self.chains()
         out = x.new_empty(len(chains), len(x), chains[0].width)
-        return out, [chain.record(x, part) for chain, part in zip(chains, out, strict=True)]
+        return out, [(chain, chain.record(x, part)) for chain, part in zip(chains, out, strict=True)]
 
     def _gradients(self) -> list[Layers]:
         """Where the gradients of each member belong."""

@@ -77,12 +77,15 @@ def assert_resumes(make: Any, envs: Any, before: int, after: int) -> None:
         while algorithms[0].steps < until:
             actions = algorithms[0].act(obs, None)
             step = envs.step(actions)
+            told: list[list[Any]] = []
             for algorithm in algorithms:
                 if algorithm is not algorithms[0]:
                     assert np.array_equal(algorithm.act(obs, None), actions)
                 algorithm.observe(obs, actions, step)
+                told.append([])
                 while algorithm.due():
-                    algorithm.update()
+                    told[-1].append(algorithm.update())
+            assert all(metrics == told[0] for metrics in told)
             obs = step.obs
         return obs
 

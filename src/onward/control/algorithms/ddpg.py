@@ -60,3 +60,10 @@ class DDPG(ContinuousControl):
         back(values_back(climb) * (1 - actions.square()))
         self.optimisers["actor"].step()
         return -values[0].mean()
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"metrics": dict(self._metrics)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._metrics = dict(state["metrics"])

@@ -76,9 +76,10 @@ class PPO(PolicyGradient):
         data, metrics = self._data()
         if len(data["advantages"]):
             terms: list[tuple[float, ...]] = []
-            all(self._epoch(data, clip, terms) for _ in range(config.epochs))
-            means = np.mean(terms, axis=0).tolist()
-            metrics |= dict(zip(_TERMS, means, strict=True)) | self._moved(data, clip)
+            with np.errstate(over="ignore", invalid="ignore"):  # the trainer tells what is not finite
+                all(self._epoch(data, clip, terms) for _ in range(config.epochs))
+                means = np.mean(terms, axis=0).tolist()
+                metrics |= dict(zip(_TERMS, means, strict=True)) | self._moved(data, clip)
         metrics |= self._learn_bonus()
         if self.norm is not None:
             self.norm.update_obs(self._rows(), self.rollout.alive.reshape(-1))
