@@ -15,17 +15,45 @@ from typing import Annotated, Any
 import typer
 
 from onward import __version__, config
+from onward.cli.help import Command, Commands, Group
 from onward.config import Settings
 from onward.errors import MissingExtraError, OnwardError
 
-app = typer.Typer(
+PANELS: dict[str, tuple[str, ...]] = {
+    "First steps": ("demo", "up", "status", "run"),
+    "Agents and data": ("redact", "feedback", "rewards", "rescore", "quarantine", "dlq"),
+    "Training and control": ("train", "env", "models", "control"),
+    "Operating": ("pause", "resume", "release", "pin", "unpin", "streams", "contracts"),
+}
+"""The commands as ``onward --help`` shows them: title → names, in this order."""
+
+
+class _Root(Group):
+    """``onward`` itself: its commands in panels."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for names in PANELS.values() for name in names if name in self.commands]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for title, names in PANELS.items():
+            for command in (self.commands[name] for name in names if name in self.commands):
+                if isinstance(command, (Command, Group)):
+                    command.rich_help_panel = title
+        super().format_help(ctx, formatter)
+
+
+app = Commands(
     name="onward",
-    help="Onward makes agents better from their own work, and never worse.\n\n"
-    "Start with [bold]onward demo[/bold]; run it as a service with [bold]onward up[/bold].",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    add_completion=False,
+    cls=_Root,
+    help="""Onward makes agents better from their own work, and never worse.
+
+    See the whole loop on this machine; then run it as a service, with your agents beside it:
+
+      onward demo
+      onward up
+
+    More of each, with examples: onward COMMAND --help
+    """,
 )
 
 ConfigFile = Annotated[
@@ -67,7 +95,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "control_evaluate": ("control",),
     "operator": ("pause", "resume", "pin", "unpin", "release"),
 }
-"""Module → its commands, in the order of the help. A command loads its own module only: it starts quickly."""
+"""Module → its commands. A command loads its own module only: it starts quickly."""
 
 
 def _print_version(wanted: bool) -> None:

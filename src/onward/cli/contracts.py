@@ -8,8 +8,14 @@ from typing import Annotated
 import typer
 
 from onward.cli import app
+from onward.cli.help import Commands
 
-contracts_app = typer.Typer(help="The messages that cross the bus, as JSON Schema.", no_args_is_help=True)
+contracts_app = Commands(
+    help="""The messages that cross the bus, as JSON Schema.
+
+    onward contracts export schemas
+    """
+)
 app.add_typer(contracts_app, name="contracts")
 
 

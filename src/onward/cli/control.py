@@ -11,15 +11,18 @@ from rich.console import Console
 from rich.table import Table
 
 from onward.cli import app
+from onward.cli.help import Commands
 from onward.control import config, fields, presets
 from onward.control.algorithms.registry import ALGORITHMS, check_fits, check_name
 from onward.control.runs import Folder, RunConfig, read_json
 from onward.errors import ControlError
 
-control = typer.Typer(
-    no_args_is_help=True,
-    help="Control policies for Gymnasium environments: train, evaluate, resume, export, compare.\n\n"
-    "Start with: onward control train CartPole-v1 --algorithm ppo",
+control = Commands(
+    help="""Control policies for Gymnasium environments: train, evaluate, resume, export, compare.
+
+    onward control train CartPole-v1 --algorithm ppo
+    onward control eval runs/CartPole-v1-ppo-seed0
+    """
 )
 app.add_typer(control, name="control")
 

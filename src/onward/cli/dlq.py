@@ -11,8 +11,16 @@ from rich.table import Table
 from onward import host
 from onward.bus import deadletter
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli.help import Commands
 
-dlq_app = typer.Typer(help="Dead letters: look, and send again what has become good.", no_args_is_help=True)
+dlq_app = Commands(
+    help="""Dead letters: look, and send again what has become good.
+
+    onward dlq list
+    onward dlq show 3
+    onward dlq replay 3
+    """
+)
 app.add_typer(dlq_app, name="dlq")
 Sequence = Annotated[int, typer.Argument(help="Number in the first column of 'onward dlq list'.")]
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from onward.cli import ConfigFile, app, load_settings, run_async
+from onward.cli.help import Commands
 from onward.envs import registry
 from onward.envs.environment import Environment, LocalSource
 from onward.envs.policies import random_policy, reference_policy, success_rate
@@ -21,10 +22,12 @@ from onward.envs.sources import open_source
 from onward.envs.tasks import TaskRef
 from onward.errors import ConfigError
 
-env_app = typer.Typer(
-    no_args_is_help=True,
-    help="Environments: tasks with a verdict by program. List, serve or play them.\n\n"
-    "Example: [bold]onward env play maze --policy reference[/bold]",
+env_app = Commands(
+    help="""Environments: tasks with a verdict by program. List, serve or play them.
+
+    onward env list
+    onward env play maze --policy reference
+    """
 )
 app.add_typer(env_app, name="env")
 

@@ -9,13 +9,20 @@ import typer
 
 from onward import warehouse
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli.help import Commands
 from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, NotFoundError
 from onward.feedback.tokens import MAX_DAYS, Subject, TokenKeys
 from onward.warehouse import queries
 
-feedback_app = typer.Typer(help="Votes from chat pages: tokens and their keys.", no_args_is_help=True)
+feedback_app = Commands(
+    help="""Votes from chat pages: tokens and their keys.
+
+    onward feedback token --session chat-42 --days 1
+    onward feedback rotate
+    """
+)
 app.add_typer(feedback_app, name="feedback")
 
 

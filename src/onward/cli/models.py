@@ -7,9 +7,16 @@ from typing import Annotated
 import typer
 
 from onward.cli import app
+from onward.cli.help import Commands
 from onward.serving import base_models
 
-models_app = typer.Typer(help="Base models on this machine.", no_args_is_help=True)
+models_app = Commands(
+    help="""Base models on this machine.
+
+    onward models list
+    onward models pull smollm2
+    """
+)
 app.add_typer(models_app, name="models")
 
 

@@ -10,6 +10,7 @@ import typer
 
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli.help import Commands
 from onward.clock import SystemClock
 from onward.errors import ConfigError, NotFoundError
 from onward.ids import model_key
@@ -71,7 +72,13 @@ def _only_learning(part: str) -> None:
         raise ConfigError(f"{part!r} cannot be paused: expected 'learning'.")
 
 
-release_app = typer.Typer(help="Tell the release that is under way what to do.", no_args_is_help=True)
+release_app = Commands(
+    help="""Tell the release that is under way what to do.
+
+    onward release hold
+    onward release resume
+    """
+)
 app.add_typer(release_app, name="release")
 Release = Annotated[str | None, typer.Option("--release", help="Its id. Default: the one under way.")]
 

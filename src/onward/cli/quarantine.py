@@ -17,14 +17,18 @@ from onward.capture.policy import judge_of
 from onward.capture.quarantine import Held, Keys, Quarantine
 from onward.capture.retry import Retried, discard, retry
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli.help import Commands
 from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, OnwardError
 from onward.warehouse import Objects
 
-quarantine_app = typer.Typer(
-    help="Held bodies: encrypted since they could not be redacted. Look, try again, or drop.",
-    no_args_is_help=True,
+quarantine_app = Commands(
+    help="""Held bodies: encrypted since they could not be redacted. Look, try again, or drop.
+
+    onward quarantine list
+    onward quarantine retry --all
+    """
 )
 app.add_typer(quarantine_app, name="quarantine")
 Names = Annotated[

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from onward import warehouse
 from onward.cli import ConfigFile, DataDir, app, load_settings, reward_tables, run_async
+from onward.cli.help import Commands
 from onward.config import Settings
 from onward.contracts import MAX_BYTES, Reward, decode
 from onward.errors import ConfigError, NotFoundError
@@ -30,8 +31,12 @@ if TYPE_CHECKING:
     from onward.reward.files import Analyse
 
 KEY_VARIABLE = "ONWARD_API_KEY"
-rewards_app = typer.Typer(
-    help="Rewards: how one came about, scores of a file, what other weights would do.", no_args_is_help=True
+rewards_app = Commands(
+    help="""Rewards: how one came about, scores of a file, what other weights would do.
+
+    onward rewards explain 3f0c3ce4-0000-4000-8000-000000000001
+    onward rewards score trajectories.jsonl
+    """
 )
 app.add_typer(rewards_app, name="rewards")
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]

@@ -11,10 +11,17 @@ from rich.table import Table
 from onward import host
 from onward.bus import Bus, streams
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli.help import Commands
 from onward.clock import SystemClock
 from onward.config import Settings
 
-streams_app = typer.Typer(help="JetStream streams: see and migrate differences.", no_args_is_help=True)
+streams_app = Commands(
+    help="""JetStream streams: see and migrate differences.
+
+    onward streams plan
+    onward streams apply
+    """
+)
 app.add_typer(streams_app, name="streams")
 
 
