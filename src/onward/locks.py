@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from onward.errors import ConfigError
+from onward.folders import make_folder
 
 
 @contextmanager
 def locked(path: Path, busy: str) -> Iterator[None]:
-    """Hold the lock file ``path``. Raises ConfigError with the sentence ``busy`` when another holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Hold the lock file ``path``. Raises ConfigError with the sentence ``busy`` when another holds it, and
+    where its folder cannot be made."""
+    make_folder(path.parent, 0o700)
     with open(path, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

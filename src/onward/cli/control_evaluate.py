@@ -23,7 +23,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead 
 
 @control.command("eval")
 def evaluate(
-    paths: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs or of policies.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs or of policies.")],
     env: Annotated[
         str | None, typer.Option(help="Where to play; not given: where it was trained, made as a run was.")
     ] = None,
@@ -145,7 +145,7 @@ def export(
     """
     from onward.control.export import export as write
     from onward.control.policy import Policy
-    from onward.control.runs import make_folder
+    from onward.folders import make_folder
 
     policy = Policy.load(path)
     make_folder(out)
@@ -164,7 +164,7 @@ def compare(
     threshold: Annotated[
         float | None, typer.Option(help="Greedy mean return to reach; not given: the task's.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of both sides.")] = 0,
     stop: Annotated[bool, typer.Option("--stop", help="Each side stops at the threshold.")] = False,
     as_json: AsJson = False,
 ) -> None:

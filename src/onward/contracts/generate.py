@@ -28,6 +28,7 @@ from onward.contracts.subjects import (
 )
 from onward.contracts.training import TrainingRequest, TrainingStatus
 from onward.contracts.trajectory import Trajectory
+from onward.folders import make_folder
 
 SCHEMAS = Path(__file__).parent / "schemas"
 
@@ -78,16 +79,17 @@ def export(target: Path) -> list[Path]:
     """Write the tree that PMOVES expects under ``target``; returns the files written, sorted.
 
     ``pmoves/contracts/topics.json`` and ``pmoves/contracts/schemas/agent-rl/*.schema.json``. Existing
-    files of these names are replaced. Raises OSError when the folder cannot be written.
+    files of these names are replaced. Raises ConfigError where the folder cannot be made.
     """
     contracts = target / "pmoves" / "contracts"
+    make_folder(target)
     written = []
     for name, text in files().items():
         if name == "topics.json":
             path, text = contracts / name, _text(topics("schemas/agent-rl/"))
         else:
             path = contracts / "schemas" / "agent-rl" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         path.write_text(text, encoding="utf-8")
         written.append(path)
     return sorted(written)

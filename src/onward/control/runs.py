@@ -16,6 +16,7 @@ from typing import Any
 from onward.control.config import CONFIGS, Amount, Config, Count, Share, Whole
 from onward.control.fields import check_fields
 from onward.errors import ControlError
+from onward.folders import make_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,8 @@ class Folder:
             )
 
     def begin(self, run: RunConfig) -> None:
-        """Make the folder of a new run. Raises ControlError where it holds one already, or cannot be made."""
+        """Make the folder of a new run. Raises ControlError where it holds one already, ConfigError where it
+        cannot be made."""
         self.check_free()
         make_folder(self.path)
         write_json(self.config, run.as_dict())
@@ -142,16 +144,6 @@ class Folder:
     def read(self) -> RunConfig:
         """What the run was told. Raises ControlError where there is none."""
         return run_config(read_json(self.config, f"{self.path} holds no run"))
-
-
-def make_folder(path: Path) -> None:
-    """With all above it. Raises ControlError where that cannot be."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ControlError(
-            f"The folder {path} cannot be made ({error.strerror}): give one that may be written to."
-        ) from error
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:

@@ -29,6 +29,7 @@ from onward.demo.result import Cycle, KindResult, Result
 from onward.demo.settings import demo_settings
 from onward.demo.warm import Warmed, warm_up
 from onward.errors import OnwardError
+from onward.folders import check_file
 from onward.release.record import ReleaseRecord, Releases
 from onward.serving import base_models
 from onward.training import recipes
@@ -297,6 +298,8 @@ async def demonstrate(options: Options, console: Console) -> Result:
     host.require_extra("demo", "matplotlib", "The demonstration")
     if options.model != base_models.TINY:
         base_models.resolve(options.model, options.folder)
+    if options.json_file is not None:
+        check_file(options.json_file)
     demonstration = Demonstration(options, console)
     result = await demonstration.run()
     report.show(result, console)
@@ -304,7 +307,6 @@ async def demonstrate(options: Options, console: Console) -> Result:
     report.draw(result, picture)
     console.print(f"Picture: {picture}")
     if options.json_file is not None:
-        options.json_file.parent.mkdir(parents=True, exist_ok=True)
         options.json_file.write_text(result.model_dump_json(indent=1) + "\n")
         console.print(f"Figures: {options.json_file}")
     return result

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from onward import config
 from onward.config import Settings
+from onward.folders import make_folder
 from onward.training import recipes
 
 THRESHOLD = 256
@@ -46,10 +47,10 @@ def demo_settings(model: str, folder: Path, seed: int) -> Settings:
 
 def _fresh(folder: Path, name: str) -> Path:
     """A run never mixes with an earlier one."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for number in itertools.count(1):
         path = (folder / f"{name}-{number:03d}").resolve()
         if not path.exists():
-            path.mkdir(mode=0o700)
+            make_folder(path, 0o700)
             return path
     raise AssertionError("unreachable")

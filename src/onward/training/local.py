@@ -26,6 +26,7 @@ from onward.envs.policies import reference_policy
 from onward.envs.rollouts import rollouts
 from onward.envs.sources import open_source
 from onward.errors import ConfigError, NotFoundError, TrainingError
+from onward.folders import make_folder
 from onward.training import checkpoints, dataset, files, numbers, plan, recipes, request, tiny_base
 from onward.training.request import JobSpec
 
@@ -106,13 +107,14 @@ def prepare(wish: Wish) -> Prepared:
 
 
 def write(prepared: Prepared, wish: Wish) -> None:
-    """Make the run folder; the spec is written last. Raises ConfigError for one that is in use."""
+    """Make the run folder; the spec is written last. Raises ConfigError for one that is in use or
+    cannot be made."""
     out = wish.out
     if (out / SPEC).exists():
         raise ConfigError(
             f"{out} holds a run already: go on with --resume --out {out}, or give another folder."
         )
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     if prepared.tiny_from is not None:
         tiny_base.build(out / "base", prepared.tiny_from, prepared.spec.seed)
     if prepared.lines is not None:

@@ -90,6 +90,35 @@ def test_a_missing_extra_is_named_with_its_command() -> None:
         host.require_extra("lm", "a_module_that_nobody_has", "The engine")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "up --dir {}",
+        "demo --dir {}",
+        "demo --json {}/figures.json",
+        "train --algorithm sft --env maze --steps 1 --demonstrations 8 --out {}",
+        "contracts export {}",
+        "control train CartPole-v1 --algorithm ppo --out {}",
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    done = onward(tmp_path, *(word.format(file) for word in command.split()))
+    assert_one_sentence(done, f"The folder {file}")
+    assert "cannot be made" in done.stderr
+    assert "give one that may be written to." in done.stderr
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_demonstration_refuses_a_json_file_that_it_could_not_write_in_the_end(tmp_path: Path) -> None:
+    folder = tmp_path / "figures.json"
+    folder.mkdir()
+    done = onward(tmp_path, "demo", "--json", str(folder))
+    assert_one_sentence(done, f"The file {folder} cannot be written")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def _looks_like_a_model(folder: Path) -> None:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
         (folder / name).write_text("{}")
