@@ -118,12 +118,12 @@ def test_it_finds_what_value_iteration_finds() -> None:
 
 @pytest.mark.long
 def test_it_drives_the_taxi() -> None:
-    envs = make("Taxi-v3", 8)
+    envs = make("Taxi-v4", 8)
     config = QLearningConfig(learning_rate=0.5, gamma=0.99, epsilon_fraction=0.6)
     made = QLearning(envs.spec, 8, config, Seeds(0))
     train(made, envs, 300_000)
     policy = Policy(made.networks())
-    trial = make("Taxi-v3", 100)
+    trial = make("Taxi-v4", 100)
     obs, _ = trial.reset(5)
     total, running = np.zeros(100), np.ones(100, bool)
     while running.any():
