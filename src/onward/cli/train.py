@@ -66,7 +66,7 @@ def train(
     demonstrations: Annotated[
         int,
         typer.Option(min=1, help="sft with --env: tasks that its reference shows.", rich_help_panel=_Given),
-    ] = 200,
+    ] = 400,
     min_reward: Annotated[
         float | None,
         typer.Option(
@@ -95,8 +95,14 @@ def train(
     start: Annotated[
         Path | None, typer.Option(help="Go on from the adapter of this run.", rich_help_panel=_Network)
     ] = None,
-    lora_rank: Annotated[int | None, typer.Option(min=1, rich_help_panel=_Network)] = None,
-    lora_alpha: Annotated[float | None, typer.Option(rich_help_panel=_Network)] = None,
+    lora_rank: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rank of the adapter: its size. Default: 16.", rich_help_panel=_Network),
+    ] = None,
+    lora_alpha: Annotated[
+        float | None,
+        typer.Option(help="The adapter counts alpha / rank times. Default: 32.", rich_help_panel=_Network),
+    ] = None,
     lora_targets: Annotated[
         str | None, typer.Option(help="Such as q_proj,v_proj. Default: all seven.", rich_help_panel=_Network)
     ] = None,
@@ -131,9 +137,20 @@ def train(
     ] = 2048,
     clip: Annotated[float | None, typer.Option(help="Clipping range.", rich_help_panel=_Learning)] = None,
     kl: Annotated[float | None, typer.Option(help="KL coefficient.", rich_help_panel=_Learning)] = None,
-    gamma: Annotated[float | None, typer.Option(rich_help_panel=_Learning)] = None,
-    gae_lambda: Annotated[float | None, typer.Option(help="ppo's.", rich_help_panel=_Learning)] = None,
-    beta: Annotated[float | None, typer.Option(help="dpo's.", rich_help_panel=_Learning)] = None,
+    gamma: Annotated[
+        float | None,
+        typer.Option(
+            help="Discount per token (ppo, reinforce_pp). Default: 1, none.", rich_help_panel=_Learning
+        ),
+    ] = None,
+    gae_lambda: Annotated[
+        float | None,
+        typer.Option(help="ppo: how far an advantage looks ahead. Default: 0.95.", rich_help_panel=_Learning),
+    ] = None,
+    beta: Annotated[
+        float | None,
+        typer.Option(help="dpo: how closely it holds to the start. Default: 0.1.", rich_help_panel=_Learning),
+    ] = None,
     steps: Annotated[
         int | None,
         typer.Option(
@@ -150,7 +167,9 @@ def train(
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens per answer.", rich_help_panel=_Playing)
     ] = None,
-    temperature: Annotated[float, typer.Option(rich_help_panel=_Playing)] = 1.0,
+    temperature: Annotated[
+        float, typer.Option(help="Of sampling while it plays.", rich_help_panel=_Playing)
+    ] = 1.0,
     tasks: Annotated[
         int | None, typer.Option(min=1, help="The first so many tasks only.", rich_help_panel=_Playing)
     ] = None,
@@ -160,7 +179,7 @@ def train(
     dialect: Annotated[
         str | None, typer.Option(help="Of a server that tells none.", rich_help_panel=_Playing)
     ] = None,
-    seed: Annotated[int, typer.Option(rich_help_panel=_Run)] = 0,
+    seed: Annotated[int, typer.Option(help="Of everything that chance decides.", rich_help_panel=_Run)] = 0,
     threads: Annotated[
         int | None, typer.Option(min=0, help="CPU threads; 0: all cores.", rich_help_panel=_Run)
     ] = None,

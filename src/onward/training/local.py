@@ -49,7 +49,7 @@ class Wish:
     data: list[Path] = field(default_factory=list)
     env: str | None = None
     start: Path | None = None
-    demonstrations: int = 200
+    demonstrations: int = 400
     spec: dict[str, Any] = field(default_factory=dict)
     """Fields of JobSpec."""
     plan: dict[str, Any] = field(default_factory=dict)
@@ -235,6 +235,7 @@ def _check(wish: Wish) -> None:
         request.refuse_environment(wish.algorithm)
     if wish.spec.get("dense_rewards"):
         request.refuse_dense(wish.algorithm, wish.spec.get("return_from", "outcome"))
+    numbers.refuse_out_of_range(wish.spec)
     given = [name for name, value in wish.spec.items() if value is not None]
     numbers.refuse_idle(given, wish.algorithm)
     if wish.spec.get("behaviour") == "recompute" and wish.algorithm in request.TEXT_IS_ENOUGH:
