@@ -28,7 +28,10 @@ def _group() -> None:
 def export(
     folder: Annotated[Path, typer.Argument(help="Where to write; created when absent.")],
 ) -> None:
-    """Write topics.json and every schema in the file tree that existing publishers use."""
+    """Write topics.json and every schema in the file tree that existing publishers use.
+
+    onward contracts export schemas
+    """
     from onward.contracts.generate import export as write
 
     for path in write(folder):

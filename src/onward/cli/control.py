@@ -150,7 +150,7 @@ def resume(
 @control.command("list")
 def list_(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="An algorithm or an environment.")
+        str | None, typer.Argument(metavar="NAME", help="An algorithm or an environment.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON document.")] = False,
 ) -> None:

@@ -38,6 +38,9 @@ def demo(
 
     Agents work on small office tasks, their trajectories are redacted, scored and stored, a policy is
     trained from them, validated, released to a growing share of traffic, and taken back if it is worse.
+
+    onward demo
+    onward demo --sabotage --json figures.json
     """
     from onward.demo.run import Options, demonstrate
 

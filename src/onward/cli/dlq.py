@@ -22,7 +22,9 @@ dlq_app = Commands(
     """
 )
 app.add_typer(dlq_app, name="dlq")
-Sequence = Annotated[int, typer.Argument(help="Number in the first column of 'onward dlq list'.")]
+Sequence = Annotated[
+    int, typer.Argument(metavar="NUMBER", help="From the first column of 'onward dlq list'.")
+]
 
 
 @dlq_app.command(name="list")
@@ -32,7 +34,10 @@ def list_letters(
     limit: Annotated[int, typer.Option(help="At most so many.")] = 100,
     after: Annotated[int, typer.Option(help="Only those with a greater number.")] = 0,
 ) -> None:
-    """Show dead letters with their reasons, oldest first."""
+    """Show dead letters with their reasons, oldest first.
+
+    onward dlq list --limit 20
+    """
 
     async def work() -> None:
         settings = load_settings(file, data_dir)
@@ -51,7 +56,10 @@ def list_letters(
 
 @dlq_app.command()
 def show(sequence: Sequence, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Print one dead letter: reason, headers, body."""
+    """Print one dead letter: reason, headers, body.
+
+    onward dlq show 3
+    """
 
     async def work() -> None:
         settings = load_settings(file, data_dir)
@@ -65,7 +73,10 @@ def show(sequence: Sequence, file: ConfigFile = None, data_dir: DataDir = None) 
 
 @dlq_app.command()
 def replay(sequence: Sequence, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Publish a dead letter again to where it came from, and take it off the list."""
+    """Publish a dead letter again to where it came from, and take it off the list.
+
+    onward dlq replay 3
+    """
 
     async def work() -> None:
         settings = load_settings(file, data_dir)

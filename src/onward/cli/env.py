@@ -46,7 +46,10 @@ def list_environments(
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """Show the built-in environments, and the share of held-out tasks solved without any model."""
+    """Show the built-in environments, and the share of held-out tasks solved without any model.
+
+    onward env list --no-measure
+    """
     rows = [run_async(_facts(registry.find(name), measure)) for name in registry.BUILT_IN]
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
@@ -84,7 +87,8 @@ def serve(
 ) -> None:
     """Serve NAME over HTTP in AgentGym's form, until Ctrl-C.
 
-    Example: onward env serve crafting --port 8110; then onward env play crafting --url http://127.0.0.1:8110
+    onward env serve crafting --port 8110
+    onward env play crafting --url http://127.0.0.1:8110
     """
     environment = registry.find(name)
     is_local = host in ("127.0.0.1", "localhost", "::1")
@@ -121,7 +125,8 @@ def play(
 ) -> None:
     """Play NAME: you in the terminal, or a policy that needs no model.
 
-    Examples: onward env play wordle; onward env play maze --policy random --seed 3
+    onward env play wordle
+    onward env play maze --policy random --seed 3
     """
     if policy is not None and policy not in POLICIES:
         raise ConfigError(

@@ -38,7 +38,7 @@ def token(
 ) -> None:
     """Print a feedback token: a browser that holds it may vote on that one conversation.
 
-    With --trajectory alone its session is looked up, which needs a loop that runs. Example:
+    With --trajectory alone its session is looked up, which needs a loop that runs.
 
     onward feedback token --session chat-42 --days 1
     """
@@ -60,7 +60,11 @@ def rotate(
     file: ConfigFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Sign feedback tokens with a new key. The seven before it are still accepted; a running loop follows."""
+    """Sign feedback tokens with a new key. The seven before it are still accepted; a running loop follows.
+
+    onward feedback rotate
+    onward feedback rotate --forget
+    """
     accepted = TokenKeys(load_settings(file, data_dir).run_dir).rotate(forget=forget)
     typer.echo(f"Feedback tokens are signed with a new key; {accepted} accepted in all.")
 

@@ -7,9 +7,10 @@ the terminal goes on after a backslash, between two options and never inside one
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -40,10 +41,15 @@ def fitted(text: str, width: int) -> str:
     shown = []
     for line in text.splitlines():
         if line.startswith(_INDENT):
-            shown += [f"[not dim]{part.replace('[', chr(92) + '[')}[/]" for part in _broken(line, width)]
+            shown += map(_bright, _broken(line, width))
         else:
             shown.append(line)
     return "\n".join(shown)
+
+
+def _bright(command: str) -> str:
+    escaped = command.replace("[", r"\[") + ("\\" if command.endswith("\\") else "")
+    return f"[not dim]{escaped}[/]"
 
 
 def _broken(command: str, width: int) -> list[str]:
@@ -78,17 +84,23 @@ def _value(param: TyperOption) -> str:
     return above + word + least + (f"<={param.max}" if param.max is not None else "")
 
 
-def _prepare(command: TyperCommand | TyperGroup, ctx: Any) -> None:
+@contextlib.contextmanager
+def _readable(command: TyperCommand | TyperGroup, ctx: Any) -> Iterator[None]:
     """Fit the examples to the terminal and put words in the place of Python's types; for this one print."""
     from rich.console import Console
     from typer.rich_utils import MAX_WIDTH
 
-    command.help = fitted(command.help or "", (MAX_WIDTH or Console().width) - _MARGIN)
+    whole = command.help or ""
+    command.help = fitted(whole, (MAX_WIDTH or Console().width) - _MARGIN)
     for param in command.get_params(ctx):
         if isinstance(param, (TyperArgument, TyperOption)):
             shown = _value(param) if isinstance(param, TyperOption) else None
             param.display_type_rich = _always(shown)
             param._get_number_range_help_str = _always(None)  # it is in ``shown``
+    try:
+        yield
+    finally:
+        command.help = whole
 
 
 def _always(value: str | None) -> Callable[..., str | None]:
@@ -115,8 +127,8 @@ class Command(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help, fitted to the terminal."""
-        _prepare(self, ctx)
-        super().format_help(ctx, formatter)
+        with _readable(self, ctx):
+            super().format_help(ctx, formatter)
 
 
 class Group(TyperGroup):
@@ -127,8 +139,8 @@ class Group(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help, fitted to the terminal."""
-        _prepare(self, ctx)
-        super().format_help(ctx, formatter)
+        with _readable(self, ctx):
+            super().format_help(ctx, formatter)
 
 
 class Commands(typer.Typer):

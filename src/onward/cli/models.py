@@ -21,14 +21,22 @@ app.add_typer(models_app, name="models")
 
 
 @models_app.command()
-def pull(name: Annotated[str, typer.Argument(help="smollm2")]) -> None:
-    """Fetch a base model by pinned version and checksum; a second call does nothing."""
+def pull(
+    name: Annotated[str, typer.Argument(help="Only smollm2; a folder of your own needs none.")],
+) -> None:
+    """Fetch a base model by pinned version and checksum; a second call does nothing.
+
+    onward models pull smollm2
+    """
     folder = base_models.pull(name, progress=typer.echo)
     typer.echo(f"{name} is at {folder}")
 
 
 @models_app.command(name="list")
 def list_models() -> None:
-    """Show the base models that Onward knows and whether they are here."""
+    """Show the base models that Onward knows and whether they are here.
+
+    onward models list
+    """
     for line in base_models.describe():
         typer.echo(line)

@@ -35,7 +35,10 @@ async def _write(file: Path | None, data_dir: Path | None, key: str, value: dict
 
 @app.command()
 def pause(part: Part = "learning", file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Stop learning until 'onward resume': trajectories are still stored and scored."""
+    """Stop learning until 'onward resume': trajectories are still stored and scored.
+
+    onward pause
+    """
     _only_learning(part)
     run_async(_write(file, data_dir, "learning", {"paused": True}))
     typer.echo("Learning is paused. Trajectories are still collected and scored.")
@@ -43,7 +46,10 @@ def pause(part: Part = "learning", file: ConfigFile = None, data_dir: DataDir = 
 
 @app.command()
 def resume(part: PartAgain = "learning", file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Let learning go on."""
+    """Let learning go on.
+
+    onward resume
+    """
     _only_learning(part)
     run_async(_write(file, data_dir, "learning", {"paused": False}))
     typer.echo("Learning goes on.")
@@ -55,14 +61,20 @@ def pin(
     file: ConfigFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Serve one model and release nothing until 'onward unpin'."""
+    """Serve one model and release nothing until 'onward unpin'.
+
+    onward pin agent-zero-rl-v3
+    """
     run_async(_write(file, data_dir, "pin", {"model_id": model_id}))
     typer.echo(f"{model_id} is pinned; nothing is released until 'onward unpin'.")
 
 
 @app.command()
 def unpin(file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Let releases go on."""
+    """Let releases go on.
+
+    onward unpin
+    """
     run_async(_write(file, data_dir, "pin", {"model_id": None}))
     typer.echo("No model is pinned.")
 
@@ -95,23 +107,35 @@ def _command(what: Any, release: str | None, file: Path | None, data_dir: Path |
 
 @release_app.command()
 def abort(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Give all traffic back to the current model and end the release."""
+    """Give all traffic back to the current model and end the release.
+
+    onward release abort
+    """
     _command("abort", release, file, data_dir)
 
 
 @release_app.command()
 def promote(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Give the candidate nearly all traffic now, without waiting for the steps; the bake goes on."""
+    """Give the candidate nearly all traffic now, without waiting for the steps; the bake goes on.
+
+    onward release promote
+    """
     _command("promote", release, file, data_dir)
 
 
 @release_app.command()
 def hold(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Stay at the present share until 'onward release resume'. Gates go on watching."""
+    """Stay at the present share until 'onward release resume'. Gates go on watching.
+
+    onward release hold
+    """
     _command("hold", release, file, data_dir)
 
 
 @release_app.command(name="resume")
 def resume_release(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Let a held release go on."""
+    """Let a held release go on.
+
+    onward release resume
+    """
     _command("resume", release, file, data_dir)

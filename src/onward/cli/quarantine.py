@@ -31,9 +31,7 @@ quarantine_app = Commands(
     """
 )
 app.add_typer(quarantine_app, name="quarantine")
-Names = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", help="From the first column of 'list'.")
-]
+Names = Annotated[list[str] | None, typer.Argument(metavar="ID", help="From the first column of 'list'.")]
 All = Annotated[bool, typer.Option("--all", help="Everything that is held.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 _RESULTS = {
@@ -60,6 +58,8 @@ def list_held(
     """Show what is held and why, by its place in the stream. Needs no running service.
 
     'show ID' says the rest: class of the error, subject, trajectory.
+
+    onward quarantine list --limit 20
     """
 
     async def work() -> list[Held]:
@@ -86,7 +86,10 @@ def show(
     file: ConfigFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Print the facts of one held message as JSON. Its content is never printed."""
+    """Print the facts of one held message as JSON. Its content is never printed.
+
+    onward quarantine show 12-4f1c9a07
+    """
 
     async def work() -> Held:
         return await _quarantine(load_settings(file, data_dir)).facts(name)
@@ -101,6 +104,8 @@ def retry_held(
     """Redact again with the present rules, in memory, and publish what is clean now.
 
     Exit code 1 when something is still held.
+
+    onward quarantine retry --all
     """
 
     async def work() -> int:
@@ -133,7 +138,10 @@ def drop(
     file: ConfigFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Remove held messages for good: what they recorded is then lost. The audit stream records who did it."""
+    """Remove held messages for good: what they recorded is then lost. The audit stream records who did it.
+
+    onward quarantine drop --all --yes
+    """
 
     async def work() -> None:
         settings = load_settings(file, data_dir)

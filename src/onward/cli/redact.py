@@ -34,7 +34,7 @@ _BROKEN_SHOWN = 5
 @app.command()
 def redact(
     source: Annotated[
-        str, typer.Argument(metavar="[FILE|-|rules]", help="A file, '-' for standard input, or 'rules'.")
+        str, typer.Argument(metavar="FILE|-|rules", help="A file, '-' for standard input, or 'rules'.")
     ] = "-",
     kind: Annotated[
         str | None, typer.Option("--format", help="json, jsonl or text. Default: by name, else by content.")
@@ -68,6 +68,9 @@ def redact(
     'onward redact rules' prints what is recognised (a file of that name: ./rules). Exit code 1: all was
     redacted, but something that should have been JSON was not and was taken as text. Exit code 2: a
     sentence says why nothing, or nothing further, was written.
+
+    onward redact trajectories.jsonl > clean.jsonl
+    onward redact rules
     """
     if source == "rules":
         _print_rules(as_json)

@@ -51,7 +51,8 @@ def rescore(
     running service does the work, behind new trajectories. Ctrl-C only ends the display: start the same
     command again to watch, and after a restart of the service the run goes on where it was.
 
-    Example: [bold]onward rescore --since 7d --component code_quality[/bold]
+    onward rescore --dry-run
+    onward rescore --since 7d --component code_quality
     """
     if stop and (dry_run or any(given is not None for given in (since, component, limit))):
         raise ConfigError("--stop stands alone: leave the other options out.")

@@ -58,7 +58,7 @@ def explain(
     Signals, raw scores, windows, normalised scores, weights, totals, confidence, superseded rewards; the JSON
     holds every number exactly. With --url the key is read from the variable ONWARD_API_KEY.
 
-    Example: onward rewards explain 3f0c3ce4-0000-4000-8000-000000000001
+    onward rewards explain 3f0c3ce4-0000-4000-8000-000000000001
     """
     check_id(trajectory_id, "Trajectory id")
     settings = load_settings(file, data_dir)
@@ -83,7 +83,7 @@ def score(
     of its content is printed. The total is the weighted sum of the raw scores. What holds no trajectory is
     told on standard error by its place, the others go on, and the exit code is 2 in the end.
 
-    Example: onward rewards score trajectories.jsonl | jq .total_reward
+    onward rewards score trajectories.jsonl | jq .total_reward
     """
     from onward.capture.policy import redactor_of  # compiles the rules: only here
     from onward.reward.files import score_file
@@ -124,7 +124,7 @@ def simulate(
 
     From the stored scores: nothing is scored again and nothing is changed.
 
-    Example: onward rewards simulate --weights task_completion=.6,efficiency=.2,user_feedback=.2 --last 500
+    onward rewards simulate --weights task_completion=.6,efficiency=.2,user_feedback=.2 --last 500
     """
     settings = load_settings(file, data_dir)
     present = settings.reward.weights()

@@ -22,6 +22,9 @@ def up(
 
     Agents talk to the gateway (port 3000) as to any OpenAI endpoint and publish trajectories with
     the recorder. Ctrl-C stops cleanly; a restart goes on where it stopped.
+
+    onward up
+    onward up --config onward.toml --dir data --log-level warning
     """
     logs.setup(log_level)
     settings = load_settings(file, data_dir)
@@ -41,6 +44,8 @@ def run_role(
     """Run one role beside others, so that it scales out.
 
     NATS and ClickHouse must be configured, or 'onward up' must run on the same data folder.
+
+    onward run trainer --dir data
     """
     if role not in host.ROLES:
         raise ConfigError(f"Unknown role {role!r}: expected one of {', '.join(host.ROLES)}.")

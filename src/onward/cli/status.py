@@ -22,7 +22,11 @@ def status(
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """Show streams and lag, counts, the current model, jobs, releases, and settings not active yet."""
+    """Show streams and lag, counts, the current model, jobs, releases, and settings not active yet.
+
+    onward status
+    onward status --dir data --json
+    """
 
     async def work() -> None:
         settings = load_settings(file, data_dir)

@@ -63,11 +63,17 @@ def _text(value: Any) -> str:
 
 @streams_app.command()
 def plan(file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Show how the server's streams differ from what Onward declares. Changes nothing."""
+    """Show how the server's streams differ from what Onward declares. Changes nothing.
+
+    onward streams plan
+    """
     run_async(_with_bus(load_settings(file, data_dir), False))
 
 
 @streams_app.command()
 def apply(file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Migrate the streams without losing a message."""
+    """Migrate the streams without losing a message.
+
+    onward streams apply
+    """
     run_async(_with_bus(load_settings(file, data_dir), True))
