@@ -34,6 +34,6 @@ def test_held_out_success_rises_by_playing_and_only_by_learning(
         assert code == 0, output
     better, control = (checkpoints.verify(Path(name, "checkpoint")).metrics for name in ("better", "control"))
     before, after = (better["held_out"][when]["success"] for when in ("before", "after"))
-    assert after - before >= 0.1, (before, after)
+    assert round(after - before, 6) >= 0.1, (before, after)  # of 100 mazes: whole hundredths
     assert better["panel_hash"] == registry.find("maze").panel_hash()
     assert control["held_out"]["before"] == control["held_out"]["after"] == better["held_out"]["before"]

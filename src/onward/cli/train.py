@@ -28,9 +28,9 @@ _HELP = f"""Train a policy from files (--data) or in an environment (--env). No 
 
 A first policy that never succeeds is warmed up on demonstrations (sft), then learns by itself:
 
-  onward train --algorithm sft --model tiny --full --env maze --out warm
+  onward train --algorithm sft --model tiny --full --env maze --steps 300 --out warm
 
-  onward train --algorithm rloo --model warm/model --env maze --steps 40 --out better
+  onward train --algorithm rloo --model warm/model --env maze --horizon 16 --lr 2e-3 --steps 24 --out better
 
 From files (forms: docs/train-command.md), and first only a look at what it would take:
 
