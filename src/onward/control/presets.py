@@ -235,14 +235,6 @@ OURS: Table = {
              "bonus_features": 16, "bonus_until": 0.4},
             run={"solve_success": 0.9, "eval_episodes": 100, "eval_every": 2500, "obs_noise": 0.05},
         ),
-        "Acrobot-v1": Preset(
-            80_000,
-            {"num_envs": 8, "learning_rate": 1e-3, "lr_schedule": "linear", "hidden": (128, 128),
-             "batch_size": 128, "buffer_size": 50_000, "learning_starts": 1000, "gamma": 0.99, "n_step": 5,
-             "train_every": 16, "gradient_steps": 6, "target_every": 16, "tau": 0.02,
-             "epsilon_fraction": 0.2, "epsilon_end": 0.01},
-            run={"solve_success": 0.9, "eval_episodes": 100},
-        ),
         _LANDER: Preset(
             500_000,
             {"num_envs": 8, "learning_rate": 6e-4, "lr_schedule": "linear", "hidden": (128, 128),
