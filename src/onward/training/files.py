@@ -133,6 +133,8 @@ def _records(paths: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in paths:
         try:
             text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise ConfigError(f"There is no file {path}: give JSON or JSON lines.") from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
                 f"{path} cannot be read as text ({type(error).__name__}): give JSON or JSON lines."

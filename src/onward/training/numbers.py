@@ -7,7 +7,8 @@ algorithm, and names that nobody knows, which the job's manifest then tells.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -27,6 +28,18 @@ APPLIES: dict[str, frozenset[str]] = {
     "min_reward": frozenset({"sft", "dpo", "rloo", "grpo", "dr_grpo"}),
 }
 """Number → the algorithms that use it; what is not here is used by all."""
+
+
+_ALLOWED: dict[str, tuple[str, str, Callable[[float], bool]]] = {
+    "learning_rate": ("--lr", "greater than 0", lambda value: value > 0),
+    "clip_epsilon": ("--clip", "greater than 0 and less than 1", lambda value: 0 < value < 1),
+    "kl_coef": ("--kl", "at least 0", lambda value: value >= 0),
+    "gamma": ("--gamma", "from 0 to 1", lambda value: 0 <= value <= 1),
+    "gae_lambda": ("--gae-lambda", "from 0 to 1", lambda value: 0 <= value <= 1),
+    "beta": ("--beta", "greater than 0", lambda value: value > 0),
+    "lora_alpha": ("--lora-alpha", "greater than 0", lambda value: value > 0),
+}
+"""Field of a run's spec → its option, its range in words, and whether a number is in it."""
 
 
 class Numbers(BaseModel):
@@ -64,6 +77,14 @@ def check(asked: Mapping[str, Any], algorithm: str) -> None:
         refuse_idle(ours, algorithm)
     except ConfigError as error:
         raise TrainingError("DATA", str(error)) from None
+
+
+def refuse_out_of_range(spec: Mapping[str, Any]) -> None:
+    """Raise ConfigError for the first number of a run from the command line that no learner takes."""
+    for name, (option, words, holds) in _ALLOWED.items():
+        value = spec.get(name)
+        if value is not None and not (math.isfinite(value) and holds(value)):
+            raise ConfigError(f"{option} is {value:g}: give a number {words}.")
 
 
 def unknown(asked: Mapping[str, Any]) -> list[str]:

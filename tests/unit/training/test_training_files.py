@@ -123,5 +123,5 @@ def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path, text: str, w
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read as text"):
+    with pytest.raises(ConfigError, match=r"There is no file .*none\.jsonl: give JSON or JSON lines\."):
         files.read([tmp_path / "none.jsonl"], "sft")
