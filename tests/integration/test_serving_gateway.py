@@ -390,3 +390,14 @@ async def test_overhead_of_a_call(world):
     total = sum(sample.value for sample in histogram.collect()[0].samples if sample.name.endswith("_sum"))
     print(f"mean overhead {1000 * total / 200:.2f} ms")
     assert total / 200 < 0.1
+
+
+async def test_a_path_without_v1_is_told_what_the_base_url_is(world):
+    url = world.gateway.server.url
+    answer = await world.client.post("/chat/completions", json={"messages": []})
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert error["type"] == "not_found_error"
+    assert error["message"].startswith("There is no /chat/completions here")
+    assert f"{url}/v1 for this gateway" in error["message"]
+    assert (await world.client.get("/v1/chat/completions")).status_code == 405

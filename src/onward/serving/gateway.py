@@ -275,6 +275,14 @@ class Gateway:
             data = [{"id": name, "object": "model", "created": 0, "owned_by": "onward"} for name in names]
             return {"object": "list", "data": data}
 
+        @app.exception_handler(404)
+        async def unknown_path(request: Request, _: Exception) -> Response:
+            message = (
+                f"There is no {request.url.path[:80]} here: the base URL for an OpenAI client ends in /v1, "
+                f"which is {str(request.base_url).rstrip('/')}/v1 for this gateway."
+            )
+            return HttpError(404, message, type="not_found_error").response()
+
         return app
 
     async def _readiness(self) -> dict[str, bool | str]:
