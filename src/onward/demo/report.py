@@ -53,25 +53,17 @@ def _stages(result: Result) -> Table:
 
 def _cycles(result: Result) -> Table:
     table = Table(title="Cycle by cycle", title_justify="left")
-    for name in (
-        "cycle",
-        "learned from",
-        "mean outcome",
-        "mean raw total",
-        "validation",
-        "candidate",
-        "decision",
-    ):
-        table.add_column(name, justify="left" if name in {"candidate", "decision"} else "right")
+    for name in ("cycle", "learned\nfrom", "mean\noutcome", "mean\nraw\ntotal", "validation"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("candidate and decision", overflow="fold")  # the one that gives way on a narrow terminal
     for cycle in result.cycles:
         table.add_row(
-            f"{cycle.number}{' (sabotage)' if cycle.sabotaged else ''}",
+            str(cycle.number) + ("\n(sabotage)" if cycle.sabotaged else ""),
             str(cycle.trajectories or "-"),
             _rate(cycle.mean_outcome),
             _rate(cycle.mean_raw_total),
             _validation(cycle),
-            cycle.candidate,
-            f"{cycle.decision}: {cycle.reason}",
+            f"{cycle.candidate}\n{cycle.decision}: {cycle.reason}",
             style="red" if cycle.decision == "rolled_back" else None,
         )
     return table
@@ -102,8 +94,9 @@ def _evidence(result: Result) -> Table:
     table = Table(
         title="Evidence per release (roll back when E all reaches 1/0.045 = 22.2)", title_justify="left"
     )
-    for name in ("candidate", "sessions", "E error", "E outcome", "E all", "crossed → verified zero"):
-        table.add_column(name, justify="left" if name == "candidate" else "right")
+    table.add_column("candidate", no_wrap=True, overflow="fold")
+    for name in ("sessions", "E error", "E outcome", "E all", "crossed → verified zero"):
+        table.add_column(name, justify="right", overflow="fold")
     for cycle in result.cycles:
         table.add_row(
             cycle.candidate,
