@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from onward.errors import ConfigError
+from onward.nearest import nearest
 
 Algorithm = Literal["ppo", "dpo", "rloo", "grpo", "reinforce"]
 REWARD_COMPONENTS = (
@@ -493,5 +494,9 @@ def _sentence(error: ValidationError, file: Path | None) -> str:
             field = getattr(section, "model_fields", {}).get(str(part))
             section = field.annotation if field else get_args(section)[1]
         known = ", ".join(sorted(section.model_fields))
-        return f"Unknown setting {where!r}{source}: expected one of {known}."
+        near = nearest(str(first["loc"][-1]), section.model_fields)
+        if near is None:
+            return f"Unknown setting {where!r}{source}: expected one of {known}."
+        meant = ".".join([*(str(part) for part in first["loc"][:-1]), near])
+        return f"Unknown setting {where!r}{source}: did you mean {meant}? Known here are {known}."
     return f"Setting {where!r}{source} is not valid: {first['msg'].removeprefix('Value error, ')}."

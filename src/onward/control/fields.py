@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import inspect
 import math
 import textwrap
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from onward.errors import ControlError
+from onward.nearest import nearest
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def parse(cls: type, what: str, assignments: list[str]) -> dict[str, Any]:
         if not equals or not name:
             raise ControlError(f"--set {assignment}: give NAME=VALUE, such as --set gamma=0.99.")
         if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, n=1)
-            known = f"did you mean {near[0]}?" if near else f"it has {', '.join(kinds)}."
+            near = nearest(name, kinds)
+            known = f"did you mean {near}?" if near else f"it has {', '.join(kinds)}."
             raise ControlError(f"--set {name}: {what} has no such setting, {known}")
         values[name] = _value(kinds[name], text)
         if not _fits(kinds[name], values[name]):

@@ -1,0 +1,19 @@
+"""A mistyped name is answered with the one that was meant, where there is one."""
+
+import pytest
+
+from onward import config
+from onward.errors import ConfigError
+from onward.nearest import nearest
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("threshhold", "threshold"), ("lr", "learning_rate"), ("zzz", None)]
+)
+def test_a_name_is_near_by_its_letters_or_by_its_initials(given: str, meant: str | None) -> None:
+    assert nearest(given, ["threshold", "learning_rate", "epochs"]) == meant
+
+
+def test_a_mistyped_setting_names_the_one_that_was_meant() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean training\.threshold\? Known here are"):
+        config.load(environ={}, overrides={"training": {"threshhold": 3}})
