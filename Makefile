@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	@echo "Installing into $(VENV): about 2.5 GB on disk with PyTorch's CPU build, several GB more where pip picks the GPU build."
+	@echo "Installing into $(VENV): about 3.2 GB on disk with PyTorch's CPU build, several GB more where pip picks the GPU build."
 	@echo "To save room and time, install PyTorch's own CPU build of torch 2.13.0 into $(VENV) first (see README)."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[all,dev]'
