@@ -236,7 +236,6 @@ def _check(wish: Wish) -> None:
     if wish.spec.get("dense_rewards"):
         request.refuse_dense(wish.algorithm, wish.spec.get("return_from", "outcome"))
     numbers.refuse_out_of_range(wish.spec)
-    numbers.refuse_out_of_range(wish.spec)
     given = [name for name, value in wish.spec.items() if value is not None]
     numbers.refuse_idle(given, wish.algorithm)
     if wish.spec.get("behaviour") == "recompute" and wish.algorithm in request.TEXT_IS_ENOUGH:
