@@ -90,6 +90,7 @@ def train(
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
+    env = with_version(env)
     chosen, tuned = presets.preset(preset, algorithm, env)
     given = fields.parse(config.CONFIGS[algorithm], algorithm, changes or [])
     asked = {"obs_noise": obs_noise, "eval_every": eval_every, "threshold": threshold}
@@ -167,13 +168,19 @@ def list_(
     elif name in ALGORITHMS:
         _show(_settings(name), as_json, ("setting", "default, kind and meaning"))
     else:
+        from onward.control.environments import missing_package
+
         known = presets.environments()
+        name = with_version(name) if missing_package(name) is None else name
         if name not in known:
             raise ControlError(
                 f"There is neither an algorithm nor a preset for {name!r}: use one of "
                 f"{', '.join([*ALGORITHMS, *known])}."
             )
         _show(_presets(name), as_json, ("preset", "steps and settings"))
+        missing = missing_package(name)
+        if missing is not None:
+            typer.echo(missing, err=True)
 
 
 def _everything() -> dict[str, str]:
@@ -221,6 +228,16 @@ def env_kwargs(assignments: list[str] | None) -> dict[str, Any] | None:
         except ValueError:
             values[name] = text
     return values or None
+
+
+def with_version(env: str) -> str:
+    """The id with its newest version where it has none, which is told; presets know full ids only."""
+    from onward.control.environments import newest_version
+
+    newest = newest_version(env)
+    if newest != env:
+        typer.echo(f"{env} has no version: {newest}, the newest, is taken.", err=True)
+    return newest
 
 
 def _check_world(run: RunConfig) -> None:

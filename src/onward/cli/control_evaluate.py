@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from onward.cli.control import EnvSet, control, env_kwargs
+from onward.cli.control import EnvSet, control, env_kwargs, with_version
 from onward.errors import ControlError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def evaluate(
     found, given = [], env_kwargs(env_set)
     for path in paths:
         policy = Policy.load(path)
-        where = env or policy.env_id
+        where = with_version(env) if env else policy.env_id
         if not where:
             raise ControlError(f"The policy in {path} does not say where it was trained: give --env.")
         judged = assess(
@@ -179,6 +179,7 @@ def compare(
     from onward.control.environments import make
     from onward.control.evaluate import solve_bar
 
+    env = with_version(env)
     settings = equal_settings(peer, algorithm, env)
     probe = make(env, 1)
     probe.close()

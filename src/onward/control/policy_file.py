@@ -94,6 +94,9 @@ def _folder(path: Path) -> Path:
     for folder in (path, path / "policy"):
         if (folder / WORDS).is_file():
             return folder
+    runs = sorted(str(words.parent.parent) for words in path.glob(f"*/policy/{WORDS}"))
+    if runs:
+        raise ControlError(f"{path} holds run folders: give one or several of {', '.join(runs)}.")
     raise ControlError(
         f"No policy lies in {path}: give a folder with {WORDS}, as onward control train or export writes it."
     )

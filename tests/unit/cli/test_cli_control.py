@@ -39,6 +39,7 @@ def onward(*arguments: str) -> int:
         (["CartPole-v1", "--algorithm", "ppo", "--set", "clip=-1"], "--set clip=-1: give a number greater"),
         (["CartPole-v9", "--algorithm", "ppo"], "CartPole-v9"),
         (["NoSuch-v0", "--algorithm", "ppo"], "NoSuch"),
+        (["CartPole-v1", "--algorithm", "ppo", "--set", "lr=1"], "did you mean learning_rate?"),
         (["CartPole-v1", "--algorithm", "sac"],
          "sac cannot learn CartPole-v1, which takes discrete actions: use reinforce or dqn or ppo or a3c."),
         (["CartPole-v1", "--algorithm", "q_learning"],
@@ -294,3 +295,35 @@ def test_what_came_out_is_said_with_the_solve_episode() -> None:
         first == "seed 1: solved at episode 294 (step 64,896, 7.5 s); 64,896 steps in 8.0 s, 8,112 a second."
     )
     assert second.endswith("return 500.0 ± 0.0, success 100%: runs/x/policy")
+
+
+def test_an_id_without_version_is_the_newest_one_with_its_preset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    done = onward("train", "CartPole", "--algorithm", "ppo", "--timesteps", "64", *SMALL[:-4],
+                  "--out", str(tmp_path))  # fmt: skip
+    said = capsys.readouterr()
+    assert done == 0
+    assert "CartPole has no version: CartPole-v1, the newest, is taken.\n" in said.err
+    assert json.loads((tmp_path / "CartPole-v1-ppo-seed0" / "config.json").read_text())["preset"] == "zoo"
+    assert [str(warning.message) for warning in recwarn if "version" in str(warning.message)] == []
+
+
+def test_the_package_of_an_environment_that_is_missing_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    env = "MiniGrid-DoorKey-5x5-v0"
+    sentence = f"{env} comes from the package minigrid, which is not installed: run pip install minigrid.\n"
+    assert onward("train", env, "--algorithm", "ppo", "--out", str(tmp_path)) == 2
+    assert capsys.readouterr().err == sentence
+    assert onward("list", env) == 0
+    assert capsys.readouterr().err == sentence
+
+
+def test_a_folder_of_runs_names_the_runs_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = tmp_path / "CartPole-v1-ppo-seed0" / "policy"
+    policy.mkdir(parents=True)
+    (policy / "policy.json").write_text("{}")
+    assert onward("eval", str(tmp_path)) == 2
+    assert f"{tmp_path} holds run folders: give one or several of {policy.parent}." in capsys.readouterr().err

@@ -4,7 +4,7 @@ The one thing to know: ``make`` is the only way in, and whatever it is given com
 which ``NoisyObservations`` wraps.
 """
 
-from onward.control.environments.making import make
+from onward.control.environments.making import make, missing_package, newest_version
 from onward.control.environments.noise import NoisyObservations
 
-__all__ = ["NoisyObservations", "make"]
+__all__ = ["NoisyObservations", "make", "missing_package", "newest_version"]

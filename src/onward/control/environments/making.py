@@ -6,6 +6,9 @@ is asked for, which is faster as Gymnasium's own; everything else runs through G
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -42,6 +45,54 @@ def make(
         raise ControlError(f"{num} environments were asked for: ask for at least 1.")
     made = _made(id_or_env, num, dict(env_kwargs or {}))
     return made if obs_noise is None else NoisyObservations(made, obs_noise)
+
+
+_PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}
+"""Beginning of an id → the package that knows it once it is imported."""
+
+
+def newest_version(env_id: str) -> str:
+    """``env_id`` with the newest version that Gymnasium knows of it; as it is where it has one, or none is
+    known. (``gymnasium.make`` takes the newest too, but then nobody knows which it was.)"""
+    if ":" in env_id or re.search(r"-v\d+$", env_id):
+        return env_id
+    gymnasium = _gymnasium()
+    from gymnasium.envs.registration import find_highest_version, parse_env_id
+
+    _register(env_id)
+    if env_id in gymnasium.registry:
+        return env_id
+    try:
+        space, name, _ = parse_env_id(env_id)
+    except gymnasium.error.Error:
+        return env_id
+    newest = find_highest_version(space, name)
+    return env_id if newest is None else f"{env_id}-v{newest}"
+
+
+def missing_package(env_id: str) -> str | None:
+    """One sentence where the package that knows ``env_id`` is not installed; None where it is, or is ours."""
+    for start, package in _PACKAGES.items():
+        if env_id.startswith(start) and importlib.util.find_spec(package) is None:
+            return (
+                f"{env_id} comes from the package {package}, which is not installed: "
+                f"run pip install {package}."
+            )
+    return None
+
+
+def _register(env_id: str) -> None:
+    """Make environments known that Gymnasium does not find by itself. Raises ControlError."""
+    if env_id.startswith("onward/"):
+        from onward.control.pixels import register
+
+        register()
+    missing = missing_package(env_id)
+    if missing is not None:
+        raise ControlError(missing)
+    for start, package in _PACKAGES.items():
+        if env_id.startswith(start):
+            importlib.import_module(package)
 
 
 def _made(source: Any, num: int | None, kwargs: dict[str, Any]) -> Environments:
@@ -81,10 +132,7 @@ def _given(gymnasium: Any, source: Any, num: int | None) -> list[Any]:
 
 
 def _by_id(gymnasium: Any, env_id: str, kwargs: dict[str, Any]) -> Any:
-    if env_id.startswith("onward/"):
-        from onward.control.pixels import register
-
-        register()
+    _register(env_id)
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
     except Exception as error:  # whatever an environment's own constructor says of its arguments
