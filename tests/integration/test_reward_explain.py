@@ -111,6 +111,17 @@ async def test_explain_and_simulate_beside_a_running_service(
             code, output = await command(f"onward rewards explain t99 {where}")
             assert code == 2 and "No trajectory t99 is known here: it was never stored." in output
             assert len(output.splitlines()) == 1
+        session = items[57].session_id
+        for where in (f"--dir {data}", f"--url {url}"):
+            code, output = await command(f"onward rewards explain {session} {where}")
+            assert code == 2 and f"{session} is a session, no trajectory: give one of its newest, " in output
+            assert "t57" in output and len(output.splitlines()) == 1
+        code, output = await command(f"onward rewards list --last 3 --json --dir {data}")
+        listed = json.loads(output)
+        assert code == 0 and len(listed) == 3
+        assert all(str(row["trajectory_id"]).startswith("t") and row["session_id"] for row in listed)
+        code, output = await command(f"onward rewards list --last 3 --dir {data}")
+        assert code == 0 and all(row["trajectory_id"] in output for row in listed)
         code, output = await command(f"onward rewards explain t57 --url {url}/elsewhere")
         assert code == 2 and len(output.splitlines()) == 1
 

@@ -7,19 +7,19 @@ from typing import Any
 from fastapi import Depends, FastAPI
 
 from onward.context import Context
-from onward.errors import NotFoundError
 from onward.httpbase import require
 from onward.ids import check_id
-from onward.reward.explain import look_up
+from onward.reward.explain import look_up, not_known
 
 
 def add_to(app: FastAPI, ctx: Context) -> None:
-    """The route, for callers with the scope ``read``; 404 for a trajectory that was never stored."""
+    """The route, for callers with the scope ``read``; 404 for a trajectory that was never stored (and
+    for a session, whose trajectories are then named)."""
 
     @app.get("/rewards/{trajectory_id}", dependencies=[Depends(require("read"))])
     async def explain(trajectory_id: str) -> dict[str, Any]:
         name = check_id(trajectory_id, "Trajectory id")
         found = await look_up(ctx.warehouse, name, ctx.settings.reward.weights())
         if found is None:
-            raise NotFoundError(f"No trajectory {name} is known here: it was never stored.")
+            raise await not_known(ctx.warehouse, name)
         return found

@@ -141,6 +141,18 @@ def _superseded(found: Document, console: Console) -> None:
         _say(console, f"{totals}; scores {_pairs(old['scores'])}.", 4)
 
 
+def show_newest(rows: Sequence[Document], console: Console) -> None:
+    """One line a reward, newest first; ids are never cut, because they are what other commands take."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for name in ("trajectory", "session", "when (UTC)"):
+        table.add_column(name, overflow="fold")
+    table.add_column("total", justify="right", no_wrap=True)
+    for row in rows:
+        when, total = str(row["ts"])[:19], f"{row['total_reward']:.4f}"
+        table.add_row(escape(row["trajectory_id"]), escape(row["session_id"]), when, total)
+    console.print(table)
+
+
 def show_simulation(found: Document, console: Console) -> None:
     weights = {name: weight for name, weight in found["weights"].items() if weight > 0.0}
     _say(

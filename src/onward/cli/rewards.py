@@ -1,4 +1,4 @@
-"""``onward rewards explain|score|simulate``: how a reward came about, scores of a file, other weights."""
+"""``onward rewards explain|list|score|simulate``: how a reward came about, scores of files, other weights."""
 
 from __future__ import annotations
 
@@ -63,12 +63,30 @@ def explain(
     check_id(trajectory_id, "Trajectory id")
     settings = load_settings(file, data_dir)
     found = run_async(_look_up(settings, trajectory_id)) if url is None else _ask(url, trajectory_id)
-    if found is None:
-        raise NotFoundError(f"No trajectory {trajectory_id} is known here: it was never stored.")
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     else:
         reward_tables.show_explanation(found, Console())
+
+
+@rewards_app.command("list")
+def list_(
+    last: Annotated[int, typer.Option(help="So many of the newest.", min=1, max=1000)] = 20,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the newest rewards: trajectory, session, when, total. 'explain' takes the trajectory's id.
+
+    onward rewards list --last 5
+    """
+    rows = run_async(_newest_rows(load_settings(file, data_dir), last))
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1, default=str))
+    elif not rows:
+        typer.echo("No reward is stored yet.")
+    else:
+        reward_tables.show_newest(rows, Console())
 
 
 @rewards_app.command()
@@ -139,9 +157,19 @@ def simulate(
         reward_tables.show_simulation(found, Console())
 
 
-async def _look_up(settings: Settings, trajectory_id: str) -> dict[str, Any] | None:
+async def _look_up(settings: Settings, trajectory_id: str) -> dict[str, Any]:
     async with _warehouse(settings) as view:
-        return await explanation.look_up(view, trajectory_id, settings.reward.weights())
+        found = await explanation.look_up(view, trajectory_id, settings.reward.weights())
+        if found is None:
+            raise await explanation.not_known(view, trajectory_id)
+        return found
+
+
+async def _newest_rows(settings: Settings, last: int) -> list[dict[str, Any]]:
+    async with _warehouse(settings) as view:
+        rows = await queries.newest_rewards(view, last)
+    names = ("trajectory_id", "session_id", "ts", "total_reward", "raw_total", "task_type")
+    return [{name: row[name] for name in names} for row in rows]
 
 
 async def _newest(settings: Settings, last: int) -> list[Reward]:
@@ -165,7 +193,7 @@ async def _warehouse(settings: Settings) -> AsyncIterator[Warehouse]:
         await view.close()
 
 
-def _ask(url: str, trajectory_id: str) -> dict[str, Any] | None:
+def _ask(url: str, trajectory_id: str) -> dict[str, Any]:
     """The same from the api role. Raises ConfigError with what it said."""
     key = os.environ.get(KEY_VARIABLE, "")
     headers = {"Authorization": f"Bearer {key}"} if key else {}

@@ -10,11 +10,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onward.errors import NotFoundError
 from onward.reward.normalise import MINIMUM_SAMPLES
 from onward.warehouse import Warehouse, queries, reward_queries
 
 _OURS = frozenset(("normalized", "window", "evidence", "signals"))
 """Parts of ``raw_data`` that have a place of their own in an explanation."""
+_SHOWN = 5
+"""Trajectories of a session that are named."""
 _ORDER = ("n", "value", "mean", "std", "min", "max", "least_std", "gate", "z", "weight", "method")
 
 Document = dict[str, Any]
@@ -36,6 +39,17 @@ async def look_up(
     if await queries.trajectory(warehouse, trajectory_id) is not None:
         return {"trajectory_id": trajectory_id, "status": "waiting"}
     return None
+
+
+async def not_known(warehouse: Warehouse, name: str) -> NotFoundError:
+    """What to say of an id that ``look_up`` does not find: which trajectories it has, where it is a
+    session's."""
+    found = await reward_queries.trajectories_of_sessions(warehouse, [name], _SHOWN)
+    if found:
+        return NotFoundError(
+            f"{name} is a session, no trajectory: give one of its newest, {', '.join(found)}."
+        )
+    return NotFoundError(f"No trajectory {name} is known here: it was never stored.")
 
 
 def explain(
