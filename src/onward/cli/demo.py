@@ -43,9 +43,12 @@ def demo(
     onward demo --sabotage --json figures.json
     """
     from onward.demo.run import Options, demonstrate
+    from onward.serving import base_models
 
     logs.setup(log_level)
     console = Console(width=None if sys.stdout.isatty() else 118)
+    if model not in COSTS:
+        base_models.resolve(model, folder)  # a name that is none is told before anything is printed
     console.print(f"Model: {model} ({COSTS.get(model, 'your own folder')}).", highlight=False)
     if model == "tiny":
         console.print(f"With --model smollm2: {COSTS['smollm2']}.", highlight=False)

@@ -38,6 +38,7 @@ def test_version(tmp_path: Path) -> None:
 def test_an_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
     done = onward(tmp_path, "demo", "--model", "nope")
     assert_one_sentence(done, "There is no model 'nope': give tiny, smollm2")
+    assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
 
 
