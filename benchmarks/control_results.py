@@ -143,7 +143,7 @@ def train(runs: Sequence[RunConfig], folder: Path, processes: int | None) -> Non
     tasks = []
     for run in runs:
         own = Folder.of(folder / digest(run), run)
-        if own.summary.exists() and json.loads(own.summary.read_text())["end"] != "interrupted":
+        if finished(run, folder):
             continue
         again = own.state.exists()
         if not again and own.path.exists():
@@ -151,6 +151,12 @@ def train(runs: Sequence[RunConfig], folder: Path, processes: int | None) -> Non
         tasks.append(Task(run, own, again))
     if tasks:
         train_all(tasks, told, processes)
+
+
+def finished(run: RunConfig, folder: Path) -> bool:
+    """Whether the run came to its end; an interrupted one has a summary too."""
+    summary = Folder.of(folder / digest(run), run).summary
+    return summary.exists() and json.loads(summary.read_text())["end"] != "interrupted"
 
 
 def told(event: dict[str, Any]) -> None:
@@ -304,6 +310,8 @@ def main() -> None:
         print(f"{group.name}: seeds {', '.join(str(run.seed) for run in runs)}", flush=True)
         train(runs, given.runs, given.processes)
         for run in runs:
+            if not finished(run, given.runs):
+                raise SystemExit(f"{group.name}: seed {run.seed} was interrupted; the same command goes on.")
             write(file, {key(run): cell(run, given.runs)}, QUICK if given.quick else GROUPS)
     write(file, {}, QUICK if given.quick else GROUPS)
     print(file.with_suffix(".md").read_text())

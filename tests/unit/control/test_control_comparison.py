@@ -18,6 +18,7 @@ from onward.control import comparison
 from onward.control.comparison import ModelActor, Outcome, equal_settings, translated
 from onward.control.config import CONFIGS
 from onward.control.policy import Layer, Policy, PolicyParts
+from onward.control.runs import Folder
 from onward.control.spaces import ActionSpec, Layout
 from onward.errors import ControlError
 
@@ -224,3 +225,14 @@ def test_both_sides_run_a_short_race() -> None:
         assert found.steps >= 2048 and found.seconds > 0
         assert math.isfinite(found.final_mean) and found.final_mean > 8
         assert [step for step, _, _ in found.curve] == sorted(step for step, _, _ in found.curve)
+
+
+def test_an_interrupted_run_is_no_cell(tmp_path):
+    """It has a summary and a policy too: what is half trained must not be judged."""
+    run = results.Group("CartPole-v1", "ppo", 1).run(0)
+    folder = Folder.of(tmp_path / results.digest(run), run)
+    assert not results.finished(run, tmp_path)
+    folder.path.mkdir(parents=True)
+    for end, wanted in (("interrupted", False), ("finished", True), ("solved", True)):
+        folder.summary.write_text(json.dumps({"end": end}))
+        assert results.finished(run, tmp_path) is wanted
