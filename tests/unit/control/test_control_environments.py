@@ -457,3 +457,11 @@ def test_what_an_environment_says_of_its_arguments_is_one_sentence(
     with pytest.raises(ControlError, match=sentence) as told:
         make(env_id, env_kwargs=given)
     assert "\n" not in str(told.value)
+
+
+def test_minigrid_comes_with_its_mission_flattened_as_in_the_zoo() -> None:
+    pytest.importorskip("minigrid")
+    envs = make("MiniGrid-DoorKey-5x5-v0", 2)
+    obs, _ = envs.reset(0)
+    assert obs.shape == (2, 2835)  # 7 × 7 × 3 numbers of the view, 96 letters × 28 signs of the mission
+    envs.close()

@@ -48,7 +48,8 @@ def make(
 
 
 _PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}
-"""Beginning of an id → the package that knows it once it is imported."""
+"""Beginning of an id → the package that knows it once it is imported. Its mission in words is flattened with
+the picture, by its own wrapper."""
 
 
 def newest_version(env_id: str) -> str:
@@ -134,7 +135,10 @@ def _given(gymnasium: Any, source: Any, num: int | None) -> list[Any]:
 def _by_id(gymnasium: Any, env_id: str, kwargs: dict[str, Any]) -> Any:
     _register(env_id)
     try:
-        return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
+        env = gymnasium.make(env_id, disable_env_checker=True, **kwargs)
+        if not env_id.startswith(tuple(_PACKAGES)):
+            return env
+        return importlib.import_module("minigrid.wrappers").FlatObsWrapper(env)  # as the zoo's presets do
     except Exception as error:  # whatever an environment's own constructor says of its arguments
         known = ", ".join(TASKS)
         given = f" with {kwargs}" if kwargs else ""
