@@ -90,10 +90,10 @@ class Display:
         metrics = last["metrics"]
         held_out = metrics.get("held_out")
         if held_out:
+            before, after = (held_out[when]["success"] for when in ("before", "after"))
             self._say(
-                f"Held-out success {_number(held_out['before']['success'])} → "
-                f"{_number(held_out['after']['success'])} "
-                f"(panel {str(metrics['panel_hash'])[:12] or 'unknown'})."
+                f"Held-out success {_number(before)} → {_number(after)} "
+                f"(panel {str(metrics['panel_hash'])[:12] or 'unknown'}).{verdict(before, after)}"
             )
         where = "model" if self.spec.full else "checkpoint"
         self._say(
@@ -169,6 +169,13 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1.0, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def verdict(before: float | None, after: float | None) -> str:
+    """A sentence where held-out success did not rise; nothing where it did, or is unknown."""
+    if before is None or after is None or after > before:
+        return ""
+    return " That is not better than before: keep the old policy, or train longer (--steps, --lr)."
 
 
 def _number(value: float | None) -> str:
