@@ -27,8 +27,8 @@ left, by the profiler: of DQN's step (0.84 ms) 0.43 ms are products and 0.08 Ada
 products, which caps it near 2. Keeping the hidden layers' memory between steps changed nothing (2 %).
 numpy's own threads do not speed acting up and keep a second core busy: they are held to ours. Where we lose:
 with batches and networks so large that the products dominate both sides are equal; tasks not in numpy
-(LunarLander) step at Gymnasium's own pace on either side; state-dependent noise (gSDE), which the zoo uses for PPO on
-Pendulum and MountainCarContinuous, is not built here. Ratios below 1 are printed like any other.
+(LunarLander) step at Gymnasium's own pace on either side; state-dependent noise (gSDE), which the zoo uses
+for PPO on Pendulum and MountainCarContinuous, is not built here. Ratios below 1 are printed like any other.
 
     python benchmarks/control_vs_peers.py [--quick] [--json FILE] [--seeds N] [--only SECTION …]
 """
