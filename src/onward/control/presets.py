@@ -282,6 +282,14 @@ OURS: Table = {
              "buffer_size": 30_000, "learning_starts": 500, "train_every": 4, "gradient_steps": 2},
             run={"solve_success": 0.9},
         ),
+        "MountainCarContinuous-v0": Preset(
+            80_000,
+            {"num_envs": 4, "learning_rate": 1e-3, "lr_schedule": "linear", "hidden": (64, 64),
+             "batch_size": 128, "buffer_size": 50_000, "learning_starts": 2000, "gamma": 0.99, "tau": 0.01,
+             "train_every": 4, "gradient_steps": 1, "normalise_obs": True, "bonus": "count",
+             "bonus_features": 16, "bonus_until": 0.5},
+            run={"solve_success": 0.9},
+        ),
     },
     "ddpg": {
         "Pendulum-v1": Preset(
