@@ -124,9 +124,12 @@ _ROWS = ("actions", "rewards", "terminated", "truncated", "alive")
 
 def merged(obs: Obs) -> Obs:
     """(T, N, …) as rows (T·N, …); views."""
-    if isinstance(obs, dict):
-        return {key: array.reshape(-1, *array.shape[2:]) for key, array in obs.items()}
-    return obs.reshape(-1, obs.shape[-1])
+    return {key: in_rows(array) for key, array in obs.items()} if isinstance(obs, dict) else in_rows(obs)
+
+
+def in_rows(array: NDArray[Any]) -> NDArray[Any]:
+    """``merged`` of one array: actions, masks, values."""
+    return array.reshape(-1, *array.shape[2:])
 
 
 def joined(parts: list[Obs]) -> Obs:

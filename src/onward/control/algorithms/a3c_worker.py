@@ -19,7 +19,7 @@ from onward.control.config import A3CConfig
 from onward.control.contract import Environments, EnvSpec, Flags, Step
 from onward.control.normalise import RunningNorm, normalised, observation_norm
 from onward.control.returns import gae
-from onward.control.rollout import Rollout, merged
+from onward.control.rollout import Rollout, in_rows, merged
 from onward.control.seeds import Seeds
 from onward.control.spaces import Obs, take
 from onward.control.threads import use_threads
@@ -41,8 +41,8 @@ def gradient(
     )
     living = rollout.alive.reshape(-1)
     share = (living / max(1, living.sum())).astype(np.float32)
-    actions = rollout.actions.reshape(-1, *rollout.actions.shape[2:])
-    mask = None if rollout.masks is None else rollout.masks.reshape(len(living), -1)
+    actions = in_rows(rollout.actions)
+    mask = None if rollout.masks is None else in_rows(rollout.masks)
 
     outputs, estimates, back = net.record(seen(merged(take(rollout.obs, np.s_[:-1]))))
     scores = net.dist.score(outputs, actions, mask)

@@ -22,7 +22,7 @@ from onward.control.explore.bonus import bonus_weight
 from onward.control.explore.make import make_bonus
 from onward.control.normalise import ReturnScale
 from onward.control.returns import gae, normalise_advantages
-from onward.control.rollout import Rollout, merged
+from onward.control.rollout import Rollout, in_rows, merged
 from onward.control.seeds import Seeds
 from onward.control.spaces import Obs, take
 
@@ -108,9 +108,8 @@ class PPO(PolicyGradient):
         free = ratio * advantages
         bounded = np.minimum(np.maximum(ratio, np.float32(1 - clip)), np.float32(1 + clip)) * advantages
         surrogate = np.minimum(free, bounded)
-        errors = values - batch["returns"]
+        errors, moved = values - batch["returns"], values - batch["values"]
         if config.value_clip is not None:
-            moved = values - batch["values"]
             errors = (
                 batch["values"] + np.clip(moved, -config.value_clip, config.value_clip) - batch["returns"]
             )
@@ -120,7 +119,7 @@ class PPO(PolicyGradient):
             at_log_probs = np.where(free <= bounded, free, np.float32(0)) * -share
             at_values = errors * np.float32(2 * config.value_coef * share)
             if config.value_clip is not None:
-                at_values *= np.abs(values - batch["values"]) <= config.value_clip
+                at_values *= np.abs(moved) <= config.value_clip
             at_outputs, at_dist = scores.back(at_log_probs, -config.entropy_coef * float(share))
             back(at_outputs, at_values, at_dist)
 
@@ -159,10 +158,10 @@ class PPO(PolicyGradient):
 
     def _table(self, values: Floats, advantages: Floats, returns: Floats) -> Data:
         rollout, obs = self.rollout, self._seen(self._rows())
-        data: Data = {"obs": obs, "actions": _flat(rollout.actions), "advantages": advantages.reshape(-1)}
-        data |= {"values": _flat(values), "returns": _flat(returns)}
+        data: Data = {"obs": obs, "actions": in_rows(rollout.actions), "advantages": advantages.reshape(-1)}
+        data |= {"values": in_rows(values), "returns": in_rows(returns)}
         if rollout.masks is not None:
-            data["mask"] = _flat(rollout.masks)
+            data["mask"] = in_rows(rollout.masks)
         outputs = self.net.outputs(obs)
         data["log_probs"] = self.net.dist.score(outputs, data["actions"], data.get("mask")).log_probs
         return data if rollout.alive.all() else _rows_of(data, np.flatnonzero(rollout.alive))
@@ -205,7 +204,7 @@ class PPO(PolicyGradient):
             return {}
         living = self._order.permutation(np.flatnonzero(self.rollout.alive))
         obs, following = self._rows(), merged(self.rollout.next_obs())
-        actions = self.rollout.actions.reshape(-1, *self.rollout.actions.shape[2:])
+        actions = in_rows(self.rollout.actions)
         told: dict[str, float] = {}
         for rows in np.array_split(living, max(1, math.ceil(len(living) / self.config.batch_size))):
             told = self.bonus.update(take(obs, rows), actions[rows], take(following, rows))
@@ -244,11 +243,6 @@ class PPO(PolicyGradient):
 
 def _rows_of(data: Data, rows: Any) -> Data:
     return {key: take(value, rows) for key, value in data.items()}
-
-
-def _flat(array: NDArray[Any]) -> NDArray[Any]:
-    """(T, N, …) as rows (T·N, …)"""
-    return array.reshape(-1, *array.shape[2:])
 
 
 def _kl(log_ratio: Floats) -> float:
