@@ -229,6 +229,9 @@ _COUNTED_HILL = {
 }  # fmt: skip
 """MountainCarContinuous, whose goal is never found by chance: states are counted."""
 
+_NOISE = {"obs_noise": 0.1}
+"""Learned under half the noise that a policy is judged by, it also stands up to another pole or push."""
+
 OURS: Table = {
     "dqn": {
         "CartPole-v1": Preset(
@@ -237,7 +240,7 @@ OURS: Table = {
              "buffer_size": 50_000, "learning_starts": 1000, "gamma": 0.99, "n_step": 3, "train_every": 8,
              "gradient_steps": 4, "target_every": 8, "tau": 0.05, "epsilon_fraction": 0.08,
              "epsilon_end": 0.01},
-            run={"obs_noise": 0.1},
+            run=_NOISE,
         ),
         "MountainCar-v0": Preset(
             80_000,
@@ -258,6 +261,7 @@ OURS: Table = {
         ),
     },
     "ppo": {
+        "CartPole-v1": Preset(300_000, _PPO["CartPole-v1"].settings, run=_NOISE),
         "Acrobot-v1": Preset(
             300_000,
             {"num_envs": 16, "n_steps": 128, "batch_size": 256, "epochs": 8, "gamma": 0.99,
@@ -288,6 +292,7 @@ OURS: Table = {
             run={"solve_success": 0.9, "stop_when_solved": False},
         ),
     },
+    "a3c": {"CartPole-v1": Preset(500_000, _A2C_DEFAULTS, _A2C, run=_NOISE)},
     "sac": {
         "Pendulum-v1": _PENDULUM,
         "MountainCarContinuous-v0": Preset(
