@@ -261,7 +261,13 @@ OURS: Table = {
         ),
     },
     "ppo": {
-        "CartPole-v1": Preset(300_000, _PPO["CartPole-v1"].settings, run=_NOISE),
+        "CartPole-v1": Preset(
+            200_000,
+            {"num_envs": 16, "n_steps": 128, "batch_size": 256, "epochs": 10, "gamma": 0.99,
+             "gae_lambda": 0.95, "learning_rate": 1e-3, "lr_schedule": "linear", "clip": 0.2,
+             "clip_schedule": "linear"},
+            run=_NOISE,
+        ),
         "Acrobot-v1": Preset(
             300_000,
             {"num_envs": 16, "n_steps": 128, "batch_size": 256, "epochs": 8, "gamma": 0.99,
