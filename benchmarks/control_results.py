@@ -150,7 +150,9 @@ def train(runs: Sequence[RunConfig], folder: Path, processes: int | None) -> Non
             shutil.rmtree(own.path)  # cut before its first saved state
         tasks.append(Task(run, own, again))
     if tasks:
-        train_all(tasks, told, processes)
+        result = train_all(tasks, told, processes)
+        if result.failure is not None:
+            raise result.failure
 
 
 def finished(run: RunConfig, folder: Path) -> bool:

@@ -42,8 +42,8 @@ Another setting (onward control list dqn shows all, with what they mean):
   onward control train LunarLander-v3 --algorithm dqn --preset zoo --set n_step=3 --set double=true
 
 Each run has a folder: runs/CartPole-v1-ppo-seed0 with policy/ (the best by evaluation), checkpoint/,
-metrics.csv, TensorBoard events, curves.png and summary.json. Ctrl-C saves; onward control resume FOLDER goes
-on bit for bit (a3c: from the same weights, but asynchronous workers never repeat exactly).
+metrics.csv, TensorBoard events, curves.png and summary.json. Ctrl-C (or SIGTERM) saves; onward control resume
+FOLDER goes on bit for bit (a3c: from the same weights, but asynchronous workers never repeat exactly).
 """
 Out = Annotated[Path, typer.Option(help="Folder that the folders of runs go into.")]
 EnvSet = Annotated[
@@ -262,7 +262,8 @@ def _go(
         if not again:
             folder.check_free()
     with Display(as_json) as display:
-        summaries = train_all([Task(*task) for task in tasks], display.take, processes)
+        result = train_all([Task(*task) for task in tasks], display.take, processes)
+    summaries = result.summaries
     trained = {summary["seed"]: summary for summary in summaries}
     for run, folder, _ in tasks:
         if run.seed in trained:
@@ -272,5 +273,7 @@ def _go(
     if picture is not None and len(summaries) > 1:
         draw([folder.path for run, folder, _ in tasks if run.seed in trained], picture)
         display.say(f"Curves of all seeds: {picture}")
+    if result.failure is not None:
+        raise result.failure
     if any(summary["end"] == "interrupted" for summary in summaries) or len(summaries) < len(tasks):
         raise typer.Exit(130)

@@ -104,6 +104,12 @@ def outcome(summary: dict[str, Any], folder: Path) -> list[str]:
     speed = f"{summary['steps']:,} steps in {seconds:.1f} s, {per_second:,.0f} a second"
     if summary["end"] == "interrupted":
         return [f"{seed}: stopped and saved ({speed}). Go on with: onward control resume {folder}"]
+    if not summary["updates"]:
+        return [
+            f"{seed}: nothing was learned: {summary['algorithm']} came to no update within "
+            f"{summary['steps']:,} steps. Give more --timesteps, or collect less before an update "
+            "(--set n_steps=…, episodes=… or learning_starts=…)."
+        ]
     final, solved = summary["final"], summary["solved"]
     success = "" if final["success"] is None else f", success {final['success']:.0%}"
     if solved:

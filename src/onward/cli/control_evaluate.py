@@ -96,12 +96,17 @@ def _over_seeds(judged: list[Assessment]) -> dict[str, Any] | None:
         return None
     scores, random = [one.clean.mean for one in judged], judged[0].random.mean
     if len(scores) < FEWEST_SEEDS:
-        return {"seeds": len(scores), "iqm": [iqm(scores)], "variation": [variation(scores, random)]}
+        return {"seeds": len(scores), "iqm": [iqm(scores)], "variation": _finite(variation(scores, random))}
     return {
         "seeds": len(scores),
         "iqm": list(iqm_interval(scores)),
-        "variation": list(variation_interval(scores, random)),
+        "variation": _finite(*variation_interval(scores, random)),
     }
+
+
+def _finite(*figures: float) -> list[float] | None:
+    """None, in JSON null, where the mean that a spread is divided by is 0."""
+    return list(figures) if all(map(math.isfinite, figures)) else None
 
 
 def _words(together: dict[str, Any] | None) -> Iterable[str]:
@@ -109,9 +114,12 @@ def _words(together: dict[str, Any] | None) -> Iterable[str]:
         return
     yield f"Over {together['seeds']} policies:"
     for name, scale, unit in (("iqm", 1, ""), ("variation", 100, " %")):
+        label = "interquartile mean of the returns" if name == "iqm" else "coefficient of variation"
+        if together[name] is None:
+            yield f"  {label}: not defined around a mean of 0"
+            continue
         value, *bounds = (number * scale for number in together[name])
         interval = f" (95 %: {bounds[0]:.4g} … {bounds[1]:.4g}{unit})" if bounds else ""
-        label = "interquartile mean of the returns" if name == "iqm" else "coefficient of variation"
         yield f"  {label}: {value:.4g}{unit}{interval}"
 
 

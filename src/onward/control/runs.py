@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from onward.control.config import CONFIGS, Amount, Config, Count, Share, Whole
 from onward.control.fields import check_fields
 from onward.errors import ControlError
 from onward.folders import make_folder
+from onward.locks import locked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +135,19 @@ class Folder:
                 f"{self.path} already holds a run: go on with it by onward control resume {self.path}, "
                 f"or give another --out."
             )
+
+    def lock(self, new: bool) -> AbstractContextManager[None]:
+        """Held while a run trains here, from its start (``new``) or from its saved state.
+
+        Raises ConfigError where another process does, ControlError where the folder is not as it must be.
+        """
+        if new:
+            self.check_free()
+        else:
+            self.read()
+        make_folder(self.path)
+        busy = f"{self.path} is being trained in by another process: wait for it, or stop that one first."
+        return locked(self.path / ".lock", busy)
 
     def begin(self, run: RunConfig) -> None:
         """Make the folder of a new run. Raises ControlError where it holds one already, ConfigError where it

@@ -10,7 +10,8 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from queue import Empty
@@ -32,23 +33,31 @@ class Task:
     resume: bool = False
 
 
-def train_all(
-    tasks: Sequence[Task], watch: Callable[[Event], None], processes: int | None = None
-) -> list[dict[str, Any]]:
-    """Train each task; the summaries, in order.
+@dataclass(frozen=True)
+class Trained:
+    """What became of several runs."""
 
-    ``processes``: at a time; None: one per core. After Ctrl-C each run saves its state and ends.
-    Raises ControlError when a run failed, after the others are done.
+    summaries: list[dict[str, Any]]
+    """Of those that did not fail, in order."""
+    failure: Exception | None
+    """To be raised once the others' results are told; None where none failed."""
+
+
+def train_all(tasks: Sequence[Task], watch: Callable[[Event], None], processes: int | None = None) -> Trained:
+    """Train each task; a run that fails does not stop the others.
+
+    ``processes``: at a time; None: one per core. After Ctrl-C or SIGTERM each run saves its state and ends.
+    Raises ControlError where there is one task and it failed.
     """
     if len(tasks) == 1:
-        return [train_one(tasks[0], watch)]
+        return Trained([train_one(tasks[0], watch)], None)
     context = get_context("spawn")
     events, stop = context.Queue(), context.Event()
     waiting = list(enumerate(tasks))
     running: dict[int, Any] = {}
     ended: dict[int, Event] = {}
     limit = processes or os.cpu_count() or 1
-    with _Held(signal.SIGINT, stop.set):
+    with _Held(stop.set):
         while waiting or running:
             while waiting and len(running) < limit and not stop.is_set():
                 index, task = waiting.pop(0)
@@ -58,25 +67,29 @@ def train_all(
                 waiting.clear()
             _receive(events, tasks, running, ended, watch)
     failures = [event for event in ended.values() if event["event"] == "failed"]
-    if failures:
-        raise _failure(failures)
-    return [ended[index]["summary"] for index in sorted(ended)]
+    done = [ended[index]["summary"] for index in sorted(ended) if ended[index]["event"] == "done"]
+    return Trained(done, _failure(failures) if failures else None)
 
 
 def train_one(task: Task, watch: Callable[[Event], None]) -> dict[str, Any]:
-    """Train in this process; Ctrl-C saves and ends the run, a second one raises KeyboardInterrupt."""
-    trainer = _ready(task, watch)
-    with _Held(signal.SIGINT, trainer.stop):
+    """Train in this process; Ctrl-C or SIGTERM saves and ends the run, a second one raises KeyboardInterrupt.
+
+    Raises ConfigError where another process trains in the folder.
+    """
+    with _ready(task, watch) as trainer, _Held(trainer.stop):
         return trainer.train()
 
 
-def _ready(task: Task, watch: Callable[[Event], None]) -> Trainer:
-    trainer = Trainer(task.run, task.folder, watch)
-    if task.resume:
-        trainer.resume()
-    else:
-        trainer.start()
-    return trainer
+@contextmanager
+def _ready(task: Task, watch: Callable[[Event], None]) -> Iterator[Trainer]:
+    """A trainer that is about to train, alone in its folder."""
+    with task.folder.lock(new=not task.resume):
+        trainer = Trainer(task.run, task.folder, watch)
+        if task.resume:
+            trainer.resume()
+        else:
+            trainer.start()
+        yield trainer
 
 
 def _receive(
@@ -120,9 +133,10 @@ def _child(index: int, task: Task, events: Any, stop: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C comes by ``stop``, once
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        trainer = _ready(task, lambda event: events.put((index, event)))
-        threading.Thread(target=_stop_when_told, args=(stop, trainer), daemon=True).start()
-        trainer.train()
+        with _ready(task, lambda event: events.put((index, event))) as trainer:
+            threading.Thread(target=_stop_when_told, args=(stop, trainer), daemon=True).start()
+            signal.signal(signal.SIGTERM, lambda *_: trainer.stop())
+            trainer.train()
     except OnwardError as error:
         events.put((index, _failed(task, str(error), defect=False)))
     except Exception:
@@ -146,22 +160,23 @@ def _end_with_parent() -> None:
 
 
 class _Held:
-    """Within: the first ``number`` calls ``then``, the second one raises KeyboardInterrupt.
+    """Within: the first Ctrl-C or SIGTERM calls ``then``, the second one raises KeyboardInterrupt.
 
     Only the main thread can hold signals; elsewhere this does nothing.
     """
 
-    def __init__(self, number: signal.Signals, then: Callable[[], None]) -> None:
-        self._number, self._then, self._count = number, then, 0
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then, self._count = then, 0
 
     def __enter__(self) -> None:
-        self._main = threading.current_thread() is threading.main_thread()
-        if self._main:
-            self._before = signal.signal(self._number, self._taken)
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._taken)
 
     def __exit__(self, *exc: object) -> None:
-        if self._main:
-            signal.signal(self._number, self._before)
+        for number, before in self._before.items():
+            signal.signal(number, before)
 
     def _taken(self, number: int, frame: Any) -> None:
         self._count += 1

@@ -28,7 +28,7 @@ from onward.errors import ControlError
 
 CONFIRM_EPISODES = 100
 """Greedy episodes on unseen seeds that confirm a solution, and those that the final report is made of."""
-EPISODES_BETWEEN_TRIES = 100
+EPISODES_BETWEEN_TRIES = 25
 """Training episodes after a solution that was not confirmed before the next try."""
 ROWS = 200
 """Rows of metrics per run, evenly spaced in steps."""
@@ -81,7 +81,7 @@ class Trainer:
         self.best: dict[str, float] | None = None
         self._next_try = 0
         self._saved_at: int | None = None
-        self._told = 0
+        self._told = self._updates = 0
         self._stop = self._resumed = False
 
     def stop(self) -> None:
@@ -112,6 +112,7 @@ class Trainer:
         self._means, self._times = Means(state["means"]), Times(state["times"])
         self.solved, self.best, self._next_try = state["solved"], state["best"], state["next_try"]
         self._saved_at = self._told = self.algorithm.steps
+        self._updates = state["updates"]
         self._obs, self._mask = (
             self.envs.reset(self._seeds.integer("train", self.algorithm.steps))
             if self.algorithm.asynchronous
@@ -196,6 +197,7 @@ class Trainer:
             if not math.isfinite(value):
                 raise self._not_finite(f"{name} became {value}")
         self._means.add(metrics)
+        self._updates += bool(metrics)
 
     def _try_to_solve(self) -> None:
         """Compare the last hundred episodes with the threshold, and confirm by greedy ones."""
@@ -261,6 +263,7 @@ class Trainer:
                 "solved": self.solved,
                 "best": self.best,
                 "next_try": self._next_try,
+                "updates": self._updates,
             },
         )
         self._saved_at = step
@@ -317,6 +320,7 @@ class Trainer:
             "seed": self.run.seed,
             "end": end,
             "steps": step,
+            "updates": self._updates,
             "episodes": self.episodes.count,
             "seconds": seconds,
             "steps_per_second": step / max(seconds, 1e-9),

@@ -89,16 +89,16 @@ async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> 
 
 async def _follow(child: asyncio.subprocess.Process, stage: Stage) -> dict[str, Any] | None:
     assert child.stdout is not None
-    success = "not tried yet"
+    success = ""
     done: dict[str, Any] | None = None
     async for line in child.stdout:
         event = json.loads(line)
         match event["event"]:
             case "progress":
-                note = f"loss {event['loss']:.2f}, sampled success {success}"
+                note = f"loss {event['loss']:.2f}{success}"
                 stage.update(event["step"], total=event["total_steps"], note=note)
             case "check":
-                success = f"{event['success']:.2f}"
+                success = f", sampled success {event['success']:.2f}"
             case "failed":
                 raise OnwardError(event["message"])
             case "done":

@@ -65,7 +65,8 @@ def test_a_run_leaves_everything_it_promises(tmp_path: Path, capsys: pytest.Capt
     folder = tmp_path / "CartPole-v1-ppo-seed3"
     names = {path.name.split(".tfevents")[0] for path in folder.iterdir()}
     assert names == {
-        "config.json", "metrics.csv", "events.out", "checkpoint", "policy", "summary.json", "curves.png"
+        ".lock", "config.json", "metrics.csv", "events.out", "checkpoint", "policy", "summary.json",
+        "curves.png",
     }  # fmt: skip
     run = Folder(folder).read()
     assert (run.seed, run.preset, run.timesteps, run.settings.as_dict()["hidden"]) == (
@@ -219,8 +220,50 @@ def test_several_seeds_run_in_processes_of_their_own(
     assert (tmp_path / "CartPole-v1-ppo-curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, seeds: int) -> None:
+def test_a_seed_that_fails_does_not_hide_what_came_of_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "256", "--seeds", "2"]
+    held = Folder(tmp_path / "CartPole-v1-ppo-seed1")
+    with held.lock(new=True):
+        assert onward("train", *arguments, "--out", str(tmp_path)) == 2
+    told = capfd.readouterr()
+    assert "seed 0: not solved" in told.out
+    assert f"{held.path} is being trained in by another process" in told.err
+
+
+def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "256"]
+    assert onward("train", *arguments, "--out", str(tmp_path)) == 0
+    folder = Folder(tmp_path / "CartPole-v1-ppo-seed0")
+    before = folder.state.read_bytes()
+    with folder.lock(new=False):
+        assert onward("resume", str(folder.path), "--timesteps", "512") == 2
+    assert "is being trained in by another process: wait for it" in capsys.readouterr().err
+    assert folder.state.read_bytes() == before and folder.read().timesteps == 256
+    assert onward("resume", str(folder.path), "--timesteps", "512") == 0
+
+
+def test_a_run_that_ends_before_its_first_update_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "64"]
+    assert onward("train", *arguments, "--out", str(tmp_path)) == 0
+    assert "seed 0: nothing was learned: ppo came to no update within 64 steps." in capsys.readouterr().out
+    assert onward("resume", str(tmp_path / "CartPole-v1-ppo-seed0"), "--timesteps", "128") == 0
+    assert "nothing was learned" not in capsys.readouterr().out
+    summary = json.loads((tmp_path / "CartPole-v1-ppo-seed0" / "summary.json").read_text())
+    assert summary["updates"] == 1
+
+
+@pytest.mark.parametrize(
+    ("seeds", "number"),
+    [(1, signal.SIGINT), (1, signal.SIGTERM), pytest.param(2, signal.SIGINT, marks=pytest.mark.long),
+     pytest.param(2, signal.SIGTERM, marks=pytest.mark.long)],
+)  # fmt: skip
+def test_ctrl_c_and_sigterm_save_and_say_how_to_go_on(
+    tmp_path: Path, seeds: int, number: signal.Signals
+) -> None:
     command = [sys.executable, "-m", "onward.cli", "control", "train", "CartPole-v1", "--algorithm", "ppo",
                *SMALL, "--timesteps", "100000000", "--keep-going", "--seeds", str(seeds), "--processes", "2",
                "--eval-every", "100000000", "--out", str(tmp_path)]  # fmt: skip
@@ -231,7 +274,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, seeds: int) -> None:
     try:
         for folder in folders:
             _until_training(folder, process)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process at once
+        os.killpg(process.pid, number)  # as a terminal does: to every process at once
         text, _ = process.communicate(timeout=120)
     finally:
         if process.poll() is None:
@@ -286,7 +329,7 @@ def test_the_live_line_tells_return_speed_and_where_time_goes() -> None:
 
 def test_what_came_out_is_said_with_the_solve_episode() -> None:
     summary = {
-        "seed": 1, "steps": 64896, "seconds": 8.0, "steps_per_second": 8112.0, "end": "solved",
+        "seed": 1, "steps": 64896, "updates": 32, "seconds": 8.0, "steps_per_second": 8112.0, "end": "solved",
         "threshold": 475.0, "solved": {"episode": 294, "step": 64896, "seconds": 7.5},
         "final": {"episodes": 100, "return": 500.0, "std": 0.0, "success": 1.0},
     }  # fmt: skip
@@ -305,7 +348,7 @@ def test_an_id_without_version_is_the_newest_one_with_its_preset(
     said = capsys.readouterr()
     assert done == 0
     assert "CartPole has no version: CartPole-v1, the newest, is taken.\n" in said.err
-    assert json.loads((tmp_path / "CartPole-v1-ppo-seed0" / "config.json").read_text())["preset"] == "zoo"
+    assert json.loads((tmp_path / "CartPole-v1-ppo-seed0" / "config.json").read_text())["preset"] == "ours"
     assert [str(warning.message) for warning in recwarn if "version" in str(warning.message)] == []
 
 

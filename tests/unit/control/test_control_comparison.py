@@ -14,7 +14,9 @@ import pytest
 import control_results as results
 import control_vs_peers as peers
 from docs_blocks import run_command
+from onward.cli.control_evaluate import _over_seeds, _words
 from onward.control import comparison
+from onward.control.assess import Assessment, Score
 from onward.control.comparison import ModelActor, Outcome, equal_settings, translated
 from onward.control.config import CONFIGS
 from onward.control.policy import Layer, Policy, PolicyParts
@@ -189,6 +191,16 @@ def test_eval_as_json(run_folder: Path) -> None:
     assert code == 0 and len(found["policies"]) == 5
     assert found["policies"][0]["clean"]["mean"] == 500.0
     assert found["over_seeds"] == {"seeds": 5, "iqm": [500.0] * 3, "variation": [0.0] * 3}
+
+
+def test_a_spread_around_a_mean_of_0_is_null_not_infinity() -> None:
+    def judged(mean: float) -> Assessment:
+        clean, random = Score("clean", mean, 0.0, 1.0, None), Score("random policy", -5.0, 0.0, 1.0, None)
+        return Assessment("Some-v0", 100, 0, "", clean, random, None, "", ())
+
+    together = _over_seeds([judged(-1.0), judged(1.0)])
+    assert json.loads(json.dumps(together, allow_nan=False)) == {"seeds": 2, "iqm": [0.0], "variation": None}
+    assert list(_words(together))[-1] == "  coefficient of variation: not defined around a mean of 0"
 
 
 def test_export_writes_the_files(run_folder: Path) -> None:
