@@ -8,10 +8,12 @@ What is compared, in three sections kept apart:
 - ``best``: each side's best settings, found on a tuning seed among the same number of trials (``TRIALS``),
   then measured on other seeds. Each side stops at the threshold.
 
+The time to the threshold differs between seeds by a factor of five on either side, so cheap tasks have many
+seeds: the first three are trained to the end (speed, final success), the others stop at the threshold.
 A side is looked at every ``check_every`` steps by 20 greedy episodes from the same starts, the clock
 stopped; ``seconds_to_threshold`` is training time at the first look at or over Gymnasium's threshold
-(Pendulum: −200). ``final_success`` is over 100 greedy episodes (Pendulum: upright for the last 50 steps).
-Processor seconds stand beside wall seconds: on a busy machine their ratio is the steadier one. Both sides get
+(Pendulum: −200), the mean over seeds. ``final_success`` is over 100 greedy episodes (Pendulum: upright for
+the last 50 steps). Processor seconds stand beside wall seconds: on a busy machine their ratio is the steadier one. Both sides get
 one torch thread. ``ratio`` is ours over theirs in steps/s, and ``ratio_to_threshold`` theirs over ours in
 seconds to the threshold: above 1 we are faster.
 
@@ -31,6 +33,9 @@ with batches and networks so large that the products dominate both sides are equ
 for PPO on Pendulum and MountainCarContinuous, is not built here. Ratios below 1 are printed like any other.
 
     python benchmarks/control_vs_peers.py [--quick] [--json FILE] [--seeds N] [--only SECTION …]
+
+With --json every row is written as soon as it is there, and sections that are not run stay as they are in the
+file: the whole takes about an hour and a half, and may be run in parts. ``--seeds`` caps the seeds of a task.
 """
 
 from __future__ import annotations
@@ -38,8 +43,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +59,32 @@ TUNING_SEED = 1000
 Side = Callable[[Race], Outcome]
 SIDES: dict[str, Side] = {"onward": ours, "stable-baselines3": stable_baselines3}
 THRESHOLDS = {"CartPole-v1": 475.0, "Pendulum-v1": -200.0, "LunarLander-v3": 200.0, "Acrobot-v1": -100.0}
-QUICK = (("CartPole-v1", "ppo", 100_000), ("CartPole-v1", "dqn", 50_000), ("Pendulum-v1", "sac", 6_000))
-FULL = (
-    ("CartPole-v1", "ppo", 100_000),
-    ("CartPole-v1", "dqn", 50_000),
-    ("Pendulum-v1", "sac", 20_000),
-    ("Acrobot-v1", "dqn", 100_000),
-    ("LunarLander-v3", "ppo", 1_000_000),
+WHOLE = 3
+"""Seeds that are trained to the end; further ones stop at the threshold."""
+
+
+@dataclass(frozen=True)
+class Case:
+    env: str
+    algorithm: str
+    steps: int
+    seeds: int = 1
+
+
+QUICK = (
+    Case("CartPole-v1", "ppo", 100_000),
+    Case("CartPole-v1", "dqn", 50_000),
+    Case("Pendulum-v1", "sac", 6_000),
 )
+FULL = (
+    Case("CartPole-v1", "ppo", 100_000, 15),
+    Case("CartPole-v1", "dqn", 50_000, 9),
+    Case("Pendulum-v1", "sac", 10_000, 3),
+    Case("Acrobot-v1", "dqn", 100_000),
+    Case("LunarLander-v3", "ppo", 1_000_000),
+)
+CLEANRL = (replace(QUICK[0], seeds=3), replace(QUICK[1], seeds=3), QUICK[2])
+BEST = tuple(replace(case, seeds=3) for case in FULL[:3])
 
 TRIALS: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {
     ("CartPole-v1", "ppo"): {
@@ -90,57 +113,51 @@ def race(env: str, algorithm: str, steps: int, seed: int, peer: str = "sb3", **m
     return Race(env, settings, steps, THRESHOLDS[env], seed, max(500, steps // 100), **more)
 
 
-def section(cases: Any, seeds: int, peer: str) -> list[dict[str, Any]]:
+def section(cases: tuple[Case, ...], most: int, peer: str) -> Iterator[dict[str, Any]]:
     """The same settings on both sides."""
-    rows = []
-    for env, algorithm, steps in cases:
+    for case in cases:
         outcomes: dict[str, list[Outcome]] = {name: [] for name in SIDES}
-        for seed in range(seeds):
+        for seed in range(min(case.seeds, most)):
             for name, side in SIDES.items():
-                outcomes[name].append(side(race(env, algorithm, steps, seed, peer)))
-        rows.append(row(env, algorithm, steps, outcomes))
-        show(rows[-1])
-    return rows
+                given = race(case.env, case.algorithm, case.steps, seed, peer, stop=seed >= WHOLE)
+                outcomes[name].append(side(given))
+        yield row(case, outcomes)
 
 
-def best(seeds: int) -> list[dict[str, Any]]:
+def best(cases: tuple[Case, ...], most: int) -> Iterator[dict[str, Any]]:
     """Each side's best of its trials, then measured on other seeds; both stop at the threshold."""
-    rows = []
-    for env, algorithm, steps in FULL:
-        if (env, algorithm) not in TRIALS:
-            continue
-        outcomes: dict[str, list[Outcome]] = {}
+    for case in cases:
+        outcomes: dict[str, list[Outcome]] = {name: [] for name in SIDES}
         chosen: dict[str, Any] = {}
-        for name, trials in TRIALS[env, algorithm].items():
-            changes = min(trials, key=lambda t: time_of(env, algorithm, steps, name, t, TUNING_SEED))
+        for name, trials in TRIALS[case.env, case.algorithm].items():
+            changes = min(trials, key=lambda trial: time_of(case, name, trial, TUNING_SEED))
             chosen[name] = {"changes": changes, "trials": len(trials)}
-            outcomes[name] = [
-                SIDES[name](changed(env, algorithm, steps, changes, seed)) for seed in range(seeds)
-            ]
-        rows.append({**row(env, algorithm, steps, outcomes), "chosen": chosen})
-        show(rows[-1])
-    return rows
+        for seed in range(min(case.seeds, most)):
+            for name, side in SIDES.items():
+                outcomes[name].append(side(changed(case, chosen[name]["changes"], seed)))
+        yield {**row(case, outcomes), "chosen": chosen}
 
 
-def changed(env: str, algorithm: str, steps: int, changes: dict[str, Any], seed: int) -> Race:
-    base = race(env, algorithm, steps, seed, stop=True)
-    found = presets.Preset(steps, base.settings.as_dict() | changes)
+def changed(case: Case, changes: dict[str, Any], seed: int) -> Race:
+    """A race that stops at the threshold, with ``changes`` above the zoo's settings."""
+    base = race(case.env, case.algorithm, case.steps, seed, stop=True)
+    found = presets.Preset(case.steps, base.settings.as_dict() | changes)
     settings = {key: tuple(v) if isinstance(v, list) else v for key, v in found.settings.items()}
     return replace(base, settings=type(base.settings)(**settings))
 
 
-def time_of(env: str, algorithm: str, steps: int, name: str, changes: dict[str, Any], seed: int) -> float:
-    return SIDES[name](changed(env, algorithm, steps, changes, seed)).seconds_to_threshold or math.inf
+def time_of(case: Case, name: str, changes: dict[str, Any], seed: int) -> float:
+    return SIDES[name](changed(case, changes, seed)).seconds_to_threshold or math.inf
 
 
-def row(env: str, algorithm: str, steps: int, outcomes: dict[str, list[Outcome]]) -> dict[str, Any]:
+def row(case: Case, outcomes: dict[str, list[Outcome]]) -> dict[str, Any]:
     sides = {name: summary(found) for name, found in outcomes.items()}
     mine, theirs = sides["onward"], sides["stable-baselines3"]
     times = theirs["seconds_to_threshold"], mine["seconds_to_threshold"]
     return {
-        "env": env,
-        "algorithm": algorithm,
-        "steps": steps,
+        "env": case.env,
+        "algorithm": case.algorithm,
+        "steps": case.steps,
         **sides,
         "ratio": round(mine["steps_per_second"] / theirs["steps_per_second"], 2),
         "cpu_ratio": round(mine["steps_per_cpu_second"] / theirs["steps_per_cpu_second"], 2),
@@ -149,17 +166,18 @@ def row(env: str, algorithm: str, steps: int, outcomes: dict[str, list[Outcome]]
 
 
 def summary(found: list[Outcome]) -> dict[str, Any]:
-    """Over seeds; the time to the threshold only where every seed reached it."""
+    """Over seeds; the time to the threshold only where every seed reached it, success of the whole runs."""
+    whole = found[:WHOLE]
     reached = [one.seconds_to_threshold for one in found]
-    whole = None if None in reached else round(float(np.median(np.array(reached, float))), 2)
-    successes = [one.final_success for one in found if one.final_success is not None]
+    seconds = None if None in reached else round(float(np.mean(np.array(reached, float))), 2)
+    successes = [one.final_success for one in whole if one.final_success is not None]
     return {
         "steps_per_second": round(sum(o.steps for o in found) / sum(o.seconds for o in found), 1),
         "steps_per_cpu_second": round(sum(o.steps for o in found) / sum(o.cpu_seconds for o in found), 1),
-        "seconds_to_threshold": whole,
+        "seconds_to_threshold": seconds,
         "reached": f"{sum(second is not None for second in reached)} of {len(found)}",
         "final_success": round(float(np.mean(successes)), 3) if successes else None,
-        "final_mean": round(float(np.mean([one.final_mean for one in found])), 2),
+        "final_mean": round(float(np.mean([one.final_mean for one in whole])), 2),
         "runs": [one.as_dict() for one in found],
     }
 
@@ -179,31 +197,46 @@ def show(found: dict[str, Any]) -> None:
     )
 
 
+SECTIONS: dict[str, tuple[str, Callable[[int], Iterator[dict[str, Any]]]]] = {
+    "equal": ("equal settings", lambda most: section(FULL, most, "sb3")),
+    "cleanrl": ("cleanrl settings", lambda most: section(CLEANRL, most, "cleanrl")),
+    "best": ("each side's best settings, the same number of trials", lambda most: best(BEST, most)),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Control policies beside stable-baselines3.")
     parser.add_argument(
         "--quick", action="store_true", help="CartPole and Pendulum, equal settings, one seed"
     )
     parser.add_argument("--json", type=Path, help="write the result to this file as well")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", nargs="*", choices=("equal", "cleanrl", "best"))
+    parser.add_argument("--seeds", type=int, default=100, help="of each task at most")
+    parser.add_argument("--only", nargs="*", choices=tuple(SECTIONS))
     given = parser.parse_args()
-    sections = given.only or (("equal",) if given.quick else ("equal", "cleanrl", "best"))
-    seeds = 1 if given.quick else given.seeds
-    result: dict[str, Any] = {"benchmark": "control_vs_peers", "machine": machine(), "seeds": seeds}
+    wanted = [SECTIONS[name] for name in SECTIONS if name in (given.only or SECTIONS)]
+    if given.quick:
+        wanted = [("equal settings", lambda most: section(QUICK, most, "sb3"))]
+    result: dict[str, Any] = {"benchmark": "control_vs_peers", "machine": machine()}
+    if given.json and given.json.exists() and given.only:
+        result = json.loads(given.json.read_text()) | result
     try:
-        if "equal" in sections:
-            result["equal settings"] = section(QUICK if given.quick else FULL, seeds, "sb3")
-        if "cleanrl" in sections:
-            result["cleanrl settings"] = section(QUICK, seeds, "cleanrl")
-        if "best" in sections:
-            result["each side's best settings, the same number of trials"] = best(seeds)
+        for name, rows in wanted:
+            result[name] = []
+            for found in rows(given.seeds):
+                show(found)
+                result[name].append(found)
+                write(result, given.json)
     except MissingExtraError as error:
         raise SystemExit(str(error)) from None
-    cases = [case for name in result if "settings" in name for case in result[name]]
-    result["ratio"] = {f"{c['algorithm']} {c['env']}": c["ratio"] for c in cases if c}
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def write(result: dict[str, Any], file: Path | None) -> None:
+    """With the ratios at the top, of equal settings."""
+    equal = result.get("equal settings", [])
+    for key in ("ratio", "ratio_to_threshold"):
+        result[key] = {f"{case['algorithm']} {case['env']}": case[key] for case in equal}
+    if file:
+        file.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

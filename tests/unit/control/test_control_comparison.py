@@ -86,7 +86,7 @@ def outcome(seconds: float, reached: float | None) -> Outcome:
 
 
 def test_ratios_of_a_case_by_hand() -> None:
-    found = peers.row("CartPole-v1", "ppo", 1000, {
+    found = peers.row(peers.Case("CartPole-v1", "ppo", 1000), {
         "onward": [outcome(1.0, 0.5), outcome(1.0, 1.5)],
         "stable-baselines3": [outcome(4.0, 3.0), outcome(4.0, 3.0)],
     })  # fmt: skip
@@ -95,12 +95,36 @@ def test_ratios_of_a_case_by_hand() -> None:
     assert (missed["seconds_to_threshold"], missed["reached"]) == (None, "1 of 2")
 
 
+def test_sections_that_are_not_run_stay_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "result.json"
+    case = peers.Case("CartPole-v1", "ppo", 1000, 5)
+    raced: list[tuple[int, bool]] = []
+
+    def side(race: comparison.Race) -> Outcome:
+        raced.append((race.seed, race.stop))
+        return outcome(1.0, 0.5)
+
+    monkeypatch.setattr(peers, "SIDES", {"onward": side, "stable-baselines3": side})
+    monkeypatch.setattr(peers, "FULL", (case,))
+    monkeypatch.setattr(peers, "CLEANRL", (case,))
+    for only in ("equal", "cleanrl"):
+        monkeypatch.setattr("sys.argv", ["x", "--json", str(file), "--only", only, "--seeds", "4"])
+        peers.main()
+    found = json.loads(file.read_text())
+    assert [len(found[f"{name} settings"]) for name in ("equal", "cleanrl")] == [1, 1]
+    assert found["ratio"] == {"ppo CartPole-v1": 1.0}
+    assert raced[::2] == [(seed, seed >= 3) for seed in range(4)] * 2
+    assert capsys.readouterr().out.count("ppo on CartPole-v1, 1,000 steps at most") == 2
+
+
 def test_each_side_may_try_as_often() -> None:
     for trials in peers.TRIALS.values():
         assert len(trials["onward"]) == len(trials["stable-baselines3"])
     for (env, algorithm), trials in peers.TRIALS.items():
         for changes in trials["stable-baselines3"]:
-            translated(peers.changed(env, algorithm, 1000, changes, 0).settings)
+            translated(peers.changed(peers.Case(env, algorithm, 1000), changes, 0).settings)
 
 
 # The table of results.
