@@ -13,9 +13,9 @@ seeds: the first three are trained to the end (speed, final success), the others
 A side is looked at every ``check_every`` steps by 20 greedy episodes from the same starts, the clock
 stopped; ``seconds_to_threshold`` is training time at the first look at or over Gymnasium's threshold
 (Pendulum: −200), the mean over seeds. ``final_success`` is over 100 greedy episodes (Pendulum: upright for
-the last 50 steps). Processor seconds stand beside wall seconds: on a busy machine their ratio is the steadier one. Both sides get
-one torch thread. ``ratio`` is ours over theirs in steps/s, and ``ratio_to_threshold`` theirs over ours in
-seconds to the threshold: above 1 we are faster.
+the last 50 steps). Processor seconds stand beside wall seconds: on a busy machine their ratio is the steadier
+one. Both sides get one torch thread. ``ratio`` is ours over theirs in steps/s, and ``ratio_to_threshold``
+theirs over ours in seconds to the threshold: above 1 we are faster.
 
 What profiling taught: PPO and DQN on networks of 64 to 256 units spend their time in Python and dispatch, so
 environments step as arrays, acting is numpy on memory shared with torch, and an update is few operations:
