@@ -78,7 +78,7 @@ QUICK = (
 )
 FULL = (
     Case("CartPole-v1", "ppo", 100_000, 15),
-    Case("CartPole-v1", "dqn", 50_000, 9),
+    Case("CartPole-v1", "dqn", 50_000, 30),
     Case("Pendulum-v1", "sac", 10_000, 3),
     Case("Acrobot-v1", "dqn", 100_000),
     Case("LunarLander-v3", "ppo", 1_000_000),
