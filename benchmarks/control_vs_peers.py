@@ -26,11 +26,16 @@ way round costs three to six times as much, and where SAC takes the smaller of t
 through one of them. Graphs of autograd at the outputs cost more than the arithmetic there: with closed forms
 PPO's gradient step on CartPole fell from 0.85 to 0.64 ms and SAC's on Pendulum from 11 to 9.5 ms. What is
 left, by the profiler: of DQN's step (0.84 ms) 0.43 ms are products and 0.08 Adam, of SAC's 5.9 ms are
-products, which caps it near 2. Keeping the hidden layers' memory between steps changed nothing (2 %).
-numpy's own threads do not speed acting up and keep a second core busy: they are held to ours. Where we lose:
-with batches and networks so large that the products dominate both sides are equal; tasks not in numpy
-(LunarLander) step at Gymnasium's own pace on either side; state-dependent noise (gSDE), which the zoo uses
-for PPO on Pendulum and MountainCarContinuous, is not built here. Ratios below 1 are printed like any other.
+products, which caps it near 2. Three times as fast would leave DQN on CartPole 0.15 ms for all else of an
+update and its two steps: acting twice takes 0.08. The working set (parameters, gradient, two moments: 1.1 MB)
+is larger than the second cache, so that products take a quarter longer than alone; a second thread gains
+nothing on either side. Keeping the hidden layers' memory between steps changed nothing (2 %). numpy's own
+threads do not speed acting up and keep a second core busy: they are held to ours. Both sides make the same
+steps of learning (tests/unit/control/test_control_sb3.py), so steps to the threshold differ by chance alone.
+
+Where we lose: with batches and networks so large that the products dominate both sides are equal;
+state-dependent noise (gSDE), which the zoo uses for PPO on Pendulum and MountainCarContinuous, is not built
+here. Whatever is behind is listed below the table.
 
     python benchmarks/control_vs_peers.py [--quick] [--json FILE] [--seeds N] [--only SECTION …]
 
@@ -247,12 +252,63 @@ def main() -> None:
 
 
 def write(result: dict[str, Any], file: Path | None) -> None:
-    """With the ratios at the top, of equal settings."""
+    """With the ratios at the top, of equal settings; for people as a table beside it (``.md``)."""
     equal = result.get("equal settings", [])
     for key in ("ratio", "ratio_to_threshold"):
         result[key] = {f"{case['algorithm']} {case['env']}": case[key] for case in equal}
     if file:
         file.write_text(json.dumps(result, indent=1) + "\n")
+        file.with_suffix(".md").write_text(page(result))
+
+
+def page(result: dict[str, Any]) -> str:
+    """The result for people, and where ours is behind."""
+    found = {name: result[name] for name, _ in SECTIONS.values() if result.get(name)}
+    of = result["machine"]
+    lines = [
+        "# Control policies beside stable-baselines3",
+        "",
+        f"Made by `python benchmarks/control_vs_peers.py` on {of['cores']} cores ({of['processor']}), Python "
+        f"{of['python']}, torch {of['torch']}, one thread each. What is measured: the program's first lines.",
+        "Ours / theirs throughout; a ratio above 1 is in our favour.",
+    ]
+    for name, cases in found.items():
+        lines += ["", f"## {name[0].upper()}{name[1:]}", "", *_table(cases)]
+    behind = [f"- {name}: {words}" for name, cases in found.items() for case in cases for words in lost(case)]
+    return "\n".join([*lines, "", "## Where ours is behind", "", *(behind or ["Nowhere here."]), ""])
+
+
+def _table(cases: list[dict[str, Any]]) -> Iterator[str]:
+    yield "| task | steps/s | ratio | of processor time | seconds to threshold | ratio | reached | success |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for case in cases:
+        pair = [case[name] for name in SIDES]
+        both = {key: " / ".join(_figure(side[key]) for side in pair) for key in pair[0] if key != "runs"}
+        cells = (
+            f"{case['algorithm']} on {case['env']}", both["steps_per_second"], _figure(case["ratio"]),
+            _figure(case["cpu_ratio"]), both["seconds_to_threshold"], _figure(case["ratio_to_threshold"]),
+            both["reached"], both["final_success"],
+        )  # fmt: skip
+        yield "| " + " | ".join(cells) + " |"
+
+
+def lost(case: dict[str, Any]) -> list[str]:
+    """What a case lost: speed, time to the threshold, or success at the end."""
+    mine, theirs = (case[name] for name in SIDES)
+    task, words = f"{case['algorithm']} on {case['env']}", []
+    if case["ratio"] < 1:
+        words.append(f"{task} is slower ({case['ratio']} of their steps/s)")
+    if case["ratio_to_threshold"] is not None and case["ratio_to_threshold"] < 1:
+        words.append(f"{task} comes to the threshold later ({case['ratio_to_threshold']})")
+    if mine["final_success"] is not None and mine["final_success"] < theirs["final_success"]:
+        words.append(f"{task} succeeds less often ({mine['final_success']} / {theirs['final_success']})")
+    return words
+
+
+def _figure(value: Any) -> str:
+    if not isinstance(value, int | float):
+        return "–" if value is None else str(value)
+    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 
 
 if __name__ == "__main__":

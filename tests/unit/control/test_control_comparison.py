@@ -95,6 +95,17 @@ def test_ratios_of_a_case_by_hand() -> None:
     assert (missed["seconds_to_threshold"], missed["reached"]) == (None, "1 of 2")
 
 
+def test_what_a_case_lost_is_said() -> None:
+    case = peers.Case("CartPole-v1", "ppo", 1000)
+    slow, poor = outcome(2.0, 2.0), Outcome("x", 1000, 1.0, 0.5, 1.0, None, 400.0, 0.9)
+    assert peers.lost(peers.row(case, {"onward": [slow], "stable-baselines3": [poor]})) == [
+        "ppo on CartPole-v1 is slower (0.5 of their steps/s)",
+        "ppo on CartPole-v1 comes to the threshold later (0.5)",
+        "ppo on CartPole-v1 succeeds less often (0.5 / 0.9)",
+    ]
+    assert peers.lost(peers.row(case, {"onward": [poor], "stable-baselines3": [slow]})) == []
+
+
 def test_sections_that_are_not_run_stay_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +126,9 @@ def test_sections_that_are_not_run_stay_in_the_file(
     found = json.loads(file.read_text())
     assert [len(found[f"{name} settings"]) for name in ("equal", "cleanrl")] == [1, 1]
     assert found["ratio"] == {"ppo CartPole-v1": 1.0}
+    told = file.with_suffix(".md").read_text()
+    row = "| ppo on CartPole-v1 | 1,000 / 1,000 | 1 | 1 | 0.5 / 0.5 | 1 | 4 of 4 / 4 of 4 | 0.5 / 0.5 |"
+    assert told.count(row) == 2 and told.endswith("Nowhere here.\n")
     assert raced[::2] == [(seed, seed >= 3) for seed in range(4)] * 2
     assert capsys.readouterr().out.count("ppo on CartPole-v1, 1,000 steps at most") == 2
 
