@@ -199,7 +199,7 @@ def summary(found: list[Outcome]) -> dict[str, Any]:
         "reached": f"{sum(second is not None for second in reached)} of {len(found)}",
         "final_success": round(float(np.mean(successes)), 3) if successes else None,
         "final_mean": round(float(np.mean([one.final_mean for one in whole])), 2),
-        "runs": [one.as_dict() for one in found],
+        "runs": [{key: value for key, value in one.as_dict().items() if key != "curve"} for one in found],
     }
 
 

@@ -235,11 +235,11 @@ _NOISE = {"obs_noise": 0.1}
 OURS: Table = {
     "dqn": {
         "CartPole-v1": Preset(
-            120_000,
-            {"num_envs": 8, "learning_rate": 1e-3, "lr_schedule": "linear", "batch_size": 64,
-             "buffer_size": 50_000, "learning_starts": 1000, "gamma": 0.99, "n_step": 3, "train_every": 8,
-             "gradient_steps": 4, "target_every": 8, "tau": 0.05, "epsilon_fraction": 0.08,
-             "epsilon_end": 0.01},
+            160_000,
+            {"num_envs": 8, "learning_rate": 7e-4, "lr_schedule": "linear", "batch_size": 128,
+             "buffer_size": 50_000, "learning_starts": 1000, "gamma": 0.98, "n_step": 3, "train_every": 8,
+             "gradient_steps": 4, "target_every": 8, "tau": 0.02, "epsilon_fraction": 0.08,
+             "epsilon_end": 0.002},
             run=_NOISE,
         ),
         "MountainCar-v0": Preset(
