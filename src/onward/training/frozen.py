@@ -25,6 +25,8 @@ from onward.warehouse import queries, reward_queries
 from onward.wholefile import write_whole
 
 MARKER = "frozen.json"
+FIRST_POLICY_SECONDS = 60.0
+"""How long a job waits for the first policy: a fresh start puts it in place moments after it takes requests."""
 
 
 async def freeze(ctx: Context, asked: TrainingRequest, folder: Path) -> dict[str, Any]:
@@ -103,6 +105,19 @@ async def _fetch_start(ctx: Context, current: dict[str, Any], folder: Path) -> c
     return manifest
 
 
+async def _desired(ctx: Context) -> bytes:
+    """What is to be served, as the releaser wrote it; waited for where it wrote nothing yet."""
+    bucket = ctx.bus.bucket("rl_releases")
+    until = ctx.clock.monotonic() + FIRST_POLICY_SECONDS
+    while (entry := await bucket.get("desired")) is None:
+        if ctx.clock.monotonic() >= until:
+            raise TrainingError(
+                "DATA", "No policy serves yet, so there is nothing to train: release one first."
+            )
+        await ctx.clock.sleep(0.5)
+    return entry.value
+
+
 async def _current_policy(ctx: Context) -> dict[str, Any]:
     """Digests and checkpoint of the policy that serves now.
 
@@ -110,10 +125,7 @@ async def _current_policy(ctx: Context) -> dict[str, Any]:
     ``adapter_digest`` is None and ``object_prefix`` empty for the base model alone, which is trained into
     a new adapter.
     """
-    entry = await ctx.bus.bucket("rl_releases").get("desired")
-    if entry is None:
-        raise TrainingError("DATA", "No policy serves yet, so there is nothing to train: release one first.")
-    arms = json.loads(entry.value)["arms"]
+    arms = json.loads(await _desired(ctx))["arms"]
     arm = next((arm for arm in arms if arm["arm"] == "current"), arms[0])
     model = await ctx.bus.bucket("rl_models").get(model_key(arm["model_id"]))
     stored = json.loads(model.value) if model else {}
