@@ -12,8 +12,10 @@ import signal
 import sys
 import threading
 import time
+from multiprocessing.process import BaseProcess
 
 _PR_SET_PDEATHSIG = 1
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def die_with_parent(poll_seconds: float = 1.0) -> None:
@@ -31,6 +33,26 @@ def die_with_parent(poll_seconds: float = 1.0) -> None:
     if os.getppid() != parent:
         os._exit(1)
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def start_deaf(process: BaseProcess) -> None:
+    """Start a process of multiprocessing that has ``stay_deaf`` as its first words.
+
+    Ctrl-C and SIGTERM often go to a whole group of processes. Such a child is told by its parent, so it must
+    not hear them, not even while it still imports: a blocked signal stays blocked in what is spawned.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def stay_deaf() -> None:
+    """Called by a child at its start: Ctrl-C and SIGTERM are for its parent."""
+    for number in _STOPS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
 
 def set_death_signal() -> None:

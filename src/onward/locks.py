@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from onward.errors import ConfigError
@@ -17,11 +17,16 @@ from onward.folders import make_folder
 @contextmanager
 def locked(path: Path, busy: str) -> Iterator[None]:
     """Hold the lock file ``path``. Raises ConfigError with the sentence ``busy`` when another holds it, and
-    where its folder cannot be made."""
+    where there can be no such file."""
     make_folder(path.parent, 0o700)
-    with open(path, "w") as file:
+    with ExitStack() as held:
         try:
+            file = held.enter_context(open(path, "w"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(busy) from None
+        except OSError as error:
+            raise ConfigError(
+                f"The lock file {path} cannot be had ({error.strerror}): give a folder that may be written."
+            ) from error
         yield

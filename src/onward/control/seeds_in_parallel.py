@@ -17,6 +17,7 @@ from multiprocessing import connection, get_context, parent_process
 from queue import Empty
 from typing import Any
 
+from onward.children import start_deaf, stay_deaf
 from onward.control.runs import Folder, RunConfig
 from onward.control.trainer import Event, Trainer
 from onward.errors import ControlError, OnwardError
@@ -62,7 +63,7 @@ def train_all(tasks: Sequence[Task], watch: Callable[[Event], None], processes: 
             while waiting and len(running) < limit and not stop.is_set():
                 index, task = waiting.pop(0)
                 running[index] = context.Process(target=_child, args=(index, task, events, stop))
-                running[index].start()
+                start_deaf(running[index])
             if stop.is_set():
                 waiting.clear()
             _receive(events, tasks, running, ended, watch)
@@ -109,9 +110,10 @@ def _receive(
     except Empty:
         for index in gone:
             task, code = tasks[index], running.pop(index).exitcode
+            again = "go on with onward control resume" if task.folder.state.exists() else "train again into"
             message = (
                 f"The process of seed {task.run.seed} ended with {code} before it was done (killed, or out "
-                f"of memory): go on with onward control resume {task.folder.path}."
+                f"of memory): {again} {task.folder.path}."
             )
             ended[index] = _failed(task, message, defect=False)
             watch(ended[index])
@@ -130,12 +132,11 @@ def _failure(failures: list[Event]) -> Exception:
 
 
 def _child(index: int, task: Task, events: Any, stop: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C comes by ``stop``, once
+    stay_deaf()  # what all processes of a group get comes by ``stop``, once
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with _ready(task, lambda event: events.put((index, event))) as trainer:
             threading.Thread(target=_stop_when_told, args=(stop, trainer), daemon=True).start()
-            signal.signal(signal.SIGTERM, lambda *_: trainer.stop())
             trainer.train()
     except OnwardError as error:
         events.put((index, _failed(task, str(error), defect=False)))

@@ -112,7 +112,7 @@ class Trainer:
         self._means, self._times = Means(state["means"]), Times(state["times"])
         self.solved, self.best, self._next_try = state["solved"], state["best"], state["next_try"]
         self._saved_at = self._told = self.algorithm.steps
-        self._updates = state["updates"]
+        self._updates = state.get("updates", 1)  # states of before they were counted come from after some
         self._obs, self._mask = (
             self.envs.reset(self._seeds.integer("train", self.algorithm.steps))
             if self.algorithm.asynchronous

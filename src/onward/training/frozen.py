@@ -26,7 +26,7 @@ from onward.wholefile import write_whole
 
 MARKER = "frozen.json"
 FIRST_POLICY_SECONDS = 60.0
-"""How long a job waits for the first policy: a fresh start puts it in place moments after it takes requests."""
+"""How long a job waits for the first policy: a fresh start takes requests moments before it is in place."""
 
 
 async def freeze(ctx: Context, asked: TrainingRequest, folder: Path) -> dict[str, Any]:

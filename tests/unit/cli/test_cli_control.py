@@ -14,7 +14,7 @@ import pytest
 
 from onward.cli import main
 from onward.cli.control_display import outcome, told
-from onward.control import presets
+from onward.control import checkpoint, presets
 from onward.control.log import read_rows
 from onward.control.runs import Folder
 
@@ -244,6 +244,27 @@ def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path, capsys: pytest
     assert onward("resume", str(folder.path), "--timesteps", "512") == 0
 
 
+def test_a_state_of_before_updates_were_counted_is_gone_on_with(tmp_path: Path) -> None:
+    arguments = ["CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "128"]
+    assert onward("train", *arguments, "--out", str(tmp_path)) == 0
+    folder = Folder(tmp_path / "CartPole-v1-ppo-seed0")
+    state = checkpoint.load(folder.state)
+    del state["updates"]
+    checkpoint.save(folder.state, state)
+    assert onward("resume", str(folder.path), "--timesteps", "256") == 0
+
+
+def test_a_lock_file_that_cannot_be_had_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "128"]
+    lock = tmp_path / "CartPole-v1-ppo-seed0" / ".lock"
+    lock.mkdir(parents=True)
+    assert onward("train", *arguments, "--out", str(tmp_path)) == 2
+    told = capsys.readouterr().err
+    assert f"The lock file {lock} cannot be had (Is a directory)" in told and told.count("\n") == 1
+
+
 def test_a_run_that_ends_before_its_first_update_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -257,20 +278,22 @@ def test_a_run_that_ends_before_its_first_update_says_so(
 
 
 @pytest.mark.parametrize(
-    ("seeds", "number"),
-    [(1, signal.SIGINT), (1, signal.SIGTERM), pytest.param(2, signal.SIGINT, marks=pytest.mark.long),
-     pytest.param(2, signal.SIGTERM, marks=pytest.mark.long)],
+    ("algorithm", "seeds", "number"),
+    [("ppo", 1, signal.SIGINT), ("ppo", 1, signal.SIGTERM), ("a3c", 1, signal.SIGTERM),
+     pytest.param("ppo", 2, signal.SIGINT, marks=pytest.mark.long),
+     pytest.param("ppo", 2, signal.SIGTERM, marks=pytest.mark.long)],
 )  # fmt: skip
 def test_ctrl_c_and_sigterm_save_and_say_how_to_go_on(
-    tmp_path: Path, seeds: int, number: signal.Signals
+    tmp_path: Path, algorithm: str, seeds: int, number: signal.Signals
 ) -> None:
-    command = [sys.executable, "-m", "onward.cli", "control", "train", "CartPole-v1", "--algorithm", "ppo",
-               *SMALL, "--timesteps", "100000000", "--keep-going", "--seeds", str(seeds), "--processes", "2",
-               "--eval-every", "100000000", "--out", str(tmp_path)]  # fmt: skip
+    settings = SMALL if algorithm == "ppo" else ["--set", "workers=2"]
+    command = [sys.executable, "-m", "onward.cli", "control", "train", "CartPole-v1", "--algorithm",
+               algorithm, *settings, "--timesteps", "100000000", "--keep-going", "--seeds", str(seeds),
+               "--processes", "2", "--eval-every", "100000000", "--out", str(tmp_path)]  # fmt: skip
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
-    folders = [tmp_path / f"CartPole-v1-ppo-seed{seed}" for seed in range(seeds)]
+    folders = [tmp_path / f"CartPole-v1-{algorithm}-seed{seed}" for seed in range(seeds)]
     try:
         for folder in folders:
             _until_training(folder, process)

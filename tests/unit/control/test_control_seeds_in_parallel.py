@@ -49,8 +49,16 @@ def test_the_last_word_of_a_process_that_ends_while_it_is_waited_for_counts(tmp_
     assert received(tmp_path, done) == [done]
 
 
-def test_a_killed_process_is_told_with_its_seed_and_how_to_go_on(tmp_path: Path) -> None:
+def test_a_killed_process_is_told_with_its_seed_and_what_to_do(tmp_path: Path) -> None:
     (event,) = received(tmp_path, None)
     assert (event["event"], event["seed"], event["defect"]) == ("failed", 3, False)
     assert "The process of seed 3 ended with -9" in event["message"]
-    assert f"onward control resume {tmp_path / 'r'}" in event["message"]
+    assert f"train again into {tmp_path / 'r'}" in event["message"]
+
+
+def test_a_killed_process_that_had_saved_is_gone_on_with(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "r")
+    folder.state.parent.mkdir(parents=True)
+    folder.state.write_bytes(b"")
+    (event,) = received(tmp_path, None)
+    assert f"go on with onward control resume {tmp_path / 'r'}" in event["message"]

@@ -30,6 +30,6 @@ async def test_a_request_where_no_policy_comes_is_refused_after_a_minute(tmp_pat
     await world.clock.advance(59)
     assert not freezing.done()
     await world.clock.advance(2)
-    with pytest.raises(TrainingError, match="No policy serves yet.*release one first") as refused:
+    with pytest.raises(TrainingError, match=r"No policy serves yet.*release one first") as refused:
         await freezing
     assert refused.value.code == "DATA"

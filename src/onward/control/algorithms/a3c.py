@@ -14,6 +14,7 @@ from typing import Any
 import torch.multiprocessing as torch_processes
 from numpy.typing import NDArray
 
+from onward.children import start_deaf
 from onward.control.algorithms.a3c_shared import Shared, read_statistics, write_statistics
 from onward.control.algorithms.a3c_worker import work
 from onward.control.algorithms.base import AsynchronousAlgorithm, AsyncProgress
@@ -59,7 +60,7 @@ class A3C(PolicyGradient, AsynchronousAlgorithm):
                 arguments = (index, shared, parts, total_steps, there)
                 processes.append(context.Process(target=work, args=arguments, daemon=True))
                 pipes.append(here)
-                processes[-1].start()
+                start_deaf(processes[-1])
                 there.close()
             self._watch(shared, pipes, on_progress)
         finally:

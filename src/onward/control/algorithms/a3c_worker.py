@@ -5,7 +5,6 @@ The one thing to know: everything here runs in a spawned process; the arguments 
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from onward.children import stay_deaf
 from onward.control.actor_critic import ActorCritic, annealed
 from onward.control.algorithms.a3c_shared import HandIn, Shared, read_statistics, write_statistics
 from onward.control.config import A3CConfig
@@ -133,7 +133,7 @@ def work(
     pipe: Connection,
 ) -> None:
     """What a worker process runs. It tells (episodes, metrics), then None, or a sentence on why it failed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which stops the workers
+    stay_deaf()  # the trainer stops the workers
     use_threads(1)
     spec, config, seeds, make_envs = parts
     try:
