@@ -104,6 +104,8 @@ def test_what_a_case_lost_is_said() -> None:
         "ppo on CartPole-v1 succeeds less often (0.5 / 0.9)",
     ]
     assert peers.lost(peers.row(case, {"onward": [poor], "stable-baselines3": [slow]})) == []
+    missed = peers.row(case, {"onward": [poor, outcome(1.0, None)], "stable-baselines3": [poor, poor]})
+    assert peers.lost(missed)[0] == "ppo on CartPole-v1 reaches the threshold less often (1 of 2 / 2 of 2)"
 
 
 def test_sections_that_are_not_run_stay_in_the_file(
@@ -129,6 +131,9 @@ def test_sections_that_are_not_run_stay_in_the_file(
     told = file.with_suffix(".md").read_text()
     row = "| ppo on CartPole-v1 | 1,000 / 1,000 | 1 | 1 | 0.5 / 0.5 | 1 | 4 of 4 / 4 of 4 | 0.5 / 0.5 |"
     assert told.count(row) == 2 and told.endswith("Nowhere here.\n")
+    file.write_text(json.dumps({**found, "machine": {**found["machine"], "cores": 1000}}))
+    with pytest.raises(SystemExit, match=r"of another machine .*: give another file"):
+        peers.main()
     assert raced[::2] == [(seed, seed >= 3) for seed in range(4)] * 2
     assert capsys.readouterr().out.count("ppo on CartPole-v1, 1,000 steps at most") == 2
 
