@@ -103,7 +103,16 @@ CLEANRL = (
     replace(QUICK[1], seeds=3, note="learning starts after 10,000 steps, and is to take 500,000"),
     replace(QUICK[2], note="learning starts after 5,000 steps: this is mostly the environment's speed"),
 )
-BEST = (replace(FULL[0], tuning=10), replace(FULL[1], seeds=9), FULL[2])
+BEST = (
+    replace(
+        FULL[0],
+        tuning=10,
+        note="stable-baselines3 is quicker with the zoo's settings on the seeds that are measured than with "
+        "what the tuning seeds chose: the ratio under equal settings is the fairer one",
+    ),
+    replace(FULL[1], seeds=9),
+    FULL[2],
+)
 
 TRIALS: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {
     ("CartPole-v1", "ppo"): {
