@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from machine import machine
+from machine import machine, machine_in_words
 from onward.control import presets
 from onward.control.assess import assess
 from onward.control.policy import Policy
@@ -253,7 +253,7 @@ def markdown(document: dict[str, Any]) -> str:
     lines = [
         "# Control policies: what training came to",
         "",
-        f"Made by `{document['command']}` on {machine_words(document['machine'])}.",
+        f"Made by `{document['command']}` on {machine_in_words(document['machine'])}.",
         "Definitions are in docs/control.md; each cell (one seed) is in control.json. Success is over 100",
         "greedy episodes on unseen seeds; intervals are 95 % bootstrap over seeds, from five seeds on.",
         "",
@@ -283,10 +283,6 @@ def line(v: dict[str, Any]) -> str:
 
 def share(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
-
-
-def machine_words(m: dict[str, Any]) -> str:
-    return f"{m['cores']} cores ({m['processor']}), Python {m['python']}, torch {m['torch']}"
 
 
 def main() -> None:

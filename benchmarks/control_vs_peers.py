@@ -56,7 +56,7 @@ from typing import Any
 
 import numpy as np
 
-from machine import machine
+from machine import machine, machine_in_words
 from onward.control import presets
 from onward.control.comparison import Outcome, Race, equal_settings, ours, stable_baselines3
 from onward.errors import MissingExtraError
@@ -72,6 +72,8 @@ WHOLE = 3
 
 @dataclass(frozen=True)
 class Case:
+    """A task to learn, and how often."""
+
     env: str
     algorithm: str
     steps: int
@@ -230,8 +232,12 @@ def summary(found: list[Outcome], count: int = WHOLE) -> dict[str, Any]:
     }
 
 
+def task(found: dict[str, Any]) -> str:
+    return f"{found['algorithm']} on {found['env']}"
+
+
 def show(found: dict[str, Any]) -> None:
-    print(f"{found['algorithm']} on {found['env']}, {found['steps']:,} steps at most")
+    print(f"{task(found)}, {found['steps']:,} steps at most")
     for name in SIDES:
         side = found[name]
         print(
@@ -300,12 +306,11 @@ def write(result: dict[str, Any], file: Path | None) -> None:
 def page(result: dict[str, Any]) -> str:
     """The result for people, and where ours is behind."""
     found = {name: result[name] for name, _ in SECTIONS.values() if result.get(name)}
-    of = result["machine"]
     lines = [
         "# Control policies beside stable-baselines3",
         "",
-        f"Made by `python benchmarks/control_vs_peers.py` on {of['cores']} cores ({of['processor']}), Python "
-        f"{of['python']}, torch {of['torch']}, one thread each. What is measured: the program's first lines.",
+        f"Made by `python benchmarks/control_vs_peers.py` on {machine_in_words(result['machine'])}, "
+        "one thread each. What is measured: the program's first lines.",
         "Ours / theirs throughout; a ratio above 1 is in our favour.",
     ]
     for name, cases in found.items():
@@ -321,28 +326,32 @@ def _table(cases: list[dict[str, Any]]) -> Iterator[str]:
         pair = [case[name] for name in SIDES]
         both = {key: " / ".join(_figure(side[key]) for side in pair) for key in pair[0] if key != "runs"}
         cells = (
-            f"{case['algorithm']} on {case['env']}", both["steps_per_second"], _figure(case["ratio"]),
+            task(case), both["steps_per_second"], _figure(case["ratio"]),
             _figure(case["cpu_ratio"]), both["seconds_to_threshold"], _figure(case["ratio_to_threshold"]),
             both["reached"], both["final_success"],
         )  # fmt: skip
         yield "| " + " | ".join(cells) + " |"
     for case in cases:
         if case["note"]:
-            yield from ("", f"{case['algorithm']} on {case['env']}: {case['note']}.")
+            yield from ("", f"{task(case)}: {case['note']}.")
 
 
 def lost(case: dict[str, Any]) -> list[str]:
     """What a case lost: speed, time to the threshold, or success at the end."""
     mine, theirs = (case[name] for name in SIDES)
-    task, words = f"{case['algorithm']} on {case['env']}", []
+    words: list[str] = []
     if case["ratio"] < 1:
-        words.append(f"{task} is slower ({case['ratio']} of their steps/s)")
+        words.append(f"{task(case)} is slower ({case['ratio']} of their steps/s)")
     if int(mine["reached"].split()[0]) < int(theirs["reached"].split()[0]):
-        words.append(f"{task} reaches the threshold less often ({mine['reached']} / {theirs['reached']})")
+        words.append(
+            f"{task(case)} reaches the threshold less often ({mine['reached']} / {theirs['reached']})"
+        )
     if case["ratio_to_threshold"] is not None and case["ratio_to_threshold"] < 1:
-        words.append(f"{task} comes to the threshold later ({case['ratio_to_threshold']})")
+        words.append(f"{task(case)} comes to the threshold later ({case['ratio_to_threshold']})")
     if mine["final_success"] is not None and mine["final_success"] < theirs["final_success"]:
-        words.append(f"{task} succeeds less often ({mine['final_success']} / {theirs['final_success']})")
+        words.append(
+            f"{task(case)} succeeds less often ({mine['final_success']} / {theirs['final_success']})"
+        )
     return words
 
 

@@ -18,3 +18,8 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "load_average": [round(value, 2) for value in os.getloadavg()],
     }
+
+
+def machine_in_words(found: dict[str, Any]) -> str:
+    """What ``machine`` found, as a phrase; without the load, which was that of one moment."""
+    return f"{found['cores']} cores ({found['processor']}), Python {found['python']}, torch {found['torch']}"

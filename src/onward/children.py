@@ -12,7 +12,10 @@ import signal
 import sys
 import threading
 import time
-from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # every child imports this module, few start processes of multiprocessing
+    from multiprocessing.process import BaseProcess
 
 _PR_SET_PDEATHSIG = 1
 _STOPS = (signal.SIGINT, signal.SIGTERM)

@@ -257,7 +257,7 @@ OURS: Table = {
              "batch_size": 128, "buffer_size": 100_000, "learning_starts": 2000, "gamma": 0.996, "n_step": 5,
              "train_every": 16, "gradient_steps": 8, "target_every": 16, "tau": 0.03, "loss": "mse",
              "epsilon_fraction": 0.2, "epsilon_end": 0.03},
-            run={"obs_noise": 0.1, "solve_success": 0.9, "eval_episodes": 100, "eval_every": 20_000},
+            run={**_NOISE, "solve_success": 0.9, "eval_episodes": 100, "eval_every": 20_000},
         ),
     },
     "ppo": {

@@ -48,10 +48,12 @@ def train_all(tasks: Sequence[Task], watch: Callable[[Event], None], processes: 
     """Train each task; a run that fails does not stop the others.
 
     ``processes``: at a time; None: one per core. After Ctrl-C or SIGTERM each run saves its state and ends.
-    Raises ControlError where there is one task and it failed.
     """
     if len(tasks) == 1:
-        return Trained([train_one(tasks[0], watch)], None)
+        try:
+            return Trained([train_one(tasks[0], watch)], None)
+        except OnwardError as error:
+            return Trained([], error)
     context = get_context("spawn")
     events, stop = context.Queue(), context.Event()
     waiting = list(enumerate(tasks))

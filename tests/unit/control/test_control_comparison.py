@@ -3,6 +3,7 @@ commands eval and export."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import stable_baselines3 as sb3
 
 import control_results as results
 import control_vs_peers as peers
@@ -54,9 +56,6 @@ def test_both_sides_take_as_many_gradient_steps_per_step(
 
 @pytest.mark.parametrize("algorithm", comparison.PEERS)
 def test_every_translated_word_is_theirs(algorithm: str) -> None:
-    sb3: Any = pytest.importorskip("stable_baselines3", reason="run: pip install -e '.[bench]'")
-    import inspect
-
     known = inspect.signature(getattr(sb3, algorithm.upper()).__init__).parameters
     for peer in ("sb3", "cleanrl"):
         assert set(translated(equal_settings(peer, algorithm, "CartPole-v1"))) <= set(known)
@@ -273,7 +272,6 @@ def test_bad_input_is_one_sentence(command: str, words: str, run_folder: Path) -
 
 @pytest.mark.long
 def test_both_sides_run_a_short_race() -> None:
-    pytest.importorskip("stable_baselines3", reason="run: pip install -e '.[bench]'")
     race = peers.race("CartPole-v1", "ppo", 2048, 0)
     for side in (comparison.ours, comparison.stable_baselines3):
         found = side(race)
