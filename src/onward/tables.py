@@ -1,8 +1,8 @@
 """The one style of every table that a person reads in the terminal.
 
 A title at the left, no frame, numbers at the right. Nothing is cut: sentences wrap between words, ids and
-numbers stay whole, and where the terminal is too narrow for that, each row becomes a block of names and values.
-Stored text is shown as it is: it is no markup, and its control characters are written out.
+numbers stay whole, and where the terminal is too narrow for that, each row becomes a block of names and
+values. Stored text is shown as it is: it is no markup, and its control characters are written out.
 """
 
 from __future__ import annotations
