@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from onward.tables import Column, Table, cell, ident, number, plain
+from onward.tables import Column, Table, cell, facts, ident, number, plain
 
-__all__ = ["AsJson", "Column", "Table", "cell", "ident", "number", "plain", "print_json", "say"]
+__all__ = ["AsJson", "Column", "Table", "cell", "facts", "ident", "number", "plain", "print_json", "say"]
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
