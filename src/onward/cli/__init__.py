@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import re
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -17,7 +18,7 @@ import typer
 from onward import __version__, config
 from onward.cli.help import Command, Commands, Group
 from onward.config import Settings
-from onward.errors import MissingExtraError, OnwardError
+from onward.errors import MissingExtraError, OnwardError, program
 
 PANELS: dict[str, tuple[str, ...]] = {
     "First steps": ("demo", "up", "status", "run"),
@@ -156,6 +157,11 @@ def _first(group: BaseExceptionGroup[Any]) -> BaseException:
     return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
+def runnable(sentence: str) -> str:
+    """``sentence`` with each command in quotes written so that it can be pasted: 'onward up' → its path."""
+    return re.sub(r"(?<=['`])onward(?= [a-z])", lambda _: program(), sentence)
+
+
 def _leave(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
+    print(runnable(sentence), file=sys.stderr)
     sys.exit(2)
