@@ -46,6 +46,7 @@ class _Root(Group):
 app = Commands(
     name="onward",
     cls=_Root,
+    completion=True,
     help="""Onward makes agents better from their own work, and never worse.
 
     See the whole loop on this machine; then run it as a service, with your agents beside it:
