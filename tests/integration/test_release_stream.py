@@ -126,7 +126,7 @@ async def test_a_bad_release_is_taken_back_on_real_buckets_and_streams(bus: Bus,
         if newest.job_id == "job-1" and newest.settled:
             break
     await releaser.close()
-    assert newest.decision == "rolled_back" and newest.reason == "high_error_rate"
+    assert newest.decision == "rolled_back" and newest.reason_code == "high_error_rate"
     assert newest.verified_zero_at is not None
     desired = await gateway_follows(bus, clock)
     assert desired is not None and [arm["model_id"] for arm in desired["arms"]] == ["agent-zero-rl-v0"]

@@ -91,6 +91,7 @@ def test_the_one_sided_sign_test_by_hand():
 WORSE = "relative to the current model: significantly worse"
 NOT_WORSE = "relative to the current model: not significantly worse"
 FLOOR = "floor: nothing that the current model passes is passed"
+NOT_SHOWN = "nothing: neither model passes any of them"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,8 @@ FLOOR = "floor: nothing that the current model passes is passed"
     [
         ("1" * 20, "1" * 20, 1.0, True, "absolute"),
         ("1" * 20, "0" * 20, 1.0, True, "absolute"),
-        ("0" * 20, "0" * 20, 1.0, True, NOT_WORSE),
+        ("0" * 20, "0" * 20, 1.0, True, NOT_SHOWN),
+        ("1" + "0" * 19, "0" * 20, 1.0, True, NOT_WORSE),
         # Four answers lost, none won: 1/16 is luck; five lost: 1/32 is not.
         ("0" * 4 + "1" * 16, "1" * 20, 1 / 16, True, NOT_WORSE),
         ("0" * 5 + "1" * 15, "1" * 20, 1 / 32, False, WORSE),
@@ -140,7 +142,7 @@ async def test_every_check_is_sampled_four_times_with_seeds_of_its_own():
         asked.append(session_id)
         return "hello"
 
-    results = await checks.run_checks(complete)
+    results = await checks.run_checks(complete, str)
     assert len(results) == len(set(asked)) == 40
     assert {(r.check_id, r.sample) for r in results} == {(c.check_id, n) for c in CHECKS for n in range(4)}
 
@@ -196,7 +198,7 @@ async def test_a_policy_that_babbles_solves_nothing_and_fails_every_check():
 
     found = await suite.play_all(complete, 10)
     assert not any(result.success for result in found)
-    assert not any(result.passed for result in await checks.run_checks(complete))
+    assert not any(result.passed for result in await checks.run_checks(complete, str))
 
 
 async def test_two_policies_meet_the_same_luck():
