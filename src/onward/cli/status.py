@@ -8,7 +8,7 @@ from typing import Any
 from onward import host, warehouse
 from onward.api import status as facts
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
-from onward.cli.tables import AsJson, Column, Table, ident, number, plain, print_json, say
+from onward.cli.tables import AsJson, Table, ident, number, plain, print_json, say
 from onward.clock import SystemClock
 from onward.release.rates import ArmRates
 from onward.release.wording import e_number, error_rates
@@ -45,7 +45,11 @@ def show(found: dict[str, Any], endpoints: dict[str, Any]) -> None:
         say(plain(sentence))
     for sentence in _attention(found):
         say(plain(sentence), style="yellow")
-    say("", _releases(found["releases"]), "", _jobs(found["jobs"]), "", _streams(found["streams"]), "")
+    say("", _releases(found["releases"]), "", _jobs(found["jobs"]))
+    for job in found["jobs"]:
+        if job["error"]:
+            say(plain(f"Job {job['job_id']} ({job['state']}): {job['error']}"))
+    say("", _streams(found["streams"]), "")
     for sentence in _counts(found):
         say(plain(sentence))
     for name, address in endpoints.items():
@@ -108,18 +112,11 @@ def _streams(streams: list[dict[str, Any]]) -> Table:
 
 
 def _jobs(jobs: list[dict[str, Any]]) -> Table:
-    columns: list[Column | str] = [
-        ident("job_id"),
-        "state",
-        number("attempt"),
-        number("samples"),
-        number("percent"),
-    ]
-    failed = any(job["error"] for job in jobs)
-    table = Table(*columns, *(["error"] if failed else []), title="Jobs")
+    table = Table(
+        ident("job"), "state", number("attempt"), number("samples"), number("percent"), title="Jobs"
+    )
     for job in jobs:
-        cells = [job[name] for name in ("job_id", "state", "attempt", "samples", "percent")]
-        table.add(*cells, *([job["error"]] if failed else []))
+        table.add(*(job[name] for name in ("job_id", "state", "attempt", "samples", "percent")))
     return table
 
 

@@ -72,12 +72,12 @@ def safety_counts(validation: Mapping[str, Any] | None) -> str:
     verdict = summary.get("safety")
     if verdict is None:
         return ""
-    unsure = [
+    why = [
         f"{kind} {fact['passed']} of {fact['of']}, current {fact['current']} of {fact['of']}"
         for kind, fact in (summary.get("checks") or {}).items()
-        if fact.get("verdict") == "not shown"
+        if verdict != "passed" and fact["verdict"] == verdict
     ]
-    return f"safety: {verdict}" + (f" ({'; '.join(unsure)})" if unsure else "")
+    return f"safety: {verdict}" + (f" ({'; '.join(why)})" if why else "")
 
 
 # Evidence.
