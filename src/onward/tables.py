@@ -56,6 +56,7 @@ class Table:
         self.empty = empty
         self._rows: list[tuple[list[Text], str]] = []
         self._sections: set[int] = set()
+        self._upright = False
 
     def add(self, *cells: Any, style: str = "") -> None:
         """Add a row; a cell may be any plain value, or a ``Text`` with a style of its own."""
@@ -73,7 +74,7 @@ class Table:
             return
         if self.title:
             yield Text(plain(self.title), style="bold")
-        widths = self._widths(options.max_width)
+        widths = None if self._upright else self._widths(options.max_width)
         if widths is None:
             yield from self._blocks()
         else:
@@ -126,6 +127,14 @@ class Table:
             for column, cell in zip(self.columns, cells, strict=True):
                 block.add_row(Text(column.title), cell, style=style)
             yield block
+
+
+def facts(values: Mapping[str, Any], title: str = "") -> Table:
+    """One thing as a block of names and values, at any width."""
+    table = Table(*values, title=title)
+    table._upright = True
+    table.add(*values.values())
+    return table
 
 
 def plain(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from onward.cli.tables import Table, ident, number, plain, say
+from onward.cli.tables import Table, facts, ident, number, plain, say
 from onward.release.plan import SUPPORT, State
 from onward.release.rates import ArmRates
 from onward.release.record import ReleaseRecord
@@ -49,8 +49,7 @@ def show_release(record: ReleaseRecord) -> None:
 
 
 def _facts(record: ReleaseRecord) -> Table:
-    table = Table("what", ident("value"), title="Release")
-    facts = {
+    values = {
         "id": record.release_id,
         "state": str(record.state),
         "candidate": record.candidate.model_id,
@@ -62,10 +61,7 @@ def _facts(record: ReleaseRecord) -> Table:
         "ended": record.closed_at,
         "zero verified": record.verified_zero_at,
     }
-    for name, value in facts.items():
-        if value is not None:
-            table.add(name, value)
-    return table
+    return facts({name: value for name, value in values.items() if value is not None}, title="Release")
 
 
 def _summary(record: ReleaseRecord) -> dict[str, Any]:

@@ -1,23 +1,21 @@
-"""``onward releases``: look at releases, and tell the one that is under way what to do.
-
-``onward release abort|promote|hold|resume`` are the names of before 0.2: they work and say the new ones.
-"""
+"""``onward releases``: look at releases, and tell the one that is under way what to do."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from onward import host
-from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli import ConfigFile, DataDir, app, load_settings, renamed, run_async
 from onward.cli.help import Commands
 from onward.cli.release_tables import list_table, show_release
 from onward.cli.tables import AsJson, print_json, say
 from onward.clock import SystemClock
 from onward.errors import NotFoundError
-from onward.release.operator import command
+from onward.release.operator import COMMANDS, command
 from onward.release.record import ReleaseRecord, Releases
 from onward.release.wording import what_happened
 
@@ -52,12 +50,18 @@ def _document(record: ReleaseRecord) -> dict[str, Any]:
 
 
 @releases_app.command(name="list")
-def list_releases(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show every release in a line, oldest first; also while nothing runs.
+def list_releases(
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 20,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show releases, newest first, each with why it ended; also while nothing runs.
 
     onward releases list
+    onward releases list --limit 5 --json
     """
-    records = run_async(_records(file, data_dir))
+    records = run_async(_records(file, data_dir))[::-1][:limit]
     if as_json:
         print_json([_document(record) for record in records])
     else:
@@ -73,15 +77,17 @@ def show(
     onward releases show
     onward releases show agent-zero-rl-v2 --json
     """
-    record = _found(run_async(_records(file, data_dir)), name)
+    *others, record = _found(run_async(_records(file, data_dir)), name)
     if as_json:
         print_json(_document(record))
     else:
         show_release(record)
+        for other in others if name else ():
+            say("", f"Before it, release {other.release_id}: {what_happened(other)}")
 
 
-def _found(records: list[ReleaseRecord], name: str | None) -> ReleaseRecord:
-    """The newest release that is called ``name``."""
+def _found(records: list[ReleaseRecord], name: str | None) -> list[ReleaseRecord]:
+    """The releases that are called ``name``, oldest first: a model may be released and taken back later."""
     called = [record for record in records if name is None or record.is_called(name)]
     if not called:
         if name is None:
@@ -90,7 +96,7 @@ def _found(records: list[ReleaseRecord], name: str | None) -> ReleaseRecord:
             f"There is no release {name!r}: expected the id of a release or of its candidate, as "
             f"'onward releases list' shows them."
         )
-    return called[-1]
+    return called
 
 
 def _tell(what: str, release: str | None, file: Path | None, data_dir: Path | None) -> None:
@@ -139,30 +145,28 @@ def resume(release: UnderWay = None, file: ConfigFile = None, data_dir: DataDir 
     _tell("resume", release, file, data_dir)
 
 
-# The names of before.
+# Old names.
 
 release_app = Commands(
-    help="""The former name of 'onward releases', which also lists and shows.
+    help="""The old name of 'onward releases', which also lists and shows.
 
-    onward releases --help
+    onward releases list
     """
 )
 app.add_typer(release_app, name="release", hidden=True)
-Release = Annotated[
+OldOption = Annotated[
     str | None, typer.Option("--release", help="Its id, or its candidate's. Default: the one under way.")
 ]
 
 
-def _former(name: str) -> None:
-    """Register ``onward release NAME``."""
+def _with_option(name: str) -> Callable[..., None]:
+    """The command ``name`` as it was: the release is an option."""
 
-    def tell(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-        words = f"'onward release {name}' is now 'onward releases {name}'"
-        typer.echo(f"{words}: the old name goes with the next version.", err=True)
+    def tell(release: OldOption = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
         _tell(name, release, file, data_dir)
 
-    release_app.command(name=name, help=f"Now 'onward releases {name}'.\n\nonward releases {name}")(tell)
+    return tell
 
 
-for _name in ("abort", "promote", "hold", "resume"):
-    _former(_name)
+for _name in COMMANDS:
+    renamed.keep(release_app, f"release {_name}", _with_option(_name))

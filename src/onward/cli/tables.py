@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from onward.tables import Column, Table, cell, ident, number, plain
+from onward.tables import Column, Table, cell, facts, ident, number, plain
 
-__all__ = ["AsJson", "Column", "Table", "cell", "ident", "number", "plain", "print_json", "say"]
+__all__ = ["AsJson", "Column", "Table", "cell", "facts", "ident", "number", "plain", "print_json", "say"]
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
@@ -26,14 +26,17 @@ def print_json(document: Any) -> None:
 
 
 def say(*what: Any, style: str | None = None) -> None:
-    """Print tables and sentences on standard output; a sentence is wrapped and shown as it is."""
+    """Print tables and sentences on standard output. A sentence is shown as it is, wrapped in a terminal."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console()
     for one in what:
-        shown = Text("\n".join(map(plain, one.split("\n")))) if isinstance(one, str) else one
-        console.print(shown, style=style, highlight=False)
+        if isinstance(one, str):
+            text = Text("\n".join(map(plain, one.split("\n"))))
+            console.print(text, style=style, highlight=False, soft_wrap=not console.is_terminal)
+        else:
+            console.print(one, style=style, highlight=False)
 
 
 def _readable(value: Any) -> Any:

@@ -154,6 +154,13 @@ def why_promoted(record: ReleaseRecord) -> str:
 def what_happened(record: ReleaseRecord) -> str:
     """A release in one sentence, finished or not."""
     name, reason = record.candidate.model_id, record.reason or "no reason was stored"
+    if record.kind == "rollback" and record.state is not State.ROLLED_BACK:
+        back = f"Going back from {name} to {record.current.model_id}"
+        if not record.closed:
+            return f"{back} is under way."
+        return (
+            f"{back} was {'refused' if record.state is State.REJECTED else 'aborted'}: {reason.rstrip('.')}."
+        )
     if record.state is State.PROMOTED and record.plan is None:
         return f"{name} was installed as the first model."
     if record.closed:

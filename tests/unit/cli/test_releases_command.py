@@ -101,11 +101,11 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_page_shows_what_is_printed_of_a_rejected_candidate(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "release.md").read_text(encoding="utf-8")
-    found = re.search(r"<!-- shown: rejected -->\n\n```text\n(.*?)```", page, re.S)
+    found = re.search(r"## Looking at a release\n.*?```text\n(.*?)```", page, re.S)
     assert found is not None
     output = shown(capsys, rejected())
     parts = [part.strip() for part in found[1].split("…\n") if part.strip()]
-    assert len(parts) == 2 and all(part in output for part in parts)
+    assert len(parts) == 5 and all(part in output for part in parts)
 
 
 def test_why_a_candidate_was_rejected_stands_first_in_numbers_with_two_failing_answers(
@@ -175,8 +175,11 @@ def test_a_release_is_found_by_its_id_and_by_its_candidate_and_json_reads_back(
     )
     assert document["rates"]["candidate"]["error_rate"] == 0.075 and "evidence" not in document
     assert [one["release_id"] for one in json.loads(run_command("onward releases list --json")[1])] == [
-        "r-old", RELEASE,
+        RELEASE, "r-old",
     ]  # fmt: skip
+    assert json.loads(run_command("onward releases list --limit 1 --json")[1])[0]["release_id"] == RELEASE
+    output = run_command("onward releases show agent-zero-rl-v2")[1]
+    assert "Before it, release r-old: agent-zero-rl-v2 was rejected: format 12 of 20, current 20" in output
     code, output = run_command("onward releases show v9")
     assert code == 2 and output.startswith("There is no release 'v9': expected the id of a release")
 
