@@ -88,6 +88,8 @@ async def _target(
     served.discard(serving.model_id)
     if model_id is None:
         found = await _before(releases, serving, served)
+        if found is None and not served:
+            raise NotFoundError(f"No model but {serving.model_id} ever served: there is none to go back to.")
         if found is None:
             raise NotFoundError(
                 f"There is no model before {serving.model_id}: name one of {_named(served)} "

@@ -122,6 +122,10 @@ async def test_only_a_model_that_served_everybody_can_be_gone_back_to():
     await go_back(world)
     with pytest.raises(NotFoundError, match=f"no model before {V0}: name one of {V1}"):
         await go_back(world)
+    alone = World(**QUICK)
+    await alone.install()
+    with pytest.raises(NotFoundError, match=f"No model but {V0} ever served"):
+        await go_back(alone)
     fresh = World(**QUICK)
     with pytest.raises(NotFoundError, match="No model was released yet"):
         await go_back(fresh)
