@@ -126,8 +126,10 @@ async def test_dropping_asks_first_and_is_audited(ctx, server, monkeypatch):
     code, output = await onward(ctx, server, "drop")
     assert code == 2 and "--all" in output
     assert len(await quarantine(ctx).held()) == 1
-    code, output = await onward(ctx, server, "show", held.held_id)
+    code, output = await onward(ctx, server, "show", held.held_id, "--json")
     assert code == 0 and json.loads(output)["reason"] == "redaction"
+    code, output = await onward(ctx, server, "show", held.held_id)
+    assert code == 0 and f"held_id        {held.held_id}" in output
     code, output = await onward(ctx, server, "drop", held.held_id, "--yes")
     assert (code, output) == (0, f"{held.held_id}: dropped for good.\n")
     assert await quarantine(ctx).held() == []
