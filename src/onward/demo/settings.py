@@ -10,7 +10,8 @@ from onward.config import Settings
 from onward.folders import make_folder
 from onward.training import recipes
 
-THRESHOLD = 256
+THRESHOLD = 512
+"""Trajectories that a job learns from: exactly as many on a slow machine as on a fast one."""
 MIN_SESSIONS = [10, 20, 40, 0]
 
 
@@ -31,7 +32,7 @@ def demo_settings(model: str, folder: Path, seed: int) -> Settings:
                 "batch_size": recipe.batch_size,
                 "epochs": recipe.epochs,
                 "clip_epsilon": recipe.clip_epsilon,
-                "sample_size": 2 * THRESHOLD,
+                "sample_size": THRESHOLD,
             },
             "release": {
                 "min_sessions": MIN_SESSIONS,
