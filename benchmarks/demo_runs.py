@@ -1,14 +1,16 @@
 """The demonstration over many seeds, on a machine at rest and beside load: what a new user may expect.
 
-One run says little: the same seed gives another result on another machine, since real parts answer in their own
-time. This program runs ``onward demo`` once per seed and per load, each in a folder of its own, and reports the
-rise of test success with median and range, the candidates that were rejected for their form, and the time.
-A finished run is kept in the JSON file, so that a run that was cut goes on where it stopped.
+One run says little: the same seed gives another result on another machine, since real parts answer in
+their own time. This program runs ``onward demo`` once per seed and per load, each in a folder of its own,
+and reports the rise of test success with median and range, the candidates that were rejected for their
+form, and the time. A finished run is kept in the JSON file, so that a run that was cut goes on where it
+stopped.
 
     python benchmarks/demo_runs.py --json demo.json
     python benchmarks/demo_runs.py --model smollm2 --seeds 0,1,2 --loads quiet --json smollm2.json
 
-``load`` stands for one spinning process per core, at normal priority, as a build or a test run beside it would be.
+``load`` stands for one spinning process per core, at normal priority, as a build or a test run beside it
+would be.
 """
 
 from __future__ import annotations
@@ -28,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 from machine import machine
-
 from onward.wholefile import write_whole
 
 RISE = 0.25

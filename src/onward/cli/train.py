@@ -140,7 +140,7 @@ def train(
     spare_above: Annotated[
         float | None,
         typer.Option(
-            help="Never push down tokens drawn with at least this probability, such as the braces of a tool call.",
+            help="Never push down tokens drawn with at least this probability: braces of a tool call.",
             rich_help_panel=_Learning,
         ),
     ] = None,
@@ -218,7 +218,8 @@ def train(
     on_data = env is None or algorithm == "sft"
     spec = {
         "learning_rate": lr, "batch_rows": batch_rows, "clip_epsilon": clip, "kl_coef": kl, "gamma": gamma,
-        "spare_above": spare_above, "hold_coef": hold, "gae_lambda": gae_lambda, "beta": beta, "lora_rank": lora_rank, "lora_alpha": lora_alpha,
+        "spare_above": spare_above, "hold_coef": hold,
+        "gae_lambda": gae_lambda, "beta": beta, "lora_rank": lora_rank, "lora_alpha": lora_alpha,
         "first_lora_layer": frozen_share, "full": full, "dtype": dtype, "behaviour": behaviour,
         "lora_targets": lora_targets.split(",") if lora_targets else None, "min_reward": min_reward,
         "return_from": return_from, "dense_rewards": dense_rewards, "micro_batch_tokens": micro_batch_tokens,

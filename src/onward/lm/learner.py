@@ -198,7 +198,9 @@ class Learner(Stepping):
         counts = [len(advantages[i]) for i in indices]
         each = losses.token_weights(counts, config.normaliser, config.constant_length)
         weight = dict(zip(indices, each, strict=True))
-        everybody = config.penalises_loss or config.hold_coef > 0 or config.entropy_coef > 0 or returns is not None
+        everybody = (
+            config.penalises_loss or config.hold_coef > 0 or config.entropy_coef > 0 or returns is not None
+        )
         learning = [i for i in indices if everybody or bool(advantages[i].any())]
         seen = StepStatistics()
         coef = self.kl.value

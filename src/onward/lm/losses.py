@@ -58,8 +58,8 @@ def clipped_share(ratio: Tensor, advantages: Tensor, low: float, high: float) ->
 def near_certain(behaviour: Tensor, least: float) -> Tensor:
     """True where the sampling policy drew the token with probability ``least`` or more.
 
-    Right and wrong answers share such tokens (the braces of a tool call, the end of a word that was begun): the
-    choice that the reward is about was made elsewhere. ``behaviour``: log-probs.
+    Right and wrong answers share such tokens (the braces of a tool call, the end of a word that was begun):
+    the choice that the reward is about was made elsewhere. ``behaviour``: log-probs.
     """
     return behaviour >= math.log(least)
 

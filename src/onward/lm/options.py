@@ -43,7 +43,7 @@ class LearnerConfig:
 
     learning_rate: float = 5e-4
     schedule: Literal["constant", "linear"] = "constant"
-    """``linear`` lets the learning rate fall to 0 over the steps of an update: the last steps average noise out."""
+    """``linear``: the learning rate falls to 0 over the steps of an update, which averages noise out."""
     epochs: int = 2
     minibatch_rows: int = 64
     """Rows per optimiser step."""
@@ -54,10 +54,10 @@ class LearnerConfig:
     entropy_coef: float = 0.0
     """Reward for entropy per token; positive keeps exploring."""
     spare_above: float | None = None
-    """Tokens that were drawn with at least this probability are never pushed down: right and wrong answers share
-    them. None spares nothing, as plain policy gradients do."""
+    """Tokens that were drawn with at least this probability are never pushed down: right and wrong answers
+    share them. None spares nothing, as plain policy gradients do."""
     hold_coef: float = 0.0
-    """Pull of the tokens above ``spare_above`` back to the probability they were drawn with (k2's gradient)."""
+    """Pull of those tokens back to the probability that they were drawn with (the gradient of k2)."""
     kl_coef: float = 0.0
     kl_in: Literal["loss", "reward"] = "loss"
     """A penalty in the loss, or its k1 estimate taken from each token's reward (then the policy gradient

@@ -51,7 +51,7 @@ class Recipe:
     up to 17 % unparsable answers after two jobs and lost its form on questions unlike its tasks."""
     spare_above: float | None = 0.9
     """Tokens drawn with at least this probability are never pushed down (docs/losses.md, what was found)."""
-    hold_coef: float = 0.3
+    hold_coef: float = 0.1
     kl_coef: float = 0.0
     lora_rank: int = 16
     lora_alpha: float = 32.0

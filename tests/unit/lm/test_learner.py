@@ -392,7 +392,7 @@ def test_the_kl_term_is_corrected_off_policy_by_a_weight_without_gradient() -> N
 def test_what_right_and_wrong_answers_share_is_not_pushed_down() -> None:
     """Drawn with 0.95, 0.95, 0.5: of three tokens of a failure and one of a success, on policy, A = ∓1.
 
-    The slope of −rA at r = 1 is −A: 0 for the spared token, 1 for the uncertain one; a success still pushes up.
+    The slope of −rA at r = 1 is −A: 0 for the spared token, 1 for the uncertain one; a success pushes up.
     """
     mu = torch.tensor([0.95, 0.5, 0.95, 0.5]).log()
     pushes = torch.tensor([-1.0, -1.0, 1.0, 1.0])
@@ -404,7 +404,7 @@ def test_what_right_and_wrong_answers_share_is_not_pushed_down() -> None:
 
 
 def test_a_shared_token_that_fell_is_pulled_back_and_an_uncertain_one_is_not() -> None:
-    """Drawn with 0.95 and 0.5, both half as probable now, A = 0: slope 0.3·ln ½ for the first, 0 for the other."""
+    """Drawn with 0.95 and 0.5, both half as probable now, A = 0: slopes 0.3·ln ½ and 0."""
     mu = torch.tensor([0.95, 0.5]).log()
     now = mu - math.log(2)
     config = LearnerConfig(spare_above=0.9, hold_coef=0.3)
