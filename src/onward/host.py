@@ -253,11 +253,16 @@ async def _fail_together(tasks: dict[str, asyncio.Task[None]], owner: asyncio.Ta
         owner.cancel()
 
 
+def is_running(settings: Settings) -> bool:
+    """Whether there is a loop to attach to: one on this data folder, or a NATS of one's own."""
+    return settings.nats.url is not None or (settings.run_dir / ENDPOINTS).exists()
+
+
 @asynccontextmanager
 async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any]]]:
     """A bus connection to the loop that runs on this data folder (for the command line)."""
     path = settings.run_dir / ENDPOINTS
-    if settings.nats.url is None and not path.exists():
+    if not is_running(settings):
         raise ConfigError(
             f"Nothing runs on {settings.data_dir}: start it with 'onward up', or name its folder with --dir."
         )

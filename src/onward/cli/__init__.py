@@ -22,7 +22,7 @@ from onward.errors import MissingExtraError, OnwardError
 PANELS: dict[str, tuple[str, ...]] = {
     "First steps": ("demo", "up", "status", "run"),
     "Agents and data": ("redact", "feedback", "rewards", "rescore", "quarantine", "dlq"),
-    "Training and control": ("train", "env", "models", "control"),
+    "Training and control": ("jobs", "models", "train", "env", "control"),
     "Operating": ("pause", "resume", "release", "pin", "unpin", "streams", "contracts"),
 }
 """The commands as ``onward --help`` shows them: title → names, in this order."""
@@ -87,6 +87,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "rescore": ("rescore",),
     "streams": ("streams",),
     "models": ("models",),
+    "jobs": ("jobs",),
     "contracts": ("contracts",),
     "dlq": ("dlq",),
     "quarantine": ("quarantine",),

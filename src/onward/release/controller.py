@@ -13,7 +13,7 @@ from onward.bus.leases import Lease
 from onward.context import Context
 from onward.errors import BusError, ConflictError
 from onward.ids import new_id
-from onward.release import gauges, intake, moves, plan, rollback
+from onward.release import gauges, intake, moves, plan, restore, rollback
 from onward.release.effects import Effects
 from onward.release.evidence import ARMS, Evidence
 from onward.release.gates import e_value
@@ -146,14 +146,8 @@ class Releaser:
         job = await self.jobs.next()
         if job is None:
             return
-        record = intake.propose(
-            job,
-            await self.current(),
-            await self.releases.model_keys(),
-            self.ctx.settings,
-            self.ctx.clock,
-            await self.operator.newest(),
-        )
+        keys, command = await self.releases.model_keys(), await self.operator.newest()
+        record = intake.propose(job, await self.current(), keys, self.ctx.settings, self.ctx.clock, command)
         revision = await self.releases.create(record)
         await self._load((record, revision))
         log.info("release proposed", release_id=record.release_id, job_id=record.job_id)
@@ -210,6 +204,8 @@ class Releaser:
 
     async def _begin(self, record: ReleaseRecord) -> None:
         current = await self.current()
+        if record.kind == "rollback":
+            return await self._move(restore.decide(record, current, self._now))
         if intake.start_is_current(record.start_digest, current):
             await self._move(moves.begin(record, current, self._now))
             return

@@ -78,7 +78,13 @@ def restored(
     document["metadata"] |= {"previous_model": record.candidate.model_id}
     if reason is not None:
         document["metadata"]["reason"] = reason
-    if event == "rollback":
+    if record.kind == "rollback":
+        document["metadata"] |= {
+            "approval_status": "manual_approved",
+            "requested_by": record.asked_by,
+            "note": record.asked_why,
+        }
+    elif event == "rollback":
         document["metadata"] |= {
             "crossed_at": record.crossed_at,
             "e_values": record.e_values,

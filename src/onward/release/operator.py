@@ -39,6 +39,12 @@ async def command(bus: Bus, name: str, release: str | None = None, *, clock: Clo
     await bus.bucket("rl_control").put(CONTROL_KEY, body)
 
 
+async def pinned_model(bus: Bus) -> str | None:
+    """Id of the model that is pinned, as written; None where nothing is."""
+    entry = await bus.bucket("rl_control").get(PIN_KEY)
+    return None if entry is None else json.loads(entry.value).get("model_id")
+
+
 class Operator:
     """Reads the wishes; what cannot be read wishes nothing."""
 

@@ -32,7 +32,7 @@ class State(StrEnum):
 
 
 TRANSITIONS: dict[State, frozenset[State]] = {
-    State.PROPOSED: frozenset({State.VALIDATING, State.REJECTED, State.ABORTED}),
+    State.PROPOSED: frozenset({State.VALIDATING, State.ROLLED_BACK, State.REJECTED, State.ABORTED}),
     State.VALIDATING: frozenset({State.RAMPING, State.BAKING, State.REJECTED, State.ABORTED}),
     State.RAMPING: frozenset({State.RAMPING, State.BAKING, State.HELD, State.ROLLED_BACK, State.ABORTED}),
     State.BAKING: frozenset({State.PROMOTED, State.HELD, State.ROLLED_BACK, State.ABORTED}),

@@ -64,6 +64,10 @@ class ReleaseRecord(BaseModel):
     release_id: str
     job_id: str
     epoch: int
+    kind: Literal["candidate", "rollback"] = "candidate"
+    """``rollback``: an operator goes back from ``candidate``, which serves, to ``current``."""
+    asked_by: str | None = None
+    asked_why: str | None = None
     state: State = State.PROPOSED
     created_at: str
     updated_at: str
