@@ -47,7 +47,7 @@ def test_help_version_and_a_wrong_word_load_no_command_and_no_settings(arguments
     loaded = _loaded(*arguments)
     assert "onward.cli" in loaded
     assert not {f"onward.cli.{module}" for module in cli.COMMANDS} & loaded
-    assert not {"onward.config", "pydantic", "httpx", "asyncio"} & loaded
+    assert not {"onward.config", "onward.contracts", "httpx", "asyncio"} & loaded
 
 
 def test_a_command_loads_its_own_module_and_no_other() -> None:
