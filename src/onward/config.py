@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from croniter import croniter
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -26,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from onward.cron import is_cron
 from onward.errors import ConfigError
 from onward.nearest import nearest
 
@@ -281,7 +281,7 @@ class TrainingSettings(_Section):
     @field_validator("schedule")
     @classmethod
     def _cron(cls, value: str) -> str:
-        if not croniter.is_valid(value):
+        if not is_cron(value):
             raise ValueError(f"{value!r} is not a cron expression: five fields, for example '0 2 * * *'")
         return value
 
