@@ -274,6 +274,34 @@ async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any
         await bus.close()
 
 
+@asynccontextmanager
+async def records(settings: Settings) -> AsyncIterator[Bus]:
+    """The bus of this data folder, for reading its records, also while nothing runs.
+
+    Where nothing runs, nats-server is started on the folder for this block, and the folder is locked.
+    Raises ConfigError where nothing ever ran.
+    """
+    async with AsyncExitStack() as stack:
+        if settings.nats.url is None and (settings.data_dir / "nats").is_dir() and _hold(settings, stack):
+            server = NatsServer(settings.data_dir, port=0, sync=settings.nats.sync)
+            await server.start()
+            stack.push_async_callback(server.stop)
+            bus = await Bus.connect(server.url, token=server.token, clock=SystemClock(), name="onward-cli")
+            stack.push_async_callback(bus.close)
+        else:
+            bus, _ = await stack.enter_async_context(attached(settings))
+        yield bus
+
+
+def _hold(settings: Settings, stack: AsyncExitStack) -> bool:
+    """Lock the data folder until ``stack`` ends; False where a running Onward has it."""
+    try:
+        stack.enter_context(_locked(settings.run_dir))
+    except ConfigError:
+        return False
+    return True
+
+
 def _write_endpoints(settings: Settings, endpoints: dict[str, Any]) -> None:
     path = settings.run_dir / ENDPOINTS
     temporary = path.with_suffix(".tmp")

@@ -25,7 +25,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "First steps": ("demo", "up", "status", "run"),
     "Agents and data": ("redact", "feedback", "rewards", "rescore", "quarantine", "dlq"),
     "Training and control": ("jobs", "models", "train", "env", "control"),
-    "Operating": ("pause", "resume", "release", "pin", "unpin", "streams", "contracts"),
+    "Operating": ("pause", "resume", "releases", "pin", "unpin", "streams", "contracts"),
 }
 """The commands as ``onward --help`` shows them: title → names, in this order."""
 
@@ -94,7 +94,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "feedback": ("feedback",),
     "control": ("control",),
     "control_evaluate": ("control",),
-    "operator": ("pause", "resume", "pin", "unpin", "release"),
+    "operator": ("pause", "resume", "pin", "unpin"),
+    "releases": ("releases", "release"),
 }
 """Module → its commands. A command loads its own module only: it starts quickly."""
 

@@ -10,7 +10,13 @@ import typer
 
 from onward.cli.help import Commands
 
-RENAMED = {"dlq replay": "dlq retry"}
+RENAMED = {
+    "dlq replay": "dlq retry",
+    "release abort": "releases abort",
+    "release promote": "releases promote",
+    "release hold": "releases hold",
+    "release resume": "releases resume",
+}
 """Old name → new name. An entry, and the call of ``keep`` for it, go with the release after 0.1.0."""
 
 

@@ -35,7 +35,7 @@ async def ask(bus: Bus, model_id: str | None, why: str, *, clock: Clock) -> Rele
     if under_way is not None:
         raise ConflictError(
             f"Release {under_way.release_id} of {under_way.candidate.model_id} is {under_way.state}: wait "
-            f"for its end, or end it with 'onward release abort', then go back."
+            f"for its end, or end it with 'onward releases abort', then go back."
         )
     pinned = await pinned_model(bus)
     if pinned:
@@ -136,17 +136,20 @@ def decide(record: ReleaseRecord, serving: Model, now: Now) -> ReleaseRecord:
             now.text,
             words,
             decision="rejected",
-            reason=f"stale_start: {words}",
+            reason=words,
+            reason_code="stale_start",
             closed_at=now.text,
         )
         told = alert("rollback_refused", f"Nothing was changed: {words}.", release_id=record.release_id)
         return closed.model_copy(update={"outbox": closed.owing(told)})
+    words = f"{record.asked_by} asked for it: {record.asked_why}"
     moved = record.moved(
         State.ROLLED_BACK,
         now.text,
-        f"{record.asked_by} asked for it: {record.asked_why}",
+        words,
         decision="rolled_back",
-        reason=REASON,
+        reason=words,
+        reason_code=REASON,
         started_at=now.text,
         closed_at=now.text,
     )
