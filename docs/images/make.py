@@ -1,8 +1,12 @@
 """Draws the pictures of the demonstration from its figures: ``python docs/images/make.py``.
 
-``onward demo --json docs/images/demo.json`` and ``onward demo --model smollm2 --json docs/images/demo-smollm2.json``
-write the figures. From the first come curves.png and demo.svg (the end of the terminal), from the second
-curves-smollm2.png; each also on a dark background (NAME-dark). A test fails where demo.svg differs from its figures.
+The figures are written by
+
+    onward demo --json docs/images/demo.json
+    onward demo --model smollm2 --json docs/images/demo-smollm2.json
+
+From the first come curves.png and demo.svg (the end of the terminal), from the second curves-smollm2.png;
+each also on a dark background (NAME-dark). A test fails where demo.svg differs from its figures.
 """
 
 from __future__ import annotations
@@ -40,13 +44,16 @@ def _theme(style: plotting.Style) -> TerminalTheme:
 
 def terminal(result: Result, style: plotting.Style, width: int = WIDTH) -> str:
     """The end of a demonstration as a terminal shows it, as SVG. The same figures give the same text."""
-    console = Console(width=width, record=True, force_terminal=True, color_system="truecolor", file=io.StringIO())
+    console = Console(
+        width=width, record=True, force_terminal=True, color_system="truecolor", file=io.StringIO()
+    )
     model = "" if result.model == "tiny" else f" --model {result.model}"
     planted = " --sabotage" if any(cycle.sabotaged for cycle in result.cycles) else ""
     console.print(Text(f"$ onward demo{model}{planted}\n", style="bold"), highlight=False)
     report.show(result, console)
-    drawn = console.export_svg(title="onward demo", theme=_theme(style), unique_id=f"onward-{len(result.cycles)}")
+    drawn = console.export_svg(title="onward demo", theme=_theme(style), unique_id="onward-demo")
     drawn = re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # nothing is fetched to show it
+    drawn = drawn.replace("rgba(255,255,255,0.35)", style.faint)
     return drawn.replace("Fira Code, monospace", _FONT).replace("font-family: arial", f"font-family: {_FONT}")
 
 

@@ -178,7 +178,7 @@ class Bars:
         left_width = max(9, *map(len, left))
         longest = max(self._title, *(cell_len(bar.title) for bar in bars))
         room = width - spent_width - left_width - 2  # for title, bar and note, with the gaps between them
-        bar_width = min(28, max(8, (width - 40) // 4)) if width >= NARROW else 0
+        bar_width = min(28, max(8, (width - 48) // 4)) if width >= NARROW else 0
         title_width = min(longest, max(12, width * 3 // 10))
         self._title = max(self._title, title_width)  # finished lines and running ones stay aligned
         note_width = max(0, room - title_width - (bar_width + 1 if bar_width else 0) - 1)

@@ -61,7 +61,7 @@ class _Seeds:
 
 
 def draw(folders: Sequence[Path], picture: Path) -> Path:
-    """Draw the runs in ``folders`` into ``picture`` (PNG) and its dark version: evaluation above training return.
+    """Draw the runs in ``folders`` into ``picture`` (PNG) and its dark version: evaluation above training.
 
     Runs of one environment, algorithm and preset are the seeds of one curve. Raises ControlError where a
     folder holds no run, or runs of different environments are given.
@@ -100,8 +100,10 @@ def _figure(groups: dict[str, _Seeds], env: str, threshold: float | None, style:
             _curve(panel, band(group.rows, metric), colour, name)
         if threshold is not None:
             panel.axhline(threshold, color=style.faint, linewidth=1, linestyle="--")
-            panel.annotate(f"solved: {threshold:g}", (0, threshold), xycoords=("axes fraction", "data"),
-                           xytext=(4, 3), textcoords="offset points", fontsize=8, color=style.faint)  # fmt: skip
+            panel.annotate(
+                f"solved: {threshold:g}", (0, threshold), xycoords=("axes fraction", "data"),
+                xytext=(4, 3), textcoords="offset points", fontsize=8, color=style.faint,
+            )  # fmt: skip
         panel.set_title(title)
         panel.margins(y=0.1)
     panels[-1].set_xlabel("environment steps")

@@ -49,7 +49,7 @@ def _figure(result: Result, style: plotting.Style) -> Any:
 
 
 def _versions(axes: Any, result: Result, style: plotting.Style) -> None:
-    """Validation success of every version in order, the released ones joined; the held-out test at both ends."""
+    """Validation success of every version, the released ones joined; the held-out test at both ends."""
     cycles = result.cycles
     blue, red, green = style.colours[:3]
     released = [(0, first, tasks) for first, tasks in _first(cycles)]
@@ -121,7 +121,6 @@ def _kinds(axes: Any, result: Result, style: plotting.Style) -> None:
     grey, green = style.faint, style.colours[2]
     kinds = sorted(result.by_kind.items(), key=lambda item: item[1].final - item[1].base)
     for place, (_, found) in enumerate(kinds):
-        axes.hlines(place, found.base, found.final, color=grey, linewidth=1, alpha=0.6)
         for rate, shift, colour in ((found.base, 0.13, grey), (found.final, -0.13, green)):
             low, high = plotting.wilson(rate * found.tries, found.tries)
             axes.hlines(place + shift, low, high, color=colour, linewidth=1.4, alpha=0.7)

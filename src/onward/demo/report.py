@@ -30,6 +30,7 @@ COLOURS = {"promoted": "green", "rejected": "yellow", "rolled_back": "red", "inc
 def show(result: Result, console: Console, files: tuple[str, ...] = ()) -> None:
     """Print the table of candidates, what was measured, the ``files`` that were written, and the finding."""
     console.print(candidates(result))
+    console.print()
     for cycle in result.cycles:
         if cycle.decision != "promoted":
             _say(console, ended(cycle), COLOURS[cycle.decision])
@@ -50,7 +51,7 @@ def _say(console: Console, text: str, style: str = "") -> None:
 def candidates(result: Result) -> Table:
     """One line per candidate. Fits 80 columns; of a longer name nothing is cut, it goes on below."""
     table = Table(
-        title=f"current → candidate; E from {ROLL_BACK_AT}: taken back",
+        title=f"each pair: current → candidate; taken back when E reaches {ROLL_BACK_AT}",
         title_justify="left",
         title_style="dim",
         box=box.SIMPLE_HEAD,
@@ -70,7 +71,7 @@ def candidates(result: Result) -> Table:
             _pair(cycle.validation_current, cycle.validation_success),
             _pair(current.error_rate, candidate.error_rate, percent=True),
             _pair(current.mean_outcome, candidate.mean_outcome),
-            f"{cycle.e_values['all']:.2g}" if "all" in cycle.e_values else "-",
+            evidence(cycle.e_values["all"]) if "all" in cycle.e_values else "-",
             Text(WORDS[cycle.decision], style=COLOURS[cycle.decision]),
         )
     return table
@@ -94,11 +95,16 @@ def ended(cycle: Cycle) -> str:
 
 def watched(rates: dict[str, Rates], e_values: dict[str, float], sessions: dict[str, int]) -> str:
     """A running release in a note: error rates of candidate and current beside the evidence against it."""
-    parts = [f"{PART}E {e_values.get('all', 1.0):.2g}", f"{PART}{sessions.get('candidate', 0)} sessions"]
+    parts = [f"E {evidence(e_values.get('all', 1.0))}", f"{sessions.get('candidate', 0)} sessions"]
     if "candidate" in rates and "current" in rates:
         new, old = (rate(rates[arm].error_rate, percent=True) for arm in ("candidate", "current"))
-        parts.insert(0, f"errors {new}, current {old}")
-    return "".join(parts).removeprefix(PART)
+        parts.insert(0, f"errors {new} vs {old}")
+    return PART.join(parts)
+
+
+def evidence(e_value: float) -> str:
+    """``0.23``, ``31``, ``999+``: four characters, since only its distance from 22.2 matters here."""
+    return f"{e_value:.2f}" if e_value < 10 else f"{e_value:.0f}" if e_value < 999 else "999+"
 
 
 def latency(cycle: Cycle) -> float | None:
@@ -166,10 +172,10 @@ def rate(value: float | None, *, percent: bool = False) -> str:
 
 def _kinds(result: Result) -> str:
     kinds = ", ".join(
-        f"{kind} {found.base:.2f} → {found.final:.2f}" for kind, found in sorted(result.by_kind.items())
+        f"{kind} {found.base:.2f}→{found.final:.2f}" for kind, found in sorted(result.by_kind.items())
     )
     return (
-        f"Held-out tasks ({result.decoding}): {kinds}. Untrained {result.raw_success:.2f}, best constant "
+        f"By kind of task ({result.decoding}): {kinds}. Untrained {result.raw_success:.2f}, best constant "
         f"policy {result.best_constant_success:.2f}."
     )
 

@@ -1,5 +1,4 @@
-"""The curves of a run: every step as a line of JSON and in TensorBoard's events, all of them as CSV and as PNG
-(light and dark).
+"""The curves of a run: each step as a line of JSON and in TensorBoard's events, all as CSV and as a picture.
 
 No torch. Know before changing: a run that goes on from step n drops what it had written after n, since it
 does those steps again.
