@@ -57,7 +57,7 @@ def _versions(axes: Any, result: Result, style: plotting.Style) -> None:
         if cycle.decision == "promoted" and cycle.validation_success is not None:
             released.append((place, cycle.validation_success, cycle.validation_tasks or 0))
     places, successes = [x for x, _, _ in released], [y for _, y, _ in released]
-    axes.plot(places, successes, "o-", color=blue, label="validation: released")
+    axes.plot(places, successes, "o-", color=blue, label="released")
     for x, y, tasks in released:
         _whisker(axes, x, y, tasks, blue)
     seen: set[str] = set()
@@ -65,7 +65,7 @@ def _versions(axes: Any, result: Result, style: plotting.Style) -> None:
         if cycle.decision == "promoted":
             continue
         success, source = _measured(cycle)
-        label = f"{source}: {WORDS[cycle.decision]}"
+        label = WORDS[cycle.decision] + (f" ({source})" if source else "")
         axes.plot(
             [place], [success], _MARKS[cycle.decision], color=red, markerfacecolor="none", markersize=10,
             markeredgewidth=1.6, clip_on=False, label=None if label in seen else label,
@@ -82,9 +82,9 @@ def _versions(axes: Any, result: Result, style: plotting.Style) -> None:
     axes.set_xlim(-0.3, len(cycles) + 0.4)
     axes.grid(visible=False, axis="x")
     plotting.rates(axes.yaxis)
-    axes.set_ylabel("success")
+    axes.set_ylabel("success on validation tasks")
     axes.set_title(_fates(cycles))
-    axes.legend(loc="best")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=4, fontsize=8, columnspacing=1.2)
 
 
 def _first(cycles: Sequence[Cycle]) -> list[tuple[float, int]]:
@@ -96,7 +96,7 @@ def _first(cycles: Sequence[Cycle]) -> list[tuple[float, int]]:
 def _measured(cycle: Cycle) -> tuple[float, str]:
     """Where a candidate that was not released is drawn: its validation, else what its traffic showed."""
     if cycle.validation_success is not None:
-        return cycle.validation_success, "validation"
+        return cycle.validation_success, ""
     rates = cycle.rates.get("candidate")
     if rates is not None and rates.mean_outcome is not None:
         return rates.mean_outcome, "outcome in traffic"

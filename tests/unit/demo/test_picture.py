@@ -26,12 +26,12 @@ def lines(axes: Any) -> dict[str, Any]:
 def test_each_fate_has_its_mark_and_only_released_versions_are_joined() -> None:
     left = drawn(cycle(1), rejected(2), planted(3)).axes[0]
     found = lines(left)
-    assert list(found["validation: released"].get_xdata()) == [0, 1]
-    assert list(found["validation: released"].get_ydata()) == [0.30, 0.54]
-    hollow = found["validation: rejected"]
+    assert list(found["released"].get_xdata()) == [0, 1]
+    assert list(found["released"].get_ydata()) == [0.30, 0.54]
+    hollow = found["rejected"]
     assert (list(hollow.get_xdata()), list(hollow.get_ydata())) == ([2], [0.60])
     assert (hollow.get_marker(), hollow.get_markerfacecolor()) == ("X", "none")
-    back = found["outcome in traffic: rolled back"]  # a planted one skips validation
+    back = found["rolled back (outcome in traffic)"]  # a planted one skips validation
     assert (list(back.get_xdata()), list(back.get_ydata())) == ([3], [0.0])
     assert [text.get_text() for text in left.get_xticklabels()] == ["v0", "v1", "v2", "v3"]
 
