@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from onward import host
 from onward.bus import Bus
@@ -18,6 +17,7 @@ from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError
+from onward.progress import Bars
 from onward.reward import rescoring
 from onward.reward.components import components_of
 
@@ -106,15 +106,17 @@ def _moment(text: str, clock: Clock) -> datetime:
 
 
 async def _watch(bus: Bus, clock: Clock, run_id: str, quiet: bool) -> rescoring.Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
-        shown = bar.add_task("Waiting for the rewarder", total=None)
+    with Bars(console, quiet=quiet or not console.is_terminal) as bars:
+        bar = bars.add("Waiting for the rewarder")
         while True:
             done = await rescoring.progress(bus, run_id)
             if done is not None:
-                bar.update(shown, description="Scoring again", total=done.total, completed=done.seen)
+                bar.update(
+                    done.seen, total=done.total, title="Scoring again", note=f"{done.seen:,}/{done.total:,}"
+                )
                 if done.finished:
+                    bar.finish(full=not done.stopped)
                     return done
             try:
                 await clock.sleep(_LOOK_SECONDS)
