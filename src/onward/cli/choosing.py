@@ -98,3 +98,8 @@ def told(left_out: Mapping[str, int]) -> str:
     """``left out: 3 unscored, 2 of another agent``; empty where nothing was."""
     counts = [f"{left_out[reason]:,} {words}" for reason, words in WORDS.items() if left_out.get(reason)]
     return f"left out: {', '.join(counts)}" if counts else ""
+
+
+def counted(count: int, word: str) -> str:
+    """``1 pair``, ``1,200 pairs``."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"

@@ -18,6 +18,7 @@ from onward.cli.choosing import (
     TaskOption,
     Until,
     chosen,
+    counted,
 )
 from onward.cli.exporting import Force, Out, carry_out
 from onward.cli.help import Commands
@@ -85,7 +86,7 @@ def export(
 
     carry_out(
         load_settings(file, data_dir), which, limit, out, work,
-        lambda report: f"{report.written:,} demonstrations from {report.stored:,} trajectories",
+        lambda report: f"{counted(report.written, 'demonstration')} from {report.stored:,} trajectories",
         force=force, as_json=as_json,
     )  # fmt: skip
 

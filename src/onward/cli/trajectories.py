@@ -20,6 +20,7 @@ from onward.cli.choosing import (
     TaskOption,
     Until,
     chosen,
+    counted,
 )
 from onward.cli.exporting import Force, Out, carry_out
 from onward.cli.help import Commands
@@ -198,7 +199,7 @@ def _rules(form: Format, return_from: str | None, margin: float | None, per_task
 def _written(form: Format) -> Any:
     def words(report: Report) -> str:
         if form == "pairs":
-            return f"{report.written:,} pairs of {report.used:,} of {report.stored:,} trajectories"
+            return f"{counted(report.written, 'pair')} of {report.used:,} of {report.stored:,} trajectories"
         return f"{report.written:,} of {report.stored:,} trajectories"
 
     return words

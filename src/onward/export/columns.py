@@ -33,7 +33,7 @@ COLUMNS: dict[str, str] = {
     "tokens": "int64",
     "status": "string",
     "success": "bool",
-    "completion": "float64",
+    "completed": "float64",
     "raw_total": "float64",
     "total_reward": "float64",
     "confidence": "float64",
@@ -41,7 +41,9 @@ COLUMNS: dict[str, str] = {
     "document": "string",
     "reward": "string",
 }
-"""Column → its type; null means that nobody told it, and for what a reward says that there is none."""
+"""Column → its type; null means that nobody told it, and for what a reward says that there is none.
+
+``completed`` is the share of the task that was: TRL takes a column ``completion`` for an answer."""
 
 
 def row(record: Record) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def row(record: Record) -> dict[str, Any]:
         "tokens": enrich.tokens(trajectory),
         "status": _text(told.get("status")),
         "success": outcome.get("success"),
-        "completion": outcome.get("completion"),
+        "completed": outcome.get("completion"),
         "raw_total": record.raw_total,
         "total_reward": reward.get("total_reward"),
         "confidence": scored.get("confidence"),

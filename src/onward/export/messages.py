@@ -17,6 +17,8 @@ from onward.serving.tools import read_answer
 Message = dict[str, Any]
 NO_RESULT = "(no result was recorded)"
 _FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "refusal")
+_TOOL_ORDER = ("type", "function", "name", "description", "parameters")
+_SCHEMA_ORDER = ("type", "description", "enum", "properties", "items", "required", "additionalProperties")
 _ROLES = {"user_message": "user", "system_message": "system"}
 _RESULTS = frozenset({"tool_result", "subordinate_response"})
 
@@ -70,7 +72,7 @@ class _Builder:
         for tool in (observation.get("context") or {}).get("tools") or ():
             function = tool.get("function") if isinstance(tool, Mapping) else None
             if isinstance(function, Mapping) and isinstance(function.get("name"), str):
-                self._tools[function["name"]] = dict(tool)
+                self._tools[function["name"]] = _usual(tool)
         content = observation["content"]
         repeated = content.get("same_as_turn") if isinstance(content, Mapping) else None
         if repeated is not None and repeated == self._group and "tool_call_id" in action:
@@ -142,9 +144,8 @@ class _Builder:
             return
         self._messages.append({"role": "assistant", "content": content})
         self._group = turn["turn_id"]
-        if "tool_call_id" in action or not calls:
-            name = str(action.get("tool_call_id") or f"call_{turn['turn_id']}")
-            self._call(name, action, result)
+        if "tool_call_id" in action:  # further calls of the same answer are turns of their own
+            self._call(str(action["tool_call_id"]), action, result)
             return
         for number, (name, call) in enumerate(calls):
             self._call(name or f"call_{turn['turn_id']}_{number}", call, result if number == 0 else None)
@@ -221,6 +222,20 @@ def _message(given: Mapping[str, Any]) -> Message:
         kept.pop("tool_calls", None)
     kept.setdefault("content", None if "tool_calls" in kept else "")
     return kept
+
+
+def _usual(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool with its keys in the order in which people write them, and so models see them: a stored document
+    has them sorted."""
+    made = _ordered(tool, _TOOL_ORDER)
+    made["function"] = _ordered(tool["function"], _TOOL_ORDER)
+    if isinstance(made["function"].get("parameters"), Mapping):
+        made["function"]["parameters"] = _ordered(made["function"]["parameters"], _SCHEMA_ORDER)
+    return made
+
+
+def _ordered(given: Mapping[str, Any], first: Sequence[str]) -> dict[str, Any]:
+    return {name: given[name] for name in (*first, *given) if name in given}
 
 
 def _text(content: Any) -> str:

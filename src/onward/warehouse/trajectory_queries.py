@@ -43,7 +43,8 @@ _WHY = (
 )
 _FROM = (
     "FROM trajectories_v AS t LEFT JOIN "
-    "(SELECT trajectory_id, reward_id, raw_total, success FROM rewards_v) AS r ON t.trajectory_id = r.trajectory_id "
+    "(SELECT trajectory_id, reward_id, raw_total, success FROM rewards_v) AS r "
+    "ON t.trajectory_id = r.trajectory_id "
 )
 
 
@@ -64,7 +65,7 @@ class Chosen:
     max_reward: float | None = None
 
     def why(self) -> str:
-        """The expression that is empty where a trajectory matches. The payload is read only for an outcome."""
+        """The expression that is empty where a trajectory matches; it reads payloads for an outcome alone."""
         return _WHY % ("0" if self.outcome is None else _OTHER_OUTCOME)
 
     def bound(self) -> dict[str, Any]:
@@ -124,7 +125,7 @@ async def by_group(
 
 
 async def summaries(w: Warehouse, ids: Iterable[str]) -> dict[str, Row]:
-    """Trajectory id → its columns without the payload, ``status`` (empty: nobody told one), and ``raw_total`` and
+    """Trajectory id → columns without payload, with ``status`` (empty: nobody told one), ``raw_total`` and
     ``total_reward`` (None: unscored); ``success`` is the reward's where there is one."""
     sql = (
         "SELECT t.* EXCEPT (payload, payload_sha256, success), " + _STATUS + " AS status, "
@@ -139,7 +140,7 @@ async def summaries(w: Warehouse, ids: Iterable[str]) -> dict[str, Row]:
 
 
 async def ids_that_begin(w: Warehouse, prefix: str, limit: int) -> list[str]:
-    """The first ``limit`` trajectory ids that begin with ``prefix``; an id that is equal to it stands first."""
+    """The first ``limit`` trajectory ids that begin with ``prefix``; one that is equal to it stands first."""
     rows = await w.query(
         "SELECT trajectory_id FROM trajectories_v WHERE startsWith(trajectory_id, {prefix:String}) "
         "ORDER BY trajectory_id LIMIT {n:UInt64}",
