@@ -60,6 +60,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     pages = [page for page in PAGES if blocks(page, "service")]
     assert [page.stem for page in pages] == [
         "connect",
+        "export",
         "feedback",
         "gateway",
         "operations",

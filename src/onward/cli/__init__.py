@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 
 PANELS: dict[str, tuple[str, ...]] = {
     "First steps": ("demo", "up", "status", "run"),
-    "Agents and data": ("redact", "feedback", "rewards", "rescore", "quarantine", "dlq"),
+    "Agents and data": (
+        "trajectories",
+        "sft",
+        "redact",
+        "feedback",
+        "rewards",
+        "rescore",
+        "quarantine",
+        "dlq",
+    ),
     "Training and control": ("jobs", "models", "train", "env", "control"),
     "Operating": ("pause", "resume", "releases", "pin", "unpin", "streams", "contracts"),
 }
@@ -80,6 +89,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "demo": ("demo",),
     "service": ("up", "run"),
     "status": ("status",),
+    "trajectories": ("trajectories",),
+    "sft": ("sft",),
     "redact": ("redact",),
     "train": ("train",),
     "env": ("env",),
