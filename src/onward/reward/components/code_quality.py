@@ -16,7 +16,7 @@ from onward.reward.components.base import NotApplicable, Score, Scored, ScoringC
 
 NOT_INSTALLED = (
     "Code was written and no results came with it, and the linter is not installed: "
-    "run pip install 'onward[code]'."
+    "run .venv/bin/pip install -e '.[code]' in your clone of Onward."
 )
 
 
