@@ -22,7 +22,7 @@ class MissingExtraError(OnwardError, ModuleNotFoundError):
     def __init__(self, extra: str, needed_for: str) -> None:
         super().__init__(
             f"{needed_for} needs the optional part {extra!r}, which is not installed: "
-            f"run pip install 'onward[{extra}]'."
+            f"run .venv/bin/pip install -e '.[{extra}]' in your clone of Onward."
         )
         self.extra = extra
 

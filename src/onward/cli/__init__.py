@@ -66,7 +66,7 @@ class _Root(Group):
 app = Commands(
     name="onward",
     cls=_Root,
-    help="""Onward makes agents better from their own work, and never worse.
+    help="""Onward makes agents better from their own work, and takes a change back when it makes them worse.
 
     See the whole loop on this machine; then run it as a service, with your agents beside it:
 

@@ -87,7 +87,7 @@ def test_an_unknown_role_names_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_a_missing_extra_is_named_with_its_command() -> None:
-    with pytest.raises(MissingExtraError, match=r"run pip install 'onward\[lm\]'"):
+    with pytest.raises(MissingExtraError, match=r"run .venv/bin/pip install -e '.\[lm\]' in your clone"):
         extras.require("lm", "a_module_that_nobody_has", "The engine")
 
 
