@@ -28,7 +28,7 @@ class Style:
     colours: tuple[str, ...]
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[Any, Any]:
         """matplotlib's ``rcParams``."""
         return {
             "figure.facecolor": self.background,

@@ -30,6 +30,8 @@ _DRAWN = (
 )
 _RATES = frozenset({"success_rate", "clip_fraction", "ess", "accuracy"})
 """Drawn from 0 to 1."""
+_WORDS = {"kl_divergence": "KL divergence", "ess": "effective sample size (share)"}
+"""Titles that are not the metric's name with spaces."""
 _TOLD = ("success_rate", "accuracy", "reward_mean", "loss")
 """The title tells how the first of these went."""
 _ENDS = 0.1
@@ -133,7 +135,7 @@ def _figure(rows: list[dict[str, Any]], names: list[str], style: plotting.Style)
             bounds = [plotting.wilson(row[name] * row["scored"], row["scored"]) for row in shown]
             low, high = zip(*bounds, strict=True)
             axes.fill_between(steps, low, high, color=style.colours[0], alpha=0.16, linewidth=0)
-        axes.set_title(name.replace("_", " "))
+        axes.set_title(_WORDS.get(name, name.replace("_", " ")))
         axes.set_xlabel("step")
         if name in _RATES:
             plotting.rates(axes.yaxis)
