@@ -1,9 +1,10 @@
-"""docs/closed-models.md from its first to its last step: a closed API in, an open model behind the gateway out."""
+"""docs/closed-models.md from its first step, a closed API, to its last, an open model behind the gateway."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from chat_server import ChatServer, calls, text
 from docs_blocks import ROOT, Block, blocks, run_blocks, run_command
 from onward import config, host
+from onward.clock import SystemClock
+from onward.export.demonstrations import openai_line
 from onward.serving.engines.local import EngineProcess
 from onward.serving.gateway import Gateway
 from onward.serving.registry import verify_adapter
@@ -59,10 +62,45 @@ def test_an_open_model_learns_from_a_closed_one(tmp_path: Path, monkeypatch: pyt
     assert (whole["messages"][:-1], whole["tools"]) == (_plain(sent["messages"]), sent["tools"])
 
     run_blocks([train])
-    goes_on = "--model warm/model --data demonstrations.jsonl --steps 2 --out adapter"
-    code, output = run_command(f"onward train --algorithm sft {goes_on}")
+    called, answer = asyncio.run(_served(tmp_path))
+    assert called and called.startswith("6*"), "it calls the calculator, as it was shown"
+    assert re.fullmatch(r"It is \d+\.", answer)
+
+
+@pytest.mark.long
+def test_an_adapter_trained_on_demonstrations_is_one_that_the_engine_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [openai_line(*_talk(n)) for n in range(2, 9)]
+    Path("demonstrations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, output = run_command(
+        "onward train --algorithm sft --model tiny --data demonstrations.jsonl --steps 2 --out warm"
+    )
     assert code == 0, output
-    asyncio.run(_serves(tmp_path, Path("adapter/checkpoint")))
+    folder = Path("warm/checkpoint")
+    digest = checkpoints.verify(folder).adapter_digest
+    verify_adapter(folder, digest)
+    assert asyncio.run(_loaded(tmp_path, folder, digest)) == digest
+
+
+def _talk(number: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    asked = {"role": "user", "content": f"What is 6 times {number}?"}
+    return [asked, {"role": "assistant", "content": f"It is {6 * number}."}], []
+
+
+async def _loaded(folder: Path, adapter: Path, digest: str) -> str:
+    base = settings(folder, model={"base": "warm/base", "threads": 1})
+    base.run_dir.mkdir(parents=True)
+    process = EngineProcess(base, clock=SystemClock())
+    try:
+        engine = await process.start()
+        await engine.load_adapter(digest, adapter)
+        asked = [{"role": "user", "content": "What is 6 times 7?"}]
+        said = await engine.generate(asked, session_id="s", adapter=digest, max_tokens=4)
+    finally:
+        await process.stop()
+    return said.sampling["model_digest"]
 
 
 async def _recorded(folder: Path, program: Block, look: Block) -> None:
@@ -75,10 +113,9 @@ async def _recorded(folder: Path, program: Block, look: Block) -> None:
         await asyncio.to_thread(run_blocks, [look])
 
 
-async def _serves(folder: Path, adapter: Path) -> None:
-    """The gateway answers a demonstrated question as the closed model did; its engine takes an adapter, too."""
-    digest = checkpoints.verify(adapter).adapter_digest
-    verify_adapter(adapter, digest)
+async def _served(folder: Path) -> tuple[str | None, str]:
+    """The agent of the page on the gateway, which serves what was trained: the expression of its first call, and
+    its answer."""
     (base,) = (block.text for block in blocks(PAGE, "", ("toml",)))
     (folder / "onward.toml").write_text(base)
     named = config.load(folder / "onward.toml", environ={}).model.base
@@ -88,30 +125,27 @@ async def _serves(folder: Path, adapter: Path) -> None:
         try:
             await gateway.start()
             key = (ctx.settings.run_dir / "api.key").read_text().strip()
-            answer = await asyncio.to_thread(_ask, f"{gateway.server.url}/v1", key)
-            await process.engine.load_adapter(digest, adapter)
-            said = await process.engine.generate(
-                [{"role": "user", "content": "?"}], session_id="s", adapter=digest, max_tokens=2
-            )
+            return await asyncio.to_thread(_ask, f"{gateway.server.url}/v1", key)
         finally:
             await gateway.stop()
             await process.stop()
-    assert answer == "It is 42."
-    assert said.sampling["model_digest"] == digest
 
 
-def _ask(url: str, key: str) -> str:
-    """The agent of the page, on the gateway."""
-    program, *_ = blocks(PAGE, "closed")
+def _ask(url: str, key: str) -> tuple[str | None, str]:
     names: dict[str, Any] = {}
-    exec(program.text.partition("\nrun = ")[0], names)
+    exec(blocks(PAGE, "closed")[0].text.partition("\nrun = ")[0], names)
     client = openai.OpenAI(base_url=url, api_key=key)
-    client.chat.completions.create = _greedy(client.chat.completions.create)  # type: ignore[method-assign]
-    return names["work"](client, "What is 6 times 7?")
+    create, seen = client.chat.completions.create, []
 
+    def greedy(**given: Any) -> Any:
+        answer = create(**(given | {"model": "onward", "temperature": 0, "max_tokens": 60}))
+        seen.append(answer.choices[0].message)
+        return answer
 
-def _greedy(create: Any) -> Any:
-    return lambda **given: create(**(given | {"model": "onward", "temperature": 0, "max_tokens": 60}))
+    client.chat.completions.create = greedy  # type: ignore[method-assign]
+    answer = names["work"](client, "What is 6 times 7?")
+    (call,) = seen[0].tool_calls or [None]
+    return None if call is None else json.loads(call.function.arguments)["expression"], answer
 
 
 def _plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

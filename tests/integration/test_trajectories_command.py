@@ -10,6 +10,7 @@ import pytest
 
 from docs_blocks import run_command
 from onward.contracts import Reward, Trajectory, validate
+from onward.export import records
 from trajectory_store import DAY, reward, stored, trajectory
 
 UUID = "3f0c3ce4-0000-4000-8000-00000000000"
@@ -27,12 +28,12 @@ def many() -> list[dict]:
     by_a_policy = trajectory(f"{UUID}2", hours=1, agent_id="other-agent", domain="coding")
     by_a_policy["turns"][1]["action"]["sampling"] = SAMPLED
     return [
-        trajectory(f"{UUID}1", hours=0),
+        trajectory(f"{UUID}1", hours=0, group_id="g"),
         by_a_policy,
-        trajectory(f"{UUID}3", hours=2, model="open-1", **failed, answer="No idea."),
+        trajectory(f"{UUID}3", hours=2, model="open-1", group_id="g", **failed, answer="No idea."),
         trajectory("unscored", hours=3, session_id="special", answer=HOSTILE),
         trajectory("odd", hours=4, task_id="it's {a:String} -- '; DROP TABLE trajectories", **failed),
-        trajectory("low", hours=5),
+        trajectory("low", hours=5, group_id="g"),
     ]
 
 
@@ -198,6 +199,27 @@ def test_demonstrations_are_what_succeeded_and_scored_well_each_once(data: Path)
     )
     code, output = run_command(f"onward sft export --out low.jsonl --min-reward 0.1 --dir {data} --json")
     assert json.loads(output)["left_out"] == {"outcome": 2, "unscored": 1, "duplicate": 2}
+
+
+def test_pairs_are_made_within_groups_whatever_the_size_of_a_page(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = f"onward trajectories export --format pairs --dir {data}"
+    code, output = run_command(f"{command} --out whole.jsonl")
+    assert code == 0 and " ".join(output.split()).endswith(
+        "Wrote 2 pairs of 3 of 6 trajectories to whole.jsonl; left out: 1 unscored, 2 without another "
+        "attempt at the same task and prompt."
+    )
+    pairs = [json.loads(line) for line in Path("whole.jsonl").read_text().splitlines()]
+    assert {(pair["chosen_id"], pair["rejected_id"]) for pair in pairs} == {
+        (f"{UUID}1", f"{UUID}3"), ("low", f"{UUID}3"),
+    }  # fmt: skip
+    run_command(f"onward trajectories export --out order.jsonl --dir {data}")
+    monkeypatch.setattr(records, "ID_PAGE", 2)
+    run_command(f"{command} --out paged.jsonl")
+    assert Path("paged.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+    run_command(f"onward trajectories export --out order.paged.jsonl --dir {data}")
+    assert Path("order.paged.jsonl").read_bytes() == Path("order.jsonl").read_bytes()
 
 
 def test_nothing_serves_and_the_same_is_listed_and_exported(data: Path, tmp_path: Path) -> None:

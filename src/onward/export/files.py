@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from onward.errors import ConfigError
 from onward.export import columns
-from onward.folders import check_file, make_folder
+from onward.folders import check_file
 from onward.wholefile import sync_folder, whole
 
 Put = Callable[[Mapping[str, Any]], None]
@@ -33,7 +33,7 @@ def check(path: Path, *, force: bool, folder: bool = False) -> None:
             raise ConfigError(
                 f"{path} is no folder of 'datasets', so --force does not replace it: give another --out."
             )
-        make_folder(path.parent)
+        check_file(path.with_name(f".{path.name}.tmp"))
     elif path.is_dir():
         raise ConfigError(f"{path} is a folder: give the name of a file.")
     else:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from onward.errors import MissingExtraError
+from onward.errors import ConfigError, MissingExtraError
 from onward.export import columns, files, records
 from onward.export.demonstrations import Demonstrations, openai_line
 from onward.export.files import Put
@@ -89,7 +89,7 @@ class Export:
         left_out: Counter[str] | None = None,
     ) -> Report:
         written = seen = 0
-        with suppress(_NothingError), opened as put:
+        with _written_to(self.out), opened as put:
             async for record in self._records():
                 seen += 1
                 document = make(record)
@@ -110,7 +110,7 @@ class Export:
         pairs = Pairs(rules)
         used: set[str] = set()
         written = seen = 0
-        with suppress(_NothingError), files.json_lines(self.out) as put:
+        with _written_to(self.out), files.json_lines(self.out) as put:
             async for members, beyond in records.groups(self.w, self.chosen, MOST_PER_GROUP):
                 seen += len(members) + beyond
                 pairs.left_out["beyond"] += beyond
@@ -129,6 +129,18 @@ class Export:
 
 class _NothingError(Exception):
     """Nothing is left to write."""
+
+
+@contextmanager
+def _written_to(out: Path) -> Iterator[None]:
+    """Raises ConfigError for a disk that takes no more. Ends quietly where nothing is left to write."""
+    try:
+        with suppress(_NothingError):
+            yield
+    except OSError as error:
+        raise ConfigError(
+            f"{out} cannot be written ({error.strerror}), so nothing was: make room, or give another --out."
+        ) from error
 
 
 def check_extra(form: Format) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from onward.export.messages import conversation
 from onward.export.pairs import Pairs, Rules
 from onward.export.records import Record
 from onward.lm.tiny import build_tiny
+from onward.warehouse.trajectory_queries import Chosen
 from trajectory_store import TOOLS, reward, trajectory
 
 TEMPLATE = (
@@ -195,3 +197,13 @@ def test_a_missing_library_is_one_sentence_before_any_work(monkeypatch: pytest.M
     run.check_extra("pairs")
     with pytest.raises(MissingExtraError, match="The format 'parquet' needs the optional part 'export'"):
         run.check_extra("parquet")
+
+
+async def test_a_full_disk_is_one_sentence() -> None:
+    class Store:
+        async def query(self, sql: str, **_: Any) -> list[dict[str, Any]]:
+            return [] if "reward" in sql else [{"trajectory_id": "a", "start_ts": "", "payload": "{}"}]
+
+    export = run.Export(Store(), Chosen(), 1, Path("/dev/full"))  # type: ignore[arg-type]
+    with open("/dev/full", "wb", buffering=0) as full, pytest.raises(ConfigError, match="No space left"):
+        await export._each(contextlib.nullcontext(lambda document: full.write(b"x")), lambda record: {})
