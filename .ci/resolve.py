@@ -3,8 +3,9 @@
     python .ci/resolve.py            # prints the table of docs/install.md
     python .ci/resolve.py --python 3.11 --platform macos-arm64 control
 
-pip looks for wheels alone, in the pinned versions, as it would on that platform. A wheel must be there for every
-package, and constraints.txt must have its SHA-256. That it also works there is not shown. Needs a pip of 26 or newer.
+pip looks for wheels alone, in the pinned versions, as it would on that platform. A wheel must be there
+for every package, and constraints.txt must have its SHA-256. That it also works there is not shown. Needs
+a pip of 26 or newer.
 """
 
 from __future__ import annotations

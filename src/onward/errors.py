@@ -7,6 +7,42 @@ therefore always means a defect, never bad input.
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+
+def install_command(what: str) -> str:
+    """The command that installs ``what`` where this process runs: a package, or an extra: ``[lm]``.
+
+    Onward is on no registry, so an extra comes from the clone that it was installed from; where that is not
+    known (installed from a wheel), the command is for the folder of a clone.
+    """
+    python = Path(sys.executable)
+    beside = python.with_name("pip")
+    pip = _shown(beside) if beside.exists() else f"{_shown(python)} -m pip"
+    if not what.startswith("["):
+        return f"{pip} install {shlex.quote(what)}"
+    clone = Path(__file__).parents[2]
+    folder = _shown(clone) if (clone / "pyproject.toml").is_file() else "."
+    return f"{pip} install -e '{folder}{what}'"
+
+
+def program() -> str:
+    """``onward``, or its path where a shell would not find it by that name, as in a clone's ``.venv``."""
+    beside = Path(sys.executable).with_name("onward")
+    return _shown(beside) if shutil.which("onward") is None and beside.exists() else "onward"
+
+
+def _shown(path: Path) -> str:
+    """``path`` as seen from the working folder, where it lies in there."""
+    try:
+        return str(path.relative_to(os.getcwd()))
+    except (ValueError, OSError):
+        return str(path)
+
 
 class OnwardError(Exception):
     """Base of all errors with a message meant for a person."""
@@ -22,7 +58,7 @@ class MissingExtraError(OnwardError, ModuleNotFoundError):
     def __init__(self, extra: str, needed_for: str) -> None:
         super().__init__(
             f"{needed_for} needs the optional part {extra!r}, which is not installed: "
-            f"run .venv/bin/pip install -e '.[{extra}]' in your clone of Onward."
+            f"run {install_command(f'[{extra}]')}."
         )
         self.extra = extra
 

@@ -181,8 +181,12 @@ async def up(
     roles: Sequence[str] = tuple(ROLES),
     join: bool = False,
     announce: Callable[[str], object] = print,
+    introduce: Callable[[Loop], object],
 ) -> None:
-    """Run until SIGINT or SIGTERM, also while still starting. Asked twice, it leaves at once."""
+    """Run until SIGINT or SIGTERM, also while still starting. Asked twice, it leaves at once.
+
+    ``introduce`` is called once, when everything is up.
+    """
     main = asyncio.current_task()
     stop = asyncio.Event()
     is_up = False
@@ -200,10 +204,7 @@ async def up(
     try:
         async with running(settings, roles=roles, join=join) as turning:
             is_up = True
-            for name, address in turning.endpoints.items():
-                if name.endswith("_url"):
-                    announce(f"{name.removesuffix('_url')}: {address}")
-            announce("Onward is up. Ctrl-C stops it.")
+            introduce(turning)
             await stop.wait()
             announce("Stopping: finishing what is in hand.")
     except asyncio.CancelledError:

@@ -200,10 +200,12 @@ def make_app(
 
     @app.get("/health")
     async def health() -> dict[str, str]:
+        """Whether the process lives. Open."""
         return {"status": "ok", "service": name}
 
     @app.get("/ready")
     async def readiness() -> Response:
+        """Whether every part is there; 503 with reasons where not. Open."""
         parts = ready()
         if isinstance(parts, Awaitable):
             parts = await parts
@@ -216,6 +218,7 @@ def make_app(
 
         @app.get("/metrics")
         async def prometheus() -> Response:
+            """Metrics for Prometheus. Open."""
             return Response(rendered(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return app

@@ -152,13 +152,23 @@ async def check_free(host: str, port: int, what: str) -> None:
     await probe.stop()
 
 
+def is_loopback(host: str) -> bool:
+    """Whether ``host``, a name or an address, is this machine alone."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return host == "localhost"
+
+
+def without_login(url: str) -> str:
+    """``url`` as it may be shown: without a user name and password in it."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
 def check_exposure(host: str, keys: Mapping[str, Iterable[str]]) -> None:
     """Refuse to listen beyond this machine without a configured key. Raises ConfigError."""
-    if host == "localhost" or keys:
+    if is_loopback(host) or keys:
         return
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_loopback:
-            return
     raise ConfigError(
         f"http.host is {host!r}, which other machines can reach, but http.keys is empty: "
         f"configure at least one API key or listen on 127.0.0.1."

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import demo_runs
 import pytest
+
+import demo_runs
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(7200)]
 

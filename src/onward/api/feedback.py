@@ -55,6 +55,7 @@ class FeedbackApi:
 
         @app.post("/feedback", status_code=202)
         async def give(request: Request) -> dict[str, Any]:
+            """A vote on a session or a trajectory. A feedback token, or a key with the scope feedback."""
             way, result = _way_of(request), "refused"
             try:
                 answer = await self._give(request, way)
@@ -68,10 +69,12 @@ class FeedbackApi:
 
         @app.post("/feedback/tokens", status_code=201)
         async def make_token(request: Request) -> dict[str, Any]:
+            """A token for a browser, good for one conversation. Scope: feedback."""
             return await self._make_token(request)
 
         @app.get("/feedback.js")
         async def widget(request: Request) -> Response:
+            """The widget for chat pages. Open."""
             headers = {
                 "ETag": tag,
                 "Cache-Control": "public, max-age=3600",
@@ -82,6 +85,14 @@ class FeedbackApi:
             if request.headers.get("if-none-match") == tag:
                 return Response(status_code=304, headers=headers)
             return Response(script, media_type="text/javascript; charset=utf-8", headers=headers)
+
+    def trial(self, request: Request, *, with_token: bool) -> tuple[str, str | None]:
+        """A made-up session to try the widget with, and a token for it and an hour. Raises HttpError 429."""
+        session = f"try-{new_id()}"
+        if not with_token:
+            return session, None
+        self._limit_address(request)
+        return session, self._keys.issue(Subject(session), self._clock.now(), timedelta(hours=1))
 
     async def _give(self, request: Request, way: str) -> dict[str, Any]:
         caller, subject = self._who(request, way)

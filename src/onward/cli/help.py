@@ -146,7 +146,10 @@ class Group(TyperGroup):
 class Commands(typer.Typer):
     """``typer.Typer`` whose help looks as this module says, here and in every command."""
 
-    def __init__(self, *, help: str, name: str | None = None, cls: type[Group] = Group) -> None:
+    def __init__(
+        self, *, help: str, name: str | None = None, cls: type[Group] = Group, completion: bool = False
+    ) -> None:
+        """``completion``: with --install-completion and --show-completion, for the outermost one."""
         super().__init__(
             name=name,
             cls=cls,
@@ -154,7 +157,7 @@ class Commands(typer.Typer):
             no_args_is_help=True,
             rich_markup_mode="rich",
             pretty_exceptions_enable=False,
-            add_completion=False,
+            add_completion=completion,
         )
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:

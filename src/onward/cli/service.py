@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
 
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
-from onward.errors import ConfigError
+from onward.cli.tables import Table, facts, say
+from onward.config import Settings
+from onward.errors import ConfigError, program
+from onward.httpserver import without_login
 from onward.telemetry import logs
 
 
@@ -28,7 +32,7 @@ def up(
     """
     logs.setup(log_level)
     settings = load_settings(file, data_dir)
-    run_async(host.up(settings, announce=typer.echo))
+    run_async(host.up(settings, announce=typer.echo, introduce=lambda loop: say(*introduction(loop))))
 
 
 @app.command(name="run")
@@ -51,4 +55,27 @@ def run_role(
         raise ConfigError(f"Unknown role {role!r}: expected one of {', '.join(host.ROLES)}.")
     logs.setup(log_level)
     settings = load_settings(file, data_dir)
-    run_async(host.up(settings, roles=(role,), join=True, announce=typer.echo))
+
+    def introduce(loop: host.Loop) -> None:
+        for name, address in loop.ctx.endpoints.items():
+            typer.echo(f"{name.removesuffix('_url')}: {address}")
+        typer.echo(f"The {role} is up. Ctrl-C stops it.")
+
+    run_async(host.up(settings, roles=(role,), join=True, announce=typer.echo, introduce=introduce))
+
+
+def introduction(loop: host.Loop) -> tuple[str, Table, str]:
+    """What whoever started the service needs next: addresses, the place of the key, a command to try."""
+    at, settings = loop.endpoints, loop.ctx.settings
+    where = (
+        "" if settings.data_dir == Settings().data_dir else f" --dir {shlex.quote(str(settings.data_dir))}"
+    )
+    shown = {
+        "gateway": f"{at['gateway_url']}/v1 (the base URL of any OpenAI client)",
+        "api": f"{at['api_url']} (open it in a browser: what is where)",
+        "NATS": without_login(at["nats_url"]),
+        "key": f"in {settings.run_dir / 'api.key'}",
+        "data": str(settings.data_dir),
+        "next": f"{program()} status{where}",
+    }
+    return "Onward is up. Ctrl-C stops it.", facts(shown), ""

@@ -17,6 +17,7 @@ from onward.cli.control_display import outcome, told
 from onward.control import checkpoint, presets
 from onward.control.log import read_rows
 from onward.control.runs import Folder
+from onward.errors import install_command
 
 SMALL = ["--set", "hidden=16", "--set", "n_steps=32", "--set", "epochs=2", "--set", "batch_size=64",
          "--preset", "default", "--set", "num_envs=4"]  # fmt: skip
@@ -380,8 +381,8 @@ def test_the_package_of_an_environment_that_is_missing_is_named(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     env = "MiniGrid-DoorKey-5x5-v0"
-    sentence = f"{env} comes from the package minigrid, which is not installed: "
-    sentence += "run .venv/bin/pip install minigrid in your clone of Onward.\n"
+    run = f"run {install_command('minigrid')}"
+    sentence = f"{env} comes from the package minigrid, which is not installed: {run}.\n"
     assert onward("train", env, "--algorithm", "ppo", "--out", str(tmp_path)) == 2
     assert capsys.readouterr().err == sentence
     assert onward("list", env) == 0

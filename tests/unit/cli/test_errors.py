@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onward import __version__, extras
+from onward import __version__, cli, errors, extras
 from onward.errors import MissingExtraError
 
 
@@ -86,9 +86,40 @@ def test_an_unknown_role_names_the_known_ones(tmp_path: Path) -> None:
     assert_one_sentence(onward(tmp_path, "run", "colector"), "expected one of collector")
 
 
-def test_a_missing_extra_is_named_with_its_command() -> None:
-    with pytest.raises(MissingExtraError, match=r"run .venv/bin/pip install -e '.\[lm\]' in your clone"):
+def test_a_missing_extra_is_named_with_a_command_that_works_from_the_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "clone"
+    (clone / ".venv" / "bin").mkdir(parents=True)
+    (clone / ".venv" / "bin" / "pip").touch()
+    (clone / "pyproject.toml").touch()
+    monkeypatch.setattr(sys, "executable", str(clone / ".venv" / "bin" / "python"))
+    monkeypatch.setattr(errors, "__file__", str(clone / "src" / "onward" / "errors.py"))
+    monkeypatch.chdir(clone)
+    assert errors.install_command("[lm]") == ".venv/bin/pip install -e '.[lm]'"
+    assert errors.install_command("minigrid") == ".venv/bin/pip install minigrid"
+    monkeypatch.chdir(tmp_path)
+    assert errors.install_command("[lm]") == "clone/.venv/bin/pip install -e 'clone[lm]'"
+    (clone / "pyproject.toml").unlink()  # as after an installation from a wheel
+    (clone / ".venv" / "bin" / "pip").unlink()
+    assert errors.install_command("[lm]") == "clone/.venv/bin/python -m pip install -e '.[lm]'"
+    with pytest.raises(MissingExtraError, match=r"run clone/.venv/bin/python -m pip install -e '.\[lm\]'\."):
         extras.require("lm", "a_module_that_nobody_has", "The engine")
+
+
+def test_commands_in_a_sentence_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "onward").touch()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    sentence = "Nothing runs on onward-data: start it with 'onward up', or run `onward models pull x`."
+    assert cli.runnable(sentence) == (
+        "Nothing runs on onward-data: start it with '.venv/bin/onward up', "
+        "or run `.venv/bin/onward models pull x`."
+    )
+    (tmp_path / "onward").touch(mode=0o755)  # a shell finds it by its name
+    assert cli.runnable(sentence) == sentence
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from onward.control.environments.gym_slots import GymSlots
 from onward.control.environments.noise import NoisyObservations
 from onward.control.environments.vector_slots import VectorSlots, check_same_step
 from onward.control.spaces import action_spec, layout_of
-from onward.errors import ControlError, MissingExtraError
+from onward.errors import ControlError, MissingExtraError, install_command
 
 
 def make(
@@ -77,7 +77,7 @@ def missing_package(env_id: str) -> str | None:
         if env_id.startswith(start) and importlib.util.find_spec(package) is None:
             return (
                 f"{env_id} comes from the package {package}, which is not installed: "
-                f"run .venv/bin/pip install {package} in your clone of Onward."
+                f"run {install_command(package)}."
             )
     return None
 

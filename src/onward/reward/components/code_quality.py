@@ -11,12 +11,13 @@ import math
 from typing import Any
 
 from onward.contracts import Trajectory
+from onward.errors import install_command
 from onward.reward.code.report import CodeReport
 from onward.reward.components.base import NotApplicable, Score, Scored, ScoringContext, Source, Unscored
 
 NOT_INSTALLED = (
     "Code was written and no results came with it, and the linter is not installed: "
-    "run .venv/bin/pip install -e '.[code]' in your clone of Onward."
+    f"run {install_command('[code]')}."
 )
 
 

@@ -1,0 +1,182 @@
+"""``GET /``, ``GET /docs`` and ``GET /try/feedback``: what a person sees who opens the api in a browser.
+
+Pages of one file each, without script of their own but for the trial. Know before changing: what only this
+machine may know (what serves, where the key lies, a token to try the widget with) is on a page only where
+``is_local`` holds; to everybody else the pages show links and ask for a key, as the routes behind them do.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Iterable
+from importlib import resources
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, Response
+
+from onward.api.feedback import FeedbackApi
+from onward.context import Context
+from onward.coordinator.coordinator import rewarded_since_snapshot
+from onward.errors import BusError, WarehouseError
+from onward.httpserver import is_loopback, without_login
+
+WEB = resources.files("onward") / "web"
+_STYLE = (WEB / "page.css").read_text(encoding="utf-8")
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; script-src 'self'; connect-src 'self'; "
+    f"img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    f"require-trusted-types-for 'script'"
+)
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+_LINKS = (
+    ("/try/feedback", "try the feedback widget: thumbs, stars and a comment, as on a chat page"),
+    ("/status", "what 'onward status --json' prints; wants the key"),
+    ("/docs", "every route of this address; for programs: /openapi.json"),
+    ("/health", "whether the process lives"),
+    ("/ready", "whether every part is there, and why not"),
+    ("/metrics", "for Prometheus"),
+    ("/feedback.js", "the widget for pages of your own"),
+)
+_TAGS = """<script src=".../feedback.js" defer></script>
+<onward-feedback token="oft1..." ask="thumbs stars comment"></onward-feedback>"""
+
+
+def add_to(app: FastAPI, ctx: Context, feedback: FeedbackApi) -> None:
+    """The three pages and the script of the trial."""
+
+    @app.get("/", include_in_schema=False)
+    async def home(request: Request) -> HTMLResponse:
+        local = is_local(request, ctx.settings.http.host)
+        return _page("Onward", await _home(ctx, local))
+
+    @app.get("/docs", include_in_schema=False)
+    async def routes() -> HTMLResponse:
+        return _page("Onward: routes of the api", _routes(app.openapi()))
+
+    @app.get("/try/feedback", include_in_schema=False)
+    async def trial(request: Request) -> HTMLResponse:
+        local = is_local(request, ctx.settings.http.host)
+        session, token = feedback.trial(request, with_token=local)
+        return _page("Onward: try the feedback widget", _trial(session, token))
+
+    @app.get("/try/feedback.js", include_in_schema=False)
+    async def script() -> Response:
+        return Response((WEB / "try.js").read_bytes(), media_type="text/javascript", headers=_HEADERS)
+
+
+def is_local(request: Request, bound: str) -> bool:
+    """Whether a program of this machine calls, by a loopback address and through no proxy."""
+    client = request.client.host if request.client else ""
+    named = request.url.hostname or ""
+    if any(name in request.headers for name in _FORWARDED):
+        return False
+    return all(map(is_loopback, (bound, client, named)))
+
+
+async def _home(ctx: Context, local: bool) -> str:
+    parts = ["<h1>Onward</h1>", "<p class=soft>Agents get better from their own work, and never worse.</p>"]
+    if local:
+        parts += ["<h2>Now</h2>", _table(await _now(ctx))]
+        key = (ctx.settings.run_dir / "api.key").resolve()
+        gateway = ctx.endpoints.get("gateway_url")
+        where = [
+            (
+                "agents",
+                f"{_code(gateway + '/v1')} as the base URL of any OpenAI client"
+                if gateway
+                else "run elsewhere",
+            ),
+            ("this api", _code(ctx.endpoints.get("api_url", ""))),
+            ("NATS", _code(without_login(ctx.bus.url))),
+            ("the key", f"in {_code(key)}"),
+            ("the data", _code(ctx.settings.data_dir.resolve())),
+        ]
+        parts += ["<h2>Where it is</h2>", _table(where)]
+        command = f'curl -H "Authorization: Bearer $(cat {key})" {ctx.endpoints.get("api_url", "")}/status'
+        parts += [f"<pre>{html.escape(command)}</pre>"]
+    links = [(f"<a href={path}>{path}</a>", html.escape(words)) for path, words in _LINKS]
+    parts += ["<h2>What can be asked here</h2>", _table(links)]
+    return "\n".join(parts)
+
+
+async def _now(ctx: Context) -> list[tuple[str, str]]:
+    """What serves and what comes next."""
+    try:
+        entry = await ctx.bus.bucket("rl_releases").get("desired")
+        arms = json.loads(entry.value)["arms"] if entry else []
+        rewarded = await rewarded_since_snapshot(ctx.bus, ctx.warehouse)
+    except (BusError, WarehouseError) as error:
+        return [("not known", html.escape(str(error)))]
+    serving = ", ".join(f"{_code(arm['model_id'])} {arm['weight']:.0%}" for arm in arms)
+    threshold = ctx.settings.training.threshold
+    following = f"a training job, at {rewarded} of {threshold} scored trajectories of the policy that serves"
+    missing = [part for part, ready in ctx.ready.items() if ready is not True]
+    rows = [("serves", serving or "the base model: none was released yet"), ("comes next", following)]
+    return rows + ([("not ready", html.escape(", ".join(missing)))] if missing else [])
+
+
+def _routes(schema: dict[str, Any]) -> str:
+    rows = []
+    for path, methods in sorted(schema["paths"].items()):
+        for method, route in methods.items():
+            about = route.get("description") or route.get("summary") or ""
+            rows.append((f"{method.upper()} {_code(path)}", html.escape(" ".join(about.split()))))
+    return (
+        "<h1>Routes of the api</h1>"
+        "<p class=soft>A key goes into <code>Authorization: Bearer KEY</code>. "
+        "For programs: <a href=/openapi.json>/openapi.json</a>. <a href=/>Back</a></p>" + _table(rows)
+    )
+
+
+def _trial(session: str, token: str | None) -> str:
+    given = f' token="{html.escape(token)}"' if token else ""
+    form = (
+        f"<form id=key data-session={html.escape(session)}>"
+        "<label>API key with the scope <code>feedback</code> "
+        "<input name=key type=password autocomplete=off required></label><button>Get a token</button></form>"
+    )
+    return (
+        "<h1>Try the feedback widget</h1>"
+        f"<p class=soft>Votes here go the whole way, about a made-up session {_code(session)}: "
+        "no reward and no release changes. <a href=/>Back</a></p>"
+        "<div class='says person'>Which of the three invoices is still open?</div>"
+        "<div class='says agent'>Invoice 1043 of 12 May: 240 € are open, due on Friday.</div>"
+        f"<onward-feedback{given} ask='thumbs stars comment'></onward-feedback>"
+        f"{'' if token else form}"
+        "<h2>What the page hears</h2><pre id=told role=log>Nothing yet.</pre>"
+        "<h2>On a page of yours</h2>"
+        f"<pre>{html.escape(_TAGS)}</pre>"
+        "<script src=/feedback.js></script><script src=/try/feedback.js></script>"
+    )
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    """Rows of a name and its words; both are HTML already."""
+    lines = (f"<tr><th scope=row>{name}</th><td>{words}</td></tr>" for name, words in rows)
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _code(text: object) -> str:
+    return f"<code>{html.escape(str(text))}</code>"
+
+
+def _page(title: str, body: str) -> HTMLResponse:
+    text = (
+        "<!doctype html><html lang=en><head><meta charset=utf-8>"
+        "<meta name=viewport content='width=device-width,initial-scale=1'>"
+        f"<title>{html.escape(title)}</title><link rel=icon href='data:,'><style>{_STYLE}</style></head>"
+        f"<body><main>{body}</main></body></html>"
+    )
+    return HTMLResponse(text, headers=_HEADERS)

@@ -1,0 +1,160 @@
+"""The pages of the api: what is where, the routes, and the trial of the widget; who sees what of them."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+
+import httpx
+import pytest
+
+from onward.api import service
+from onward.bus import Bus
+from onward.clock import SystemClock
+from onward.config import Settings
+from onward.context import Context
+from onward.telemetry.alerts import Alerts
+from onward.telemetry.metrics import Metrics
+from onward.warehouse import Objects
+
+
+@asynccontextmanager
+async def api(bus: Bus, folder: Path, **http: object) -> AsyncIterator[tuple[Context, httpx.AsyncClient]]:
+    metrics, clock = Metrics(), SystemClock()
+    settings = Settings.model_validate({"data_dir": folder / "data", "http": {"api_port": 0, **http}})
+    ctx = Context(
+        settings=settings,
+        clock=clock,
+        bus=bus,
+        warehouse=None,  # type: ignore[arg-type]
+        objects=Objects.open(folder / "objects"),
+        metrics=metrics,
+        alerts=Alerts(bus, clock, metrics),
+    )
+    role = asyncio.create_task(service.run(ctx))
+    try:
+        async with asyncio.timeout(20):
+            while "api_url" not in ctx.endpoints:
+                await asyncio.sleep(0.01)
+        async with httpx.AsyncClient(base_url=ctx.endpoints["api_url"]) as client:
+            yield ctx, client
+    finally:
+        role.cancel()
+        await asyncio.gather(role, return_exceptions=True)
+
+
+class Page(HTMLParser):
+    """What a browser would load, follow and run of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.inline: list[str] = []
+        self.handlers: list[str] = []
+        self._tag = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attributes}
+        self._tag = tag if tag == "script" and "src" not in found else ""
+        self.links += [found["href"]] if tag == "a" else []
+        self.loads += [found["src"]] if "src" in found else []
+        self.handlers += [name for name in found if name.startswith("on") or name == "style"]
+
+    def handle_data(self, data: str) -> None:
+        if self._tag:
+            self.inline.append(data)
+
+
+async def test_the_first_page_says_what_is_where_and_every_link_leads_somewhere(
+    bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms = [
+        {"arm": "current", "model_id": "agent-zero-rl-v1", "adapter_digest": None, "weight": 0.9},
+        {"arm": "candidate", "model_id": "<v2>", "adapter_digest": None, "weight": 0.1},
+    ]
+    async with api(bus, tmp_path) as (ctx, client):
+        ctx.endpoints["gateway_url"] = "http://127.0.0.1:3999"
+        text = (await client.get("/")).text
+        assert "the base model: none was released yet" in text
+        assert "at 0 of 5000 scored trajectories" in text
+        assert "http://127.0.0.1:3999/v1" in text and bus.url in text
+        key = ctx.settings.run_dir / "api.key"
+        assert str(key) in text
+        assert key.read_text().strip() not in text
+        for link in Page(text).links:
+            assert (await client.get(link)).status_code == (401 if link == "/status" else 200), link
+        await bus.bucket("rl_releases").put("desired", json.dumps({"arms": arms}).encode())
+        monkeypatch.setattr("onward.api.pages.rewarded_since_snapshot", _seven)
+        text = (await client.get("/")).text
+        assert "<code>agent-zero-rl-v1</code> 90%, <code>&lt;v2&gt;</code> 10%" in text
+        assert "at 7 of 5000" in text
+
+
+async def _seven(bus: object, warehouse: object) -> int:
+    return 7
+
+
+async def test_the_pages_load_nothing_from_elsewhere_and_run_nothing_inline(bus: Bus, tmp_path: Path) -> None:
+    async with api(bus, tmp_path) as (_, client):
+        for path in ("/", "/docs", "/try/feedback"):
+            answer = await client.get(path)
+            page, policy = Page(answer.text), answer.headers["content-security-policy"]
+            assert page.inline == [] and page.handlers == []
+            assert all(place.startswith("/") for place in page.loads)
+            assert "unsafe" not in policy and "default-src 'none'" in policy
+            assert "script-src 'self';" in policy and "frame-ancestors 'none'" in policy
+            assert answer.headers["cache-control"] == "no-store"
+            assert "prefers-color-scheme: dark" in answer.text
+        script = await client.get("/try/feedback.js")
+        assert script.headers["content-type"].startswith("text/javascript")
+
+
+async def test_the_page_of_routes_names_every_route_of_the_schema(bus: Bus, tmp_path: Path) -> None:
+    async with api(bus, tmp_path) as (_, client):
+        text = (await client.get("/docs")).text
+        schema = (await client.get("/openapi.json")).json()
+        assert {"/feedback", "/feedback/tokens", "/status", "/rewards/{trajectory_id}"} <= schema[
+            "paths"
+        ].keys()
+        for path, methods in schema["paths"].items():
+            for method in methods:
+                assert f"{method.upper()} <code>{path}</code>" in text
+
+
+def token_in(text: str) -> str | None:
+    found = re.search(r'<onward-feedback token="([^"]+)"', text)
+    return found and found[1]
+
+
+async def test_the_trial_brings_a_token_that_votes_on_its_own_made_up_session_alone(
+    bus: Bus, tmp_path: Path
+) -> None:
+    async with api(bus, tmp_path) as (_, client):
+        first, second = [token_in((await client.get("/try/feedback")).text) for _ in range(2)]
+        assert first and second and first != second
+        headers = {"Authorization": f"Bearer {first}"}
+        answer = await client.post("/feedback", json={"signal": "thumbs_up"}, headers=headers)
+        assert answer.status_code == 202
+        assert answer.json()["session_id"].startswith("try-")
+        other = {"signal": "thumbs_up", "session_id": "chat-42"}
+        assert (await client.post("/feedback", json=other, headers=headers)).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Host": "onward.example.org"}, {"X-Forwarded-For": "203.0.113.7"}, {"Forwarded": "for=203.0.113.7"}],
+)
+async def test_through_a_proxy_nothing_of_this_machine_is_shown_and_the_trial_asks_for_the_key(
+    bus: Bus, tmp_path: Path, headers: dict[str, str]
+) -> None:
+    async with api(bus, tmp_path, names=["onward.example.org"]) as (ctx, client):
+        text = (await client.get("/", headers=headers)).text
+        assert str(ctx.settings.run_dir) not in text and bus.url not in text and "serves" not in text
+        trial = (await client.get("/try/feedback", headers=headers)).text
+        assert token_in(trial) is None
+        assert "<input name=key type=password" in trial
