@@ -114,7 +114,7 @@ async def _recorded(folder: Path, program: Block, look: Block) -> None:
 
 
 async def _served(folder: Path) -> tuple[str | None, str]:
-    """Run the page's agent on the gateway that serves the trained model: (its first expression, its answer)."""
+    """Runs the page's agent on the gateway with the trained model; its first expression and its answer."""
     (base,) = (block.text for block in blocks(PAGE, "", ("toml",)))
     (folder / "onward.toml").write_text(base)
     named = config.load(folder / "onward.toml", environ={}).model.base
