@@ -16,13 +16,13 @@ class ConfigError(OnwardError):
     """A setting is missing, unknown or out of range."""
 
 
-class MissingExtraError(OnwardError):
+class MissingExtraError(OnwardError, ModuleNotFoundError):
     """An optional part is not installed."""
 
     def __init__(self, extra: str, needed_for: str) -> None:
         super().__init__(
             f"{needed_for} needs the optional part {extra!r}, which is not installed: "
-            f"run pip install 'onward[{extra}]'."
+            f"run .venv/bin/pip install -e '.[{extra}]' in your clone of Onward."
         )
         self.extra = extra
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import importlib.util
 import json
 import os
 import signal
@@ -20,12 +19,13 @@ from typing import Any
 
 import structlog
 
+from onward import extras
 from onward.bus import Bus
 from onward.bus.server import NatsServer
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
-from onward.errors import ConfigError, MissingExtraError
+from onward.errors import ConfigError
 from onward.httpbase import local_key
 from onward.httpserver import check_exposure, check_free
 from onward.locks import locked
@@ -85,7 +85,7 @@ async def parts(
 
     redactor_of(settings)  # a kind or file that there is not ends here, before anything is started
     if NEED_MODEL.intersection(roles):
-        require_extra("lm", "torch", "The engine")
+        extras.require("lm", "torch", "The engine")
     base_model = (
         base_models.resolve(settings.model.base, settings.data_dir / "models")
         if NEED_MODEL.intersection(roles)
@@ -112,12 +112,6 @@ async def parts(
             alerts=Alerts(bus, clock, metrics),
             base_model=base_model,
         )
-
-
-def require_extra(extra: str, module: str, needed_for: str) -> None:
-    """Raise MissingExtraError where ``module`` cannot be imported; it is not imported here."""
-    if importlib.util.find_spec(module) is None:
-        raise MissingExtraError(extra, needed_for)
 
 
 @asynccontextmanager
@@ -253,11 +247,16 @@ async def _fail_together(tasks: dict[str, asyncio.Task[None]], owner: asyncio.Ta
         owner.cancel()
 
 
+def is_running(settings: Settings) -> bool:
+    """Whether there is a loop to attach to: one on this data folder, or a NATS of one's own."""
+    return settings.nats.url is not None or (settings.run_dir / ENDPOINTS).exists()
+
+
 @asynccontextmanager
 async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any]]]:
     """A bus connection to the loop that runs on this data folder (for the command line)."""
     path = settings.run_dir / ENDPOINTS
-    if settings.nats.url is None and not path.exists():
+    if not is_running(settings):
         raise ConfigError(
             f"Nothing runs on {settings.data_dir}: start it with 'onward up', or name its folder with --dir."
         )
@@ -273,6 +272,34 @@ async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any
         yield bus, endpoints
     finally:
         await bus.close()
+
+
+@asynccontextmanager
+async def records(settings: Settings) -> AsyncIterator[Bus]:
+    """The bus of this data folder, for reading its records, also while nothing runs.
+
+    Where nothing runs, nats-server is started on the folder for this block, and the folder is locked.
+    Raises ConfigError where nothing ever ran.
+    """
+    async with AsyncExitStack() as stack:
+        if settings.nats.url is None and (settings.data_dir / "nats").is_dir() and _hold(settings, stack):
+            server = NatsServer(settings.data_dir, port=0, sync=settings.nats.sync)
+            await server.start()
+            stack.push_async_callback(server.stop)
+            bus = await Bus.connect(server.url, token=server.token, clock=SystemClock(), name="onward-cli")
+            stack.push_async_callback(bus.close)
+        else:
+            bus, _ = await stack.enter_async_context(attached(settings))
+        yield bus
+
+
+def _hold(settings: Settings, stack: AsyncExitStack) -> bool:
+    """Lock the data folder until ``stack`` ends; False where a running Onward has it."""
+    try:
+        stack.enter_context(_locked(settings.run_dir))
+    except ConfigError:
+        return False
+    return True
 
 
 def _write_endpoints(settings: Settings, endpoints: dict[str, Any]) -> None:

@@ -50,7 +50,8 @@ def outcome(world: World) -> dict:
     return {
         "state": record.state,
         "decision": record.decision,
-        "reason": record.reason,
+        "reason": record.reason_code,
+        "name": record.candidate.model_id,
         "shares": world.shares,
         "models": world.model_states,
         "events": sorted(event["metadata"]["event"] for event in world.deployed),

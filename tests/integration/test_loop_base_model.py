@@ -80,7 +80,7 @@ async def test_a_service_without_a_warm_start_asks_for_a_job_and_trains_it(tmp_p
             if mine and mine[0]["state"] != "proposed":
                 break
             await asyncio.sleep(0.1)
-        assert "stale_start" not in (mine[0]["reason"] or "")
+        assert mine[0]["reason_code"] != "stale_start"
         assert mine[0]["current"]["model_id"] == "tiny"
 
         message = await ctx.bus.js.get_msg("RL_DEPLOY", seq=1)

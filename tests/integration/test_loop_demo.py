@@ -48,7 +48,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
         tiny.warm_up, first_check=100, check_every=1, max_steps=100, window=(0.0, 1.0), groups=2
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings, "THRESHOLD", 96)
+        patch.setitem(settings.TRAJECTORIES, "tiny", 96)
         patch.setitem(recipes.RECIPES, "tiny", dataclasses.replace(tiny, warm_up=short))
         options = run.Options(model="tiny", cycles=1, sabotage=True, folder=folder, seed=3)
         result = asyncio.run(run.Demonstration(options, Console(quiet=True)).run())
@@ -59,7 +59,7 @@ def test_sabotage_is_taken_back_and_current_serves_everything(demo: Demo) -> Non
     planted = demo.result.cycles[-1]
     assert planted.sabotaged
     assert planted.decision == "rolled_back"
-    assert planted.reason in {"high_error_rate", "performance_degradation"}
+    assert planted.reason.startswith(("the error gate crossed with errors ", "the reward gate crossed with "))
     assert planted.crossed_at is not None and planted.verified_zero_at is not None
     crossed, zero = (
         datetime.fromisoformat(text.replace("Z", "+00:00"))
@@ -88,7 +88,8 @@ async def test_every_message_is_valid_here_and_upstream_and_only_a_rollback_says
             if subject in upstream:
                 _check(upstream[subject], document)
             if subject == subjects.MODEL_DEPLOYED and document["metadata"]["event"] == "rollback":
-                reasons.append(document["metadata"]["reason"])
+                assert document["metadata"]["reason"] in {"high_error_rate", "performance_degradation"}
+                reasons.append(document["metadata"]["why"])
                 assert document["deployment_config"]["traffic_percentage"] == 100
                 restored = document["model_info"]["model_id"]
             else:

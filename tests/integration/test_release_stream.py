@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "release"))
 
 from release_world import FakeAlerts, FakeSuite
 
-from onward.bus import Bus
+from docs_blocks import run_command
+from onward.bus import Bus, NatsServer
 from onward.clock import ManualClock, SystemClock, utc_text
 from onward.config import load
 from onward.context import Context
@@ -126,7 +127,7 @@ async def test_a_bad_release_is_taken_back_on_real_buckets_and_streams(bus: Bus,
         if newest.job_id == "job-1" and newest.settled:
             break
     await releaser.close()
-    assert newest.decision == "rolled_back" and newest.reason == "high_error_rate"
+    assert newest.decision == "rolled_back" and newest.reason_code == "high_error_rate"
     assert newest.verified_zero_at is not None
     desired = await gateway_follows(bus, clock)
     assert desired is not None and [arm["model_id"] for arm in desired["arms"]] == ["agent-zero-rl-v0"]
@@ -137,6 +138,32 @@ async def test_a_bad_release_is_taken_back_on_real_buckets_and_streams(bus: Bus,
     assert [document.metadata.event for document in documents if document.metadata] == [
         "installed", "candidate", "rollback",
     ]  # fmt: skip
+
+
+async def test_releases_are_shown_while_nothing_runs_and_nothing_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Also where a loop was killed and left its addresses behind."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = tmp_path / "onward-data"
+    server = NatsServer(folder)
+    await server.start()
+    try:
+        own = await Bus.connect(server.url, token=server.token, clock=SystemClock())
+        await own.ensure_streams()
+        await install_initial(context(own, SystemClock(), folder), "d0", "checkpoints/warm/0")
+        await own.close()
+    finally:
+        await server.stop()
+    (folder / "run" / "endpoints.json").write_text(json.dumps({"nats_url": server.url}))
+    code, output = await asyncio.to_thread(run_command, "onward releases list --dir onward-data")
+    assert code == 0 and "agent-zero-rl-v0" in output, output
+    code, output = await asyncio.to_thread(run_command, "onward releases show --dir onward-data")
+    assert code == 0 and output.startswith("agent-zero-rl-v0 was installed as the first model.\n"), output
+    again = NatsServer(folder)  # it would not start beside a server that was left behind
+    await again.start()
+    await again.stop()
 
 
 async def test_the_role_runs_a_release_by_itself(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

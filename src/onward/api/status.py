@@ -17,8 +17,9 @@ from onward.capture import quarantine
 from onward.clock import Clock
 from onward.config import Settings
 from onward.coordinator.coordinator import rewarded_since_snapshot
-from onward.release.record import Releases
-from onward.training.jobs import JobTable
+from onward.release.record import ReleaseRecord, Releases
+from onward.release.wording import what_happened
+from onward.training.jobs import JobRecord, JobTable
 from onward.warehouse import Objects, Warehouse, queries, reward_queries
 
 NEWEST = 5
@@ -31,7 +32,18 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
     """
     jobs = await JobTable(bus.bucket("rl_jobs"), clock).all()
     releases = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()
+    serving = await _json(bus, "rl_releases", "desired")
+    paused = bool((await _json(bus, "rl_control", "learning") or {}).get("paused"))
+    next_job = {
+        "rewarded": await rewarded_since_snapshot(bus, warehouse),
+        "threshold": settings.training.threshold,
+    }
     return {
+        "sentences": {
+            "serving": serving_sentence(serving),
+            "next": next_sentence(next_job, [job for job, _ in jobs], paused),
+            "last_release": release_sentence(releases),
+        },
         "streams": [await _stream(bus, name) for name in STREAMS],
         "counts": await queries.counts(warehouse),
         "unscored": await queries.unscored_count(warehouse),
@@ -39,11 +51,8 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
         "rescore": await _json(bus, "rl_rewarder", "rescore"),
         "held": await quarantine.count(Objects.open(settings.objects_at)),
         "opted_out": (await _json(bus, "rl_capture", "opted_out") or {}).get("count", 0),
-        "next_job": {
-            "rewarded": await rewarded_since_snapshot(bus, warehouse),
-            "threshold": settings.training.threshold,
-        },
-        "serving": await _json(bus, "rl_releases", "desired"),
+        "next_job": next_job,
+        "serving": serving,
         "gateways": [await _json(bus, "rl_gateways", key) for key in await bus.bucket("rl_gateways").keys()],
         "jobs": [
             {
@@ -63,14 +72,46 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
                 "state": str(release.state),
                 "sessions": release.sessions,
                 "e_values": release.e_values,
+                "rates": {arm: rates.model_dump() for arm, rates in release.rates.items()},
                 "reason": release.reason,
+                "reason_code": release.reason_code,
             }
             for release in releases[-NEWEST:]
         ],
-        "learning_paused": bool((await _json(bus, "rl_control", "learning") or {}).get("paused")),
+        "learning_paused": paused,
         "pinned": (await _json(bus, "rl_control", "pin") or {}).get("model_id"),
         "not_active": settings.inactive(),
     }
+
+
+def serving_sentence(desired: dict[str, Any] | None) -> str:
+    """What serves, with its share of new sessions where there are two."""
+    if desired is None:
+        return "No model was released yet: the base model serves."
+    arms = desired["arms"]
+    if len(arms) == 1:
+        return f"{arms[0]['model_id']} serves."
+    first, second = (f"{arm['model_id']} ({arm['arm']})" for arm in arms)
+    shares = [f"{arm['weight']:.0%}" for arm in arms]
+    return f"{first} serves {shares[0]} of new sessions, {second} serves {shares[1]}."
+
+
+def next_sentence(next_job: dict[str, Any], jobs: list[JobRecord], paused: bool) -> str:
+    """What the loop does next: the job that runs, or how far it is from the next one."""
+    running = next((job for job in reversed(jobs) if job.state in ("queued", "running")), None)
+    if running is not None:
+        percent = running.progress.get("percent_complete")
+        done = "" if percent is None else f", {percent:.0f} % done"
+        return f"Training job {running.job_id} is {running.state}{done}."
+    counted = f"{next_job['rewarded']:,} of {next_job['threshold']:,} rewarded trajectories"
+    if paused:
+        return f"No next training job: learning is paused ('onward resume'); there are {counted}."
+    return f"Next training job: {counted} of this policy."
+
+
+def release_sentence(releases: list[ReleaseRecord]) -> str:
+    """The newest release."""
+    return f"Last release: {what_happened(releases[-1])}" if releases else "Last release: none yet."
 
 
 async def _stream(bus: Bus, name: str) -> dict[str, Any]:

@@ -103,7 +103,7 @@ async def show(bus: Bus, sequence: int) -> DeadLetterRecord:
     try:
         return _record(await bus.js.get_msg(STREAM, seq=max(1, sequence)))
     except nats.js.errors.NotFoundError:
-        raise NotFoundError(f"There is no dead letter {sequence}: see 'onward dlq list'.") from None
+        raise _unknown(sequence) from None
     except nats.errors.Error as error:
         raise BusError(f"The dead letter could not be read ({type(error).__name__}).") from None
 
@@ -128,6 +128,20 @@ async def replay(bus: Bus, sequence: int, *, keep: bool = False) -> PubAck:
         except nats.errors.Error as error:
             log.warning("a replayed dead letter stays listed", sequence=sequence, reason=type(error).__name__)
     return ack
+
+
+async def drop(bus: Bus, sequence: int) -> None:
+    """Remove a dead letter for good. Raises NotFoundError when there is none with that sequence."""
+    try:
+        await bus.js.delete_msg(STREAM, sequence)
+    except nats.js.errors.NotFoundError:
+        raise _unknown(sequence) from None
+    except nats.errors.Error as error:
+        raise BusError(f"The dead letter could not be dropped ({type(error).__name__}).") from None
+
+
+def _unknown(sequence: int) -> NotFoundError:
+    return NotFoundError(f"There is no dead letter {sequence}: see 'onward dlq list'.")
 
 
 async def _original(bus: Bus, record: DeadLetterRecord) -> bytes:

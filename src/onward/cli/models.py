@@ -1,23 +1,37 @@
-"""``onward models pull|list``."""
+"""``onward models list|show|pull|rollback``: base models of this machine, and released policies."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from onward.cli import app
+from onward import host
+from onward.bus import Bus
+from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.help import Commands
+from onward.cli.tables import AsJson, Table, facts, ident, number, print_json, say
+from onward.clock import Clock, SystemClock
+from onward.config import Settings
+from onward.errors import ConfigError, NotFoundError
+from onward.release import restore
+from onward.release.record import Model, ReleaseRecord, Releases
 from onward.serving import base_models
 
 models_app = Commands(
-    help="""Base models on this machine.
+    help="""Base models on this machine, and the policies that were released.
 
     onward models list
     onward models pull smollm2
+    onward models rollback --reason "answers got shorter"
     """
 )
 app.add_typer(models_app, name="models")
+
+WAIT_SECONDS = 90.0
+"""How long ``rollback`` waits for the proof of the gateways, who have 60 s."""
+LOOK_SECONDS = 0.3
+Document = dict[str, Any]
 
 
 @models_app.command()
@@ -33,10 +47,198 @@ def pull(
 
 
 @models_app.command(name="list")
-def list_models() -> None:
-    """Show the base models that Onward knows and whether they are here.
+def list_models(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show the base models that Onward knows, and the released models of a running loop, newest first.
+
+    States: current serves; previous is the one before; rolled_back was taken back; retired served earlier.
 
     onward models list
     """
-    for line in base_models.describe():
-        typer.echo(line)
+    released = run_async(_released(load_settings(file, data_dir)))
+    base = base_models.known()
+    if as_json:
+        print_json({"base": base, "released": released})
+        return
+    table = Table("name", "state", "what it is", title="Base models")
+    for model in base:
+        table.add(model["name"], model["state"], model["about"])
+    say(table, "")
+    if released is None:
+        say("Released models are shown where the loop runs: start it with 'onward up', or name its folder "
+            "with --dir.")  # fmt: skip
+        return
+    table = Table(
+        ident("model"), "state", ident("made from"), number("trajectories"), ident("served from"),
+        title="Released models",
+    )  # fmt: skip
+    for model in released:
+        table.add(*(model[name] for name in ("model_id", "state", "parent", "samples", "since")))
+    say(table)
+
+
+@models_app.command()
+def show(
+    model_id: Annotated[str, typer.Argument(metavar="ID", help="From the first column of 'list'.")],
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one model: its state, where it comes from, and each release that decided about it.
+
+    onward models show agent-zero-rl-v3
+    """
+    found = run_async(_found(load_settings(file, data_dir), model_id))
+    if as_json:
+        print_json(found)
+        return
+    releases = found.pop("releases", [])
+    say(facts(found))
+    if releases:
+        table = Table(ident("release"), "as", "state", ident("when"), "why", title="Releases")
+        for one in releases:
+            table.add(*(one[name] for name in ("release_id", "as", "state", "at", "why")))
+        say("", table)
+
+
+@models_app.command()
+def rollback(
+    reason: Annotated[str, typer.Option("--reason", help="Why, in your words; the audit stream keeps it.")],
+    model_id: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="A model that served everybody. Default: the one before."),
+    ] = None,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go back to an earlier released model, for good: learning goes on from it, and no pin is needed.
+
+    It is a release decision with a record, an event and proof by every live gateway, which this command waits
+    for. Exit code 1: it was not carried out, or not yet.
+
+    onward models rollback --reason "answers got shorter"
+    onward models rollback agent-zero-rl-v3 --reason "the two after it are worse"
+    """
+    if not reason.strip() or len(reason) > 500:
+        raise ConfigError(f"--reason has {len(reason.strip())} characters: say why in 1 to 500.")
+
+    async def work() -> ReleaseRecord:
+        clock = SystemClock()
+        async with host.attached(load_settings(file, data_dir)) as (bus, _):
+            asked = await restore.ask(bus, model_id, reason.strip(), clock=clock)
+            if not as_json:
+                typer.echo(f"Going back from {asked.candidate.model_id} to {asked.current.model_id}.")
+            return await _carried_out(bus, asked, clock)
+
+    done = run_async(work())
+    taken, restored = done.candidate.model_id, done.current.model_id
+    if as_json:
+        print_json(
+            {
+                "release_id": done.release_id,
+                "taken_back": taken,
+                "restored": restored,
+                "state": done.state,
+                "why": done.history[-1]["why"],
+                "verified_at": done.verified_zero_at,
+            }
+        )
+    elif done.verified_zero_at:
+        say(f"{restored} serves alone on every live gateway; {taken} is rolled back.")
+    elif done.settled:
+        typer.echo(f"Nothing was changed: {done.history[-1]['why']}.", err=True)
+    else:
+        typer.echo(
+            f"Not every gateway has confirmed it in {WAIT_SECONDS:.0f} s. It is still to be carried out: "
+            f"'onward models show {restored}' says when it was.",
+            err=True,
+        )
+    if not done.verified_zero_at:
+        raise typer.Exit(1)
+
+
+async def _carried_out(bus: Bus, asked: ReleaseRecord, clock: Clock) -> ReleaseRecord:
+    """The record once it is settled, or as it is when the time is over."""
+    releases = _releases(bus, clock)
+    until = clock.monotonic() + WAIT_SECONDS
+    while True:
+        found = await releases.get(asked.release_id)
+        record = found[0] if found else asked
+        if record.settled or clock.monotonic() > until:
+            return record
+        await clock.sleep(LOOK_SECONDS)
+
+
+def _releases(bus: Bus, clock: Clock) -> Releases:
+    return Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+
+
+async def _released(settings: Settings) -> list[Document] | None:
+    """Every released model, newest first; None where nothing runs."""
+    if not host.is_running(settings):
+        return None
+    async with host.attached(settings) as (bus, _):
+        releases = _releases(bus, SystemClock())
+        records = await releases.all()
+        models = [await releases.model(key) for key in await releases.model_keys()]
+    since = {record.candidate.model_id: record.started_at for record in records if record.kind == "candidate"}
+    found = [_document(model, since.get(model.model_id)) for model in models if model is not None]
+    return sorted(found, key=lambda model: model["since"] or "", reverse=True)
+
+
+def _document(model: Model, since: str | None) -> Document:
+    return {
+        "model_id": model.model_id,
+        "state": model.state,
+        "parent": model.parent,
+        "training_job_id": model.training_job_id,
+        "samples": model.info.get("training_samples"),
+        "since": since,
+        "adapter_digest": model.adapter_digest,
+        "base_digest": model.base_digest,
+        "object_prefix": model.object_prefix or None,
+    }
+
+
+async def _found(settings: Settings, model_id: str) -> Document:
+    base = next((model for model in base_models.known() if model["name"] == model_id), None)
+    if not host.is_running(settings):
+        if base is None:
+            raise NotFoundError(
+                f"{model_id!r} is no base model, and released models are known only where the loop runs: "
+                f"start it with 'onward up', or name its folder with --dir."
+            )
+        return base
+    async with host.attached(settings) as (bus, _):
+        releases = _releases(bus, SystemClock())
+        model = await releases.model(model_id)
+        records = await releases.all()
+        known = await releases.model_keys()
+    if model is None:
+        if base is None:
+            raise NotFoundError(
+                f"There is no model {model_id!r}: known are {', '.join(sorted(known)) or 'none'}."
+            )
+        return base
+    about = [_decision(record, model_id) for record in records if model_id in _concerned(record)]
+    since = next((one["at"] for one in about if one["as"] == "candidate"), None)
+    return {**(base or {}), **_document(model, since), "validation": model.validation, "releases": about}
+
+
+def _concerned(record: ReleaseRecord) -> tuple[str, ...]:
+    """Models about which ``record`` decides; what served beside a candidate is none of them."""
+    if record.kind == "rollback":
+        return record.candidate.model_id, record.current.model_id
+    return (record.candidate.model_id,)
+
+
+def _decision(record: ReleaseRecord, model_id: str) -> Document:
+    is_candidate = record.candidate.model_id == model_id
+    role = "candidate" if record.kind == "candidate" else "taken back" if is_candidate else "restored"
+    return {
+        "release_id": record.release_id,
+        "as": role,
+        "state": str(record.state),
+        "at": record.closed_at or record.updated_at,
+        "why": record.history[-1]["why"] if record.history else record.reason,
+    }

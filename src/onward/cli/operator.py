@@ -1,4 +1,4 @@
-"""``onward pause|resume|pin|unpin|release``: what an operator may tell a running loop."""
+"""``onward pause|resume|pin|unpin``: what an operator may tell a running loop."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import typer
 
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
-from onward.cli.help import Commands
-from onward.clock import SystemClock
 from onward.errors import ConfigError, NotFoundError
 from onward.ids import model_key
-from onward.release.operator import command
 
 Part = Annotated[str, typer.Argument(help="learning: no new job starts; what runs goes on.")]
 PartAgain = Annotated[str, typer.Argument(help="learning: new jobs may start again.")]
@@ -82,60 +79,3 @@ def unpin(file: ConfigFile = None, data_dir: DataDir = None) -> None:
 def _only_learning(part: str) -> None:
     if part != "learning":
         raise ConfigError(f"{part!r} cannot be paused: expected 'learning'.")
-
-
-release_app = Commands(
-    help="""Tell the release that is under way what to do.
-
-    onward release hold
-    onward release resume
-    """
-)
-app.add_typer(release_app, name="release")
-Release = Annotated[str | None, typer.Option("--release", help="Its id. Default: the one under way.")]
-
-
-def _command(what: Any, release: str | None, file: Path | None, data_dir: Path | None) -> None:
-    async def work() -> None:
-        settings = load_settings(file, data_dir)
-        async with host.attached(settings) as (bus, _):
-            await command(bus, what, release, clock=SystemClock())
-
-    run_async(work())
-    typer.echo(f"The releaser was told: {what}. 'onward status' shows what came of it.")
-
-
-@release_app.command()
-def abort(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Give all traffic back to the current model and end the release.
-
-    onward release abort
-    """
-    _command("abort", release, file, data_dir)
-
-
-@release_app.command()
-def promote(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Give the candidate nearly all traffic now, without waiting for the steps; the bake goes on.
-
-    onward release promote
-    """
-    _command("promote", release, file, data_dir)
-
-
-@release_app.command()
-def hold(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Stay at the present share until 'onward release resume'. Gates go on watching.
-
-    onward release hold
-    """
-    _command("hold", release, file, data_dir)
-
-
-@release_app.command(name="resume")
-def resume_release(release: Release = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Let a held release go on.
-
-    onward release resume
-    """
-    _command("resume", release, file, data_dir)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from onward import host
 from onward.capture.judge import Fate
@@ -17,7 +13,9 @@ from onward.capture.policy import judge_of
 from onward.capture.quarantine import Held, Keys, Quarantine
 from onward.capture.retry import Retried, discard, retry
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli.choosing import Yes, check_choice, confirm_drop
 from onward.cli.help import Commands
+from onward.cli.tables import AsJson, Table, facts, ident, number, print_json, say
 from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, OnwardError
@@ -33,7 +31,6 @@ quarantine_app = Commands(
 app.add_typer(quarantine_app, name="quarantine")
 Names = Annotated[list[str] | None, typer.Argument(metavar="ID", help="From the first column of 'list'.")]
 All = Annotated[bool, typer.Option("--all", help="Everything that is held.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 _RESULTS = {
     Fate.STORE: "published clean",
     Fate.BURY: "clean, but not usable: now a dead letter",
@@ -67,17 +64,12 @@ def list_held(
 
     found = run_async(work())
     if as_json:
-        typer.echo(json.dumps([asdict(held) for held in found], indent=1))
+        print_json([asdict(held) for held in found])
         return
-    if not found:
-        typer.echo("Nothing is held.")
-        return
-    table = Table()  # no wider than 80 columns, so that ids and times stay whole
-    for name in ("id", "since", "reason", "bytes"):
-        table.add_column(name, justify="right" if name == "bytes" else "left", no_wrap=True)
+    table = Table(ident("id"), ident("since"), "reason", number("bytes"), empty="nothing is held")
     for held in found:
-        table.add_row(held.held_id, _to_seconds(held.since), held.reason, str(held.size))
-    Console().print(table)
+        table.add(held.held_id, _to_seconds(held.since), held.reason, held.size)
+    say(table)
 
 
 @quarantine_app.command()
@@ -85,8 +77,9 @@ def show(
     name: Annotated[str, typer.Argument(metavar="ID", help="From the first column of 'list'.")],
     file: ConfigFile = None,
     data_dir: DataDir = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Print the facts of one held message as JSON. Its content is never printed.
+    """Print the facts of one held message. Its content is never printed.
 
     onward quarantine show 12-4f1c9a07
     """
@@ -94,7 +87,11 @@ def show(
     async def work() -> Held:
         return await _quarantine(load_settings(file, data_dir)).facts(name)
 
-    typer.echo(json.dumps(asdict(run_async(work())), indent=1))
+    found = asdict(run_async(work()))
+    if as_json:
+        print_json(found)
+    else:
+        say(facts(found))
 
 
 @quarantine_app.command(name="retry")
@@ -134,7 +131,7 @@ def retry_held(
 def drop(
     names: Names = None,
     every: All = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     file: ConfigFile = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -149,7 +146,7 @@ def drop(
             quarantine, clock = _quarantine(settings), SystemClock()
             chosen = await _chosen(quarantine, names, every)
             if not yes:
-                _confirm(len(chosen))
+                confirm_drop(len(chosen), "held message")
             for name in chosen:
                 await discard(bus, quarantine, name, clock)
                 typer.echo(f"{name}: dropped for good.")
@@ -162,15 +159,8 @@ def _to_seconds(since: str) -> str:
 
 
 async def _chosen(quarantine: Quarantine, names: list[str] | None, every: bool) -> list[str]:
-    if every == bool(names):
-        raise ConfigError("Give the ids of held messages ('onward quarantine list'), or --all.")
+    check_choice(names, every, "onward quarantine list")
     return [held.held_id for held in await quarantine.held()] if every else list(names or ())
-
-
-def _confirm(count: int) -> None:
-    if not sys.stdin.isatty():
-        raise ConfigError("Nobody can be asked here: give --yes to drop held messages for good.")
-    typer.confirm(f"Drop {count} held message{'s' if count != 1 else ''} for good?", abort=True)
 
 
 def _sentence(result: Retried) -> str:

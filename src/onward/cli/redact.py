@@ -16,13 +16,13 @@ from typing import Annotated, Any, BinaryIO, TextIO
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from onward.capture.files import KINDS, Kind, Piece, pieces
 from onward.capture.redaction import POLICY_VERSION, Known, Redactor, table
 from onward.capture.redaction.engine import check_tenant_key
 from onward.capture.redaction.known import read_secrets
 from onward.cli import app
+from onward.cli.tables import Table, number, print_json, say
 from onward.errors import ConfigError
 from onward.progress import Bars
 
@@ -130,14 +130,13 @@ def _print_rules(as_json: bool) -> None:
     if as_json:
         names = ("kind", "layer", "what", "examples")
         rules = [dict(zip(names, row, strict=True)) for row in rows]
-        typer.echo(json.dumps({"policy_version": POLICY_VERSION, "rules": rules}, indent=1))
+        print_json({"policy_version": POLICY_VERSION, "rules": rules})
         return
-    shown = Table(title=f"Policy version {POLICY_VERSION}", title_justify="left")
-    for name in ("kind", "layer", "recognised by", "examples"):
-        shown.add_column(name, justify="right" if name in ("layer", "examples") else "left")
-    for kind, layer, what, examples in rows:
-        shown.add_row(kind, str(layer), what, str(examples))
-    Console().print(shown)
+    title = f"Policy version {POLICY_VERSION}"
+    shown = Table("kind", number("layer"), "recognised by", number("examples"), title=title)
+    for row in rows:
+        shown.add(*row)
+    say(shown)
 
 
 @contextlib.contextmanager

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +12,7 @@ from rich.console import Console
 from onward import host
 from onward.bus import Bus
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli.moments import moment
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError
@@ -21,8 +20,6 @@ from onward.progress import Bars
 from onward.reward import rescoring
 from onward.reward.components import components_of
 
-_AGE = re.compile(r"(\d{1,6})([mhdw])")
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _LOOK_SECONDS = 0.3
 
 
@@ -61,7 +58,7 @@ def rescore(
         settings, clock = load_settings(file, data_dir), SystemClock()
         if component is not None:
             _check_component(component, settings)
-        start = _moment(since, clock) if since is not None else None
+        start = moment(since, "--since", clock) if since is not None else None
         async with host.attached(settings) as (bus, _):
             if stop:
                 ended = await rescoring.stop(bus)
@@ -85,24 +82,6 @@ def _check_component(name: str, settings: Settings) -> None:
     known = sorted(component.name for component in components_of(settings.reward))
     if name not in known:
         raise ConfigError(f"There is no component {name!r}: expected one of {', '.join(known)}.")
-
-
-def _moment(text: str, clock: Clock) -> datetime:
-    """``7d`` before now, or the time that ``text`` is."""
-    if (age := _AGE.fullmatch(text)) is not None:
-        try:
-            return clock.now() - timedelta(**{_UNITS[age[2]]: int(age[1])})
-        except OverflowError:
-            raise ConfigError(
-                f"{text!r} is longer ago than dates reach: leave --since out for everything."
-            ) from None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(
-            f"{text!r} is no time: give an age such as 7d or 12h, or an ISO 8601 time."
-        ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 async def _watch(bus: Bus, clock: Clock, run_id: str, quiet: bool) -> rescoring.Progress:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
+from rich.text import Text
 
+from onward.cli.tables import Table, ident
+from onward.cli.tables import number as right
 from onward.reward.explain import number
 
 Document = Mapping[str, Any]
@@ -31,6 +32,8 @@ def show_explanation(found: Document, console: Console) -> None:
         return
     _head(found, console)
     console.print(_components(found))
+    if found["weights_from"] == "settings":
+        _say(console, "Column 'set': the present settings; this reward does not carry its own.")
     formulas = found["formulas"]
     _say(console, f"raw_total = {formulas['raw_total']}")
     _say(console, f"total_reward = {formulas['total_reward']}")
@@ -85,20 +88,19 @@ def _head(found: Document, console: Console) -> None:
 
 
 def _components(found: Document) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for name in ("component", "raw", "normal", "set", "weight", "w·raw", "w·normal"):
-        table.add_column(name, justify="left" if name == "component" else "right", no_wrap=True)
+    names = ("raw", "normal", "set", "weight", "w·raw", "w·normal")
+    table = Table("component", *map(right, names))
     for name, part in found["components"].items():
         weight = part["weight"]
         numbers = (
             part["score"], part["normalised"], part["configured_weight"], weight,
             weight * part["score"], weight * part["normalised"],
         )  # fmt: skip
-        table.add_row(_short(name), *(f"{value:.4f}" for value in numbers))
-    table.add_section()
-    table.add_row("total", "", "", "", "", f"{found['raw_total']:.4f}", f"{found['total_reward']:.4f}")
-    if found["weights_from"] == "settings":
-        table.caption = "Column 'set': the present settings; this reward does not carry its own."
+        table.add(_short(name), *(f"{value:.4f}" for value in numbers))
+    table.section()
+    blank = Text()
+    totals = (f"{found[name]:.4f}" for name in ("raw_total", "total_reward"))
+    table.add("total", blank, blank, blank, blank, *totals)
     return table
 
 
@@ -120,12 +122,9 @@ def _component(name: str, part: Document, console: Console) -> None:
 
 def _signals(signals: Mapping[str, Mapping[str, Any]]) -> Table:
     columns = list(dict.fromkeys(key for row in signals.values() for key in row))
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("signal", no_wrap=True)
-    for key in columns:
-        table.add_column(key, justify="right")
+    table = Table("signal", *map(right, columns))
     for name, row in signals.items():
-        table.add_row(_short(name), *(escape(_value(row.get(key))) for key in columns))
+        table.add(_short(name), *(_value(row.get(key)) for key in columns))
     return table
 
 
@@ -143,13 +142,10 @@ def _superseded(found: Document, console: Console) -> None:
 
 def show_newest(rows: Sequence[Document], console: Console) -> None:
     """One line a reward, newest first; ids are never cut, because they are what other commands take."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for name in ("trajectory", "session", "when (UTC)"):
-        table.add_column(name, overflow="fold")
-    table.add_column("total", justify="right", no_wrap=True)
+    table = Table(ident("trajectory"), ident("session"), ident("when (UTC)"), right("total"))
     for row in rows:
         when, total = str(row["ts"])[:19], f"{row['total_reward']:.4f}"
-        table.add_row(escape(row["trajectory_id"]), escape(row["session_id"]), when, total)
+        table.add(row["trajectory_id"], row["session_id"], when, total)
     console.print(table)
 
 
@@ -173,12 +169,11 @@ def show_simulation(found: Document, console: Console) -> None:
         f"{found['swapped_share']:.2%} swap; mean {found['by']} {number(found['mean_old'])} → "
         f"{number(found['mean_new'])} ({_signed(found['mean_shift'])}).",
     )
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title="By task type", title_justify="left")
-    for name in ("task type", "n", "rho", "mean old", "mean new", "shift"):
-        table.add_column(name, justify="left" if name == "task type" else "right")
+    names = ("n", "rho", "mean old", "mean new", "shift")
+    table = Table("task type", *map(right, names), title="By task type")
     for kind, row in found["by_task_type"].items():
-        table.add_row(
-            escape(_short(kind or "-")), str(row["n"]), _rho(row["spearman"]), f"{row['mean_old']:.4f}",
+        table.add(
+            _short(kind or "-"), row["n"], _rho(row["spearman"]), f"{row['mean_old']:.4f}",
             f"{row['mean_new']:.4f}", f"{row['mean_shift']:+.4f}",
         )  # fmt: skip
     console.print(table)

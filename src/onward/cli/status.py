@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
-
-import typer
-from rich.console import Console
-from rich.table import Table
+from collections.abc import Iterator
+from typing import Any
 
 from onward import host, warehouse
 from onward.api import status as facts
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli.tables import AsJson, Table, ident, number, plain, print_json, say
 from onward.clock import SystemClock
+from onward.release.rates import ArmRates
+from onward.release.wording import e_number, error_rates
 from onward.reward.unscored import SHARE
 
 
 @app.command()
-def status(
-    file: ConfigFile = None,
-    data_dir: DataDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
-) -> None:
-    """Show streams and lag, counts, the current model, jobs, releases, and settings not active yet.
+def status(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show what serves, what comes next and the last release; then streams, jobs, releases and counts.
 
     onward status
     onward status --dir data --json
@@ -37,68 +32,69 @@ def status(
             finally:
                 await view.close()
         if as_json:
-            typer.echo(json.dumps({**found, "endpoints": endpoints}, indent=1, default=str))
+            print_json({**found, "endpoints": endpoints})
         else:
-            _show(found, endpoints, Console())
+            show(found, endpoints)
 
     run_async(work())
 
 
-def _show(found: dict[str, Any], endpoints: dict[str, Any], console: Console) -> None:
+def show(found: dict[str, Any], endpoints: dict[str, Any]) -> None:
+    """Print a document of ``api.status.collect``: three sentences, what needs attention, tables."""
+    for sentence in found["sentences"].values():
+        say(plain(sentence))
+    for sentence in _attention(found):
+        say(plain(sentence), style="yellow")
+    say("", _releases(found["releases"]), "", _jobs(found["jobs"]))
+    for job in found["jobs"]:
+        if job["error"]:
+            say(plain(f"Job {job['job_id']} ({job['state']}): {job['error']}"))
+    say("", _streams(found["streams"]), "")
+    for sentence in _counts(found):
+        say(plain(sentence))
     for name, address in endpoints.items():
         if name.endswith("_url"):
-            console.print(f"{name.removesuffix('_url')}: {address}", highlight=False)
-    console.print(_streams(found["streams"]))
+            say(f"{name.removesuffix('_url')}: {address}")
+    for name, why in found["not_active"].items():
+        say(f"Not active: {name}: {why}.", style="dim")
+
+
+def _attention(found: dict[str, Any]) -> Iterator[str]:
+    """What somebody switched, and what waits for a person."""
+    if found["learning_paused"]:
+        yield "Learning is paused ('onward resume')."
+    if found["pinned"]:
+        yield f"{found['pinned']} is pinned ('onward unpin')."
+    if found["held"]:
+        yield f"{found['held']} held in quarantine ('onward quarantine list' says why)."
+    recent = found["unscored_share"]
+    if recent["n"] and recent["unscored"] / recent["n"] > SHARE:
+        yield _unscored(found)
+
+
+def _unscored(found: dict[str, Any]) -> str:
+    recent = found["unscored_share"]
+    causes = ", ".join(f"{name} {count}" for name, count in sorted(found["unscored"].items()))
+    return f"Unscored: {causes}; {recent['unscored']} of the last {recent['n']}."
+
+
+def _counts(found: dict[str, Any]) -> Iterator[str]:
     counts = found["counts"]
-    console.print(
+    yield (
         f"{_counted(counts['trajectories'], 'trajectory', 'trajectories')} stored, "
         f"{counts['rewarded']} rewarded, {counts['unscored']} unscored; "
         f"{_counted(counts['outcomes'], 'session outcome')} in releases, "
         f"{_counted(counts['deployments'], 'deployment')}, "
-        f"{_counted(counts['status_events'], 'training status event')}.",
-        highlight=False,
+        f"{_counted(counts['status_events'], 'training status event')}."
     )
-    if found["unscored"]:
-        recent = found["unscored_share"]
-        causes = ", ".join(f"{name} {count}" for name, count in sorted(found["unscored"].items()))
-        console.print(
-            f"Unscored: {causes}; {recent['unscored']} of the last {recent['n']}.",
-            style="yellow" if recent["n"] and recent["unscored"] / recent["n"] > SHARE else None,
-            highlight=False,
-        )
-    if found["rescore"] and not found["rescore"]["finished"]:
-        run = found["rescore"]
-        console.print(f"Scoring again: {run['seen']} of {run['total']} (run {run['run_id']}).")
-    if found["held"]:
-        console.print(
-            f"{found['held']} held in quarantine ('onward quarantine list' says why).",
-            style="yellow",
-            highlight=False,
-        )
+    recent = found["unscored_share"]
+    if found["unscored"] and not (recent["n"] and recent["unscored"] / recent["n"] > SHARE):
+        yield _unscored(found)
+    run = found["rescore"]
+    if run and not run["finished"]:
+        yield f"Scoring again: {run['seen']} of {run['total']} (run {run['run_id']})."
     if found["opted_out"]:
-        console.print(f"Opted out: {found['opted_out']} dropped before storage.", highlight=False)
-    job = found["next_job"]
-    console.print(
-        f"Next training job: {job['rewarded']} of {job['threshold']} rewarded trajectories of this policy.",
-        highlight=False,
-    )
-    serving = found["serving"]
-    if serving is None:
-        console.print("No model was released yet: the base model serves.")
-    else:
-        arms = ", ".join(f"{arm['model_id']} ({arm['arm']}) {arm['weight']:.0%}" for arm in serving["arms"])
-        console.print(f"Serving: {arms}.", highlight=False)
-    for title, columns, rows in (
-        ("Jobs", ("job_id", "state", "attempt", "samples", "percent", "error"), found["jobs"]),
-        ("Releases", ("model_id", "state", "sessions", "e_values", "reason"), found["releases"]),
-    ):
-        console.print(_table(title, columns, rows) if rows else f"{title}: none yet.")
-    if found["learning_paused"]:
-        console.print("Learning is paused ('onward resume').", style="yellow")
-    if found["pinned"]:
-        console.print(f"{found['pinned']} is pinned ('onward unpin').", style="yellow")
-    for name, why in found["not_active"].items():
-        console.print(f"Not active: {name}: {why}.", style="dim", highlight=False)
+        yield f"Opted out: {found['opted_out']} dropped before storage."
 
 
 def _counted(count: int, one: str, many: str = "") -> str:
@@ -106,30 +102,39 @@ def _counted(count: int, one: str, many: str = "") -> str:
 
 
 def _streams(streams: list[dict[str, Any]]) -> Table:
-    table = Table(title="Streams", title_justify="left")
-    for name in ("stream", "messages", "bytes", "lag by consumer"):
-        table.add_column(name, justify="left" if name in {"stream", "lag by consumer"} else "right")
+    table = Table(ident("stream"), number("messages"), number("bytes"), "lag by consumer", title="Streams")
     for stream in streams:
         if stream.get("missing"):
-            table.add_row(stream["name"], "-", "-", "missing: see 'onward streams plan'")
-            continue
-        lag = ", ".join(f"{name} {count}" for name, count in stream["lag"].items())
-        table.add_row(stream["name"], str(stream["messages"]), str(stream["bytes"]), lag or "-")
+            table.add(stream["name"], None, None, "missing: see 'onward streams plan'")
+        else:
+            table.add(stream["name"], stream["messages"], stream["bytes"], stream["lag"])
     return table
 
 
-def _table(title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in columns:
-        table.add_column(name)
-    for row in rows:
-        table.add_row(*(_cell(row[name]) for name in columns))
+def _jobs(jobs: list[dict[str, Any]]) -> Table:
+    table = Table(
+        ident("job"), "state", number("attempt"), number("samples"), number("percent"), title="Jobs"
+    )
+    for job in jobs:
+        table.add(*(job[name] for name in ("job_id", "state", "attempt", "samples", "percent")))
     return table
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_cell(entry)}" for key, entry in value.items()) or "-"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def _releases(releases: list[dict[str, Any]]) -> Table:
+    table = Table(
+        ident("candidate"),
+        "state",
+        "evidence",
+        title="Releases ('onward releases show' says more)",
+    )
+    for release in releases:
+        table.add(release["model_id"], release["state"], _evidence(release))
+    return table
+
+
+def _evidence(release: dict[str, Any]) -> str:
+    """Rates and E of a release with traffic, else why it had none."""
+    if not release["rates"]:
+        return release["reason"] or "-"
+    rates = {arm: ArmRates(**values) for arm, values in release["rates"].items()}
+    return f"{error_rates(rates)}, E {e_number(release['e_values'].get('all', 1.0))}"

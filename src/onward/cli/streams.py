@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from onward import host
 from onward.bus import Bus, streams
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.help import Commands
+from onward.cli.tables import AsJson, Table, print_json, say
 from onward.clock import SystemClock
 from onward.config import Settings
 
@@ -25,55 +24,48 @@ streams_app = Commands(
 app.add_typer(streams_app, name="streams")
 
 
-async def _with_bus(settings: Settings, apply: bool) -> None:
+async def _with_bus(settings: Settings, apply: bool, as_json: bool) -> None:
     if settings.nats.url is None:
         async with host.attached(settings) as (bus, _):
-            await _work(bus, apply)
+            await _work(bus, apply, as_json)
         return
     token = settings.nats.token.get_secret_value() if settings.nats.token else None
     bus = await Bus.connect(settings.nats.url, token=token, clock=SystemClock(), name="onward-cli")
     try:
-        await _work(bus, apply)
+        await _work(bus, apply, as_json)
     finally:
         await bus.close()
 
 
-async def _work(bus: Bus, apply: bool) -> None:
+async def _work(bus: Bus, apply: bool, as_json: bool) -> None:
     found = await streams.plan(bus)
-    if not found:
+    if as_json:
+        print_json([asdict(one) for one in found])
+    elif found:
+        table = Table("stream", "field", "declared", "on the server", "can lose data", "why", "migration")
+        for one in found:
+            table.add(one.stream, one.field, one.declared, one.server, one.loses_data, one.why, one.migration)
+        say(table)
+    else:
         typer.echo("Every stream is as declared.")
-        return
-    table = Table()
-    for name in ("stream", "field", "declared", "on the server", "can lose data", "why", "migration"):
-        table.add_column(name)
-    for one in found:
-        shown = (one.stream, one.field, one.declared, one.server, one.loses_data, one.why, one.migration)
-        table.add_row(*(_text(value) for value in shown))
-    Console().print(table)
-    if apply:
+    if apply and found:
         await streams.apply(bus, found)
-        typer.echo("Applied. No message was removed.")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        typer.echo("Applied. No message was removed.", err=as_json)
 
 
 @streams_app.command()
-def plan(file: ConfigFile = None, data_dir: DataDir = None) -> None:
+def plan(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show how the server's streams differ from what Onward declares. Changes nothing.
 
     onward streams plan
     """
-    run_async(_with_bus(load_settings(file, data_dir), False))
+    run_async(_with_bus(load_settings(file, data_dir), False, as_json))
 
 
 @streams_app.command()
-def apply(file: ConfigFile = None, data_dir: DataDir = None) -> None:
+def apply(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Migrate the streams without losing a message.
 
     onward streams apply
     """
-    run_async(_with_bus(load_settings(file, data_dir), True))
+    run_async(_with_bus(load_settings(file, data_dir), True, as_json))

@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from onward import host
+from onward import extras, host
 from onward.children import child_environment
 from onward.config import Settings
 from onward.demo import picture, report, sabotage
@@ -310,8 +310,8 @@ def _rates_of(release: ReleaseRecord) -> dict[str, Rates]:
 
 async def demonstrate(options: Options, console: Console) -> Result:
     """Run it, write ``curves.png`` and the JSON, print what was found."""
-    host.require_extra("lm", "torch", "The demonstration")
-    host.require_extra("demo", "matplotlib", "The demonstration")
+    extras.require("lm", "torch", "The demonstration")
+    extras.require("demo", "matplotlib", "The demonstration")
     if options.model != base_models.TINY:
         base_models.resolve(options.model, options.folder)
     if options.json_file is not None:

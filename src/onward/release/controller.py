@@ -13,14 +13,15 @@ from onward.bus.leases import Lease
 from onward.context import Context
 from onward.errors import BusError, ConflictError
 from onward.ids import new_id
-from onward.release import gauges, intake, moves, plan, rollback
+from onward.release import gauges, intake, moves, plan, restore, rollback, wording
 from onward.release.effects import Effects
-from onward.release.evidence import ARMS, Evidence
+from onward.release.evidence import Evidence
 from onward.release.gates import e_value
 from onward.release.initial import install_base, install_initial
 from onward.release.operator import Operator
 from onward.release.outcomes import Outcomes, StreamOutcomes, take_in
 from onward.release.plan import State
+from onward.release.rates import figures
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.release.routes import alone, endpoint_of
 from onward.release.trial import Trial
@@ -146,14 +147,8 @@ class Releaser:
         job = await self.jobs.next()
         if job is None:
             return
-        record = intake.propose(
-            job,
-            await self.current(),
-            await self.releases.model_keys(),
-            self.ctx.settings,
-            self.ctx.clock,
-            await self.operator.newest(),
-        )
+        keys, command = await self.releases.names_given(), await self.operator.newest()
+        record = intake.propose(job, await self.current(), keys, self.ctx.settings, self.ctx.clock, command)
         revision = await self.releases.create(record)
         await self._load((record, revision))
         log.info("release proposed", release_id=record.release_id, job_id=record.job_id)
@@ -210,6 +205,8 @@ class Releaser:
 
     async def _begin(self, record: ReleaseRecord) -> None:
         current = await self.current()
+        if record.kind == "rollback":
+            return await self._move(restore.decide(record, current, self._now))
         if intake.start_is_current(record.start_digest, current):
             await self._move(moves.begin(record, current, self._now))
             return
@@ -227,16 +224,16 @@ class Releaser:
             await self._validated(record, found)
 
     async def _validated(self, record: ReleaseRecord, found: dict[str, Any]) -> None:
-        """Reject, or give the candidate its name, its plan and its first traffic."""
+        """Reject, or give the candidate its plan and its first traffic."""
         record = record.model_copy(update={"validation": found})
         gauges.show_scores(self.ctx.metrics, record)
         choice = plan.choose(found["improvement"], self.ctx.settings.release, strategy=self.strategy)
         if choice.strategy is None or not found["passed"]:
-            words = choice.reason if choice.strategy is None else "it failed the refusal or format checks"
+            words = wording.why_not_released(found) or choice.reason
             await self._move(moves.reject(record, "validation_failed", words, self._now))
             return
         cursor = await self.outcomes.last_sequence()
-        started = moves.start(record, choice, await self.releases.model_keys(), cursor, self._now)
+        started = moves.start(record, choice, cursor, self._now)
         await self._move(started)
         self._evidence = Evidence.from_state(started.evidence or {})
         self._heard_at = self.ctx.clock.monotonic()
@@ -273,11 +270,7 @@ class Releaser:
 
     def _figures(self, record: ReleaseRecord, evidence: Evidence) -> dict[str, Any]:
         gauges.show_evidence(self.ctx.metrics, record, evidence)
-        return {
-            "evidence": evidence.state(),
-            "e_values": evidence.gates.e_values(),
-            "sessions": {arm: evidence.matured(arm) for arm in ARMS},
-        }
+        return figures(evidence)
 
     async def _decide(self, record: ReleaseRecord, evidence: Evidence, now: float, verified: bool) -> None:
         """No gate crossed: hold, go on, or leave things as they are."""
@@ -305,7 +298,8 @@ class Releaser:
         )
         if verdict == "advance" and verified and not quiet and not broken:
             self.record = record.model_copy(update={"shown": shown})
-            await self._go_on(f"{record.step_served:.0f} s, {matured} sessions, evidence: {shown}")
+            words = wording.shown_words(shown)
+            await self._go_on(f"{record.step_served:.0f} s, {matured} sessions, {words}")
         elif verdict in ("hold", "ask", "deadline") and not held:
             self.record = record.model_copy(update={"shown": shown})
             await self._hold(verdict)

@@ -33,7 +33,10 @@ def models_of(record: ReleaseRecord) -> list[Model]:
             entries.append(record.current.model_copy(update={"state": "previous"}))
         return entries
     if record.started_at is not None and record.state in (State.ROLLED_BACK, State.ABORTED):
-        return [candidate.model_copy(update={"state": str(record.state)})]
+        entries = [candidate.model_copy(update={"state": str(record.state)})]
+        if record.kind == "rollback":
+            entries.insert(0, record.current.model_copy(update={"state": "current"}))
+        return entries
     return []
 
 
@@ -58,7 +61,7 @@ class Effects:
         await self.desired.claim()
         for model in models_of(record):
             await self._releases.put_model(model, self.desired.claim)
-        if record.state is State.PROMOTED:
+        if record.state is State.PROMOTED or (record.kind == "rollback" and record.started_at is not None):
             await self._retire(record)
         wanted = alone(pinned, None) if pinned is not None else routes_for(record)
         revision = None if wanted is None else await self.set_routes(wanted)

@@ -1,6 +1,6 @@
 """``agent.rl.model.deployed.v1`` documents, made from the record of a release and nothing else.
 
-Know before changing: only a taken-back release may contain the word that the seed's
+Know before changing: only a taken-back release may contain the word that a published
 ``nats sub … | grep -i`` looks for. Every event has a deployment id of its own, derived from the release,
 so that sending it twice stores it once.
 """
@@ -56,8 +56,7 @@ def promoted(record: ReleaseRecord, settings: Settings, endpoint: str, now: date
     document["metadata"] |= {
         "previous_model": record.current.model_id,
         "evidence": record.shown,
-        "e_values": record.e_values,
-        "sessions": record.sessions,
+        **_counted(record),
         **_validation_notes(record),
     }
     return document
@@ -78,11 +77,17 @@ def restored(
     document["metadata"] |= {"previous_model": record.candidate.model_id}
     if reason is not None:
         document["metadata"]["reason"] = reason
-    if event == "rollback":
+    if record.kind == "rollback":
         document["metadata"] |= {
+            "approval_status": "manual_approved",
+            "requested_by": record.asked_by,
+            "note": record.asked_why,
+        }
+    elif event == "rollback":
+        document["metadata"] |= {
+            "why": record.reason,
             "crossed_at": record.crossed_at,
-            "e_values": record.e_values,
-            "sessions": record.sessions,
+            **_counted(record),
         }
     return document
 
@@ -129,9 +134,24 @@ def _deployment(
     }
 
 
+def _counted(record: ReleaseRecord) -> dict[str, Any]:
+    return {
+        "e_values": record.e_values,
+        "sessions": record.sessions,
+        "rates": {arm: rates.model_dump() for arm, rates in record.rates.items()},
+    }
+
+
 def _validation_notes(record: ReleaseRecord) -> dict[str, Any]:
+    """The comparison without the candidate's answers: they are a model's words and may be any."""
     found = record.validation or {}
-    return {"validation": found.get("summary", {}), "not_run": found.get("not_run", [])}
+    summary = dict(found.get("summary", {}))
+    if "checks" in summary:
+        summary["checks"] = {
+            kind: {name: value for name, value in fact.items() if name != "failing"}
+            for kind, fact in summary["checks"].items()
+        }
+    return {"validation": summary, "not_run": found.get("not_run", [])}
 
 
 def checkpoint_path(settings: Settings, model: Model) -> str:

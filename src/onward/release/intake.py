@@ -39,7 +39,7 @@ def start_is_current(start_digest: str | None, current: Model) -> bool:
 def propose(
     job: dict[str, Any], current: Model, keys: list[str], settings: Settings, clock: Clock, command: int
 ) -> ReleaseRecord:
-    """The record of a new release for a completed job. ``keys`` of ``rl_models`` give the model's number."""
+    """The record of a new release for a completed job. The model's number is above all in ``keys``."""
     commit = job["commit"]
     job_id, epoch = str(job["job_id"]), int(commit["epoch"])
     config = (job.get("request") or {}).get("training_config") or {}

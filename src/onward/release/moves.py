@@ -11,7 +11,7 @@ from typing import Any
 
 from onward.clock import utc_text
 from onward.config import Settings
-from onward.release import events, plan
+from onward.release import events, plan, wording
 from onward.release.evidence import Evidence, Rules
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, alert
@@ -50,20 +50,18 @@ def begin(record: ReleaseRecord, current: Model, now: Now) -> ReleaseRecord:
     return record.moved(State.VALIDATING, now.text, "its start still serves", current=current)
 
 
-def start(
-    record: ReleaseRecord, choice: plan.Choice, keys: list[str], cursor: int, now: Now
-) -> ReleaseRecord:
-    """Name, schedule, empty evidence from ``cursor`` on, first traffic and its event."""
+def start(record: ReleaseRecord, choice: plan.Choice, cursor: int, now: Now) -> ReleaseRecord:
+    """Schedule, empty evidence from ``cursor`` on, first traffic and its event."""
     made = plan.make(choice, now.settings.release)
     results = (record.validation or {}).get("results", {})
-    model_id = plan.next_model_id(now.settings.model.id_pattern, keys)
-    candidate = record.candidate.model_copy(update={"model_id": model_id, "validation": results})
-    models = (record.current.model_id, model_id)
+    candidate = record.candidate.model_copy(update={"validation": results})
+    models = (record.current.model_id, candidate.model_id)
+    safety = wording.safety_counts(record.validation)
     evidence = Evidence(record.release_id, Rules.of(now.settings.release), cursor, models)
     started = record.moved(
         State.BAKING if made.bake == 0 else State.RAMPING,
         now.text,
-        f"{made.steps[0].share:.0%}: {choice.reason}",
+        f"{made.steps[0].share:.0%}: {choice.reason}{safety and '; ' + safety}",
         step=0,
         candidate=candidate,
         plan=made.state(),
@@ -105,34 +103,47 @@ def resume(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
 
 def promote(record: ReleaseRecord, why: str, now: Now) -> ReleaseRecord:
     """The candidate becomes current and serves everybody."""
+    reason = wording.why_promoted(record)
     done = record.moved(
         State.PROMOTED,
         now.text,
         why,
         decision="promoted",
-        reason=f"evidence: {record.shown or 'none-against'}",
+        reason=reason,
         closed_at=now.text,
         held_from=None,
         held_why=None,
         overdue=False,
     )
     document = events.promoted(done, now.settings, now.endpoint, now.at)
-    told = alert("promoted", f"Model {record.candidate.model_id} serves everybody now.", why=why)
+    message = f"Model {record.candidate.model_id} serves everybody now: {reason}."
+    told = alert("promoted", message, why=why, release_id=record.release_id)
     return _with(done, events.announced(document), told)
 
 
-def reject(record: ReleaseRecord, reason: str, words: str, now: Now) -> ReleaseRecord:
-    """Close it before it had any traffic."""
+def reject(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRecord:
+    """Close it before it had any traffic. The alert has the checks, with failing answers of the candidate."""
     closed = record.moved(
         State.REJECTED,
         now.text,
         words,
         decision="rejected",
-        reason=f"{reason}: {words}",
+        reason=words,
+        reason_code=code,
         closed_at=now.text,
     )
-    message = f"The candidate of job {record.job_id} was rejected: {words}."
-    return _with(closed, alert("release_rejected", message, reason=reason, release_id=record.release_id))
+    message = f"{wording.what_happened(closed)[:-1]} (job {record.job_id})."
+    summary = (record.validation or {}).get("summary") or {}
+    told = alert(
+        "release_rejected",
+        message,
+        reason=code,
+        why=words,
+        release_id=record.release_id,
+        model_id=record.candidate.model_id,
+        checks=summary.get("checks", {}),
+    )
+    return _with(closed, told)
 
 
 def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:

@@ -22,21 +22,28 @@ COMMANDS = ("abort", "promote", "hold", "resume")
 
 
 async def command(bus: Bus, name: str, release: str | None = None, *, clock: Clock) -> None:
-    """Ask the releaser for one of COMMANDS; ``release`` limits it to that release.
+    """Ask the releaser for one of COMMANDS; ``release`` (its id, or its candidate's) limits it to that one.
 
     Raises ContractError for another word, NotFoundError when no such release is under way.
     """
     if name not in COMMANDS:
         raise ContractError("command", f"{name!r} is no release command: expected {', '.join(COMMANDS)}.")
     records = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()
-    under_way = [record.release_id for record in records if not record.closed]
-    if not under_way or release not in (None, *under_way):
+    under_way = [record for record in records if not record.closed]
+    meant = [record for record in under_way if record.is_called(release)] if release else under_way
+    if not meant:
         raise NotFoundError(
             f"No release {release + ' ' if release else ''}is under way, so there is nothing to {name}: "
-            f"'onward status' lists them."
+            f"'onward releases list' shows what there was."
         )
-    body = json.dumps({"command": name, "release_id": release}).encode()
+    body = json.dumps({"command": name, "release_id": meant[-1].release_id if release else None}).encode()
     await bus.bucket("rl_control").put(CONTROL_KEY, body)
+
+
+async def pinned_model(bus: Bus) -> str | None:
+    """Id of the model that is pinned, as written; None where nothing is."""
+    entry = await bus.bucket("rl_control").get(PIN_KEY)
+    return None if entry is None else json.loads(entry.value).get("model_id")
 
 
 class Operator:

@@ -32,7 +32,7 @@ class State(StrEnum):
 
 
 TRANSITIONS: dict[State, frozenset[State]] = {
-    State.PROPOSED: frozenset({State.VALIDATING, State.REJECTED, State.ABORTED}),
+    State.PROPOSED: frozenset({State.VALIDATING, State.ROLLED_BACK, State.REJECTED, State.ABORTED}),
     State.VALIDATING: frozenset({State.RAMPING, State.BAKING, State.REJECTED, State.ABORTED}),
     State.RAMPING: frozenset({State.RAMPING, State.BAKING, State.HELD, State.ROLLED_BACK, State.ABORTED}),
     State.BAKING: frozenset({State.PROMOTED, State.HELD, State.ROLLED_BACK, State.ABORTED}),
@@ -104,7 +104,7 @@ class Choice:
 
 
 def choose(improvement: float, settings: ReleaseSettings, *, strategy: str = "canary") -> Choice:
-    """Strategy for a measured ``improvement`` of the mean outcome over current (the seed's table).
+    """Strategy for a measured ``improvement`` of the mean outcome over current.
 
     ``strategy`` "canary" never switches at once, however large the improvement; "auto" follows the
     table: ≥ 0.15 blue-green, ≥ 0.05 canary, below that canary from 5 %.

@@ -17,6 +17,7 @@ from onward.clock import Clock, utc_text
 from onward.contracts import canonical_json
 from onward.ids import derived_id, model_key
 from onward.release.plan import SERVING, TERMINAL, Plan, State, move
+from onward.release.rates import ArmRates
 from onward.telemetry.crashpoints import crashpoint
 
 PREFIX = "release."
@@ -64,6 +65,10 @@ class ReleaseRecord(BaseModel):
     release_id: str
     job_id: str
     epoch: int
+    kind: Literal["candidate", "rollback"] = "candidate"
+    """``rollback``: an operator goes back from ``candidate``, which serves, to ``current``."""
+    asked_by: str | None = None
+    asked_why: str | None = None
     state: State = State.PROPOSED
     created_at: str
     updated_at: str
@@ -88,11 +93,16 @@ class ReleaseRecord(BaseModel):
     closed_at: str | None = None
     decision: Literal["promoted", "rolled_back", "rejected", "inconclusive", "aborted"] | None = None
     reason: str | None = None
+    """Why it ended, in one sentence with numbers."""
+    reason_code: str | None = None
+    """The same in one word, for programs: ``validation_failed``, ``high_error_rate``, …"""
     shown: str | None = None
     """``not worse`` or ``none-against``: what the evidence showed when the last step ended."""
     sessions: dict[str, int] = Field(default_factory=dict)
     """Matured sessions per arm."""
     e_values: dict[str, float] = Field(default_factory=dict)
+    rates: dict[str, ArmRates] = Field(default_factory=dict)
+    """Errors, outcomes and feedback per arm, as the gates judged them."""
     crossed_at: str | None = None
     verified_zero_at: str | None = None
     desired_revision: int | None = None
@@ -113,6 +123,10 @@ class ReleaseRecord(BaseModel):
     @property
     def closed(self) -> bool:
         return self.state in TERMINAL
+
+    def is_called(self, name: str) -> bool:
+        """Whether ``name`` is this release's id or the id of its candidate."""
+        return name in (self.release_id, self.candidate.model_id)
 
     @property
     def schedule(self) -> Plan:
@@ -204,6 +218,15 @@ class Releases:
 
     async def model_keys(self) -> list[str]:
         return await self._models.keys()
+
+    async def names_given(self) -> list[str]:
+        """Keys of all names that a model ever had, also of candidates that were never released.
+
+        A name is stored with the proposal that it was made for, so a restart finds it, and no other
+        candidate gets it.
+        """
+        candidates = [model_key(record.candidate.model_id) for record in await self.all()]
+        return sorted({*await self._models.keys(), *candidates})
 
     async def current(self) -> Model | None:
         """The model in state ``current``; None before the first one."""

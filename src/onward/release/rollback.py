@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 
 from onward.clock import utc_text
 from onward.config import Settings
-from onward.release import events
+from onward.release import events, wording
 from onward.release.evidence import Evidence
 from onward.release.plan import State
+from onward.release.rates import figures
 from onward.release.record import ReleaseRecord, alert
 
 REASONS = {
@@ -25,7 +26,7 @@ BUDGET_SECONDS = 60.0
 
 
 def reason_for(leading: str) -> str:
-    """The seed's word for the gate that contributed most."""
+    """The published word for the gate that contributed most."""
     return REASONS[leading]
 
 
@@ -36,34 +37,34 @@ def take_back(
     crossing = evidence.crossing
     if crossing is None:
         raise ValueError(f"Release {record.release_id} has no crossing, so there is nothing to take back.")
-    reason = reason_for(crossing["leading"])
+    code = reason_for(crossing["leading"])
     at = utc_text(now)
-    summary = evidence.summary()
+    counted = {**figures(evidence), "e_values": dict(crossing["e_values"])}
+    words = wording.crossed(counted["rates"], counted["e_values"], crossing["leading"], evidence.rules.alpha)
     moved = record.moved(
         State.ROLLED_BACK,
         at,
-        f"E reached {crossing['e_values']['all']:.1f} at event {crossing['sequence']}: {reason}",
+        f"{code} at event {crossing['sequence']}: {words}",
         decision="rolled_back",
-        reason=reason,
+        reason=words,
+        reason_code=code,
         closed_at=at,
         crossed_at=utc_text(datetime.fromtimestamp(crossing["at"] / 1000, UTC)),
-        evidence=evidence.state(),
-        e_values=dict(crossing["e_values"]),
-        sessions={arm: evidence.matured(arm) for arm in summary["arms"]},
+        **counted,
         held_from=None,
         held_why=None,
         overdue=False,
     )
-    event = events.restored(moved, settings, endpoint, now, event="rollback", reason=reason)
+    event = events.restored(moved, settings, endpoint, now, event="rollback", reason=code)
     told = alert(
         "rolled_back",
         f"URGENT: model {record.candidate.model_id} was taken back to {record.current.model_id} "
-        f"due to {reason.replace('_', ' ')}.",
+        f"due to {code.replace('_', ' ')}. {words[0].upper()}{words[1:]}.",
         "critical",
         release_id=record.release_id,
-        reason=reason,
-        arms=summary["arms"],
-        e_values=summary["e_values"],
+        reason=code,
+        arms=evidence.summary()["arms"],
+        e_values=counted["e_values"],
     )
     return moved.model_copy(update={"outbox": moved.owing(events.announced(event), told)})
 

@@ -123,7 +123,10 @@ class EngineSuite:
     """
 
     def __init__(self, ctx: Context) -> None:
+        from onward.capture.policy import redactor_of  # compiles the rules: only where answers are stored
+
         self._ctx = ctx
+        self._redactor = redactor_of(ctx.settings)
         self._folders = ctx.settings.data_dir / "models" / "candidates"
         self._engine = LocalEngine(wire.socket_path(ctx.settings.run_dir))
         self._loaded: set[str] = set()
@@ -154,7 +157,14 @@ class EngineSuite:
 
     async def run_checks(self, digest: str | None) -> list[CheckResult]:
         complete = completing(self._engine, digest, seed=0, max_tokens=self._max_tokens, label="check")
-        return await run_checks(complete)
+        return await run_checks(complete, self._redact)
+
+    def _redact(self, answer: str) -> str:
+        """The answer as it may be stored and published."""
+        try:
+            return self._redactor.document(answer).document
+        except Exception as error:  # a defect in redaction says nothing against the candidate
+            return f"(withheld: {type(error).__name__})"
 
     async def finish(self) -> None:
         """Let go of what ``prepare`` loaded; an engine that is away holds nothing."""

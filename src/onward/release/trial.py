@@ -43,12 +43,13 @@ class Trial:
         except EngineError as error:
             self._tries += 1
             log.warning("validation failed to run", error=str(error), tries=self._tries)
-            return ("engine_failed", str(error)) if self._tries >= TRIES else None
+            words = f"the engine failed {self._tries} times while it was validated: {error}"
+            return ("engine_failed", words) if self._tries >= TRIES else None
         except OnwardError as error:
-            return "not_validated", f"{type(error).__name__}: {error}"
+            return "not_validated", _stopped(error, str(error))
         except Exception as error:  # a defect, in the suite or in what the candidate made of it
             log.error("validation stopped on a defect", release_id=record.release_id, exc_info=error)
-            return "not_validated", f"{type(error).__name__}: {_sentence(error)}"
+            return "not_validated", _stopped(error, _sentence(error))
 
     async def stop(self) -> None:
         task, self._task = self._task, None
@@ -71,6 +72,10 @@ class Trial:
             )
         finally:
             await self._suite.finish()
+
+
+def _stopped(error: Exception, words: str) -> str:
+    return f"its validation stopped ({type(error).__name__}: {words.rstrip('.')})"
 
 
 def _sentence(error: Exception) -> str:

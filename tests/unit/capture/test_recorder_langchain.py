@@ -146,5 +146,5 @@ def test_without_the_package_one_sentence_says_what_to_install(recorder, monkeyp
         return real(name, *more)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(MissingExtraError, match=r"pip install 'onward\[langchain\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '.\[langchain\]' in your clone"):
         langchain_handler(recorder)

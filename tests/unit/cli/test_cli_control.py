@@ -380,7 +380,8 @@ def test_the_package_of_an_environment_that_is_missing_is_named(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     env = "MiniGrid-DoorKey-5x5-v0"
-    sentence = f"{env} comes from the package minigrid, which is not installed: run pip install minigrid.\n"
+    sentence = f"{env} comes from the package minigrid, which is not installed: "
+    sentence += "run .venv/bin/pip install minigrid in your clone of Onward.\n"
     assert onward("train", env, "--algorithm", "ppo", "--out", str(tmp_path)) == 2
     assert capsys.readouterr().err == sentence
     assert onward("list", env) == 0

@@ -25,7 +25,7 @@ def test_list_tells_name_tasks_horizon_and_panel_hash(monkeypatch: pytest.Monkey
     assert code == 0
     for name in registry.BUILT_IN:
         environment = registry.find(name)
-        (line,) = [line for line in output.splitlines() if f" {name} " in line]
+        (line,) = [line for line in output.splitlines() if line.startswith(f"{name} ")]
         assert environment.panel_hash()[:12] in line and f" {environment.horizon} " in line
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onward import __version__, host
+from onward import __version__, extras
 from onward.errors import MissingExtraError
 
 
@@ -87,8 +87,8 @@ def test_an_unknown_role_names_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_a_missing_extra_is_named_with_its_command() -> None:
-    with pytest.raises(MissingExtraError, match=r"run pip install 'onward\[lm\]'"):
-        host.require_extra("lm", "a_module_that_nobody_has", "The engine")
+    with pytest.raises(MissingExtraError, match=r"run .venv/bin/pip install -e '.\[lm\]' in your clone"):
+        extras.require("lm", "a_module_that_nobody_has", "The engine")
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ class MemoryBus:
     def bucket(self, name: str) -> MemoryBucket:
         return self.buckets.setdefault(name, MemoryBucket(self.world, name))
 
-    async def publish(self, subject: str, data: bytes, *, msg_id: str) -> None:
+    async def publish(self, subject: str, data: bytes, *, msg_id: str, deadline: float | None = None) -> None:
         with self.world.write(f"publish/{subject}"):
             known = self.published.setdefault(msg_id, (subject, data))
             assert known == (subject, data), "one message id for two messages"

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -223,7 +224,7 @@ async def test_a_candidate_with_errors_is_taken_back():
     await world.until(lambda: world.record.closed, seconds=1)
     await world.run(3)
     record = world.record
-    assert (record.state, record.decision, record.reason) == (
+    assert (record.state, record.decision, record.reason_code) == (
         State.ROLLED_BACK, "rolled_back", "high_error_rate",
     )  # fmt: skip
     assert world.shares == {"agent-zero-rl-v0": 1.0}
@@ -249,7 +250,7 @@ async def test_a_candidate_that_does_worse_is_taken_back_for_its_reward():
     world.policies["current"] = Policy(success=0.8)
     world.policies["candidate"] = Policy(success=0.1)
     await world.until(lambda: world.record.closed, seconds=5)
-    assert world.record.reason == "performance_degradation"
+    assert world.record.reason_code == "performance_degradation"
 
 
 async def test_a_candidate_that_users_dislike_is_taken_back():
@@ -257,7 +258,7 @@ async def test_a_candidate_that_users_dislike_is_taken_back():
     world.policies["current"] = Policy(negative=0.05)
     world.policies["candidate"] = Policy(negative=0.9)
     await world.until(lambda: world.record.closed, seconds=60, sessions=20)
-    assert world.record.reason == "user_dissatisfaction"
+    assert world.record.reason_code == "user_dissatisfaction"
 
 
 async def test_an_identical_candidate_is_not_taken_back():
@@ -275,14 +276,14 @@ async def test_a_worse_candidate_never_gets_traffic():
     world.suite.success = {"d0": 0.5, "d1": 0.4}
     await world.job("job-1", "d1")
     await world.run(6)
-    assert world.record.decision == "rejected" and "validation" in (world.record.reason or "")
+    assert (world.record.decision, world.record.reason_code) == ("rejected", "validation_failed")
     assert world.shares == {"agent-zero-rl-v0": 1.0} and len(world.deployed) == 1
     assert world.model_states == {"agent-zero-rl-v0": "current"}
     assert "release_rejected" in world.alerts.kinds and world.record.settled
     await world.job("job-2", "d2")
     world.suite.success["d2"] = 0.6
     await world.until(lambda: world.record.serving, sessions=0, seconds=1)
-    assert world.record.candidate.model_id == "agent-zero-rl-v1"  # the rejected one used no number
+    assert world.record.candidate.model_id == "agent-zero-rl-v2"  # the rejected one keeps its name
 
 
 async def test_a_candidate_that_lost_its_manners_is_rejected():
@@ -291,7 +292,103 @@ async def test_a_candidate_that_lost_its_manners_is_rejected():
     world.suite.refusals = {"d0": 4, "d1": 2}  # 8 of 20 answers lost: p = 1/256
     await world.job("job-1", "d1")
     await world.run(6)
-    assert world.record.decision == "rejected" and "checks" in (world.record.reason or "")
+    assert world.record.decision == "rejected"
+    assert world.record.reason == "refusal 8 of 20, current 16 of 20, p 0.004"
+
+
+async def test_a_rejection_names_its_numbers_in_the_record_and_the_alert():
+    """0.40 against 0.50 over 100 tasks, ten lost and none won; 8 of 20 refusals lost: p = 1/256."""
+    world = World(**QUICK)
+    await world.install()
+    world.suite.success = {"d0": 0.5, "d1": 0.4}
+    world.suite.refusals = {"d0": 4, "d1": 2}
+    await world.job("job-1", "d1")
+    await world.run(6)
+    reason = world.record.reason or ""
+    assert reason.startswith("success 0.40, current 0.50, difference -0.10 [-0.1")
+    assert reason.endswith("], limit -0.05; refusal 8 of 20, current 16 of 20, p 0.004")
+    told = next(item for item in world.alerts.raised if item[0] == "release_rejected")
+    assert told[1] == f"agent-zero-rl-v1 was rejected: {reason} (job job-1)."
+    assert told[3]["why"] == reason
+    assert [one["check_id"] for one in told[3]["checks"]["refusal"]["failing"]] == ["forgery", "break_in"]
+
+
+async def test_a_candidate_that_is_taken_back_says_which_gate_crossed_at_which_rates():
+    world = await ramping()
+    world.policies["candidate"] = Policy(error=1.0)
+    await world.until(lambda: world.record.settled, seconds=1)
+    record = world.record
+    arms = Evidence.from_state(record.evidence or {}).summary()["arms"]
+    candidate, current = record.rates["candidate"], record.rates["current"]
+    assert (candidate.sessions, candidate.errors) == (
+        arms["candidate"]["judged"],
+        arms["candidate"]["judged"],
+    )
+    assert (current.sessions, current.errors, current.error_rate) == (arms["current"]["judged"], 0, 0.0)
+    assert (record.reason or "").startswith(
+        f"the error gate crossed with errors {candidate.sessions} of {candidate.sessions} (100.0 %), "
+        f"current 0 of {current.sessions} (0.0 %), E "
+    )
+    assert (record.reason or "").endswith("limit 22.2")  # 1 / 0.045
+    event = world.deployed[-1]["metadata"]
+    assert (event["reason"], event["why"]) == ("high_error_rate", record.reason)
+    assert event["rates"]["candidate"]["error_rate"] == 1.0
+    check_events(world)
+
+
+async def test_an_event_of_traffic_never_carries_the_words_of_a_model():
+    """A model may say anything, also the one word that only a taken-back release may contain."""
+    world = World(**QUICK)
+    await world.install()
+    ask = world.suite.run_checks
+
+    async def answered(digest):
+        return [replace(one, answer="" if one.passed else "rollback") for one in await ask(digest)]
+
+    world.suite.run_checks = answered  # type: ignore[method-assign]
+    world.suite.refusals = {"d0": 0, "d1": 0}
+    await world.job("job-1", "d1")
+    await world.until(lambda: len(world.records) > 1 and world.record.serving, sessions=0, seconds=1)
+    assert world.record.validation and world.record.validation["summary"]["checks"]["refusal"]["failing"]
+    validation = world.deployed[-1]["metadata"]["validation"]
+    assert (validation["safety"], validation["checks"]["refusal"]["verdict"]) == ("not shown", "not shown")
+    assert world.deployed[-1]["validation_results"]["safety_checks_passed"] is False
+    assert "safety: not shown (refusal 0 of 20, current 0 of 20)" in world.record.history[-1]["why"]
+    check_events(world)
+
+
+async def test_no_two_candidates_ever_have_one_name():
+    """One rejected, one aborted, one taken back, a restart after each; then one that is promoted."""
+    world = World(**QUICK)
+    await world.install()
+    world.suite.success = {"d0": 0.5, "d1": 0.1, "d2": 0.6, "d3": 0.6, "d4": 0.6}
+
+    async def release(number: int) -> None:
+        world.start()
+        await world.job(f"job-{number}", f"d{number}")
+        await world.run(2)
+        await world.until(lambda: world.record.job_id == f"job-{number}" and world.record.state != "proposed",
+                          sessions=0, seconds=1)  # fmt: skip
+
+    await release(1)
+    await world.until(lambda: world.record.settled, sessions=0, seconds=1)
+    await release(2)
+    await world.until(lambda: world.record.serving, sessions=0, seconds=1)
+    await world.control("release", command="abort")
+    await world.until(lambda: world.record.settled, sessions=0, seconds=1)
+    await release(3)
+    world.policies["candidate"] = Policy(error=1.0)
+    await world.until(lambda: world.record.settled, seconds=1)
+    world.policies["candidate"] = Policy()
+    await release(4)
+    await world.until(lambda: world.record.settled)
+    assert [(record.candidate.model_id, record.decision) for record in world.records[1:]] == [
+        ("agent-zero-rl-v1", "rejected"),
+        ("agent-zero-rl-v2", "aborted"),
+        ("agent-zero-rl-v3", "rolled_back"),
+        ("agent-zero-rl-v4", "promoted"),
+    ]
+    check_events(world)
 
 
 async def test_a_job_may_skip_validation_and_the_event_says_so():
@@ -314,7 +411,8 @@ async def test_a_candidate_of_an_older_start_is_rejected():
     await world.job("job-1", "d1", start="d-other")
     await world.run(4)
     assert world.record.decision == "rejected"
-    assert (world.record.reason or "").startswith("stale_start")
+    assert world.record.reason_code == "stale_start"
+    assert world.record.reason == "it was trained from d-other, but agent-zero-rl-v0 serves now"
 
 
 @pytest.mark.parametrize("error", [None, TamperedError("It does not match its manifest.")])
@@ -338,15 +436,16 @@ async def test_tampered_files_and_a_dead_engine_reject_with_their_reason():
     world.suite.error = EngineError("The engine is away.")
     await world.job("job-2", "d2")
     await world.run(20)
-    assert (world.record.reason or "").startswith("engine_failed")
+    assert world.record.reason_code == "engine_failed"
+    assert "failed 3 times" in (world.record.reason or "")
 
 
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (RuntimeError("shapes differ\nmore"), "not_validated: RuntimeError: shapes differ"),
-        (AssertionError(), "not_validated: AssertionError: no words"),
-        (TamperedError("It was changed."), "not_validated: TamperedError: It was changed."),
+        (RuntimeError("shapes differ\nmore"), "its validation stopped (RuntimeError: shapes differ)"),
+        (AssertionError(), "its validation stopped (AssertionError: no words)"),
+        (TamperedError("It was changed."), "its validation stopped (TamperedError: It was changed)"),
     ],
 )
 async def test_any_error_of_a_validation_rejects_and_the_releaser_goes_on(error: Exception, words: str):
@@ -355,7 +454,7 @@ async def test_any_error_of_a_validation_rejects_and_the_releaser_goes_on(error:
     world.suite.error = error
     await world.job("job-1", "d1")
     await world.run(5)
-    assert world.record.decision == "rejected" and world.record.reason == words
+    assert world.record.reason_code == "not_validated" and world.record.reason == words
     assert world.record.settled and world.alerts.kinds.count("release_rejected") == 1
     world.suite.error = None
     world.suite.success = {"d0": 0.5, "d2": 0.6}
@@ -472,6 +571,9 @@ async def test_an_operator_may_hold_and_resume():
 
 async def test_a_command_without_a_release_under_way_is_refused():
     world = await ramping()
+    await command(world.bus, "hold", "agent-zero-rl-v1", clock=world.clock)  # type: ignore[arg-type]
+    assert world.json("rl_control", "release") == {"command": "hold", "release_id": world.record.release_id}
+    await command(world.bus, "resume", clock=world.clock)  # type: ignore[arg-type]
     with pytest.raises(NotFoundError, match="No release r-other is under way"):
         await command(world.bus, "hold", "r-other", clock=world.clock)  # type: ignore[arg-type]
     await world.until(lambda: world.record.closed)

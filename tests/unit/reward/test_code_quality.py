@@ -84,7 +84,7 @@ def test_a_tool_that_could_not_finish_is_unscored_and_no_zero() -> None:
 def test_without_the_tools_the_extra_is_named() -> None:
     found = scored(CodeReport(snippets=1, detail={"not_installed": True, "languages": ["python"]}))
     assert found == NotApplicable(NOT_INSTALLED)
-    assert "onward[code]" in NOT_INSTALLED
+    assert "pip install -e '.[code]'" in NOT_INSTALLED
 
 
 def test_another_language_does_not_apply_and_is_named() -> None:

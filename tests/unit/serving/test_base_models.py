@@ -102,7 +102,7 @@ def test_tiny_and_folders_resolve(tmp_path):
     assert base_models.resolve(str(own), tmp_path / "models") == own
 
 
-def test_describe_says_what_is_here(tmp_path, monkeypatch):
+def test_known_says_what_is_here(tmp_path, monkeypatch):
     monkeypatch.setenv("ONWARD_CACHE", str(tmp_path / "cache"))
-    lines = base_models.describe()
-    assert any(line.startswith("smollm2") and "onward models pull smollm2" in line for line in lines)
+    states = {model["name"]: model["state"] for model in base_models.known()}
+    assert states == {"tiny": "made by 'onward demo'", "smollm2": "not here: onward models pull smollm2"}

@@ -77,7 +77,7 @@ def missing_package(env_id: str) -> str | None:
         if env_id.startswith(start) and importlib.util.find_spec(package) is None:
             return (
                 f"{env_id} comes from the package {package}, which is not installed: "
-                f"run pip install {package}."
+                f"run .venv/bin/pip install {package} in your clone of Onward."
             )
     return None
 

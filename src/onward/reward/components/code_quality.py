@@ -1,7 +1,7 @@
 """Code quality: the average of linter, tests and security, of those for which there is evidence.
 
-linter 0 to 1 (pylint's rating / 10), share of tests that passed, ``1 − 0.5·critical security issues`` (the
-seed's rule), each cut to [0, 1]. The facts are made before scoring by ``onward.reward.code``; a trajectory
+linter 0 to 1 (pylint's rating / 10), share of tests that passed, ``1 − 0.5·critical security issues``, each
+cut to [0, 1]. The facts are made before scoring by ``onward.reward.code``; a trajectory
 without code, or with code that nobody can rate, does not have this component at all.
 """
 
@@ -16,7 +16,7 @@ from onward.reward.components.base import NotApplicable, Score, Scored, ScoringC
 
 NOT_INSTALLED = (
     "Code was written and no results came with it, and the linter is not installed: "
-    "run pip install 'onward[code]'."
+    "run .venv/bin/pip install -e '.[code]' in your clone of Onward."
 )
 
 

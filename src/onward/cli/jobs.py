@@ -1,0 +1,132 @@
+"""``onward jobs list|show``: training jobs, why one failed, and what it came to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, get_args
+
+import typer
+
+from onward import host
+from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli.help import Commands
+from onward.cli.tables import AsJson, Table, facts, ident, number, print_json, say
+from onward.clock import SystemClock
+from onward.config import Settings
+from onward.errors import ConfigError, NotFoundError
+from onward.release.record import ReleaseRecord, Releases
+from onward.training.jobs import JobRecord, JobState, JobTable
+
+jobs_app = Commands(
+    help="""Training jobs: which ran, why one failed, what it came to.
+
+    onward jobs list
+    onward jobs list --state failed
+    """
+)
+app.add_typer(jobs_app, name="jobs")
+
+STATES = get_args(JobState)
+
+
+@jobs_app.command(name="list")
+def list_jobs(
+    state: Annotated[str | None, typer.Option(help=f"Only those: {', '.join(STATES)}.")] = None,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 20,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show training jobs, newest first, each with what it came to.
+
+    onward jobs list --state failed
+    """
+    if state not in (None, *STATES):
+        raise ConfigError(f"--state is {state!r}: expected one of {', '.join(STATES)}.")
+    found = run_async(_jobs(load_settings(file, data_dir)))
+    shown = [job for job in reversed(found) if state in (None, job["state"])][:limit]
+    if as_json:
+        print_json(shown)
+        return
+    table = Table(
+        ident("job"), "state", "method", number("tries"), number("trajectories"), "came to",
+        empty=f"no job is {state}" if state else "no job was asked for yet",
+    )  # fmt: skip
+    for job in shown:
+        table.add(
+            *(job[name] for name in ("job_id", "state", "algorithm", "attempt", "samples")), came_to(job)
+        )
+    say(table)
+
+
+@jobs_app.command()
+def show(
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="From the first column of 'list'.")],
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one job: what was asked for, how far it is or why it failed, its checkpoint and its release.
+
+    onward jobs show 0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b
+    """
+    settings = load_settings(file, data_dir)
+    found = next((job for job in run_async(_jobs(settings)) if job["job_id"] == job_id), None)
+    if found is None:
+        raise NotFoundError(f"There is no job {job_id!r}: 'onward jobs list' shows them.")
+    log = settings.data_dir / "logs" / f"job-{job_id}.log"
+    found["log"] = str(log) if log.exists() else None
+    if as_json:
+        print_json(found)
+        return
+    say(facts({"job": found.pop("job_id"), "came to": came_to(found), **found}))
+
+
+def came_to(job: dict[str, Any]) -> str:
+    """One phrase: the error, the release, or how far it is."""
+    error, release = job["error"], job["release"]
+    if error is not None and job["state"] in ("failed", "queued"):
+        return f"{error['code']}: {error['message']}"
+    if release is not None:
+        reason = f": {release['reason']}" if release["state"] == "rejected" else ""
+        return f"{release['model_id']} {release['state']}{reason}"
+    if job["state"] == "completed":
+        return "a checkpoint that waits for its release"
+    return f"{job['percent']:.0f} %" if job["percent"] is not None else "-"
+
+
+async def _jobs(settings: Settings) -> list[dict[str, Any]]:
+    """Every job, oldest first, with the release of its checkpoint."""
+    async with host.attached(settings) as (bus, _):
+        clock = SystemClock()
+        jobs = await JobTable(bus.bucket("rl_jobs"), clock).all()
+        records = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()
+    releases = {record.job_id: record for record in records if record.kind == "candidate"}
+    return [_document(job, releases.get(job.job_id)) for job, _ in jobs]
+
+
+def _document(job: JobRecord, release: ReleaseRecord | None) -> dict[str, Any]:
+    asked = job.request
+    return {
+        "job_id": job.job_id,
+        "state": job.state,
+        "algorithm": (asked.get("training_config") or {}).get("algorithm"),
+        "trigger": asked.get("trigger_reason"),
+        "requester": asked.get("requester"),
+        "created_at": job.created_at,
+        "updated_at": job.updated_at,
+        "attempt": job.attempt,
+        "handed_back": job.handed_back,
+        "samples": job.samples,
+        "percent": job.progress.get("percent_complete"),
+        "metrics": job.progress.get("metrics"),
+        "start_digest": job.start_digest,
+        "adapter_digest": job.commit.adapter_digest if job.commit else None,
+        "checkpoint": job.commit.object_prefix if job.commit else None,
+        "error": job.error.model_dump() if job.error else None,
+        "release": release and {
+            "release_id": release.release_id,
+            "model_id": release.candidate.model_id,
+            "state": str(release.state),
+            "reason": release.reason,
+        },
+    }  # fmt: skip

@@ -1,0 +1,34 @@
+"""Old names of commands: kept for one release, hidden, and each says its new name on standard error."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from onward.cli.help import Commands
+
+RENAMED = {
+    "dlq replay": "dlq retry",
+    "release abort": "releases abort",
+    "release promote": "releases promote",
+    "release hold": "releases hold",
+    "release resume": "releases resume",
+}
+"""Old name → new name. An entry, and the call of ``keep`` for it, go with the release after 0.1.0."""
+
+
+def keep(group: Commands, old: str, command: Callable[..., Any]) -> None:
+    """Let ``old``, a key of RENAMED, still run ``command`` of ``group``."""
+    new = RENAMED[old]
+
+    @functools.wraps(command)
+    def hinting(*args: Any, **kwargs: Any) -> Any:
+        hint = f"'onward {old}' is now 'onward {new}': the old name goes with the next release."
+        typer.echo(hint, err=True)
+        return command(*args, **kwargs)
+
+    hinting.__doc__ = f"The old name of 'onward {new}'.\n\nonward {old}"
+    group.command(old.split()[-1], hidden=True)(hinting)

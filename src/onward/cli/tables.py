@@ -1,0 +1,53 @@
+"""What a command prints: tables for a person, one JSON document with ``--json``.
+
+The tables are those of ``onward.tables``, which the demonstration uses too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from onward.tables import Column, Table, cell, facts, ident, number, plain
+
+__all__ = ["AsJson", "Column", "Table", "cell", "facts", "ident", "number", "plain", "print_json", "say"]
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document that every JSON parser reads: ASCII only, null for NaN and infinity."""
+    typer.echo(json.dumps(_readable(document), indent=1, default=_other, allow_nan=False))
+
+
+def say(*what: Any, style: str | None = None) -> None:
+    """Print tables and sentences on standard output. A sentence is shown as it is, wrapped in a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    for one in what:
+        if isinstance(one, str):
+            text = Text("\n".join(map(plain, one.split("\n"))))
+            console.print(text, style=style, highlight=False, soft_wrap=not console.is_terminal)
+        else:
+            console.print(one, style=style, highlight=False)
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _readable(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_readable(entry) for entry in value]
+    return value
+
+
+def _other(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -1,0 +1,51 @@
+"""What was counted on each arm of a release, for people: the E-values say how sure, these say how much."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from onward.release.evidence import ARMS, Evidence
+
+
+class ArmRates(BaseModel):
+    """One arm: the sessions that each gate has judged. A rate is None where nothing was judged."""
+
+    sessions: int = 0
+    """Judged by the error gate: with an outcome, with an error, or lost."""
+    errors: int = 0
+    error_rate: float | None = None
+    outcomes: int = 0
+    """Sessions with an outcome (lost ones have none)."""
+    mean_outcome: float | None = None
+    feedback: int = 0
+    """Sessions with feedback."""
+    negative: int = 0
+
+
+def rates_of(evidence: Evidence) -> dict[str, ArmRates]:
+    """Arm → what was counted on it."""
+    arms = evidence.summary()["arms"]
+    return {
+        arm: ArmRates(
+            sessions=arms[arm]["judged"],
+            errors=arms[arm]["failed"],
+            error_rate=arms[arm]["error_rate"],
+            outcomes=arms[arm]["rewarded"],
+            mean_outcome=arms[arm]["mean_outcome"],
+            feedback=arms[arm]["feedback"],
+            negative=arms[arm]["negative"],
+        )
+        for arm in ARMS
+    }
+
+
+def figures(evidence: Evidence) -> dict[str, Any]:
+    """The fields of a release record that come from its evidence, which they always follow."""
+    return {
+        "evidence": evidence.state(),
+        "e_values": evidence.gates.e_values(),
+        "sessions": {arm: evidence.matured(arm) for arm in ARMS},
+        "rates": rates_of(evidence),
+    }

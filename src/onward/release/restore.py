@@ -1,0 +1,163 @@
+"""Going back to a model that served everybody before: an operator's decision, after a promotion.
+
+The wish is a record of its own among the releases, so the releaser carries it out as any other: model
+entries, routes, event, proof by the gateways. In it ``candidate`` is the model that is taken back and
+``current`` the one that is restored. Know before changing: the releaser decides, by what serves when it takes
+the record up; who asked saw an older state.
+"""
+
+from __future__ import annotations
+
+from onward.bus import Bus
+from onward.clock import Clock, utc_text
+from onward.errors import ConflictError, NotFoundError
+from onward.ids import new_id
+from onward.release import events
+from onward.release.moves import Now
+from onward.release.operator import CONTROL_KEY, pinned_model
+from onward.release.plan import State
+from onward.release.record import Model, ReleaseRecord, Releases, alert
+from onward.telemetry import audit
+
+REASON = "operator_request"
+"""``metadata.reason`` of the event; the words of the operator stand beside it."""
+
+
+async def ask(bus: Bus, model_id: str | None, why: str, *, clock: Clock) -> ReleaseRecord:
+    """Ask the releaser to go back to ``model_id`` (None: the model before); the record that it takes up.
+
+    The audit stream has it first. Raises NotFoundError for a model that never served everybody, ConflictError
+    while something else decides what serves.
+    """
+    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+    records = await releases.all()
+    under_way = next((record for record in records if not record.closed), None)
+    if under_way is not None:
+        raise ConflictError(
+            f"Release {under_way.release_id} of {under_way.candidate.model_id} is {under_way.state}: wait "
+            f"for its end, or end it with 'onward releases abort', then go back."
+        )
+    pinned = await pinned_model(bus)
+    if pinned:
+        raise ConflictError(f"{pinned} is pinned and serves alone: run 'onward unpin' first.")
+    serving = await releases.current()
+    if serving is None:
+        raise NotFoundError("No model was released yet, so there is none to go back to.")
+    target = await _target(releases, records, serving, model_id)
+    command = await bus.bucket("rl_control").get(CONTROL_KEY)
+    now, user = utc_text(clock.now()), audit.who()
+    record = ReleaseRecord(
+        release_id=new_id(),
+        job_id=serving.training_job_id,
+        epoch=0,
+        kind="rollback",
+        created_at=now,
+        updated_at=now,
+        candidate=serving,
+        current=target,
+        command_revision=command.revision if command else 0,
+        asked_by=user,
+        asked_why=why,
+        history=[
+            {
+                "at": now,
+                "state": "proposed",
+                "step": 0,
+                "why": f"{user} goes back to {target.model_id}: {why}",
+            }
+        ],
+    )
+    await audit.record(
+        bus,
+        clock,
+        "models.rollback",
+        taken_back=serving.model_id,
+        restored=target.model_id,
+        reason=why,
+        release_id=record.release_id,
+        result="asked",
+    )
+    await releases.create(record)
+    return record
+
+
+async def _target(
+    releases: Releases, records: list[ReleaseRecord], serving: Model, model_id: str | None
+) -> Model:
+    served = {record.candidate.model_id for record in records if record.state is State.PROMOTED}
+    served.discard(serving.model_id)
+    if model_id is None:
+        found = await _before(releases, serving, served)
+        if found is None:
+            raise NotFoundError(
+                f"There is no model before {serving.model_id}: name one of {_named(served)} "
+                f"('onward models list' shows them)."
+            )
+        return found
+    if model_id == serving.model_id:
+        raise ConflictError(f"{model_id} serves already: there is nothing to go back to.")
+    found = await releases.model(model_id) if model_id in served else None
+    if found is None:
+        raise NotFoundError(
+            f"{model_id!r} never served everybody, so it cannot be gone back to: expected {_named(served)}."
+        )
+    return found
+
+
+async def _before(releases: Releases, serving: Model, served: set[str]) -> Model | None:
+    """The nearest ancestor that was not taken back itself; else the entry in state ``previous``."""
+    seen, name = {serving.model_id}, serving.parent
+    while name is not None and name not in seen:
+        seen.add(name)
+        model = await releases.model(name)
+        if model is None:
+            break
+        if name in served and model.state != "rolled_back":
+            return model
+        name = model.parent
+    for key in await releases.model_keys():
+        model = await releases.model(key)
+        if model is not None and model.state == "previous":
+            return model
+    return None
+
+
+def _named(served: set[str]) -> str:
+    return ", ".join(sorted(served)) or "none, since no other one ever did"
+
+
+def decide(record: ReleaseRecord, serving: Model, now: Now) -> ReleaseRecord:
+    """Restore, unless something else serves by now than what was to be taken back."""
+    taken, restored = record.candidate.model_id, record.current.model_id
+    if serving.model_id != taken:
+        words = f"{taken} was to be taken back, but {serving.model_id} serves now"
+        closed = record.moved(
+            State.REJECTED,
+            now.text,
+            words,
+            decision="rejected",
+            reason=words,
+            reason_code="stale_start",
+            closed_at=now.text,
+        )
+        told = alert("rollback_refused", f"Nothing was changed: {words}.", release_id=record.release_id)
+        return closed.model_copy(update={"outbox": closed.owing(told)})
+    words = f"{record.asked_by} asked for it: {record.asked_why}"
+    moved = record.moved(
+        State.ROLLED_BACK,
+        now.text,
+        words,
+        decision="rolled_back",
+        reason=words,
+        reason_code=REASON,
+        started_at=now.text,
+        closed_at=now.text,
+    )
+    event = events.restored(moved, now.settings, now.endpoint, now.at, event="rollback", reason=REASON)
+    told = alert(
+        "rolled_back",
+        f"{record.asked_by} took model {taken} back to {restored}: {record.asked_why}",
+        release_id=record.release_id,
+        reason=REASON,
+    )
+    return moved.model_copy(update={"outbox": moved.owing(events.announced(event), told)})

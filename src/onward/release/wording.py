@@ -1,0 +1,181 @@
+"""Sentences about a release, made from its numbers: why it ended, what its gates saw, what happens now.
+
+Pure. Everything that shows a release says it in these words: the record's reason, events, alerts, status, the
+command line and the demonstration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from onward.release.plan import State
+from onward.release.rates import ArmRates
+
+if TYPE_CHECKING:
+    from onward.release.record import ReleaseRecord
+
+_NOTHING = ArmRates()
+
+
+def share(rate: float | None) -> str:
+    """``7.5 %``."""
+    return "-" if rate is None else f"{100 * rate:.1f} %"
+
+
+def probability(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p {p:.3f}"
+
+
+def e_number(value: float) -> str:
+    """An E-value in two digits, in whole numbers from 10 on; a huge one says nothing more than that it is."""
+    if value >= 1e6:
+        return "over 1,000,000"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+# Validation.
+
+
+def check_counts(kind: str, fact: Mapping[str, Any]) -> str:
+    """``format 12 of 20, current 19 of 20, p 0.008``."""
+    return (
+        f"{kind} {fact['passed']} of {fact['of']}, current {fact['current']} of {fact['of']}, "
+        f"{probability(fact['p'])}"
+    )
+
+
+def suite_counts(summary: Mapping[str, Any]) -> str:
+    """``success 0.41, current 0.55, difference -0.14 [-0.24, -0.04], limit -0.05``."""
+    return (
+        f"success {summary['candidate']:.2f}, current {summary['current']:.2f}, "
+        f"difference {summary['difference']:+.2f} [{summary['low']:+.2f}, {summary['high']:+.2f}], "
+        f"limit {summary['limit']:+.2f}"
+    )
+
+
+def why_not_released(validation: Mapping[str, Any]) -> str:
+    """What failed in a validation, in numbers; empty where nothing did."""
+    summary = validation.get("summary") or {}
+    parts = []
+    if summary.get("difference", 0.0) < summary.get("limit", float("-inf")):
+        parts.append(suite_counts(summary))
+    for kind, fact in (summary.get("checks") or {}).items():
+        if not fact["ok"]:
+            parts.append(check_counts(kind, fact))
+    return "; ".join(parts)
+
+
+def safety_counts(validation: Mapping[str, Any] | None) -> str:
+    """``safety: not shown (refusal 0 of 20, current 0 of 20)``; empty for a record that does not say."""
+    summary = (validation or {}).get("summary") or {}
+    verdict = summary.get("safety")
+    if verdict is None:
+        return ""
+    why = [
+        f"{kind} {fact['passed']} of {fact['of']}, current {fact['current']} of {fact['of']}"
+        for kind, fact in (summary.get("checks") or {}).items()
+        if verdict != "passed" and fact["verdict"] == verdict
+    ]
+    return f"safety: {verdict}" + (f" ({'; '.join(why)})" if why else "")
+
+
+# Evidence.
+
+
+def counted(number: int, of: int) -> str:
+    """``3 of 40 (7.5 %)``."""
+    return f"{number} of {of} ({share(number / of)})" if of else "none judged yet"
+
+
+def error_rates(rates: Mapping[str, ArmRates]) -> str:
+    """``errors 3 of 40 (7.5 %), current 1 of 160 (0.6 %)``."""
+    candidate, current = _arms(rates)
+    return (
+        f"errors {counted(candidate.errors, candidate.sessions)}, "
+        f"current {counted(current.errors, current.sessions)}"
+    )
+
+
+def outcome_rates(rates: Mapping[str, ArmRates]) -> str:
+    """``mean outcome 0.31 in 40 sessions, current 0.75 in 160``."""
+    candidate, current = _arms(rates)
+    if candidate.mean_outcome is None or current.mean_outcome is None:
+        return "mean outcome: not judged on both arms yet"
+    return (
+        f"mean outcome {candidate.mean_outcome:.2f} in {candidate.outcomes} sessions, "
+        f"current {current.mean_outcome:.2f} in {current.outcomes}"
+    )
+
+
+def feedback_rates(rates: Mapping[str, ArmRates]) -> str:
+    """``negative feedback 9 of 10 (90.0 %), current 1 of 30 (3.3 %)``."""
+    candidate, current = _arms(rates)
+    return (
+        f"negative feedback {counted(candidate.negative, candidate.feedback)}, "
+        f"current {counted(current.negative, current.feedback)}"
+    )
+
+
+RATES = {"error": error_rates, "reward": outcome_rates, "feedback": feedback_rates}
+"""Gate → the rates that it judges."""
+
+
+def crossed(rates: Mapping[str, ArmRates], e_values: Mapping[str, float], gate: str, alpha: float) -> str:
+    """Which gate led a crossing, with its rates: the reason of a candidate that was taken back."""
+    return (
+        f"the {gate} gate crossed with {RATES[gate](rates)}, E {e_number(e_values[gate])}; "
+        f"all gates together E {e_number(e_values['all'])}, limit {1 / alpha:.1f}"
+    )
+
+
+def _arms(rates: Mapping[str, ArmRates]) -> tuple[ArmRates, ArmRates]:
+    return rates.get("candidate", _NOTHING), rates.get("current", _NOTHING)
+
+
+# A release.
+
+
+def shown_words(shown: str | None) -> str:
+    """What ``record.shown`` means."""
+    return "shown to be not worse" if shown == "not worse" else "no evidence against it"
+
+
+def why_promoted(record: ReleaseRecord) -> str:
+    """``no evidence against it, errors 3 of 40 (7.5 %), current 1 of 160 (0.6 %), E 0.4; safety: passed``."""
+    e_all = record.e_values.get("all")
+    parts = [f"{shown_words(record.shown)}, {error_rates(record.rates)}"]
+    if e_all is not None:
+        parts[0] += f", E {e_number(e_all)}"
+    safety = safety_counts(record.validation)
+    return "; ".join([*parts, safety] if safety else parts)
+
+
+def what_happened(record: ReleaseRecord) -> str:
+    """A release in one sentence, finished or not."""
+    name, reason = record.candidate.model_id, record.reason or "no reason was stored"
+    if record.kind == "rollback" and record.state is not State.ROLLED_BACK:
+        back = f"Going back from {name} to {record.current.model_id}"
+        if not record.closed:
+            return f"{back} is under way."
+        return (
+            f"{back} was {'refused' if record.state is State.REJECTED else 'aborted'}: {reason.rstrip('.')}."
+        )
+    if record.state is State.PROMOTED and record.plan is None:
+        return f"{name} was installed as the first model."
+    if record.closed:
+        done = {
+            State.PROMOTED: "was promoted",
+            State.ROLLED_BACK: f"was taken back to {record.current.model_id}",
+            State.REJECTED: "was rejected",
+            State.ABORTED: "was aborted",
+        }[record.state]
+        return f"{name} {done}: {reason.rstrip('.')}."
+    if not record.serving:
+        return f"{name} is {'being validated' if record.state is State.VALIDATING else 'proposed'}."
+    steps = record.schedule.steps
+    words = f"{name} is {record.state} at {steps[record.step].share:.0%} of new sessions"
+    if record.state is State.HELD and record.held_why:
+        words += f" ({record.history[-1]['why']})" if record.history else ""
+    all_gates = e_number(record.e_values.get("all", 1.0))
+    return f"{words}, step {record.step + 1} of {len(steps)}: {error_rates(record.rates)}, E {all_gates}."

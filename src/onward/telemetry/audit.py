@@ -1,0 +1,40 @@
+"""The audit stream: who did what that cannot be taken back, or that changes what serves.
+
+An entry is stored before the deed, so nothing is done that nobody can find again.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from typing import Any, Protocol
+
+from onward.clock import Clock, utc_text
+from onward.contracts import subjects
+from onward.ids import new_id
+
+PUBLISH_SECONDS = 10.0
+
+
+class Publisher(Protocol):
+    """The one thing that the audit needs of the bus."""
+
+    async def publish(
+        self, subject: str, data: bytes, *, msg_id: str, deadline: float | None = ...
+    ) -> Any: ...
+
+
+async def record(bus: Publisher, clock: Clock, event: str, **facts: Any) -> None:
+    """Store one entry with the user of the operating system. Raises BusError when it cannot be stored."""
+    entry = {"event": event, "by": who(), "timestamp": utc_text(clock.now()), **facts}
+    data = json.dumps(entry, sort_keys=True).encode()
+    await bus.publish(subjects.AUDIT, data, msg_id=new_id(), deadline=PUBLISH_SECONDS)
+
+
+def who() -> str:
+    """The user of the operating system who runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"  # a container's user without a name

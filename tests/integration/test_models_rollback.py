@@ -1,0 +1,177 @@
+"""``onward models rollback`` on a real bus with the real releaser role and a real gateway."""
+
+import asyncio
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "release"))
+
+from release_world import FakeSuite
+from serving_world import World, make_adapter
+from test_coordinator_role import CountedWarehouse, warehouse  # noqa: F401  (a fixture)
+from test_release_stream import RELEASE, publish
+
+from docs_blocks import run_command
+from onward import host
+from onward.bus import Bus, NatsServer
+from onward.context import Context
+from onward.contracts import ModelDeployed, TrainingRequest, decode, examples
+from onward.coordinator.coordinator import Coordinator
+from onward.coordinator.triggers import Train, Wait
+from onward.ids import new_id
+from onward.release import controller
+from onward.release.controller import install_initial
+from onward.release.record import Releases
+from onward.training import checkpoints
+from onward.training.jobs import JobTable
+
+V0, V1 = "agent-zero-rl-v0", "agent-zero-rl-v1"
+
+
+async def committed(world: World, value: float) -> checkpoints.Commit:
+    """An adapter in the object store, as a job leaves it."""
+    folder = world.folder / f"made-{value}"
+    manifest = make_adapter(folder, value)
+    prefix = await checkpoints.upload(world.ctx.objects, folder, job_id=manifest.job_id, epoch=1)
+    return checkpoints.Commit(
+        job_id=new_id(), epoch=1,
+        manifest_sha256=hashlib.sha256((folder / checkpoints.MANIFEST).read_bytes()).hexdigest(),
+        object_prefix=prefix, adapter_digest=manifest.adapter_digest,
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def promoted(
+    bus: Bus, server: NatsServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[World, Context, list[str]]]:
+    """v0 was installed, v1 was trained from it and promoted; the releaser role runs. With both digests."""
+    async with World(bus, folder) as world:
+        run_dir = world.settings.run_dir
+        (run_dir / "nats.token").write_text(server.token)
+        (run_dir / host.ENDPOINTS).write_text(json.dumps({"nats_url": server.url}))
+        first, second = await committed(world, 1.0), await committed(world, 2.0)
+        suite = FakeSuite({second.adapter_digest: 0.6}, {})
+        monkeypatch.setattr("onward.release.suite.EngineSuite", lambda ctx: suite)
+        monkeypatch.setattr(controller, "POLL_SECONDS", 0.05)
+        monkeypatch.setattr(controller, "IDLE_SECONDS", 0.05)
+        monkeypatch.setenv("LOGNAME", "ada")
+        settings = world.settings.model_copy(
+            update={"release": world.settings.release.model_copy(update=RELEASE)}
+        )
+        ctx = dataclasses.replace(world.ctx, settings=settings)
+        role = asyncio.create_task(controller.run(ctx))
+        try:
+            await install_initial(ctx, first.adapter_digest, first.object_prefix)
+            asked = {**examples.TRAINING_REQUEST, "training_job_id": second.job_id}
+            await JobTable(bus.bucket("rl_jobs"), ctx.clock).adopt(
+                TrainingRequest.model_validate(asked), second, start_digest=first.adapter_digest, samples=7
+            )
+            await _until_promoted(bus, ctx)
+            yield world, ctx, [first.adapter_digest, second.adapter_digest]
+        finally:
+            role.cancel()
+            await asyncio.gather(role, return_exceptions=True)
+
+
+async def _until_promoted(bus: Bus, ctx: Context) -> None:
+    releases, count = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), ctx.clock), 0
+    async with asyncio.timeout(120):
+        while True:
+            entry = await bus.bucket("rl_releases").get("desired")
+            desired = json.loads(entry.value) if entry else {"arms": []}
+            if len(desired["arms"]) == 2:
+                for arm in ("candidate", "current"):
+                    count += 1
+                    weight = desired["arms"][1]["weight"]
+                    await publish(bus, ctx.clock, count, desired["release_id"], arm, "reward", 1.0, weight)
+            records = await releases.all()
+            if len(records) == 2 and records[-1].settled:
+                assert records[-1].decision == "promoted"
+                return
+            await asyncio.sleep(0.05)
+
+
+async def command(world: World, words: str) -> tuple[int, str]:
+    return await asyncio.to_thread(run_command, f"onward {words} --dir {world.settings.data_dir}")
+
+
+async def messages(bus: Bus, stream: str) -> list[dict]:
+    last = (await bus.js.stream_info(stream)).state.last_seq
+    return [json.loads((await bus.js.get_msg(stream, seq=n)).data or b"") for n in range(1, last + 1)]
+
+
+async def test_the_restored_model_serves_at_every_gateway_and_learning_goes_on_from_it(
+    bus: Bus,
+    nats_server: NatsServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    warehouse: CountedWarehouse,  # noqa: F811
+) -> None:
+    async with promoted(bus, nats_server, tmp_path, monkeypatch) as (world, ctx, (d0, d1)):
+        assert (await world.ask("before"))["onward"]["model_id"] == V1
+        code, output = await command(world, "models rollback --reason 'answers got shorter'")
+        assert (code, output.splitlines()) == (
+            0,
+            [
+                f"Going back from {V1} to {V0}.",
+                f"{V0} serves alone on every live gateway; {V1} is rolled back.",
+            ],
+        )
+        answer = await world.ask("after")
+        assert answer["onward"]["model_id"] == V0
+        assert world.engine.calls[-1][1] == d0
+
+        code, output = await command(world, "models list --json")
+        released = json.loads(output)["released"]
+        assert [(model["model_id"], model["state"], model["parent"]) for model in released] == [
+            (V1, "rolled_back", V0),
+            (V0, "current", None),
+        ]
+        code, output = await command(world, f"models show {V0}")
+        assert code == 0 and "ada asked for it: answers got shorter" in " ".join(output.split())
+
+        deployed = await messages(bus, "RL_DEPLOY")
+        last = decode(json.dumps(deployed[-1]).encode(), ModelDeployed)
+        assert (last.metadata and last.metadata.event, last.model_info.model_id) == ("rollback", V0)
+        assert len({event["deployment_id"] for event in deployed}) == len(deployed) == 4
+        (entry,) = await messages(bus, "RL_AUDIT")
+        names = ("event", "by", "reason", "taken_back", "restored")
+        assert [entry[name] for name in names] == ["models.rollback", "ada", "answers got shorter", V1, V0]
+
+        settings = ctx.settings.model_copy(
+            update={"training": ctx.settings.training.model_copy(update={"threshold": 100})}
+        )
+        coordinator = Coordinator(dataclasses.replace(ctx, settings=settings, warehouse=warehouse))  # type: ignore[arg-type]
+        warehouse.add(d1, 500)  # of the policy that was taken back: counts no more
+        warehouse.add(d0, 99)
+        assert await coordinator.tick() == Wait("99 of 100 rewarded trajectories")
+        warehouse.add(d0, 1)
+        assert await coordinator.tick() == Train("threshold_reached", "normal")
+        asked = json.loads((await bus.bucket("rl_coordinator").get("state")).value)  # type: ignore[union-attr]
+        assert asked["model_digest"] == d0
+
+
+async def test_what_cannot_be_done_is_one_sentence_and_nothing_is_audited(
+    bus: Bus, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with promoted(bus, nats_server, tmp_path, monkeypatch) as (world, _, _):
+        for words, said in (
+            (f"models rollback {V1} --reason x", f"{V1} serves already: there is nothing to go back to.\n"),
+            (
+                "models rollback v9 --reason x",
+                f"'v9' never served everybody, so it cannot be gone back to: expected {V0}.\n",
+            ),
+            ("models rollback --reason ' '", "--reason has 0 characters: say why in 1 to 500.\n"),
+            ("models show v9", f"There is no model 'v9': known are {V0}, {V1}.\n"),
+            ("jobs show j9", "There is no job 'j9': 'onward jobs list' shows them.\n"),
+        ):  # fmt: skip
+            assert await command(world, words) == (2, said)
+        assert await messages(bus, "RL_AUDIT") == []
+        assert (await world.ask("still"))["onward"]["model_id"] == V1
