@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from onward import plotting
 from onward.demo.result import Cycle, Rates, Result
 from onward.progress import PART, clock, shortened
+from onward.tables import Table, ident, number, plain
 
 ROLL_BACK_AT = 22.2
 """E of all gates at which a release is taken back: 1/0.045, since its error budget is 4.5 %."""
@@ -35,7 +34,7 @@ def show(result: Result, console: Console, files: tuple[str, ...] = ()) -> None:
         if cycle.decision != "promoted":
             _say(console, ended(cycle), COLOURS[cycle.decision])
             for failing in cycle.failing[:2]:
-                line = f"  {failing.check_id}: {' '.join(failing.answer.split())}"
+                line = f"  {failing.check_id}: {plain(' '.join(failing.answer.split()))}"
                 _say(console, shortened(line, console.width))
     _say(console, _kinds(result))
     for line in (*_not_shown(result), _time(result), _stored(result), *files):
@@ -49,24 +48,19 @@ def _say(console: Console, text: str, style: str = "") -> None:
 
 
 def candidates(result: Result) -> Table:
-    """One line per candidate. Fits 80 columns; of a longer name nothing is cut, it goes on below."""
+    """One line per candidate in at most 80 columns."""
     table = Table(
-        title=f"each pair: current → candidate; taken back when E reaches {ROLL_BACK_AT}",
-        title_justify="left",
-        title_style="dim",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
+        ident("candidate"),
+        "validation",
+        "errors",
+        "outcome",
+        number("E"),
+        "decision",
+        title=f"Each pair: current → candidate; taken back when E reaches {ROLL_BACK_AT}",
     )
-    table.add_column("candidate", overflow="fold")
-    for name in ("validation", "errors", "outcome"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("E", justify="right", no_wrap=True)
-    table.add_column("decision", no_wrap=True)
     for cycle in result.cycles:
         current, candidate = (cycle.rates.get(arm, Rates()) for arm in ("current", "candidate"))
-        table.add_row(
+        table.add(
             cycle.candidate,
             _pair(cycle.validation_current, cycle.validation_success),
             _pair(current.error_rate, candidate.error_rate, percent=True),
