@@ -8,6 +8,7 @@ setting that is gone.
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import re
 import sys
@@ -15,12 +16,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import typer
 from pydantic import BaseModel, SecretStr
+from typer.core import TyperGroup
 
-from onward import config
+from onward import cli, config
 from onward.bus.streams import DAY, HOUR, MIB, STREAMS
 from onward.capture.redaction import RULES
 from onward.capture.redaction.rule import LAYERS
+from onward.cli.renamed import RENAMED
 from onward.config import SEED_VARIABLES, Settings
 from onward.contracts.subjects import TOPICS
 from onward.release.plan import TRANSITIONS as RELEASE_STATES
@@ -158,6 +162,51 @@ def rules_table() -> str:
     return table(("recognised by", "kinds"), rows)
 
 
+def nouns_table() -> str:
+    """Every group of commands with its verbs."""
+    rows = [
+        (
+            f"`{name}`",
+            ", ".join(f"`{verb}`" for verb in command.commands if verb in _shown(command)),
+            _first(command),
+        )
+        for name, command in _commands().items()
+        if isinstance(command, TyperGroup)
+    ]
+    return table(("noun", "verbs", "what"), rows)
+
+
+def commands_table() -> str:
+    """Every command that is no group."""
+    rows = [
+        (f"`onward {name}`", _first(command))
+        for name, command in _commands().items()
+        if not isinstance(command, TyperGroup)
+    ]
+    return table(("command", "what it does"), rows)
+
+
+def renamed_table() -> str:
+    rows = [(f"`onward {old}`", f"`onward {new}`") for old, new in RENAMED.items()]
+    return table(("old", "now"), rows)
+
+
+def _commands() -> dict[str, Any]:
+    for module in cli.COMMANDS:
+        importlib.import_module(f"onward.cli.{module}")
+    root = typer.main.get_group(cli.app)
+    return {name: root.commands[name] for name in _shown(root)}
+
+
+def _shown(group: Any) -> list[str]:
+    names = group.list_commands(None)
+    return [name for name in names if not group.commands[name].hidden]
+
+
+def _first(command: Any) -> str:
+    return (command.help or "").split("\n\n")[0]
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "variables": variables_table,
@@ -166,6 +215,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "jobs": jobs_table,
     "releases": releases_table,
     "rules": rules_table,
+    "nouns": nouns_table,
+    "commands": commands_table,
+    "renamed": renamed_table,
 }
 _PLACE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.S)
 

@@ -275,6 +275,11 @@ async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any
         await bus.close()
 
 
+def has_records(settings: Settings) -> bool:
+    """Whether something runs or ever ran here, so that ``records`` has something to read."""
+    return is_running(settings) or (settings.data_dir / "nats").is_dir()
+
+
 @asynccontextmanager
 async def records(settings: Settings) -> AsyncIterator[Bus]:
     """The bus of this data folder, for reading its records, also while nothing runs.

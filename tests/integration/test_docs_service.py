@@ -58,6 +58,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("COLUMNS", "220")
     pages = [page for page in PAGES if blocks(page, "service")]
     assert [page.stem for page in pages] == [
+        "commands",
         "connect",
         "export",
         "feedback",

@@ -96,7 +96,7 @@ def came_to(job: dict[str, Any]) -> str:
 
 async def _jobs(settings: Settings) -> list[dict[str, Any]]:
     """Every job, oldest first, with the release of its checkpoint."""
-    async with host.attached(settings) as (bus, _):
+    async with host.records(settings) as bus:
         clock = SystemClock()
         jobs = await JobTable(bus.bucket("rl_jobs"), clock).all()
         records = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()

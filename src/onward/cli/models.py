@@ -48,13 +48,14 @@ def pull(
 
 @models_app.command(name="list")
 def list_models(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show the base models that Onward knows, and the released models of a running loop, newest first.
+    """Show the base models that Onward knows, and the released models of a data folder, newest first.
 
     States: current serves; previous is the one before; rolled_back was taken back; retired served earlier.
 
     onward models list
     """
-    released = run_async(_released(load_settings(file, data_dir)))
+    settings = load_settings(file, data_dir)
+    released = run_async(_released(settings))
     base = base_models.known()
     if as_json:
         print_json({"base": base, "released": released})
@@ -64,8 +65,8 @@ def list_models(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJs
         table.add(model["name"], model["state"], model["about"])
     say(table, "")
     if released is None:
-        say("Released models are shown where the loop runs: start it with 'onward up', or name its folder "
-            "with --dir.")  # fmt: skip
+        say(f"Nothing ever ran on {settings.data_dir}: name the folder of your loop with --dir, or start one "
+            "with 'onward up'.")  # fmt: skip
         return
     table = Table(
         ident("model"), "state", ident("made from"), number("trajectories"), ident("served from"),
@@ -174,10 +175,10 @@ def _releases(bus: Bus, clock: Clock) -> Releases:
 
 
 async def _released(settings: Settings) -> list[Document] | None:
-    """Every released model, newest first; None where nothing runs."""
-    if not host.is_running(settings):
+    """Every released model, newest first; None where nothing ever ran."""
+    if not host.has_records(settings):
         return None
-    async with host.attached(settings) as (bus, _):
+    async with host.records(settings) as bus:
         releases = _releases(bus, SystemClock())
         records = await releases.all()
         models = [await releases.model(key) for key in await releases.model_keys()]
@@ -202,14 +203,14 @@ def _document(model: Model, since: str | None) -> Document:
 
 async def _found(settings: Settings, model_id: str) -> Document:
     base = next((model for model in base_models.known() if model["name"] == model_id), None)
-    if not host.is_running(settings):
+    if not host.has_records(settings):
         if base is None:
             raise NotFoundError(
-                f"{model_id!r} is no base model, and released models are known only where the loop runs: "
-                f"start it with 'onward up', or name its folder with --dir."
+                f"{model_id!r} is no base model, and nothing ever ran on {settings.data_dir}: "
+                f"name the folder of your loop with --dir."
             )
         return base
-    async with host.attached(settings) as (bus, _):
+    async with host.records(settings) as bus:
         releases = _releases(bus, SystemClock())
         model = await releases.model(model_id)
         records = await releases.all()
