@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from onward import extras
 from onward.cli import app, run_async
 from onward.cli.train_display import Display, tell_plan
 from onward.errors import ConfigError
@@ -232,6 +233,7 @@ def train(
         "horizon": horizon, "max_tokens": max_tokens, "temperature": temperature, "tasks": tasks,
         "held_out": held_out,
     }  # fmt: skip
+    extras.require("lm", "torch", "Training")
     wish = Wish(
         algorithm=algorithm,
         model=model if model in recipes.RECIPES else Path(model).name,
