@@ -1,38 +1,68 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+GIVEN := pyproject.toml constraints.txt .ci/install.py
 
-.PHONY: install demo test test-long lint clean
+# Stamps of what is installed. Each of the later three holds all that the ones before it hold.
+DEMO := $(VENV)/.demo
+ALL := $(VENV)/.installed
+DEV := $(VENV)/.dev
+BENCH := $(VENV)/.bench
 
-install: $(STAMP)
+comma := ,
+USED = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+NEW_ENOUGH = $(shell $(USED) -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null)
+FOUND = $(or $(shell $(USED) --version 2>/dev/null),missing)
+NEEDS = Onward needs Python 3.11 or newer, and $(USED) is $(FOUND): $(if $(wildcard $(BIN)/python),run make clean$(comma) then )name another one, as in make $(or $(MAKECMDGOALS),demo) PYTHON=python3.12
 
-$(STAMP): pyproject.toml constraints.txt
-	@echo "Installing into $(VENV): about 3.2 GB on disk with PyTorch's CPU build, several GB more where pip picks the GPU build."
+define room
+	@echo "Installing into $(VENV): about $(1) GB on disk with PyTorch's CPU build, several GB more where pip picks the GPU build."
 	@echo "To save room and time, install PyTorch's own CPU build of torch 2.13.0 into $(VENV) first (see README)."
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[all,dev]'
-	$(BIN)/onward models pull smollm2
-	touch $@
+endef
 
-demo: install
+define install
+	$(if $(filter True,$(NEW_ENOUGH)),,$(error $(NEEDS)))
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python .ci/install.py
+endef
+
+.PHONY: demo install test test-long lint clean
+
+demo: $(DEMO)
 	$(BIN)/onward demo
 
-test: install
+install: $(ALL)
+
+test: $(DEV)
 	$(BIN)/python -m pytest
 
-$(VENV)/.bench: $(STAMP)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[all,dev,bench]'
-	touch $@
-
-test-long: $(VENV)/.bench
+test-long: $(BENCH)
 	$(BIN)/python -m pytest -m long
 
-lint: install
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+$(DEMO): $(GIVEN)
+	$(call room,2.2)
+	$(install) server lm demo
+	touch $@
+
+$(ALL): $(GIVEN)
+	$(call room,3.2)
+	$(install) all
+	$(BIN)/onward models pull smollm2
+	touch $(DEMO) $@
+
+$(DEV): $(ALL)
+	$(install) all dev
+	touch $@
+
+$(BENCH): $(DEV)
+	$(install) all dev bench
+	touch $@
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache

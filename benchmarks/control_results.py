@@ -93,7 +93,7 @@ QUICK = (Group("CartPole-v1", "ppo", 2, 2000),)
 
 @dataclass(frozen=True)
 class Target:
-    """One success metric of the seed."""
+    """One published success metric."""
 
     key: str
     words: str

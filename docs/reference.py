@@ -34,7 +34,7 @@ DOCS = Path(__file__).parent
 
 WORDS: dict[str, str] = {
     "data_dir": "The data folder; everything that Onward keeps on this machine is in it.",
-    "agentzero_jetstream": "The seed's switch; accepted, without effect: there is no way without JetStream.",
+    "agentzero_jetstream": "Accepted, without effect: there is no way without JetStream.",
     "warehouse.user": "User of the ClickHouse server.",
     "warehouse.password": "Password of that user.",
     "warehouse.database": "Database with the tables; made at the first start.",

@@ -3,6 +3,7 @@
     python examples/score_gates.py                          # a candidate that is as good
     python examples/score_gates.py --success 0.4 --errors 0.05
     python examples/score_gates.py --share 0.25 --sessions 4000
+    python examples/score_gates.py --success 0.55 --releases 200    # how often a whole release is taken back
 
 Current succeeds in 75 % of its sessions and fails technically in 1 %. Needs no service.
 """
@@ -16,28 +17,52 @@ from onward.release.gates import Gates
 CURRENT = {"success": 0.75, "errors": 0.01}
 
 
+def observe(gates: Gates, draw: random.Random, share: float, worse: dict[str, float]) -> bool:
+    """Draws one session and tells the gates. True: it was the candidate's."""
+    candidate = draw.random() < share
+    rates = worse if candidate else CURRENT
+    failed = draw.random() < rates["errors"]
+    gates.observe_error(candidate, failed, share)
+    success = not failed and draw.random() < rates["success"]
+    gates.observe_reward(candidate, float(success))
+    return candidate
+
+
+def taken_back(settings: ReleaseSettings, worse: dict[str, float], seed: int) -> bool:
+    """Whether a release is taken back before its bake, with no more sessions than its steps ask for."""
+    gates = Gates(ceiling=settings.error_ceiling, margin=settings.reward_margin)
+    draw = random.Random(seed)
+    for share, sessions in zip(settings.steps[:-1], settings.min_sessions[:-1], strict=True):
+        seen = 0
+        while seen < sessions:
+            seen += observe(gates, draw, share, worse)
+            if gates.crossed(settings.alpha):
+                return True
+    return False
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run the gates on simulated sessions.")
     parser.add_argument("--success", type=float, default=CURRENT["success"], help="candidate's success rate")
     parser.add_argument("--errors", type=float, default=CURRENT["errors"], help="candidate's error rate")
     parser.add_argument("--share", type=float, default=0.1, help="candidate's share of sessions")
     parser.add_argument("--sessions", type=int, default=2000)
+    parser.add_argument("--releases", type=int, help="play so many whole releases instead")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
     settings = ReleaseSettings.model_validate({})
+    worse = {"success": options.success, "errors": options.errors}
+    if options.releases:
+        found = sum(taken_back(settings, worse, options.seed + number) for number in range(options.releases))
+        print(f"{found} of {options.releases} releases were taken back before the bake")
+        return
     gates = Gates(ceiling=settings.error_ceiling, margin=settings.reward_margin)
     draw = random.Random(options.seed)
-    rates = {True: {"success": options.success, "errors": options.errors}, False: CURRENT}
     print(f"{'sessions':>8} {'candidate':>9} {'E error':>10} {'E reward':>10} {'E all':>10}   limit 1/alpha")
     candidates = 0
     for number in range(1, options.sessions + 1):
-        candidate = draw.random() < options.share
-        candidates += candidate
-        failed = draw.random() < rates[candidate]["errors"]
-        gates.observe_error(candidate, failed, options.share)
-        success = not failed and draw.random() < rates[candidate]["success"]
-        gates.observe_reward(candidate, float(success))
+        candidates += observe(gates, draw, options.share, worse)
         crossed = gates.crossed(settings.alpha)
         if crossed or number % max(1, options.sessions // 10) == 0:
             e = gates.e_values()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onward.extras import install_hint
 from onward.lazy import attributes
 
 if TYPE_CHECKING:
@@ -25,3 +26,8 @@ __getattr__ = attributes(
         "wrap_openai": "onward.capture.openai_client",
     },
 )
+install_hint()
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

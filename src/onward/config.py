@@ -1,6 +1,6 @@
 """Settings: ``onward.toml``, then the environment, checked once at the start.
 
-The seed's environment variables (``NATS_URL``, ``RL_ALGORITHM``, ``REWARD_WEIGHT_*`` …) are read
+Published environment variables (``NATS_URL``, ``RL_ALGORITHM``, ``REWARD_WEIGHT_*`` …) are read
 under their own names; everything else is ``ONWARD_<SECTION>__<FIELD>``. An unknown key is an error,
 because a misspelt gate that silently passes is worse than none. What is not configured is embedded.
 """
@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from croniter import croniter
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -26,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from onward.cron import is_cron
 from onward.errors import ConfigError
 from onward.nearest import nearest
 
@@ -221,7 +221,7 @@ class RewardSettings(_Section):
     normalization: Literal["z-score", "min-max", "none"] = "z-score"
     window: int = Field(1000, ge=30, le=10_000)
     feedback_default: Literal["neutral", "exclude"] = "neutral"
-    """Without feedback: ``neutral`` scores 0.5 (the seed's), ``exclude`` leaves the component out."""
+    """Without feedback: ``neutral`` scores 0.5, ``exclude`` leaves the component out."""
     dense: bool = False
     """Also give every turn its part of the reward, in ``metadata.dense``."""
 
@@ -281,7 +281,7 @@ class TrainingSettings(_Section):
     @field_validator("schedule")
     @classmethod
     def _cron(cls, value: str) -> str:
-        if not croniter.is_valid(value):
+        if not is_cron(value):
             raise ValueError(f"{value!r} is not a cron expression: five fields, for example '0 2 * * *'")
         return value
 
@@ -290,7 +290,7 @@ class ReleaseSettings(_Section):
     steps: list[float] = Field(default=[0.10, 0.25, 0.50, 1.0])
     """Candidate share per step."""
     step_minutes: list[float] = Field(default=[60, 60, 120, 0])
-    """Least time in each step. The seed's schedule: changes at 0, 60, 120 and 240 minutes."""
+    """Least time in each step. The share changes at 0, 60, 120 and 240 minutes."""
     min_sessions: list[int] = Field(default=[50, 100, 200, 0])
     """Matured candidate sessions that a step needs before it may end; time scaling never lowers it."""
     time_scale: float = Field(1.0, gt=0)
@@ -302,7 +302,7 @@ class ReleaseSettings(_Section):
     """Total false-rollback budget of all gates together."""
     error_ceiling: float = Field(0.05, gt=0, lt=1)
     reward_margin: float = Field(0.05, ge=0, lt=1)
-    """Fall of the mean outcome that is tolerated (the seed's ROLLBACK_REWARD_THRESHOLD, sign dropped)."""
+    """Fall of the mean outcome that is tolerated (ROLLBACK_REWARD_THRESHOLD, sign dropped)."""
     error_maturity_seconds: float = Field(30, ge=0)
     reward_maturity_seconds: float = Field(120, ge=0)
     lost_after_seconds: float = Field(600, gt=0)
@@ -318,7 +318,7 @@ class ReleaseSettings(_Section):
     suite: str = "desk"
     suite_size: int = Field(100, ge=10)
     canary_ramp_hours: float = Field(4.0, gt=0)
-    """The seed's CANARY_RAMP_HOURS; scales ``step_minutes`` by n/4."""
+    """CANARY_RAMP_HOURS; scales ``step_minutes`` by n/4."""
 
     @model_validator(mode="after")
     def _same_length(self) -> ReleaseSettings:
@@ -334,7 +334,7 @@ class ReleaseSettings(_Section):
 
 
 class ExternalSettings(_Section):
-    """Named by the seed, nothing behind them yet: parsed, checked and shown as not active."""
+    """Published names with nothing behind them yet: parsed, checked and shown as not active."""
 
     agentgym_rl_url: str | None = None
     agentgym_rl_api_key: SecretStr | None = None
@@ -388,7 +388,7 @@ class Settings(_Section):
         return shown
 
 
-# The seed's variable → (section, field). Values stay text; pydantic converts and checks them.
+# Published variable (docs/compatibility.md) → (section, field). Values stay text; pydantic converts them.
 SEED_VARIABLES: dict[str, tuple[str, ...]] = {
     "NATS_URL": ("nats", "url"),
     "NATS_TOKEN": ("nats", "token"),

@@ -52,7 +52,7 @@ class ConfigError(OnwardError):
     """A setting is missing, unknown or out of range."""
 
 
-class MissingExtraError(OnwardError):
+class MissingExtraError(OnwardError, ModuleNotFoundError):
     """An optional part is not installed."""
 
     def __init__(self, extra: str, needed_for: str) -> None:

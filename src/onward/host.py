@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import importlib.util
 import json
 import os
 import signal
@@ -20,12 +19,13 @@ from typing import Any
 
 import structlog
 
+from onward import extras
 from onward.bus import Bus
 from onward.bus.server import NatsServer
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
-from onward.errors import ConfigError, MissingExtraError
+from onward.errors import ConfigError
 from onward.httpbase import local_key
 from onward.httpserver import check_exposure, check_free
 from onward.locks import locked
@@ -85,7 +85,7 @@ async def parts(
 
     redactor_of(settings)  # a kind or file that there is not ends here, before anything is started
     if NEED_MODEL.intersection(roles):
-        require_extra("lm", "torch", "The engine")
+        extras.require("lm", "torch", "The engine")
     base_model = (
         base_models.resolve(settings.model.base, settings.data_dir / "models")
         if NEED_MODEL.intersection(roles)
@@ -112,12 +112,6 @@ async def parts(
             alerts=Alerts(bus, clock, metrics),
             base_model=base_model,
         )
-
-
-def require_extra(extra: str, module: str, needed_for: str) -> None:
-    """Raise MissingExtraError where ``module`` cannot be imported; it is not imported here."""
-    if importlib.util.find_spec(module) is None:
-        raise MissingExtraError(extra, needed_for)
 
 
 @asynccontextmanager

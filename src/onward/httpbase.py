@@ -24,6 +24,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from onward.errors import (
@@ -364,6 +365,8 @@ async def read_json(request: Request) -> dict[str, Any]:
         document = json.loads(await request.body())
     except (ValueError, RecursionError):
         raise HttpError(400, "The body is not valid JSON.") from None
+    except ClientDisconnect:  # nobody reads the answer, and nothing is wrong here
+        raise HttpError(400, "The client closed the connection before its request was complete.") from None
     if not isinstance(document, dict):
         raise HttpError(400, "The body must be one JSON object.")
     return document

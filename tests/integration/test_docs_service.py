@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -61,6 +60,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [page.stem for page in pages] == [
         "commands",
         "connect",
+        "export",
         "feedback",
         "gateway",
         "operations",
@@ -71,13 +71,16 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     async with service(tmp_path, ScriptedEngine(lambda messages, adapter: "It is 42.")) as loop:
         for page in pages:
             await asyncio.to_thread(run_blocks, blocks(page, "service"), None, 10.0)
-        names: dict[str, Any] = {}
-        for block in blocks(ROOT / "README.md", languages=("python",)):
+        readme = blocks(ROOT / "README.md", languages=("python",))
+        assert [block.text.count("max_tokens=40") for block in readme] == [1, 1]
+        for block in readme:  # each in a process of its own, as somebody copies it
             text = block.text.replace("http://127.0.0.1:3000", loop.ctx.endpoints["gateway_url"])
-            text = text.replace("nats://127.0.0.1:4222", loop.endpoints["nats_url"])
-            await asyncio.to_thread(exec, compile(text, "README.md", "exec"), names)
-        names["recorder"].close()
-        by_key = "key-" + hashlib.sha256(names["KEY"].encode()).hexdigest()[:8]
+            (tmp_path / "pasted.py").write_text(
+                text.replace("nats://127.0.0.1:4222", loop.endpoints["nats_url"])
+            )
+            assert await run_program(tmp_path, tmp_path / "pasted.py") == "It is 42.\n"
+        key = (tmp_path / "onward-data" / "run" / "api.key").read_text().strip()
+        by_key = "key-" + hashlib.sha256(key.encode()).hexdigest()[:8]
         await rewarded(loop, 6)
         rows = await loop.ctx.warehouse.query(
             "SELECT agent_id, success, completion FROM trajectories_v ORDER BY start_ts"
@@ -95,8 +98,13 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 async def run_example(folder: Path, name: str, *words: str) -> str:
+    return await run_program(folder, ROOT / "examples" / name, *words)
+
+
+async def run_program(folder: Path, program: Path, *words: str) -> str:
+    """What it printed; it must end well."""
     child = await asyncio.create_subprocess_exec(
-        sys.executable, str(ROOT / "examples" / name), *words,
+        sys.executable, str(program), *words,
         cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     async with asyncio.timeout(60):

@@ -131,6 +131,15 @@ def test_score_gates_takes_a_worse_candidate_back_and_names_the_gate(
     assert "leading gate: error" in _score_gates(capsys, monkeypatch, "--errors", "0.9", "--seed", "1")
 
 
+def test_score_gates_counts_whole_releases_that_are_taken_back(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = _score_gates(capsys, monkeypatch, "--success", "0.25", "--releases", "3")
+    assert lost == "3 of 3 releases were taken back before the bake\n"
+    equal = _score_gates(capsys, monkeypatch, "--releases", "2")
+    assert equal == "0 of 2 releases were taken back before the bake\n"
+
+
 @pytest.mark.parametrize("program", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_every_example_explains_itself(
     program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -199,7 +199,7 @@ class Bus:
     async def request(self, subject: str, data: bytes, *, timeout: float = 2.0) -> bytes:
         """Ask on a core subject and return the first real answer. ``timeout`` is in seconds.
 
-        A stream that swallows the subject (``agent.rl.training.>``, as the seed makes it) answers
+        A stream that swallows the subject (``agent.rl.training.>``, as published scripts make it) answers
         first, with a PubAck; such answers are skipped. Raises BusError when nobody answers.
         """
         try:

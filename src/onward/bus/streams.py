@@ -1,6 +1,6 @@
 """The streams: what is declared, how a server differs, and how to move it over without loss.
 
-Know before changing: the seed's own ``nats stream add`` lines keep the newest million messages and drop
+Know before changing: the published ``nats stream add`` lines keep the newest million messages and drop
 older unread ones without a word. Such streams are kept and warned about at a start; only ``apply``
 changes them, in place, and never deletes one.
 """

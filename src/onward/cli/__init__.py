@@ -5,24 +5,35 @@ An OnwardError becomes one sentence on stderr and exit code 2. Any traceback is 
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import re
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onward import __version__, config
+from onward import __version__
 from onward.cli.help import Command, Commands, Group
-from onward.config import Settings
-from onward.errors import MissingExtraError, OnwardError, program
+from onward.cli.summaries import SUMMARIES
+from onward.errors import OnwardError, program
+
+if TYPE_CHECKING:
+    from onward.config import Settings
 
 PANELS: dict[str, tuple[str, ...]] = {
     "First steps": ("demo", "up", "status", "run"),
-    "Agents and data": ("redact", "feedback", "rewards", "rescore", "quarantine", "dlq"),
+    "Agents and data": (
+        "trajectories",
+        "sft",
+        "redact",
+        "feedback",
+        "rewards",
+        "rescore",
+        "quarantine",
+        "dlq",
+    ),
     "Training and control": ("jobs", "models", "train", "env", "control"),
     "Operating": ("pause", "resume", "releases", "pin", "unpin", "streams", "contracts"),
 }
@@ -30,10 +41,20 @@ PANELS: dict[str, tuple[str, ...]] = {
 
 
 class _Root(Group):
-    """``onward`` itself: its commands in panels."""
+    """``onward`` itself: its commands in panels. A command's module is loaded when the command is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, summary in SUMMARIES.items():
+            self.commands.setdefault(name, Command(name, help=summary))
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for names in PANELS.values() for name in names if name in self.commands]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        load(args[0])
+        self.commands = typer.main.get_group(app).commands
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for title, names in PANELS.items():
@@ -47,7 +68,7 @@ app = Commands(
     name="onward",
     cls=_Root,
     completion=True,
-    help="""Onward makes agents better from their own work, and never worse.
+    help="""Onward makes agents better from their own work, and takes a change back when it makes them worse.
 
     See the whole loop on this machine; then run it as a service, with your agents beside it:
 
@@ -66,22 +87,12 @@ DataDir = Annotated[
     Path | None, typer.Option("--dir", help="Data folder. Default: data_dir of the settings.")
 ]
 
-_EXTRA_OF_MODULE = {
-    "torch": "lm",
-    "transformers": "lm",
-    "peft": "lm",
-    "safetensors": "lm",
-    "tokenizers": "lm",
-    "gguf": "lm",
-    "matplotlib": "demo",
-    "gymnasium": "control",
-    "tensorboard": "control",
-}
-
 COMMANDS: dict[str, tuple[str, ...]] = {
     "demo": ("demo",),
     "service": ("up", "run"),
     "status": ("status",),
+    "trajectories": ("trajectories",),
+    "sft": ("sft",),
     "redact": ("redact",),
     "train": ("train",),
     "env": ("env",),
@@ -119,19 +130,20 @@ def _root(
 
 def load_settings(file: Path | None, data_dir: Path | None) -> Settings:
     """The settings of a command: file and environment, with ``--dir`` above both."""
+    from onward import config  # not for a help
+
     return config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
 
 
 def run_async(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a command's coroutine; Ctrl-C cancels it cleanly."""
+    import asyncio  # not for a help
+
     return asyncio.run(work)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the ``onward`` command."""
-    given = sys.argv[1:] if arguments is None else arguments
-    for name in _modules(given[0] if given else ""):
-        importlib.import_module(f"onward.cli.{name}")
     try:
         app(args=arguments)
     except OnwardError as error:
@@ -141,17 +153,13 @@ def main(arguments: list[str] | None = None) -> None:
         if known is None or others is not None:
             raise
         _leave(str(_first(known)))
-    except ModuleNotFoundError as error:
-        extra = _EXTRA_OF_MODULE.get((error.name or "").split(".")[0])
-        if extra is None:
-            raise
-        _leave(str(MissingExtraError(extra, "This command")))
 
 
-def _modules(command: str) -> list[str]:
-    """Modules to import: those of ``command``, or all where the first word is none (help, a wrong word)."""
-    named = [module for module, commands in COMMANDS.items() if command in commands]
-    return named or list(COMMANDS)
+def load(command: str) -> None:
+    """Import the modules of ``command``; none for a word that is no command."""
+    for module, commands in COMMANDS.items():
+        if command in commands:
+            importlib.import_module(f"onward.cli.{module}")
 
 
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:

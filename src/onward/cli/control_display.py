@@ -6,17 +6,15 @@ Without a terminal the same facts come as plain lines, at most one per seed ever
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from onward.control.trainer import Event
+from onward.progress import PART, Bar, Bars
 
-LINE_SECONDS = 10.0
 _SHARES = {"share_env": "env", "share_act": "act", "share_update": "update", "share_evaluate": "evaluate"}
 
 
@@ -26,25 +24,16 @@ class Display:
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
         self.console = Console(stderr=as_json)
-        self._tasks: dict[int, TaskID] = {}
-        self._totals: dict[int, int] = {}
+        self._seeds: dict[int, Bar] = {}
         self._evaluations: dict[int, float] = {}
-        self._lines: dict[int, float] = {}
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.percentage:>3.0f}% {task.fields[note]}"),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=as_json or not self.console.is_terminal,
-        )
+        self._bars = Bars(self.console, quiet=as_json)
 
     def __enter__(self) -> Display:
-        self._progress.start()
+        self._bars.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
+        self._bars.__exit__(*exc)
 
     def take(self, event: Event) -> None:
         """One event of a trainer."""
@@ -54,10 +43,7 @@ class Display:
         seed = event.get("seed", 0)
         kind = event["event"]
         if kind == "started":
-            self._totals[seed] = event["total"]
-            self._tasks[seed] = self._progress.add_task(
-                f"seed {seed}", total=event["total"], completed=event["step"], note=""
-            )
+            self._seeds[seed] = self._bars.add(f"seed {seed}", event["total"], event["step"])
             if event["resumed"]:
                 self.say(f"seed {seed}: going on after step {event['step']:,}.")
         elif kind == "evaluated":
@@ -68,6 +54,8 @@ class Display:
             self.say(f"seed {seed}: solved at episode {event['episode']:,}, {event['seconds']:.1f} s.")
         elif kind == "failed":
             self.say(f"seed {seed}: {event['message']}")
+        if kind in ("done", "failed") and seed in self._seeds:
+            self._seeds[seed].finish(full=False)
 
     def say(self, text: str) -> None:
         """A line for people."""
@@ -75,13 +63,9 @@ class Display:
             self.console.print(text, highlight=False, soft_wrap=True)
 
     def _row(self, seed: int, event: Event) -> None:
-        row, step = event["row"], event["step"]
-        note = told(row, self._evaluations.get(seed))
-        self._progress.update(self._tasks[seed], completed=step, note=note)
-        now = time.monotonic()
-        if not self.console.is_terminal and now - self._lines.get(seed, 0.0) > LINE_SECONDS:
-            self._lines[seed] = now
-            self.say(f"seed {seed}: {step:,}/{self._totals[seed]:,} {note}")
+        bar = self._seeds[seed]
+        done = f"{event['step'] / bar.total:.0%}" if bar.total else ""
+        bar.update(event["step"], note=PART.join([done, told(event["row"], self._evaluations.get(seed))]))
 
 
 def told(row: dict[str, float], evaluated: float | None) -> str:
@@ -94,7 +78,7 @@ def told(row: dict[str, float], evaluated: float | None) -> str:
     parts.append(f"{row.get('episodes', 0):,.0f} episodes")
     parts.append(f"{row['steps_per_second']:,.0f} steps/s")
     parts.append(" ".join(f"{name} {row[share]:.0%}" for share, name in _SHARES.items() if row[share] > 0))
-    return " · ".join(part for part in parts if part)
+    return PART.join(part for part in parts if part)
 
 
 def outcome(summary: dict[str, Any], folder: Path) -> list[str]:

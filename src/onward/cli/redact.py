@@ -16,7 +16,6 @@ from typing import Annotated, Any, BinaryIO, TextIO
 
 import typer
 from rich.console import Console
-from rich.progress import wrap_file
 
 from onward.capture.files import KINDS, Kind, Piece, pieces
 from onward.capture.redaction import POLICY_VERSION, Known, Redactor, table
@@ -25,6 +24,7 @@ from onward.capture.redaction.known import read_secrets
 from onward.cli import app
 from onward.cli.tables import Table, number, print_json, say
 from onward.errors import ConfigError
+from onward.progress import Bars
 
 PROGRESS_FROM = 4 << 20
 """Bytes from which a file gets a progress bar, when a person is watching."""
@@ -84,7 +84,8 @@ def redact(
     if key is not None:
         check_tenant_key(key)
     with _opened(source) as (stream, name), _report(report, report_to) as out:
-        counts, broken = _run(pieces(stream, name, _kind(kind), redactor), out, key)
+        found = _watched(pieces(stream, name, _kind(kind), redactor), stream, source)
+        counts, broken = _run(found, out, key)
     if broken:
         shown = "; ".join(broken[:_BROKEN_SHOWN]) + ("; …" if len(broken) > _BROKEN_SHOWN else "")
         typer.echo(f"Redacted as text, since not usable as JSON: {len(broken)} ({shown}).", err=True)
@@ -147,16 +148,26 @@ def _opened(source: str) -> Iterator[tuple[BinaryIO, str]]:
         return
     path = Path(source)
     try:
-        size = path.stat().st_size
         file = path.open("rb")
     except OSError as error:
         raise ConfigError(f"{source} cannot be read: {error.strerror}.") from None
     with file:
-        if size < PROGRESS_FROM or not sys.stderr.isatty():
-            yield file, source
-            return
-        with wrap_file(file, size, description=path.name, console=Console(stderr=True)) as watched:
-            yield watched, source
+        yield file, source
+
+
+def _watched(found: Iterator[Piece], stream: BinaryIO, source: str) -> Iterator[Piece]:
+    """``found``, with a progress bar where a large file is read and a person is watching."""
+    size = 0 if source == "-" else os.stat(source).st_size
+    if size < PROGRESS_FROM or not sys.stderr.isatty():
+        yield from found
+        return
+    with Bars(Console(stderr=True)) as bars:
+        bar = bars.add(Path(source).name, size)
+        for piece in found:
+            done = stream.tell()
+            bar.update(done, note=f"{done >> 20:,} of {size >> 20:,} MiB")
+            yield piece
+        bar.finish()
 
 
 @contextlib.contextmanager

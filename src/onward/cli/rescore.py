@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from onward import host
 from onward.bus import Bus
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli.moments import moment
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError
+from onward.progress import Bars
 from onward.reward import rescoring
 from onward.reward.components import components_of
 
-_AGE = re.compile(r"(\d{1,6})([mhdw])")
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _LOOK_SECONDS = 0.3
 
 
@@ -61,7 +58,7 @@ def rescore(
         settings, clock = load_settings(file, data_dir), SystemClock()
         if component is not None:
             _check_component(component, settings)
-        start = _moment(since, clock) if since is not None else None
+        start = moment(since, "--since", clock) if since is not None else None
         async with host.attached(settings) as (bus, _):
             if stop:
                 ended = await rescoring.stop(bus)
@@ -87,34 +84,18 @@ def _check_component(name: str, settings: Settings) -> None:
         raise ConfigError(f"There is no component {name!r}: expected one of {', '.join(known)}.")
 
 
-def _moment(text: str, clock: Clock) -> datetime:
-    """``7d`` before now, or the time that ``text`` is."""
-    if (age := _AGE.fullmatch(text)) is not None:
-        try:
-            return clock.now() - timedelta(**{_UNITS[age[2]]: int(age[1])})
-        except OverflowError:
-            raise ConfigError(
-                f"{text!r} is longer ago than dates reach: leave --since out for everything."
-            ) from None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(
-            f"{text!r} is no time: give an age such as 7d or 12h, or an ISO 8601 time."
-        ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
 async def _watch(bus: Bus, clock: Clock, run_id: str, quiet: bool) -> rescoring.Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
-        shown = bar.add_task("Waiting for the rewarder", total=None)
+    with Bars(console, quiet=quiet or not console.is_terminal) as bars:
+        bar = bars.add("Waiting for the rewarder")
         while True:
             done = await rescoring.progress(bus, run_id)
             if done is not None:
-                bar.update(shown, description="Scoring again", total=done.total, completed=done.seen)
+                bar.update(
+                    done.seen, total=done.total, title="Scoring again", note=f"{done.seen:,}/{done.total:,}"
+                )
                 if done.finished:
+                    bar.finish(full=not done.stopped)
                     return done
             try:
                 await clock.sleep(_LOOK_SECONDS)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from onward import extras
 from onward.cli import app, run_async
 from onward.cli.train_display import Display, tell_plan
 from onward.errors import ConfigError
@@ -137,6 +138,17 @@ def train(
     ] = 2048,
     clip: Annotated[float | None, typer.Option(help="Clipping range.", rich_help_panel=_Learning)] = None,
     kl: Annotated[float | None, typer.Option(help="KL coefficient.", rich_help_panel=_Learning)] = None,
+    spare_above: Annotated[
+        float | None,
+        typer.Option(
+            help="Never push down tokens drawn with at least this probability: braces of a tool call.",
+            rich_help_panel=_Learning,
+        ),
+    ] = None,
+    hold: Annotated[
+        float | None,
+        typer.Option(help="Pull of those tokens back to that probability.", rich_help_panel=_Learning),
+    ] = None,
     gamma: Annotated[
         float | None,
         typer.Option(
@@ -207,6 +219,7 @@ def train(
     on_data = env is None or algorithm == "sft"
     spec = {
         "learning_rate": lr, "batch_rows": batch_rows, "clip_epsilon": clip, "kl_coef": kl, "gamma": gamma,
+        "spare_above": spare_above, "hold_coef": hold,
         "gae_lambda": gae_lambda, "beta": beta, "lora_rank": lora_rank, "lora_alpha": lora_alpha,
         "first_lora_layer": frozen_share, "full": full, "dtype": dtype, "behaviour": behaviour,
         "lora_targets": lora_targets.split(",") if lora_targets else None, "min_reward": min_reward,
@@ -220,6 +233,7 @@ def train(
         "horizon": horizon, "max_tokens": max_tokens, "temperature": temperature, "tasks": tasks,
         "held_out": held_out,
     }  # fmt: skip
+    extras.require("lm", "torch", "Training")
     wish = Wish(
         algorithm=algorithm,
         model=model if model in recipes.RECIPES else Path(model).name,

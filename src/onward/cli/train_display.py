@@ -12,9 +12,9 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from onward.progress import PART, Bar, Bars
 from onward.training.curves import Curves
 from onward.training.request import JobSpec
 
@@ -31,7 +31,6 @@ SHOWN: dict[str, str] = {
 }
 """Metric → how it is shown; those that a step does not have are left out."""
 PICTURE_SECONDS = 20.0
-LINE_SECONDS = 10.0
 
 
 class Display:
@@ -42,24 +41,16 @@ class Display:
         self.console = Console(stderr=as_json)
         self.curves = Curves(out)
         self._resumed_at = 0
-        self._drawn = self._line = 0.0
-        self._task: TaskID | None = None
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=as_json or not self.console.is_terminal,
-        )
+        self._drawn = 0.0
+        self._bar: Bar | None = None
+        self._bars = Bars(self.console, quiet=as_json)
 
     def __enter__(self) -> Display:
-        self._progress.start()
+        self._bars.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
+        self._bars.__exit__(*exc)
         self.curves.write()
         self.curves.close()
 
@@ -99,7 +90,7 @@ class Display:
         self._say(
             f"Done in {last['seconds']:.0f} s with at most {last['peak_memory_gb']:.2f} GB: "
             f"{self.out / where}. "
-            f"Curves: {', '.join(path.name for path in self.curves.write())}."
+            f"Curves: {', '.join(path.name for path in self.curves.write(dark=True))}."
         )
 
     def _stage(self, event: dict[str, Any]) -> None:
@@ -118,20 +109,13 @@ class Display:
         if self.curves.rows and self.curves.rows[-1]["step"] >= step:
             self.curves.start_at(step - 1)
         self.curves.add(step, metrics)
-        note = " · ".join(form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics)
-        if self._task is None:
-            self._task = self._progress.add_task(
-                self.spec.algorithm, total=total, note="", completed=self._resumed_at
-            )
-        self._progress.update(self._task, completed=step, total=total, note=note)
+        if self._bar is None:
+            self._bar = self._bars.add(self.spec.algorithm, total, self._resumed_at)
+        shown = [form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics]
+        self._bar.update(step, total=total, note=PART.join([f"{step:,}/{total:,}", *shown]))
+        if step == total:
+            self._bar.finish()
         now = time.monotonic()
-        plain = not self.console.is_terminal and not self._as_json
-        if plain and (now - self._line > LINE_SECONDS or step == total):
-            self._line = now
-            left = event["elapsed"] / max(1, step - self._resumed_at) * (total - step)
-            self.console.print(
-                f"step {step}/{total} {note} · {left:.0f} s left", highlight=False, soft_wrap=True
-            )
         if now - self._drawn > PICTURE_SECONDS:
             self._drawn = now
             self.curves.write()

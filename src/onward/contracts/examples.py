@@ -159,7 +159,7 @@ MODEL_DEPLOYED: dict[str, Any] = {
     "model_info": {
         "model_id": "agent-zero-rl-v2.4",
         "base_model": "qwen2.5-32b-instruct",
-        "checkpoint_path": "s3://pmoves-models/rl-checkpoints/job-5/3/",
+        "checkpoint_path": "s3://models/rl-checkpoints/job-5/3/",
         "training_samples": 10000,
         "final_reward": 0.6875,
     },

@@ -76,7 +76,7 @@ def files() -> dict[str, str]:
 
 
 def export(target: Path) -> list[Path]:
-    """Write the tree that PMOVES expects under ``target``; returns the files written, sorted.
+    """Write the tree of the published contracts under ``target``; returns the files written, sorted.
 
     ``pmoves/contracts/topics.json`` and ``pmoves/contracts/schemas/agent-rl/*.schema.json``. Existing
     files of these names are replaced. Raises ConfigError where the folder cannot be made.

@@ -78,9 +78,7 @@ class Compute(Part):
 class Checkpointing(Part):
     save_interval: Positive | None = optional("Steps between checkpoints.")
     max_checkpoints: Positive | None = optional("Number of checkpoints to keep.")
-    storage_path: Text | None = optional(
-        "Where checkpoints go.", examples=["s3://pmoves-models/rl-checkpoints/"]
-    )
+    storage_path: Text | None = optional("Where checkpoints go.", examples=["s3://models/rl-checkpoints/"])
 
 
 class TrainingConfig(Part):

@@ -4,6 +4,14 @@ The one thing to know: everything speaks ``contract.Step``, arrays with a leadin
 episode and why is decided there and nowhere else.
 """
 
-from onward.control.policy import Policy
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onward.lazy import attributes
+
+if TYPE_CHECKING:
+    from onward.control.policy import Policy
 
 __all__ = ["Policy"]
+__getattr__ = attributes(__name__, {"Policy": "onward.control.policy"})

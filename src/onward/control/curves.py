@@ -1,19 +1,20 @@
 """Learning curves as one picture: the interquartile mean over seeds, the band from the worst to the best.
 
-The one thing to know: seeds are compared at equal steps, each evaluated on the line between its own
-evaluations; a run that stopped early because it was solved keeps its last value to the end.
+Seeds are compared at equal steps, each evaluated on the line between its own evaluations; a run that stopped
+early because it was solved keeps its last value to the end. The title tells how many seeds were solved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onward import plotting
 from onward.control.log import Row, read_rows
 from onward.control.runs import Folder, read_json
 from onward.control.statistics import iqm
@@ -21,7 +22,6 @@ from onward.errors import ControlError
 
 POINTS = 200
 """Of the grid of steps."""
-COLOURS: tuple[str, ...] = ("#1f5fa8", "#c8553d", "#3c8d53", "#8a5fb0", "#b8860b", "#5a6a72")
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,44 @@ def band(runs: Sequence[list[Row]], metric: str) -> Band | None:
     return Band(grid, np.array(lines))
 
 
+@dataclass
+class _Seeds:
+    """The runs of one algorithm and preset."""
+
+    rows: list[list[Row]] = field(default_factory=list)
+    solved: int = 0
+    """Of them, those that reached the threshold."""
+
+
 def draw(folders: Sequence[Path], picture: Path) -> Path:
-    """Draw the runs in ``folders`` into ``picture`` (PNG): evaluation above training return.
+    """Draw the runs in ``folders`` into ``picture`` (PNG) and its dark version: evaluation above training.
 
     Runs of one environment, algorithm and preset are the seeds of one curve. Raises ControlError where a
     folder holds no run, or runs of different environments are given.
     """
+    groups, env, threshold = _groups(folders)
+    plotting.save(lambda style: _figure(groups, env, threshold, style), picture)
+    return picture
+
+
+def _finding(groups: dict[str, _Seeds], env: str, threshold: float | None) -> str:
+    """``CartPole-v1: ppo (tuned) solved by 5 of 5 seeds``; without a threshold, the last return."""
+    told = []
+    for name, group in groups.items():
+        found = band(group.rows, "eval_return")
+        count = len(group.rows)
+        if threshold is not None:
+            told.append(f"{name} solved by {group.solved} of {count} seed{'s' * (count != 1)}")
+        elif found is not None:
+            told.append(f"{name} ends at {found.middle[-1]:.4g}")
+    return f"{env}: {', '.join(told)}" if told else env
+
+
+def _figure(groups: dict[str, _Seeds], env: str, threshold: float | None, style: plotting.Style) -> Any:
     from matplotlib.figure import Figure
 
-    groups, env, threshold = _groups(folders)
     figure = Figure(figsize=(8, 6.4), layout="constrained")
-    figure.suptitle(env, fontsize=13)
+    plotting.title(figure, _finding(groups, env, threshold))
     panels: Any = figure.subplots(2, 1, sharex=True)
     for panel, metric, title in zip(
         panels,
@@ -69,28 +96,27 @@ def draw(folders: Sequence[Path], picture: Path) -> Path:
         ("greedy evaluation: mean return", "training: mean return of the last 100 episodes"),
         strict=True,
     ):
-        for colour, (name, runs) in zip(_colours(), groups.items(), strict=False):
-            _curve(panel, band(runs, metric), colour, name)
+        for colour, (name, group) in zip([*style.colours] * 4, groups.items(), strict=False):
+            _curve(panel, band(group.rows, metric), colour, name)
         if threshold is not None:
-            panel.axhline(threshold, color="#444", linewidth=1, linestyle="--")
-            panel.annotate(f"solved: {threshold:g}", (0, threshold), xycoords=("axes fraction", "data"),
-                           xytext=(4, 3), textcoords="offset points", fontsize=8, color="#444")  # fmt: skip
-        panel.set_title(title, fontsize=10, loc="left")
+            panel.axhline(threshold, color=style.faint, linewidth=1, linestyle="--")
+            panel.annotate(
+                f"solved: {threshold:g}", (0, threshold), xycoords=("axes fraction", "data"),
+                xytext=(4, 3), textcoords="offset points", fontsize=8, color=style.faint,
+            )  # fmt: skip
+        panel.set_title(title)
         panel.margins(y=0.1)
-        panel.grid(alpha=0.25)
-        panel.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel("environment steps")
     panels[-1].xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     named = next((panel for panel in panels if panel.get_legend_handles_labels()[0]), None)
     if named is not None:
-        named.legend(loc="best", fontsize=9, frameon=False)
-    figure.savefig(picture, dpi=130)
-    return picture
+        named.legend(loc="best")
+    return figure
 
 
-def _groups(folders: Sequence[Path]) -> tuple[dict[str, list[list[Row]]], str, float | None]:
-    """(name → rows of each seed, environment, threshold)."""
-    groups: dict[str, list[list[Row]]] = {}
+def _groups(folders: Sequence[Path]) -> tuple[dict[str, _Seeds], str, float | None]:
+    """(name → its seeds, environment, threshold)."""
+    groups: dict[str, _Seeds] = {}
     envs, threshold = set(), None
     for path in folders:
         folder = Folder(path)
@@ -98,9 +124,12 @@ def _groups(folders: Sequence[Path]) -> tuple[dict[str, list[list[Row]]], str, f
         if not folder.metrics.exists():
             raise ControlError(f"{path} has no metrics.csv yet: train it first.")
         envs.add(run.env)
-        groups.setdefault(f"{run.algorithm} ({run.preset})", []).append(read_rows(folder.metrics))
+        group = groups.setdefault(f"{run.algorithm} ({run.preset})", _Seeds())
+        group.rows.append(read_rows(folder.metrics))
         if folder.summary.exists():
-            threshold = read_json(folder.summary, f"{path} is damaged").get("threshold")
+            summary = read_json(folder.summary, f"{path} is damaged")
+            threshold = summary.get("threshold")
+            group.solved += summary.get("solved") is not None
     if len(envs) != 1:
         raise ControlError(f"One picture shows one environment, not {', '.join(sorted(envs)) or 'none'}.")
     return groups, envs.pop(), threshold
@@ -116,7 +145,3 @@ def _curve(panel: Any, found: Band | None, colour: str, name: str) -> None:
         panel.fill_between(found.steps, low, high, color=colour, alpha=0.16, linewidth=0)
         panel.plot(found.steps, found.seeds.T, color=colour, alpha=0.35, linewidth=0.7)
     panel.plot(found.steps, found.middle, color=colour, linewidth=2, label=label)
-
-
-def _colours() -> list[str]:
-    return [*COLOURS] * 4

@@ -1,4 +1,4 @@
-"""Tuned settings per algorithm and environment: the peers' (``zoo``), the seed's (``seed``), and ours.
+"""Tuned settings per algorithm and environment: ``zoo`` and ``cleanrl``, ``published``, ``ours``.
 
 The one thing to know: ``zoo`` holds rl-baselines3-zoo's numbers as they are there (2026-04-23) so that a
 comparison is one; what we found better goes into ``ours``. A preset only names what differs from the defaults
@@ -14,8 +14,10 @@ from onward.control.algorithms.registry import check_name
 from onward.control.config import CONFIGS, Config
 from onward.errors import ControlError
 
-NAMES = ("ours", "zoo", "seed", "default")
+NAMES = ("ours", "zoo", "published", "default")
 """Where no preset is asked for, the first of these that exists for the environment is taken."""
+_OLD_NAMES = {"seed": "published"}
+"""Taken for one more release."""
 
 
 @dataclass(frozen=True)
@@ -198,23 +200,23 @@ CLEANRL: Table = {
 }  # fmt: skip
 """CleanRL's ``dqn.py``."""
 
-SEED: dict[str, Preset] = {
+PUBLISHED: dict[str, Preset] = {
     "dqn": Preset(
         100_000,
         {"num_envs": 1, "buffer_size": 10_000, "epsilon_start": 1.0, "epsilon_end": 0.01,
          "epsilon_decay": 0.995, "learning_rate": 1e-3, "gamma": 0.99, "batch_size": 32,
          "learning_starts": 32, "train_every": 1, "gradient_steps": 1, "hidden": (256, 256),
          "activation": "relu", "double": False, "loss": "mse", "max_grad_norm": 0.0, "target_every": 500},
-        "the seed never says when the target network is updated: every 500 steps",
+        "its description never says when the target network is updated: every 500 steps",
     ),
     "ppo": Preset(
         100_000,
         {"num_envs": 8, "n_steps": 256, "batch_size": 64, "epochs": 10, "learning_rate": 3e-4, "clip": 0.2,
          "gamma": 0.99, "gae_lambda": 0.95, "entropy_coef": 0.01, "value_coef": 0.5, "max_grad_norm": 0.5},
-        "the seed's 2,048 steps per update are 8 × 256; it names no minibatch size and no number of epochs",
+        "2,048 steps per update are 8 × 256; its description names no minibatch size and no number of epochs",
     ),
 }  # fmt: skip
-"""For any environment: the seed names none."""
+"""Of the description that docs/compatibility.md names; for any environment, since it names none."""
 
 _PENDULUM = Preset(
     30_000,
@@ -324,8 +326,9 @@ def preset(name: str | None, algorithm: str, env: str) -> tuple[str, Preset]:
     """
     check_name(algorithm)
     known = available(algorithm, env)
+    name = _OLD_NAMES.get(name, name) if name else None
     if name is None:
-        chosen = next(candidate for candidate in NAMES if candidate in known and candidate != "seed")
+        chosen = next(candidate for candidate in NAMES if candidate in known and candidate != "published")
         return chosen, known[chosen]
     if name not in known:
         every = sorted({other for table in (ZOO, OURS) for other in table.get(algorithm, {})})
@@ -342,8 +345,8 @@ def available(algorithm: str, env: str) -> dict[str, Preset]:
     for name, table in {"ours": OURS, "zoo": ZOO, "cleanrl": CLEANRL}.items():
         if env in table.get(algorithm, {}):
             found[name] = table[algorithm][env]
-    if algorithm in SEED:
-        found["seed"] = SEED[algorithm]
+    if algorithm in PUBLISHED:
+        found["published"] = PUBLISHED[algorithm]
     return {**found, "default": Preset(100_000, {})}
 
 

@@ -1,4 +1,4 @@
-"""When to train: the seed's table "Training Job Priority" behind the conditions that forbid it. Pure.
+"""When to train: the published table "Training Job Priority" behind the conditions that forbid it. Pure.
 
 The order of the table is its meaning: the first line that applies gives reason and priority. What
 forbids a job comes before all of them, since a job during a release would start from a policy that may

@@ -1,8 +1,4 @@
-"""What a person sees while the demonstration runs: the stage, its progress, the time left.
-
-One live line per stage. Without a terminal the same facts come as plain lines, at most one every
-ten seconds, so that a log stays readable.
-"""
+"""What a person sees while the demonstration runs: one line per stage, its time and what is left of it."""
 
 from __future__ import annotations
 
@@ -11,7 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from onward.progress import Bar, Bars
+
+TITLE_WIDTH = 24
+"""Room for a title such as "Cycle 1: agents at work" on a terminal of 80 columns."""
 
 
 class Stages:
@@ -20,56 +20,40 @@ class Stages:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.seconds: dict[str, float] = {}
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=28),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-            transient=False,
-        )
-        self._last_line = 0.0
+        self._bars = Bars(console, title_width=TITLE_WIDTH)
 
     def __enter__(self) -> Stages:
-        self._progress.start()
+        self._bars.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
+        self._bars.__exit__(*exc)
 
     @contextmanager
     def stage(self, name: str, title: str, total: float | None = None) -> Iterator[Stage]:
         """Everything inside counts as stage ``name``."""
-        task = self._progress.add_task(title, total=total, note="")
-        if not self.console.is_terminal:
-            self.console.print(f"{title} …", highlight=False)
+        bar = self._bars.add(title, total)
+        self._bars.plain(f"{title} …")
         started = time.monotonic()
         try:
-            yield Stage(self, task, title)
+            yield Stage(bar)
+            bar.finish()
         finally:
-            spent = time.monotonic() - started
-            self.seconds[name] = self.seconds.get(name, 0.0) + spent
-            known = self._progress.tasks[task].total
-            self._progress.update(task, total=known or 1.0, completed=known or 1.0)
-            self._progress.stop_task(task)
-
-    def _update(self, task: TaskID, title: str, done: float | None, total: float | None, note: str) -> None:
-        self._progress.update(task, completed=done, total=total, note=note)
-        if not self.console.is_terminal and time.monotonic() - self._last_line > 10.0:
-            self._last_line = time.monotonic()
-            share = f" {done:g}/{total:g}" if done is not None and total else ""
-            self.console.print(f"  {title}{share} {note}", highlight=False)
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
 
 
 class Stage:
     """Handle of a running stage."""
 
-    def __init__(self, stages: Stages, task: TaskID, title: str) -> None:
-        self._stages = stages
-        self._task = task
-        self._title = title
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
 
-    def update(self, done: float | None = None, *, total: float | None = None, note: str = "") -> None:
-        self._stages._update(self._task, self._title, done, total, note)
+    def update(
+        self,
+        done: float | None = None,
+        *,
+        total: float | None = None,
+        note: str = "",
+        title: str | None = None,
+    ) -> None:
+        self._bar.update(done, total=total, note=note, title=title)

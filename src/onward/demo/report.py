@@ -1,170 +1,200 @@
-"""Tables for the terminal and ``curves.png``, both made from a Result alone."""
+"""What the terminal shows at the end of a demonstration: one table, few lines, the finding.
+
+Made from a Result alone.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
-from onward.demo.result import Cycle, Result
+from onward import plotting
+from onward.demo.result import Cycle, Rates, Result
+from onward.progress import PART, clock, shortened
+from onward.tables import Table, ident, number, plain
 
-
-def show(result: Result, console: Console) -> None:
-    """Print the four tables: time by stage, cycle by cycle, success per kind, the evidence."""
-    console.print(_stages(result))
-    kinds = ", ".join(
-        f"{name.removeprefix('kind/')} {rate:.2f}"
-        for name, rate in result.warm_up.items()
-        if name.startswith("kind/")
-    )
-    console.print(
-        f"v0 on training templates at temperature 1: success {result.warm_up['sampled_success']:.2f} "
-        f"({kinds}); "
-        f"{result.warm_up['mixed_groups']:.0%} of groups of 8 have a mixed outcome."
-    )
-    console.print(_cycles(result))
-    console.print(_kinds(result))
-    console.print(_evidence(result))
-    gain = result.final_success - result.base_success
-    console.print(
-        f"Test success ({result.decoding}): raw {result.raw_success:.2f}, after the warm start "
-        f"{result.base_success:.2f}, now [bold]{result.final_success:.2f}[/bold] "
-        f"({gain:+.2f} by reinforcement learning alone; best constant policy "
-        f"{result.best_constant_success:.2f})."
-    )
-    console.print(
-        f"{result.current_model} serves. {result.accepted} trajectories accepted, "
-        f"{result.lost} lost, {result.duplicates} stored twice."
-    )
+ROLL_BACK_AT = 22.2
+"""E of all gates at which a release is taken back: 1/0.045, since its error budget is 4.5 %."""
+WORDS = {
+    "promoted": "promoted",
+    "rejected": "rejected",
+    "rolled_back": "rolled back",
+    "inconclusive": "not promoted",
+}
+COLOURS = {"promoted": "green", "rejected": "yellow", "rolled_back": "red", "inconclusive": "yellow"}
 
 
-def _stages(result: Result) -> Table:
-    table = Table(title="Time by stage", title_justify="left")
-    table.add_column("stage")
-    table.add_column("seconds", justify="right")
-    table.add_column("share", justify="right")
-    for stage, seconds in result.stages.items():
-        table.add_row(stage, f"{seconds:.1f}", f"{seconds / max(result.wall_seconds, 1e-9):.0%}")
-    table.add_row("all", f"{result.wall_seconds:.1f}", "", style="bold")
-    return table
-
-
-def _cycles(result: Result) -> Table:
-    table = Table(title="Cycle by cycle", title_justify="left")
-    for name in ("cycle", "learned\nfrom", "mean\noutcome", "mean\nraw\ntotal", "validation"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("candidate and decision", overflow="fold")  # the one that gives way on a narrow terminal
+def show(result: Result, console: Console, files: tuple[str, ...] = ()) -> None:
+    """Print the table of candidates, what was measured, the ``files`` that were written, and the finding."""
+    console.print(candidates(result))
+    console.print()
     for cycle in result.cycles:
-        table.add_row(
-            str(cycle.number) + ("\n(sabotage)" if cycle.sabotaged else ""),
-            str(cycle.trajectories or "-"),
-            _rate(cycle.mean_outcome),
-            _rate(cycle.mean_raw_total),
-            _validation(cycle),
-            f"{cycle.candidate}\n{cycle.decision}: {cycle.reason}",
-            style="red" if cycle.decision == "rolled_back" else None,
-        )
-    return table
+        if cycle.decision != "promoted":
+            _say(console, ended(cycle), COLOURS[cycle.decision])
+            for failing in cycle.failing[:2]:
+                line = f"  {failing.check_id}: {plain(' '.join(failing.answer.split()))}"
+                _say(console, shortened(line, console.width))
+    _say(console, _kinds(result))
+    for line in (*_not_shown(result), _time(result), _stored(result), *files):
+        _say(console, line)
+    console.print()
+    _say(console, finding(result), "bold")
 
 
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(text, style=style), highlight=False)
 
 
-def _validation(cycle: Cycle) -> str:
-    if cycle.validation_success is None:
-        return "skipped"
-    before = "?" if cycle.validation_current is None else f"{cycle.validation_current:.2f}"
-    return f"{before} → {cycle.validation_success:.2f}"
-
-
-def _kinds(result: Result) -> Table:
-    table = Table(title="Test success per kind of task", title_justify="left")
-    for name in ("kind", "warm start", "now", "change", "tries"):
-        table.add_column(name, justify="left" if name == "kind" else "right")
-    for kind, found in sorted(result.by_kind.items()):
-        change = found.final - found.base
-        table.add_row(kind, f"{found.base:.2f}", f"{found.final:.2f}", f"{change:+.2f}", str(found.tries))
-    return table
-
-
-def _evidence(result: Result) -> Table:
+def candidates(result: Result) -> Table:
+    """One line per candidate in at most 80 columns."""
     table = Table(
-        title="Evidence per release (roll back when E all reaches 1/0.045 = 22.2)", title_justify="left"
+        ident("candidate"),
+        "validation",
+        "errors",
+        "outcome",
+        number("E"),
+        "decision",
+        title=f"Each pair: current → candidate; taken back when E reaches {ROLL_BACK_AT}",
     )
-    table.add_column("candidate", no_wrap=True, overflow="fold")
-    for name in ("sessions", "E error", "E outcome", "E all", "crossed → verified zero"):
-        table.add_column(name, justify="right", overflow="fold")
     for cycle in result.cycles:
-        table.add_row(
+        current, candidate = (cycle.rates.get(arm, Rates()) for arm in ("current", "candidate"))
+        table.add(
             cycle.candidate,
-            " / ".join(f"{count} {arm}" for arm, count in sorted(cycle.sessions.items())) or "-",
-            *(
-                f"{cycle.e_values[name]:.3g}" if name in cycle.e_values else "-"
-                for name in ("error", "reward", "all")
-            ),
-            _latency(cycle),
+            _pair(cycle.validation_current, cycle.validation_success),
+            _pair(current.error_rate, candidate.error_rate, percent=True),
+            _pair(current.mean_outcome, candidate.mean_outcome),
+            evidence(cycle.e_values["all"]) if "all" in cycle.e_values else "-",
+            Text(WORDS[cycle.decision], style=COLOURS[cycle.decision]),
         )
     return table
 
 
-def _latency(cycle: Cycle) -> str:
+def ended(cycle: Cycle) -> str:
+    """How a candidate ended, and why, in one line."""
+    word = WORDS[cycle.decision]
+    if cycle.decision == "rolled_back" and cycle.share is not None:
+        word += f" at {cycle.share:.0%} of traffic"
+    text = f"{cycle.candidate} {word}"
+    if cycle.decision == "promoted":
+        if cycle.validation_success is not None:
+            text += f": validation {_pair(cycle.validation_current, cycle.validation_success)}"
+        return text + "."
+    if cycle.reason:
+        text += f": {cycle.reason if ' ' in cycle.reason else cycle.reason.replace('_', ' ')}".rstrip(".")
+    seconds = latency(cycle)
+    return text + ("." if seconds is None else f"; without traffic {seconds:.1f} s after the evidence.")
+
+
+def watched(rates: dict[str, Rates], e_values: dict[str, float], sessions: dict[str, int]) -> str:
+    """A running release in a note: error rates of candidate and current beside the evidence against it."""
+    parts = [f"E {evidence(e_values.get('all', 1.0))}", f"{sessions.get('candidate', 0)} sessions"]
+    if "candidate" in rates and "current" in rates:
+        new, old = (rate(rates[arm].error_rate, percent=True) for arm in ("candidate", "current"))
+        parts.insert(0, f"errors {new} vs {old}")
+    return PART.join(parts)
+
+
+def evidence(e_value: float) -> str:
+    """``0.23``, ``31``, ``999+``: four characters, since only its distance from 22.2 matters here."""
+    return f"{e_value:.2f}" if e_value < 10 else f"{e_value:.0f}" if e_value < 999 else "999+"
+
+
+def latency(cycle: Cycle) -> float | None:
+    """Seconds from the crossing of a gate until no gateway served the candidate."""
     if not (cycle.crossed_at and cycle.verified_zero_at):
-        return "-"
+        return None
     start, end = (
         datetime.fromisoformat(text.replace("Z", "+00:00"))
         for text in (cycle.crossed_at, cycle.verified_zero_at)
     )
-    return f"{(end - start).total_seconds():.1f} s"
+    return (end - start).total_seconds()
 
 
-def draw(result: Result, path: Path) -> None:
-    """Write the picture: outcome per cycle, validation per candidate, success per kind."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
-    numbers = [cycle.number for cycle in result.cycles]
-    learned = [cycle for cycle in result.cycles if cycle.mean_outcome is not None]
-    places = [cycle.number for cycle in learned]
-    left.plot(places, [cycle.mean_outcome for cycle in learned], "o-", label="mean outcome in traffic")
-    left.plot(places, [cycle.mean_raw_total for cycle in learned], "s--", label="mean raw total")
-    tested = [cycle for cycle in result.cycles if cycle.validation_success is not None]
-    if tested:
-        left.plot(
-            [0, *(cycle.number for cycle in tested)],
-            [tested[0].validation_current, *(cycle.validation_success for cycle in tested)],
-            "^:",
-            label="validation success (v0, then each candidate)",
+def finding(result: Result) -> str:
+    """One sentence: how success changed, whether chance explains it, and what became of the candidates."""
+    learned = [cycle for cycle in result.cycles if not cycle.sabotaged]
+    promoted = [cycle for cycle in learned if cycle.decision == "promoted"]
+    before, after = result.base_success, result.final_success
+    low, high = plotting.difference(before, after, result.tries)
+    change = f"from {before:.2f} to {after:.2f} ({after - before:+.2f})"
+    verb = "was" if len(promoted) == 1 else "were"
+    told = f"{len(promoted)} of {_count(len(learned))} {verb} promoted"
+    if not promoted:
+        why = f" ({ended(learned[-1])[:-1]})" if learned else ""
+        text = (
+            f"Nothing was learned: none of {_count(len(learned))} was promoted{why}, "
+            f"so success on held-out tasks stayed at {before:.2f}"
+        )
+    elif low > 0:
+        text = f"Success on held-out tasks rose {change} by reinforcement learning alone; {told}"
+    elif high < 0:
+        text = f"Success on held-out tasks fell {change}, although {told}"
+    else:
+        text = (
+            f"No gain was shown: success on held-out tasks went {change}, which chance explains "
+            f"(95 % interval {low:+.2f} to {high:+.2f}); {told}"
         )
     for cycle in result.cycles:
-        if cycle.decision == "rolled_back":
-            left.axvline(cycle.number, color="tab:red", alpha=0.35)
-            left.annotate(
-                "rolled back", (cycle.number, 0.97), rotation=90, color="tab:red", ha="right", va="top"
-            )
-    left.set_xlabel("cycle")
-    left.set_ylabel("rate, 0 to 1")
-    left.set_xticks([0, *numbers])
-    left.set_ylim(0, 1)
-    left.grid(alpha=0.3)
-    left.legend(loc="lower right", fontsize=8)
-    left.set_title(f"The loop turning ({result.model}, seed {result.seed})")
-    kinds = sorted(result.by_kind)
-    places = range(len(kinds))
-    right.bar(
-        [x - 0.2 for x in places], [result.by_kind[kind].base for kind in kinds], 0.4, label="warm start"
+        if cycle.sabotaged:
+            back = cycle.decision == "rolled_back"
+            text += f"; the planted model was {'' if back else 'not '}rolled back"
+    if result.lost or result.duplicates:
+        text += f"; {result.lost} trajectories were lost and {result.duplicates} stored twice"
+    return text + "."
+
+
+def _count(number: int) -> str:
+    return f"{number} candidate{'' if number == 1 else 's'}"
+
+
+def _pair(current: float | None, candidate: float | None, *, percent: bool = False) -> str:
+    if current is None and candidate is None:
+        return "-"
+    return f"{rate(current, percent=percent)} → {rate(candidate, percent=percent)}"
+
+
+def rate(value: float | None, *, percent: bool = False) -> str:
+    """``0.57``; as ``percent`` ``1.2%`` or ``57%``; ``?`` where there is none."""
+    if value is None:
+        return "?"
+    if percent:
+        return f"{value:.1%}" if 0.0 < value < 0.0995 else f"{value:.0%}"
+    return f"{value:.2f}"
+
+
+def _kinds(result: Result) -> str:
+    kinds = ", ".join(
+        f"{kind} {found.base:.2f}→{found.final:.2f}" for kind, found in sorted(result.by_kind.items())
     )
-    right.bar([x + 0.2 for x in places], [result.by_kind[kind].final for kind in kinds], 0.4, label="now")
-    right.set_xticks(list(places), kinds, rotation=20, ha="right")
-    right.set_ylim(0, 1)
-    right.grid(alpha=0.3, axis="y")
-    right.legend(fontsize=8)
-    right.set_title("Test success per kind of task")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    return (
+        f"By kind of task ({result.decoding}): {kinds}. Untrained {result.raw_success:.2f}, best constant "
+        f"policy {result.best_constant_success:.2f}."
+    )
+
+
+def _not_shown(result: Result) -> list[str]:
+    """What the checks of the last candidate could not show."""
+    for cycle in reversed(result.cycles):
+        if cycle.checks:
+            return [
+                f"{kind.capitalize()}: {check.passed} of {check.of} against {check.current} of {check.of}, "
+                f"so nothing is shown."
+                for kind, check in cycle.checks.items()
+                if check.verdict == "not shown"
+            ]
+    return []
+
+
+def _time(result: Result) -> str:
+    stages = sorted(result.stages.items(), key=lambda item: -item[1])[:4]
+    shares = ", ".join(f"{name} {seconds / max(result.wall_seconds, 1e-9):.0%}" for name, seconds in stages)
+    return f"Time: {clock(result.wall_seconds)} ({shares})."
+
+
+def _stored(result: Result) -> str:
+    return (
+        f"{result.accepted:,} trajectories stored, {result.lost} lost, {result.duplicates} twice. "
+        f"{result.current_model} serves."
+    )

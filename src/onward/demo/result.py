@@ -9,6 +9,33 @@ from pydantic import BaseModel, Field
 Decision = Literal["promoted", "rolled_back", "rejected", "inconclusive"]
 
 
+class Check(BaseModel):
+    """Answers of one kind (format, refusal) that passed, of the candidate and of the current model."""
+
+    verdict: str = ""
+    """``passed``, ``failed``, or ``not shown`` where neither model passes any."""
+    passed: int = 0
+    current: int = 0
+    of: int = 0
+    p: float | None = None
+
+
+class FailingAnswer(BaseModel):
+    """An answer that failed a check."""
+
+    check_id: str
+    answer: str
+
+
+class Rates(BaseModel):
+    """What one arm's traffic showed."""
+
+    sessions: int = 0
+    errors: int = 0
+    error_rate: float | None = None
+    mean_outcome: float | None = None
+
+
 class Cycle(BaseModel):
     """One turn of the loop."""
 
@@ -22,10 +49,18 @@ class Cycle(BaseModel):
     """Success of the candidate on the validation tasks; None where validation was skipped."""
     validation_current: float | None = None
     """Success of the current model on the same tasks."""
+    validation_tasks: int | None = None
     candidate: str
     decision: Decision
     reason: str
+    checks: dict[str, Check] = Field(default_factory=dict)
+    failing: list[FailingAnswer] = Field(default_factory=list)
+    """Answers that failed where the candidate was rejected for it, two at most."""
+    share: float | None = None
+    """The last share of traffic that it got; None before any."""
     sessions: dict[str, int] = Field(default_factory=dict)
+    rates: dict[str, Rates] = Field(default_factory=dict)
+    """Arm (``candidate``, ``current``) → what its traffic showed."""
     e_values: dict[str, float] = Field(default_factory=dict)
     crossed_at: str | None = None
     verified_zero_at: str | None = None
@@ -58,3 +93,8 @@ class Result(BaseModel):
     accepted: int
     lost: int
     duplicates: int
+
+    @property
+    def tries(self) -> int:
+        """Answers behind ``base_success``, and as many behind ``final_success``."""
+        return sum(kind.tries for kind in self.by_kind.values())

@@ -18,18 +18,19 @@ from typing import Any
 
 from rich.console import Console
 
-from onward import host
+from onward import extras, host
 from onward.children import child_environment
 from onward.config import Settings
-from onward.demo import report, sabotage
+from onward.demo import picture, report, sabotage
 from onward.demo.display import Stages
 from onward.demo.evaluate import TestPanel
 from onward.demo.fleet import AgentsProcess
-from onward.demo.result import Cycle, KindResult, Result
+from onward.demo.result import Check, Cycle, FailingAnswer, KindResult, Rates, Result
 from onward.demo.settings import demo_settings
 from onward.demo.warm import Warmed, warm_up
 from onward.errors import OnwardError
 from onward.folders import check_file
+from onward.progress import PART
 from onward.release.record import ReleaseRecord, Releases
 from onward.serving import base_models
 from onward.training import recipes
@@ -67,7 +68,7 @@ class Demonstration:
         with self.stages:
             warmed = await warm_up(self.options.model, self.settings, self.options.seed, self.stages)
             async with AsyncExitStack() as stack:
-                with self.stages.stage("start", "Starting NATS, ClickHouse, the engine and the gateway"):
+                with self.stages.stage("start", "Starting the loop"):
                     loop = await stack.enter_async_context(host.running(self.settings))
                     self.ctx = loop.ctx
                     self.table = JobTable(self.ctx.bus.bucket("rl_jobs"), self.ctx.clock)
@@ -76,9 +77,9 @@ class Demonstration:
                 panel = TestPanel(self.ctx, self.recipe)
                 raw = warmed.raw_success
                 if raw is None:
-                    with self.stages.stage("test", "Testing the raw model on the test tasks") as stage:
+                    with self.stages.stage("test", "Testing the raw model") as stage:
                         raw = (await panel.run(None, None, stage, panels=1)).success
-                with self.stages.stage("test", "Testing the warm-started model (v0)") as stage:
+                with self.stages.stage("test", "Testing v0") as stage:
                     first = await self._current()
                     base = await panel.run(first["model_id"], first["adapter_digest"], stage)
                 for number in range(1, self.options.cycles + 1):
@@ -88,9 +89,9 @@ class Demonstration:
                     await self._sabotage(self.options.cycles + 1)
                 await agents.pause()
                 current = await self._current()
-                with self.stages.stage("test", f"Testing {current['model_id']} on the test tasks") as stage:
+                with self.stages.stage("test", f"Testing {picture.short(current['model_id'])}") as stage:
                     final = await panel.run(current["model_id"], current["adapter_digest"], stage)
-                with self.stages.stage("audit", "Counting: was anything lost or stored twice?"):
+                with self.stages.stage("audit", "Counting what is stored"):
                     await agents.stop()
                     verdict = await self._audit()
         return Result(
@@ -180,7 +181,7 @@ class Demonstration:
         self.agents.reset()
         await self.agents.flow()
         threshold = self.settings.training.threshold
-        title = f"Cycle {number}: 32 agents at work"
+        title = f"Cycle {number}: agents at work"
         with self.stages.stage("collect", title, total=threshold) as stage:
             while True:
                 for record, _ in await self.table.all():
@@ -188,7 +189,9 @@ class Demonstration:
                         return record
                 found = await queries.rewarded_count(self.ctx.warehouse, model_digest=digest)
                 tally = self.agents.tally
-                stage.update(min(found, threshold), note=f"{found} scored, success {tally.success_rate:.2f}")
+                stage.update(
+                    min(found, threshold), note=f"{found} scored{PART}success {tally.success_rate:.2f}"
+                )
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _train(self, number: int, job: JobRecord) -> JobRecord:
@@ -198,23 +201,22 @@ class Demonstration:
                 if job.state in ("completed", "failed", "cancelled"):
                     return job
                 kl = job.progress.get("metrics", {}).get("kl_divergence")
-                note = f"{job.samples or '?'} trajectories" + ("" if kl is None else f", KL {kl:.4f}")
+                note = f"{job.samples or '?'} trajectories" + ("" if kl is None else f"{PART}KL {kl:.4f}")
                 stage.update(job.progress.get("percent_complete", 0.0), note=note)
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _follow(self, number: int, job: JobRecord, *, sabotaged: bool = False) -> None:
         """Watch the release of ``job``'s checkpoint to its end and note what happened."""
-        title = "taking up the candidate" if sabotaged else "validating the candidate"
+        title = "taking up" if sabotaged else "validation"
         with self.stages.stage("validate", f"Cycle {number}: {title}") as stage:
             while (release := await self._release_of(job.job_id)) is None or release.state in BEFORE_TRAFFIC:
-                stage.update(
-                    note="" if sabotaged else "paired with the current model on the validation tasks"
-                )
+                stage.update(note="" if sabotaged else "same tasks for both models")
                 await asyncio.sleep(POLL_SECONDS)
         if not release.closed:
             await self.agents.flow()
             release = await self._ramp(number, job)
         self.cycles.append(_cycle_of(number, job, release, sabotaged))
+        self.console.print(report.ended(self.cycles[-1]), style="bold", markup=False, highlight=False)
 
     async def _ramp(self, number: int, job: JobRecord) -> ReleaseRecord:
         with self.stages.stage("release", f"Cycle {number}: canary") as stage:
@@ -224,12 +226,12 @@ class Demonstration:
                 if release.closed and (release.settled or release.decision != "rolled_back"):
                     return release
                 plan = release.schedule
+                title = f"{picture.short(release.candidate.model_id)} at {plan.steps[release.step].share:.0%}"
                 stage.update(
                     release.step,
                     total=len(plan.steps),
-                    note=f"{release.candidate.model_id} at {plan.steps[release.step].share:.0%}, "
-                    f"{release.sessions.get('candidate', 0)} sessions of its own, "
-                    f"E {release.e_values.get('all', 1.0):.2g}",
+                    title=f"Cycle {number}: {title}",
+                    note=report.watched(_rates_of(release), release.e_values, release.sessions),
                 )
                 await asyncio.sleep(POLL_SECONDS)
 
@@ -240,7 +242,7 @@ class Demonstration:
             "It skips validation, which would have stopped it; only the gates stand in its way."
         )
         await self.agents.pause()
-        with self.stages.stage("sabotage", f"Cycle {number}: planting the ruined adapter"):
+        with self.stages.stage("sabotage", f"Cycle {number}: planting"):
             current = await self._current()
             job = await sabotage.plant(self.ctx, self.table, current, self.settings.data_dir / "sabotage")
         await self._follow(number, job, sabotaged=True)
@@ -273,6 +275,9 @@ class Demonstration:
 def _cycle_of(number: int, job: JobRecord, release: ReleaseRecord, sabotaged: bool) -> Cycle:
     learned = job.progress.get("metrics", {})
     validation = release.validation or {}
+    summary = validation.get("summary", {})
+    checks = summary.get("checks", {})
+    failed = [answer for fact in checks.values() if not fact["ok"] for answer in fact.get("failing", [])]
     decision = release.decision or "inconclusive"
     return Cycle(
         number=number,
@@ -281,10 +286,15 @@ def _cycle_of(number: int, job: JobRecord, release: ReleaseRecord, sabotaged: bo
         mean_raw_total=learned.get("raw_total_mean"),
         validation_success=validation.get("candidate"),
         validation_current=validation.get("current"),
+        validation_tasks=summary.get("tasks"),
         candidate=release.candidate.model_id,
         decision="inconclusive" if decision == "aborted" else decision,
         reason=release.reason or "",
+        checks={kind: Check.model_validate(fact) for kind, fact in checks.items()},
+        failing=[FailingAnswer.model_validate(answer) for answer in failed[:2]],
+        share=release.schedule.steps[release.step].share if release.plan is not None else None,
         sessions=release.sessions,
+        rates=_rates_of(release),
         e_values=release.e_values,
         crossed_at=release.crossed_at,
         verified_zero_at=release.verified_zero_at,
@@ -292,21 +302,25 @@ def _cycle_of(number: int, job: JobRecord, release: ReleaseRecord, sabotaged: bo
     )
 
 
+def _rates_of(release: ReleaseRecord) -> dict[str, Rates]:
+    """Error rates and mean outcomes per arm; empty before any session was judged."""
+    found = release.model_dump(include={"rates"}).get("rates", {})
+    return {arm: Rates.model_validate(rates) for arm, rates in found.items()}
+
+
 async def demonstrate(options: Options, console: Console) -> Result:
-    """Run it, print the tables, write ``curves.png`` and the JSON."""
-    host.require_extra("lm", "torch", "The demonstration")
-    host.require_extra("demo", "matplotlib", "The demonstration")
+    """Run it, write ``curves.png`` and the JSON, print what was found."""
+    extras.require("lm", "torch", "The demonstration")
+    extras.require("demo", "matplotlib", "The demonstration")
     if options.model != base_models.TINY:
         base_models.resolve(options.model, options.folder)
     if options.json_file is not None:
         check_file(options.json_file)
     demonstration = Demonstration(options, console)
     result = await demonstration.run()
-    report.show(result, console)
-    picture = options.folder / "curves.png"
-    report.draw(result, picture)
-    console.print(f"Picture: {picture}")
+    files = [f"Picture: {picture.draw(result, options.folder / 'curves.png')[0]}"]
     if options.json_file is not None:
         options.json_file.write_text(result.model_dump_json(indent=1) + "\n")
-        console.print(f"Figures: {options.json_file}")
+        files.append(f"Figures: {options.json_file}")
+    report.show(result, console, tuple(files))
     return result

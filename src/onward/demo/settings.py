@@ -10,13 +10,17 @@ from onward.config import Settings
 from onward.folders import make_folder
 from onward.training import recipes
 
-THRESHOLD = 256
+TRAJECTORIES = {"tiny": 512}
+"""Model → trajectories that a job learns from: exactly as many on a slow machine as on a fast one."""
+OTHERWISE = 256
+"""The same for a model that is not named there; larger ones take longer for each."""
 MIN_SESSIONS = [10, 20, 40, 0]
 
 
 def demo_settings(model: str, folder: Path, seed: int) -> Settings:
     """A fresh data folder under ``folder`` and a schedule that fits minutes instead of hours."""
     recipe = recipes.for_model(model)
+    trajectories = TRAJECTORIES.get(model, OTHERWISE)
     return config.load(
         environ={},
         overrides={
@@ -26,12 +30,12 @@ def demo_settings(model: str, folder: Path, seed: int) -> Settings:
             "model": {"base": model, "threads": recipe.threads},
             "training": {
                 "algorithm": "reinforce",
-                "threshold": THRESHOLD,
+                "threshold": trajectories,
                 "learning_rate": recipe.learning_rate,
                 "batch_size": recipe.batch_size,
                 "epochs": recipe.epochs,
                 "clip_epsilon": recipe.clip_epsilon,
-                "sample_size": 2 * THRESHOLD,
+                "sample_size": trajectories,
             },
             "release": {
                 "min_sessions": MIN_SESSIONS,

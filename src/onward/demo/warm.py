@@ -14,6 +14,7 @@ from onward.children import child_environment
 from onward.config import Settings
 from onward.demo.display import Stage, Stages
 from onward.errors import OnwardError
+from onward.progress import PART
 from onward.serving import base_models
 from onward.training import checkpoints
 from onward.training.recipes import for_model
@@ -50,7 +51,7 @@ async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> 
     threads = settings.model.threads or os.cpu_count() or 1
     log = settings.data_dir / "logs" / "warm-up.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    title = f"Cycle 0: warming {model} by {recipe.warm_up.demonstrations} demonstrations"
+    title = f"Warm start of {Path(model).name}"
     with (
         stages.stage("warm start", title, total=recipe.warm_up.max_steps) as stage,
         open(log, "ab") as errors,
@@ -95,10 +96,10 @@ async def _follow(child: asyncio.subprocess.Process, stage: Stage) -> dict[str, 
         event = json.loads(line)
         match event["event"]:
             case "progress":
-                note = f"loss {event['loss']:.2f}{success}"
+                note = f"{success}loss {event['loss']:.2f}"
                 stage.update(event["step"], total=event["total_steps"], note=note)
             case "check":
-                success = f", sampled success {event['success']:.2f}"
+                success = f"success {event['success']:.2f}{PART}"
             case "failed":
                 raise OnwardError(event["message"])
             case "done":

@@ -101,7 +101,7 @@ def within(subject: Subject, session_id: str | None, trajectory_id: str | None) 
 
 
 def _value(document: Mapping[str, Any], signal: str) -> float | None:
-    """From 0 to 1: ``value`` as it is, or ``stars`` (1 to 5) as n/5, the seed's rule for a rating."""
+    """From 0 to 1: ``value`` as it is, or ``stars`` (1 to 5) as n/5."""
     stars, value = document.get("stars"), document.get("value")
     if stars is None and value is None:
         if signal == "rating":

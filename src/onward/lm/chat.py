@@ -16,13 +16,9 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from onward.errors import OnwardError
+from onward.lm.tool_words import TOOL_RULES, Message, in_words
 
-Message = dict[str, Any]
-TOOL_RULES = (
-    'You can call tools. To call one, answer with one JSON object and nothing else: {"tool_name": name, '
-    '"tool_args": {arguments}}. To call several at once, answer with a list of such objects. Tools:'
-)
-"""How a model whose template knows no tools is told of them."""
+__all__ = ["TOOL_RULES", "Chat", "Message", "Text", "in_words"]
 
 
 class Chat:
@@ -198,33 +194,6 @@ class Text:
         new = text[len(self._told) :]
         self._told = text
         return new
-
-
-def in_words(messages: Sequence[Message], tools: Sequence[Message]) -> list[Message]:
-    """The conversation for a template without tools: schemas in the system text, calls as JSON texts."""
-    plain = [{"role": message["role"], "content": _content(message)} for message in messages]
-    if not tools:
-        return plain
-    lines = [TOOL_RULES]
-    for tool in tools:
-        function = tool["function"]
-        schema = json.dumps(function.get("parameters") or {}, ensure_ascii=False)
-        lines.append(f"- {function['name']}: {function.get('description') or ''} Arguments: {schema}")
-    rules = "\n".join(lines)
-    if plain and plain[0]["role"] == "system":
-        return [{"role": "system", "content": f"{plain[0]['content']}\n\n{rules}"}, *plain[1:]]
-    return [{"role": "system", "content": rules}, *plain]
-
-
-def _content(message: Message) -> str:
-    calls = message.get("tool_calls")
-    if not calls:
-        return str(message.get("content") or "")
-    items = [
-        {"tool_name": call["function"]["name"], "tool_args": call["function"]["arguments"]} for call in calls
-    ]
-    written = json.dumps(items[0] if len(items) == 1 else items, ensure_ascii=False)
-    return f"{message['content']}\n{written}" if message.get("content") else written
 
 
 def _without_control_tokens(tokenizer: PreTrainedTokenizerBase, control: set[str]) -> Tokenizer:

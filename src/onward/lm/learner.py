@@ -198,7 +198,9 @@ class Learner(Stepping):
         counts = [len(advantages[i]) for i in indices]
         each = losses.token_weights(counts, config.normaliser, config.constant_length)
         weight = dict(zip(indices, each, strict=True))
-        everybody = config.penalises_loss or config.entropy_coef > 0 or returns is not None
+        everybody = (
+            config.penalises_loss or config.hold_coef > 0 or config.entropy_coef > 0 or returns is not None
+        )
         learning = [i for i in indices if everybody or bool(advantages[i].any())]
         seen = StepStatistics()
         coef = self.kl.value
@@ -206,6 +208,8 @@ class Learner(Stepping):
             for part in batches.split(learning):
                 self._backward(batches, part, weight, sum(counts), advantages, returns, seen)
         norm, taken = 0.0, False
+        if config.schedule == "linear":
+            self.stepper.scale_rate(1 - self._cursor / total)
         if learning:
             norm, taken = self.stepper.step(seen.loss + seen.value_loss)
             if self.name is None:
@@ -241,6 +245,7 @@ class Learner(Stepping):
             gathered(advantages),
             plain * importance,
             old,
+            behaviour,
             gathered(self._fixed["reference"]) if config.penalises_loss else None,
             self.kl.value,
             scale,

@@ -7,6 +7,7 @@ not depend on how the step is cut into micro-batches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -52,6 +53,24 @@ def clipped_loss(
 def clipped_share(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
     """True where clipping removed the gradient: r above 1+high with A > 0, or below 1−low with A < 0."""
     return ((ratio > 1 + high) & (advantages > 0)) | ((ratio < 1 - low) & (advantages < 0))
+
+
+def near_certain(behaviour: Tensor, least: float) -> Tensor:
+    """True where the sampling policy drew the token with probability ``least`` or more.
+
+    Right and wrong answers share such tokens (the braces of a tool call, the end of a word that was begun):
+    the choice that the reward is about was made elsewhere. ``behaviour``: log-probs.
+    """
+    return behaviour >= math.log(least)
+
+
+def spare(advantages: Tensor, shared: Tensor) -> Tensor:
+    """``advantages`` with the negative ones of ``shared`` tokens set to 0; positive ones stay.
+
+    Pushing down what right answers begin with as well makes right answers less likely too (lazy likelihood
+    displacement, 2505.18830), and on inputs unlike the training data it is the form that breaks first.
+    """
+    return torch.where(shared & (advantages < 0), 0.0, advantages)
 
 
 def importance_weights(

@@ -6,7 +6,7 @@ weighted by π_start/μ and the rest is corrected by π/π_start; in bypass all 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,20 +17,28 @@ from onward.lm.options import LearnerConfig
 
 @dataclass
 class PolicyObjective:
-    """Σ w (clipped loss + β c k2-carried KL) over trained tokens, all tensors (trained tokens,).
+    """Σ w (clipped loss + β c k2-carried KL + hold) over trained tokens, all tensors (trained tokens,).
 
     ``weights`` are token weights of the whole optimiser step times importance weights; c = π/π_old,
-    detached. ``loss`` is what ``slope`` has seen so far, unscaled.
+    detached. The hold is ``hold_coef`` · (log π − log μ)²/2 on near-certain tokens, μ the sampling policy's
+    ``behaviour``. ``loss`` is what ``slope`` has seen so far, unscaled.
     """
 
     config: LearnerConfig
     advantages: Tensor
     weights: Tensor
     old: Tensor
+    behaviour: Tensor
     reference: Tensor | None
     kl_coef: float
     scale: float = 1.0
     loss: float = 0.0
+    _certain: Tensor | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.config.spare_above is not None:
+            self._certain = losses.near_certain(self.behaviour, self.config.spare_above)
+            self.advantages = losses.spare(self.advantages, self._certain)
 
     def slope(self, logp: Tensor, at: slice) -> Tensor:
         config = self.config
@@ -48,6 +56,9 @@ class PolicyObjective:
                 correction = losses.log_ratio(leaf, self.old[at]).exp().detach()
                 penalty = losses.kl_loss(leaf, self.reference[at], config.kl_estimator)
                 loss = loss + self.kl_coef * correction * penalty
+            if self._certain is not None and self.config.hold_coef > 0:
+                pull = losses.kl(leaf, self.behaviour[at], "k2", self._certain[at])
+                loss = loss + self.config.hold_coef * pull
             total = (loss * self.weights[at]).sum()
             (gradient,) = torch.autograd.grad(total, leaf)
         self.loss += float(total.detach())

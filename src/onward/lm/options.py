@@ -42,6 +42,8 @@ class LearnerConfig:
     """Settings of ``Learner``; the defaults suit rank-16 adapters on networks of 1 to 500 M parameters."""
 
     learning_rate: float = 5e-4
+    schedule: Literal["constant", "linear"] = "constant"
+    """``linear``: the learning rate falls to 0 over the steps of an update, which averages noise out."""
     epochs: int = 2
     minibatch_rows: int = 64
     """Rows per optimiser step."""
@@ -51,6 +53,11 @@ class LearnerConfig:
     dual_clip: float | None = 3.0
     entropy_coef: float = 0.0
     """Reward for entropy per token; positive keeps exploring."""
+    spare_above: float | None = None
+    """Tokens that were drawn with at least this probability are never pushed down: right and wrong answers
+    share them. None spares nothing, as plain policy gradients do."""
+    hold_coef: float = 0.0
+    """Pull of those tokens back to the probability that they were drawn with (the gradient of k2)."""
     kl_coef: float = 0.0
     kl_in: Literal["loss", "reward"] = "loss"
     """A penalty in the loss, or its k1 estimate taken from each token's reward (then the policy gradient
@@ -87,12 +94,15 @@ class LearnerConfig:
         refuse_out_of_range(
             self,
             learning_rate=self.learning_rate > 0,
+            schedule=self.schedule in ("constant", "linear"),
             epochs=self.epochs >= 1,
             minibatch_rows=self.minibatch_rows >= 1,
             clip_epsilon=0 < self.clip_epsilon < 1,
             clip_epsilon_high=self.clip_epsilon_high is None or self.clip_epsilon_high > 0,
             dual_clip=self.dual_clip is None or self.dual_clip > 1,
             entropy_coef=self.entropy_coef >= 0,
+            spare_above=self.spare_above is None or 0 < self.spare_above <= 1,
+            hold_coef=self.hold_coef >= 0,
             kl_coef=self.kl_coef >= 0,
             kl_in=self.kl_in in ("loss", "reward"),
             kl_estimator=self.kl_estimator in ("k1", "k2", "k3"),
@@ -117,6 +127,8 @@ class LearnerConfig:
                 "kl_in = 'reward' with kl_reference = 'start' is always 0, since the reward is fixed when "
                 "the update starts: use kl_reference = 'base'"
             )
+        elif self.hold_coef > 0 and self.spare_above is None:
+            problem = "hold_coef without spare_above holds no token: give spare_above, for example 0.9"
         elif self.kl_target is not None and self.kl_coef == 0:
             problem = "kl_target without kl_coef steers nothing: give the coefficient to start from"
         elif self.behaviour == "recompute" and self.importance_cap is not None:

@@ -10,10 +10,23 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from onward.errors import TrainingError
 from onward.lm.tokens import TokenRow
-from onward.lm.trajectories import Trajectory
+
+if TYPE_CHECKING:  # it needs torch; what picks pairs does not
+    from onward.lm.trajectories import Trajectory
+
+
+class Attempt(Protocol):
+    """What is compared: one try at a task."""
+
+    @property
+    def reward(self) -> float | None: ...
+
+
+A = TypeVar("A", bound=Attempt)
 
 
 @dataclass
@@ -59,18 +72,8 @@ def make_pairs(
             groups[one.group].append(one)
     rnd, result = random.Random(seed), []
     for key, members in groups.items():
-        found = [
-            Pair(better.rows, worse.rows, key, float(better.reward) - float(worse.reward))
-            for better in members
-            for worse in members
-            if better.reward is not None
-            and worse.reward is not None
-            and better.reward - worse.reward > margin
-            and (min_reward is None or better.reward >= min_reward)
-        ]
-        rnd.shuffle(found)
-        found.sort(key=lambda pair: -pair.margin)
-        result.extend(found[:per_task])
+        found = widest(members, margin=margin, min_reward=min_reward, per_task=per_task, rnd=rnd)
+        result.extend(Pair(better.rows, worse.rows, key, width) for better, worse, width in found)
     result += [
         Pair([one.correction[0]], [one.correction[1]], one.group, corrected=True)
         for one in trajectories
@@ -84,6 +87,33 @@ def make_pairs(
             f"the margin, or use sft.",
         )
     return result
+
+
+def widest(
+    members: Sequence[A],
+    *,
+    margin: float = 0.0,
+    min_reward: float | None = None,
+    per_task: int | None = 8,
+    rnd: random.Random,
+) -> list[tuple[A, A, float]]:
+    """``(better, worse, difference)`` of attempts at one task whose rewards differ by more than ``margin``.
+
+    The widest come first, ``per_task`` at most; among equally wide ones ``rnd`` decides. ``min_reward`` is
+    for the better one. Unscored attempts are left out.
+    """
+    found = [
+        (better, worse, float(better.reward) - float(worse.reward))
+        for better in members
+        for worse in members
+        if better.reward is not None
+        and worse.reward is not None
+        and better.reward - worse.reward > margin
+        and (min_reward is None or better.reward >= min_reward)
+    ]
+    rnd.shuffle(found)
+    found.sort(key=lambda pair: -pair[2])
+    return found[:per_task]
 
 
 def usable(pairs: Sequence[Pair], max_tokens: int) -> PairSelection:

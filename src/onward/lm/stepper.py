@@ -34,6 +34,7 @@ class Stepper:
     ) -> None:
         self.parameters, self.critic = list(parameters), list(critic)
         self.max_grad_norm = max_grad_norm
+        self.learning_rate = learning_rate
         self.masters = [p if p.dtype == torch.float32 else p.detach().float() for p in self.parameters]
         for parameter in self.parameters:
             parameter.grad_dtype = torch.float32
@@ -52,6 +53,15 @@ class Stepper:
         """Say which dtype the network computes in."""
         if kind == torch.float16:
             self.scale = _FIRST_SCALE
+
+    @property
+    def rate(self) -> float:
+        """Learning rate of the next step of ``parameters``."""
+        return self.optimizer.param_groups[0]["lr"]
+
+    def scale_rate(self, factor: float) -> None:
+        """Set the rate of the next steps to ``factor`` times the learning rate; a critic keeps its own."""
+        self.optimizer.param_groups[0]["lr"] = factor * self.learning_rate
 
     @contextmanager
     def tracking(self) -> Iterator[None]:

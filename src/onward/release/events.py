@@ -1,6 +1,6 @@
 """``agent.rl.model.deployed.v1`` documents, made from the record of a release and nothing else.
 
-Know before changing: only a taken-back release may contain the word that the seed's
+Know before changing: only a taken-back release may contain the word that a published
 ``nats sub … | grep -i`` looks for. Every event has a deployment id of its own, derived from the release,
 so that sending it twice stores it once.
 """

@@ -104,7 +104,7 @@ class Choice:
 
 
 def choose(improvement: float, settings: ReleaseSettings, *, strategy: str = "canary") -> Choice:
-    """Strategy for a measured ``improvement`` of the mean outcome over current (the seed's table).
+    """Strategy for a measured ``improvement`` of the mean outcome over current.
 
     ``strategy`` "canary" never switches at once, however large the improvement; "auto" follows the
     table: ≥ 0.15 blue-green, ≥ 0.05 canary, below that canary from 5 %.

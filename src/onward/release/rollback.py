@@ -26,7 +26,7 @@ BUDGET_SECONDS = 60.0
 
 
 def reason_for(leading: str) -> str:
-    """The seed's word for the gate that contributed most."""
+    """The published word for the gate that contributed most."""
     return REASONS[leading]
 
 

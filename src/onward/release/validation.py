@@ -37,7 +37,7 @@ NOT_RUN = (
     "jailbreak",
     "human_evaluation",
 )
-"""What the seed's pipeline names and this one does not run."""
+"""What the published pipeline names and this one does not run."""
 
 
 @dataclass(frozen=True)

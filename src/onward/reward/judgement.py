@@ -47,7 +47,7 @@ class Judgement:
 
 
 def completion_score(judgement: Judgement) -> float:
-    """The raw score of completion, 0 to 1 (the seed's rule): 1 for success, 0.5 + 0.5·completion for a part
+    """The raw score of completion, 0 to 1: 1 for success, 0.5 + 0.5·completion for a part
     that was told, 0 otherwise; a derived part scores its completion, which is ``DERIVED_SHARE`` at most."""
     if judgement.success:
         return 1.0

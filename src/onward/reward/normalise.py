@@ -1,6 +1,6 @@
 """Normalising a score against the trailing window of scores before it.
 
-z-score: ``(z + 2)/4`` clipped to [0, 1] (the seed's map), with the population deviation. Below 30
+z-score: ``(z + 2)/4`` clipped to [0, 1], with the population deviation. Below 30
 samples, or without any spread, the raw score stands. The window's sums are exact integers and its extremes
 wait in monotonic queues (Lemire, arXiv:cs/0610046), so each score costs O(1) amortised, nothing drifts, and
 everything comes out the same after a restart, bit for bit.

@@ -1,6 +1,6 @@
 """Every Prometheus metric, in one place, on a registry of its own.
 
-The names that start with ``agent_rl_`` are the seed's and are what published dashboards query:
+The names that start with ``agent_rl_`` are what published dashboards query:
 renaming one breaks them. Every model metric carries ``model_version``. Ours start with ``onward_``.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 REWARD_BUCKETS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-"""The seed's buckets of ``agent_rl_trajectory_reward``."""
+"""The published buckets of ``agent_rl_trajectory_reward``."""
 _LENGTH_BUCKETS = (1, 2, 3, 5, 8, 13, 21, 34, 50, 100, 200)
 _SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _JOB_BUCKETS = (10, 30, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600)

@@ -1,4 +1,4 @@
-"""The curves of a run: every step as a line of JSON and in TensorBoard's events, all of them as CSV and PNG.
+"""The curves of a run: each step as a line of JSON and in TensorBoard's events, all as CSV and as a picture.
 
 No torch. Know before changing: a run that goes on from step n drops what it had written after n, since it
 does those steps again.
@@ -7,10 +7,12 @@ does those steps again.
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
+from onward import plotting
 from onward.control.log import Events
 
 LINES, TABLE, PICTURE = "metrics.jsonl", "metrics.csv", "curves.png"
@@ -26,6 +28,14 @@ _DRAWN = (
     "margin",
     "tokens_per_second",
 )
+_RATES = frozenset({"success_rate", "clip_fraction", "ess", "accuracy"})
+"""Drawn from 0 to 1."""
+_WORDS = {"kl_divergence": "KL divergence", "ess": "effective sample size (share)"}
+"""Titles that are not the metric's name with spaces."""
+_TOLD = ("success_rate", "accuracy", "reward_mean", "loss")
+"""The title tells how the first of these went."""
+_ENDS = 0.1
+"""Share of the steps at the start and at the end that the title takes the mean of."""
 
 
 class Curves:
@@ -67,8 +77,8 @@ class Curves:
             self._events.close()
             self._events = None
 
-    def write(self) -> list[Path]:
-        """The table, and the picture where matplotlib is installed."""
+    def write(self, *, dark: bool = False) -> list[Path]:
+        """The table, and the picture where matplotlib is installed; with ``dark`` its dark version too."""
         if not self.rows:
             return []
         names = list(dict.fromkeys(name for row in self.rows for name in row))
@@ -78,8 +88,10 @@ class Curves:
             table.writerows(self.rows)
         made = [self.folder / TABLE]
         drawn = [name for name in _DRAWN if sum(name in row for row in self.rows) > 1]
-        if drawn and _draw(self.rows, drawn, self.folder / PICTURE):
-            made.append(self.folder / PICTURE)
+        if drawn and importlib.util.find_spec("matplotlib") is not None:
+            made += plotting.save(
+                lambda style: _figure(self.rows, drawn, style), self.folder / PICTURE, dark=dark
+            )
         return made
 
 
@@ -95,24 +107,36 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _draw(rows: list[dict[str, Any]], names: list[str], path: Path) -> bool:
-    try:
-        import matplotlib
-    except ImportError:
-        return False
-    matplotlib.use("Agg")
+def finding(rows: list[dict[str, Any]]) -> str:
+    """How the measure that matters went: mean of the first tenth of the steps → mean of the last tenth."""
+    for name in _TOLD:
+        values = [row[name] for row in rows if name in row]
+        if len(values) > 1:
+            few = max(1, round(_ENDS * len(values)))
+            first, last = sum(values[:few]) / few, sum(values[-few:]) / few
+            word = name.replace("_", " ").capitalize()
+            return f"{word} {first:.2f} → {last:.2f} in {rows[-1]['step']:,} steps"
+    return f"{rows[-1]['step']:,} steps"
+
+
+def _figure(rows: list[dict[str, Any]], names: list[str], style: plotting.Style) -> Any:
     from matplotlib.figure import Figure
 
     columns = min(3, len(names))
     lines = -(-len(names) // columns)
-    figure = Figure(figsize=(4.2 * columns, 2.8 * lines), layout="constrained")
+    figure = Figure(figsize=(3.6 * columns, 0.4 + 2.4 * lines), layout="constrained")
+    plotting.title(figure, finding(rows))
     for number, name in enumerate(names):
         axes = figure.add_subplot(lines, columns, number + 1)
-        points = [(row["step"], row[name]) for row in rows if name in row]
-        axes.plot([x for x, _ in points], [y for _, y in points], linewidth=1.4)
-        axes.set_title(name.replace("_", " "), fontsize=9)
-        axes.set_xlabel("step", fontsize=8)
-        axes.tick_params(labelsize=8)
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
-    return True
+        shown = [row for row in rows if name in row]
+        steps, values = [row["step"] for row in shown], [row[name] for row in shown]
+        axes.plot(steps, values, color=style.colours[0], linewidth=1.4)
+        if name == "success_rate" and all("scored" in row for row in shown):
+            bounds = [plotting.wilson(row[name] * row["scored"], row["scored"]) for row in shown]
+            low, high = zip(*bounds, strict=True)
+            axes.fill_between(steps, low, high, color=style.colours[0], alpha=0.16, linewidth=0)
+        axes.set_title(_WORDS.get(name, name.replace("_", " ")))
+        axes.set_xlabel("step")
+        if name in _RATES:
+            plotting.rates(axes.yaxis)
+    return figure

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from onward.lm.sizes import Sizes
 from onward.training.request import JobSpec
 
@@ -175,6 +173,8 @@ def seconds(spec: JobSpec, network: Sizes, load: Load, rate: float) -> float:
 
 def matrix_rate(tries: int = 40) -> float:
     """Operations a second of float32 matrix products on this machine: the best of some tries of 5 ms."""
+    import numpy as np  # not for a help
+
     a = np.ones((384, 384), dtype=np.float32)
     b = a @ a  # not timed: threads start here
     best = float("inf")

@@ -4,8 +4,9 @@
   in a record of its own (``reward.v1``, any order; the newest one counts), or only told
   (``metadata.outcome``);
 * a line of a frozen dataset (``jobs/<id>/dataset.jsonl``);
-* a conversation ``{"messages": […], "reward"?, "success"?, "group"?, "task_type"?}``: without a reward it is
-  a demonstration for ``sft``, and unscored for everything else;
+* a conversation ``{"messages": […], "tools"?, "reward"?, "success"?, "group"?, "task_type"?}``: without a
+  reward it is a demonstration for ``sft``, and unscored for everything else; tools and their calls, in
+  OpenAI's form, become the words by which the gateway tells them to a model without a tool template;
 * a correction: in a conversation (``"correction"``: the text in place of its last answer), beside a
   trajectory (``{"trajectory", "feedback": […]}``) or as ``feedback.v1`` in a record of its own: for ``dpo``;
 * a pair ``{"prompt", "chosen", "rejected"}``, each a text or messages: for ``dpo``.
@@ -23,6 +24,7 @@ from typing import Any
 
 from onward.contracts import Feedback, validate
 from onward.errors import ConfigError, ContractError, TrainingError
+from onward.lm.tool_words import in_words
 from onward.training import admission, corrections
 from onward.training.admission import Rules, Scored
 from onward.training.dataset import Shares
@@ -247,7 +249,7 @@ def _correct(where: str, written: object, line: Line, algorithm: str, excluded: 
 
 
 def _conversation(where: str, record: Mapping[str, Any]) -> Line:
-    messages = _messages(where, record["messages"])
+    messages = _messages(where, record["messages"], record.get("tools"))
     reward = record.get("reward", 1.0)
     if isinstance(reward, bool) or not isinstance(reward, int | float):
         raise ConfigError(f"{where} has a reward that is no number: give one, or leave it out for sft.")
@@ -267,13 +269,14 @@ def _conversation(where: str, record: Mapping[str, Any]) -> Line:
 
 def _pair(where: str, record: Mapping[str, Any]) -> list[Line]:
     prompt = record.get("prompt", [])
-    start = _messages(where, prompt) if not isinstance(prompt, str) else [_said("user", prompt)]
+    start = _listed(where, prompt) if not isinstance(prompt, str) else [_said("user", prompt)]
     made = []
     for side, reward in (("chosen", 1.0), ("rejected", 0.0)):
         answer = record[side]
-        said = [_said("assistant", answer)] if isinstance(answer, str) else _messages(where, answer)
+        said = [_said("assistant", answer)] if isinstance(answer, str) else _listed(where, answer)
         talk = {
             "messages": [*start, *said],
+            "tools": record.get("tools"),
             "reward": reward,
             "group": f"pair at {where}",
             "id": f"{where} {side}",
@@ -282,17 +285,46 @@ def _pair(where: str, record: Mapping[str, Any]) -> list[Line]:
     return made
 
 
-def _messages(where: str, given: object) -> list[dict[str, str]]:
+def _messages(where: str, given: object, tools: object) -> list[dict[str, str]]:
+    """Role and text of each message; ``tools`` (a list, or the JSON of one) and calls are told in words."""
+    messages = _listed(where, given)
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except ValueError:
+            tools = tools or None
+    offered = tools or []
+    if not isinstance(offered, list) or not all(_is_function(tool) for tool in offered):
+        raise ConfigError(
+            f"{where} has tools that are not a list of {{type, function: {{name, parameters}}}}: give them "
+            f"as the chat API takes them."
+        )
+    return [_said(message["role"], message["content"]) for message in in_words(messages, offered)]
+
+
+def _listed(where: str, given: object) -> list[dict[str, Any]]:
+    """``given`` as messages. Raises ConfigError where one has neither a text nor calls of tools."""
     good = isinstance(given, list) and all(
         isinstance(message, dict)
         and isinstance(message.get("role"), str)
-        and isinstance(message.get("content"), str)
+        and (isinstance(message.get("content"), str) or (message.get("content") is None and _calls(message)))
+        and (not message.get("tool_calls") or _calls(message))
         for message in given
     )
     if not good:
         raise ConfigError(f"{where} has messages that are not a list of {{role, content}} with texts.")
     assert isinstance(given, list)
-    return [_said(message["role"], message["content"]) for message in given]
+    return given
+
+
+def _calls(message: Mapping[str, Any]) -> bool:
+    calls = message.get("tool_calls")
+    return isinstance(calls, list) and bool(calls) and all(_is_function(call) for call in calls)
+
+
+def _is_function(given: object) -> bool:
+    function = given.get("function") if isinstance(given, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
 def _said(role: str, content: str) -> dict[str, str]:

@@ -153,12 +153,17 @@ async def _current_policy(ctx: Context) -> dict[str, Any]:
 async def _scored(
     ctx: Context, asked: TrainingRequest, digests: list[str]
 ) -> tuple[list[dataset.Scored], int]:
-    """Newest first, so that ``sample_size`` keeps what the policy did last; and the oldest one's sequence."""
+    """Newest first, so that ``sample_size`` keeps what the policy did last; and the oldest one's sequence.
+
+    What was stored after the coordinator counted (``metadata.until``) is left for the next job: the data of a
+    job must not depend on how long the job waited.
+    """
     found = await queries.trajectories_for_training(
         ctx.warehouse,
         model_digests=digests,
         since=(_filters(asked).get("date_range") or {}).get("start"),
         limit=2 * asked.training_config.dataset.sample_size,
+        until_seq=_until(asked),
     )
     written = await _corrections(ctx, found) if asked.training_config.algorithm == "dpo" else {}
     scored = [
@@ -192,6 +197,12 @@ async def _others(ctx: Context, digests: list[str], oldest: int) -> dict[str, in
         "other_policy": sum(found.values()),
     }
     return {reason: count for reason, count in counts.items() if count}
+
+
+def _until(asked: TrainingRequest) -> int | None:
+    """The stream sequence up to which the requester counted; None where it names none."""
+    until = (asked.model_dump().get("metadata") or {}).get("until")
+    return until if isinstance(until, int) and until > 0 else None
 
 
 def _filters(asked: TrainingRequest) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class PolicyGradient(Method):
                 "loss": values["loss"],
                 "policy_entropy": values["entropy"],
                 "kl_divergence": max(0.0, _finite(values["kl"])),
-                "learning_rate": self.spec.learning_rate,
+                "learning_rate": self.stepper.rate,
                 **{
                     name: values[name]
                     for name in ("clip_fraction", "ratio_max", "ess", "grad_norm", *self._extra())
@@ -293,10 +293,13 @@ def learner_config(spec: JobSpec) -> LearnerConfig:
     """
     return LearnerConfig(
         learning_rate=spec.learning_rate,
+        schedule="constant" if spec.environment is not None else spec.schedule,
         epochs=spec.epochs,
         minibatch_rows=spec.batch_rows,
         clip_epsilon=spec.clip_epsilon,
         normaliser="constant" if spec.algorithm == "dr_grpo" else spec.normaliser,
+        spare_above=spec.spare_above,
+        hold_coef=spec.hold_coef,
         kl_coef=spec.kl_coef,
         kl_reference="base" if spec.environment is not None else "start",
         behaviour=spec.behaviour,

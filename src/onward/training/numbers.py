@@ -20,6 +20,8 @@ _POLICY_GRADIENTS = frozenset({"ppo", "rloo", "grpo", "dr_grpo", "reinforce", "r
 APPLIES: dict[str, frozenset[str]] = {
     "clip_epsilon": _POLICY_GRADIENTS,
     "kl_coef": _POLICY_GRADIENTS,
+    "spare_above": _POLICY_GRADIENTS,
+    "hold_coef": _POLICY_GRADIENTS,
     "importance_cap": _POLICY_GRADIENTS,
     "max_staleness": _POLICY_GRADIENTS,
     "gamma": frozenset({"ppo", "reinforce_pp"}),
@@ -34,6 +36,8 @@ _ALLOWED: dict[str, tuple[str, str, Callable[[float], bool]]] = {
     "learning_rate": ("--lr", "greater than 0", lambda value: value > 0),
     "clip_epsilon": ("--clip", "greater than 0 and less than 1", lambda value: 0 < value < 1),
     "kl_coef": ("--kl", "at least 0", lambda value: value >= 0),
+    "spare_above": ("--spare-above", "greater than 0 and at most 1", lambda value: 0 < value <= 1),
+    "hold_coef": ("--hold", "at least 0", lambda value: value >= 0),
     "gamma": ("--gamma", "from 0 to 1", lambda value: 0 <= value <= 1),
     "gae_lambda": ("--gae-lambda", "from 0 to 1", lambda value: 0 <= value <= 1),
     "beta": ("--beta", "greater than 0", lambda value: value > 0),
@@ -54,6 +58,8 @@ class Numbers(BaseModel):
     gamma: float | None = None
     gae_lambda: float | None = None
     kl_coef: float | None = Field(None, ge=0)
+    spare_above: float | None = Field(None, gt=0, le=1)
+    hold_coef: float | None = Field(None, ge=0)
     beta: float | None = Field(None, gt=0)
     importance_cap: float | None = Field(None, gt=0)
     max_staleness: int | None = Field(None, ge=0, le=1)

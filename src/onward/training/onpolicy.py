@@ -143,6 +143,7 @@ class OnPolicy:
             "reward_mean": _mean([float(one.reward or 0.0) for one in scored]),
             "success_rate": _mean([bool(one.success) for one in scored]),
             "turns": _mean([len(one.turns) for one in scored]),
+            "scored": len(scored),
             "unscored": len(episodes) - len(scored),
             "horizon": schedule.at(step) if schedule else self.source.horizon,
         }

@@ -40,6 +40,7 @@ class Recipe:
     """``session_seconds``: what one desk task takes at most on two cores with 32 at once."""
 
     learning_rate: float = 5e-4
+    schedule: Literal["constant", "linear"] = "linear"
     epochs: int = 2
     batch_size: int = 16
     clip_epsilon: float = 0.2
@@ -48,6 +49,9 @@ class Recipe:
     negative_weight: float = 0.5
     """Weight of advantages below the baseline. At 1 the tiny model of the demonstration, five seeds, gave
     up to 17 % unparsable answers after two jobs and lost its form on questions unlike its tasks."""
+    spare_above: float | None = 0.9
+    """Tokens drawn with at least this probability are never pushed down (docs/losses.md, what was found)."""
+    hold_coef: float = 0.1
     kl_coef: float = 0.0
     lora_rank: int = 16
     lora_alpha: float = 32.0

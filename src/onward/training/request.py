@@ -49,6 +49,8 @@ class JobSpec(BaseModel):
     model_folder: str
     start_digest: str | None
     learning_rate: float
+    schedule: Literal["constant", "linear"] = "constant"
+    """Linear: the learning rate falls to 0 over the steps on the frozen data."""
     epochs: int
     batch_rows: int
     clip_epsilon: float
@@ -65,6 +67,10 @@ class JobSpec(BaseModel):
     unparsable_penalty: float
     standardise: bool
     negative_weight: float
+    spare_above: float | None = None
+    """Tokens drawn with at least this probability are never pushed down."""
+    hold_coef: float = 0.0
+    """Pull of such tokens back to the probability they were drawn with."""
     kl_coef: float
     gamma: float = 1.0
     gae_lambda: float = 0.95
@@ -181,6 +187,7 @@ def resolve(
         model_folder=model_folder,
         start_digest=start_digest,
         learning_rate=asked.get("learning_rate", recipe.learning_rate),
+        schedule=recipe.schedule,
         epochs=asked.get("epochs", recipe.epochs),
         batch_rows=asked.get("batch_size", recipe.batch_size),
         clip_epsilon=asked.get("clip_epsilon", recipe.clip_epsilon),
@@ -192,6 +199,8 @@ def resolve(
         unparsable_penalty=settings.training.unparsable_penalty,
         standardise=recipe.standardise,
         negative_weight=recipe.negative_weight,
+        spare_above=asked.get("spare_above", recipe.spare_above),
+        hold_coef=asked.get("hold_coef", recipe.hold_coef),
         kl_coef=asked.get("kl_coef", recipe.kl_coef),
         gamma=asked.get("gamma", 1.0),
         gae_lambda=asked.get("gae_lambda", 0.95),

@@ -34,7 +34,7 @@ class EmbeddedWarehouse:
 
     def __init__(self, data_dir: Path, *, database: str = "rl", clock: Clock | None = None) -> None:
         self._run_dir = data_dir / "run"
-        self._data_path = data_dir / "chdb"
+        self.data_path = data_dir / "chdb"
         self._log_path = data_dir / "logs" / "warehouse.log"
         self._database = database
         self._clock: Clock = clock or SystemClock()
@@ -89,7 +89,7 @@ class EmbeddedWarehouse:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "onward.warehouse.child"),
-                *(str(self._data_path.resolve()), str(self._run_dir.resolve()), where, self._database),
+                *(str(self.data_path.resolve()), str(self._run_dir.resolve()), where, self._database),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -138,8 +138,7 @@ class EmbeddedWarehouse:
     def _why(self, code: int) -> str:
         if code == EXIT_IN_USE:
             return (
-                f"Another process uses the warehouse in {self._data_path}: "
-                "stop it or choose another data_dir."
+                f"Another process uses the warehouse in {self.data_path}: stop it or choose another data_dir."
             )
         return f"The warehouse did not start (exit code {code}): see {self._log_path}."
 

@@ -1,5 +1,5 @@
-"""Every question that Onward asks the warehouse, by name: here, and in
-``reward_queries.py`` those about feedback and scoring again. Nobody else writes SQL.
+"""Every question that Onward asks the warehouse, by name: here, in ``reward_queries.py`` those about feedback
+and scoring again, and in ``trajectory_queries.py`` those of a person's choice. Nobody else writes SQL.
 
 All of them read the views, which show each id once however often it was stored. Rows are dicts with
 the columns of ``tables.sql``; times come back as ISO 8601 text. Ids are bound in portions, because a

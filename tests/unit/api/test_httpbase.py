@@ -273,3 +273,12 @@ async def test_the_api_role_serves_readiness_and_status_until_cancelled(tmp_path
     with pytest.raises(asyncio.CancelledError):
         await role
     assert ctx.ready["api"] is False
+
+
+async def test_a_client_that_goes_away_while_it_sends_is_no_defect():
+    async def gone():
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(HttpError) as raised:
+        await read_json(Request({"type": "http", "method": "POST", "headers": []}, gone))
+    assert raised.value.status == 400

@@ -67,7 +67,7 @@ def test_a_run_leaves_everything_it_promises(tmp_path: Path, capsys: pytest.Capt
     names = {path.name.split(".tfevents")[0] for path in folder.iterdir()}
     assert names == {
         ".lock", "config.json", "metrics.csv", "events.out", "checkpoint", "policy", "summary.json",
-        "curves.png",
+        "curves.png", "curves-dark.png",
     }  # fmt: skip
     run = Folder(folder).read()
     assert (run.seed, run.preset, run.timesteps, run.settings.as_dict()["hidden"]) == (

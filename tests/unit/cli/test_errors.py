@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onward import __version__, cli, errors, host
+from onward import __version__, cli, errors, extras
 from onward.errors import MissingExtraError
 
 
@@ -104,7 +104,7 @@ def test_a_missing_extra_is_named_with_a_command_that_works_from_the_clone(
     (clone / ".venv" / "bin" / "pip").unlink()
     assert errors.install_command("[lm]") == "clone/.venv/bin/python -m pip install -e '.[lm]'"
     with pytest.raises(MissingExtraError, match=r"run clone/.venv/bin/python -m pip install -e '.\[lm\]'\."):
-        host.require_extra("lm", "a_module_that_nobody_has", "The engine")
+        extras.require("lm", "a_module_that_nobody_has", "The engine")
 
 
 def test_commands_in_a_sentence_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

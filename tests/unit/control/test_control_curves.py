@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onward.control.config import PPOConfig
-from onward.control.curves import band, draw
+from onward.control.curves import _finding, _groups, band, draw
 from onward.control.log import Csv
 from onward.control.runs import Folder, RunConfig, write_json
 from onward.errors import ControlError
@@ -65,6 +65,21 @@ def test_a_picture_of_all_seeds_is_drawn(tmp_path: Path) -> None:
     data = picture.read_bytes()
     assert data.startswith(b"\x89PNG")
     assert len(data) > 20_000
+
+
+def test_the_title_says_how_many_seeds_were_solved(tmp_path: Path) -> None:
+    folders = [written(tmp_path, seed) for seed in range(3)]
+    for folder in folders[:2]:
+        write_json(folder / "summary.json", {"threshold": 475.0, "solved": {"episode": 300, "step": 60_000}})
+    assert _finding(*_groups(folders)) == "CartPole-v1: ppo (default) solved by 2 of 3 seeds"
+    for folder in folders:
+        (folder / "summary.json").unlink()
+    assert _finding(*_groups(folders[:1])).startswith("CartPole-v1: ppo (default) ends at 49")
+
+
+def test_a_picture_has_a_dark_version(tmp_path: Path) -> None:
+    picture = draw([written(tmp_path, 0)], tmp_path / "curves.png")
+    assert (tmp_path / "curves-dark.png").read_bytes() != picture.read_bytes()
 
 
 def test_a_run_that_was_not_evaluated_yet_is_drawn_without_a_warning(

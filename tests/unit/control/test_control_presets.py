@@ -1,4 +1,4 @@
-"""The zoo's numbers, typed off from the fact file's tables once more, and the seed's."""
+"""The zoo's numbers, typed off from the fact file's tables once more, and the published ones."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def test_the_rest_of_the_row_of_the_continuous_mountain_car() -> None:
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Anything-v0"])
-def test_the_seeds_dqn(env: str) -> None:
+def test_the_published_dqn(env: str) -> None:
     """S3: memory 10,000, epsilon 1 → 0.01 by 0.995 per update, 1e-3, batch 32, 256-256 ReLU, plain MSE."""
-    settings = presets.settings("dqn", presets.preset("seed", "dqn", env)[1], {}).as_dict()
+    settings = presets.settings("dqn", presets.preset("published", "dqn", env)[1], {}).as_dict()
     expected = {
         "num_envs": 1, "buffer_size": 10_000, "epsilon_start": 1.0, "epsilon_end": 0.01,
         "epsilon_decay": 0.995, "learning_rate": 1e-3, "gamma": 0.99, "batch_size": 32,
@@ -122,9 +122,9 @@ def test_the_seeds_dqn(env: str) -> None:
     assert {name: settings[name] for name in expected} == expected
 
 
-def test_the_seeds_ppo() -> None:
+def test_the_published_ppo() -> None:
     """S3: clip 0.2, gamma 0.99, lambda 0.95, entropy 0.01, value 0.5, norm 0.5; 3e-4, 2,048 steps."""
-    settings = presets.settings("ppo", presets.preset("seed", "ppo", "CartPole-v1")[1], {})
+    settings = presets.settings("ppo", presets.preset("published", "ppo", "CartPole-v1")[1], {})
     assert (settings.clip, settings.gamma, settings.gae_lambda) == (0.2, 0.99, 0.95)
     assert (settings.entropy_coef, settings.value_coef, settings.max_grad_norm) == (0.01, 0.5, 0.5)
     assert (settings.learning_rate, settings.num_envs * settings.n_steps) == (3e-4, 2048)
@@ -135,7 +135,7 @@ def test_every_preset_makes_valid_settings() -> None:
         presets.ZOO,
         presets.CLEANRL,
         presets.OURS,
-        {name: {"": p} for name, p in presets.SEED.items()},
+        {name: {"": p} for name, p in presets.PUBLISHED.items()},
     ):
         for algorithm, envs in table.items():
             for found in envs.values():
@@ -148,13 +148,17 @@ def test_the_first_preset_that_there_is_is_taken() -> None:
     assert presets.settings("ppo", presets.Preset(1, {"clip": 0.3}), {"clip": 0.4}).clip == 0.4
 
 
+def test_the_old_name_of_the_published_preset_is_still_taken() -> None:
+    assert presets.preset("seed", "ppo", "X-v0") == presets.preset("published", "ppo", "X-v0")
+
+
 def test_a_preset_that_there_is_not_names_those_that_there_are() -> None:
     with pytest.raises(
-        ControlError, match=r"no preset 'zoo' for ppo on X-v0: use seed or default; zoo and ours know"
+        ControlError, match=r"no preset 'zoo' for ppo on X-v0: use published or default; zoo and ours know"
     ):
         presets.preset("zoo", "ppo", "X-v0")
-    with pytest.raises(ControlError, match="no preset 'seed' for sac on Pendulum-v1: use"):
-        presets.preset("seed", "sac", "Pendulum-v1")
+    with pytest.raises(ControlError, match="no preset 'published' for sac on Pendulum-v1: use"):
+        presets.preset("published", "sac", "Pendulum-v1")
     with pytest.raises(ControlError, match="There is no algorithm 'ppp': choose one of q_learning"):
         presets.preset(None, "ppp", "X-v0")
 

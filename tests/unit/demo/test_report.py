@@ -1,43 +1,144 @@
-"""The tables of the demonstration on narrow terminals."""
+"""The end of a demonstration on a terminal: the table, why a candidate failed, and the finding."""
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from demo_results import REASON, cycle, planted, rejected, result
 from rich.console import Console
 
 from onward.demo import report
-from onward.demo.result import Cycle, Result
+from onward.demo.display import Stages
+from onward.demo.result import FailingAnswer, Rates, Result
 
-REASON = "E all 31.2 crossed 22.2 after 61 sessions at 10%"
+
+def shown(found: Result, width: int = 80) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    report.show(found, console, ("Picture: demo-output/curves.png",))
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-@pytest.mark.parametrize("width", [80, 110])
-def test_no_name_and_no_decision_is_cut_on_a_narrow_terminal(width: int) -> None:
-    cycle = Cycle(
-        number=4,
-        trajectories=1024,
-        mean_outcome=0.41,
-        mean_raw_total=0.52,
-        validation_success=0.61,
-        validation_current=0.55,
-        candidate="agent-zero-rl-v12",
-        decision="rolled_back",
-        reason=REASON,
-        sessions={"candidate": 120, "current": 344},
-        e_values={"error": 1.02, "reward": 12_345.0, "all": 12_345.0},
-        sabotaged=True,
+def test_the_table_has_a_line_for_each_candidate_with_rates_beside_the_evidence() -> None:
+    lines = shown(result(cycle(1), rejected(2), planted(3)))
+    assert lines[:8] == [
+        "Each pair: current → candidate; taken back when E reaches 22.2",
+        "candidate         validation   errors       outcome         E  decision",
+        "─" * 74,
+        "agent-zero-rl-v1  0.30 → 0.54  21% → 2.5%   0.30 → 0.55  0.23  promoted",
+        "agent-zero-rl-v2  0.30 → 0.60  -            -               -  rejected",
+        "agent-zero-rl-v3  -            0.8% → 100%  0.54 → 0.00  999+  rolled back",
+        "",
+        f"agent-zero-rl-v2 rejected: {REASON}.",
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_no_line_is_longer_than_the_terminal_and_no_id_is_cut(width: int) -> None:
+    names = ["agent-zero-rl-v12", "agent-zero-rl-v13", "agent-zero-rl-v14"]
+    cycles = [
+        one.model_copy(update={"candidate": name})
+        for one, name in zip((cycle(1), rejected(2), planted(3)), names, strict=True)
+    ]
+    lines = shown(result(*cycles), width)
+    assert max(map(len, lines)) <= width
+    assert [sum(line.startswith(name) for line in lines) for name in names] == [1, 2, 2]
+
+
+def test_a_long_name_is_not_cut() -> None:
+    name = "assistant-for-the-purchasing-department-of-the-northern-branch-v3"
+    lines = shown(result(cycle(1, candidate=name)))
+    assert any(name in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_control_characters_of_a_failing_answer_are_written_out() -> None:
+    failed = rejected(1).model_copy(update={"failing": [FailingAnswer(check_id="sum", answer="\x1b[2Jgone")]})
+    assert "  sum: \\x1b[2Jgone" in shown(result(failed))
+
+
+def test_a_rejection_says_why_in_numbers_and_shows_two_failing_answers_of_one_line_each() -> None:
+    lines = shown(result(rejected(1), final_success=0.3))
+    at = lines.index(f"agent-zero-rl-v1 rejected: {REASON}.")
+    assert lines[at + 1] == '  lookup: unknown"}}'
+    assert lines[at + 2].startswith('  note: text": "a very long answer and so on')
+    assert lines[at + 2].endswith("…")
+    assert len(lines[at + 2]) <= 80
+
+
+def test_checks_that_neither_model_passes_are_told_as_showing_nothing() -> None:
+    assert "Refusal: 0 of 20 against 0 of 20, so nothing is shown." in shown(result(cycle(1), rejected(2)))
+
+
+def test_a_rollback_says_at_which_share_and_how_long_it_took() -> None:
+    assert report.ended(planted()) == (
+        "agent-zero-rl-v3 rolled back at 25% of traffic: high error rate; "
+        "without traffic 4.1 s after the evidence."
     )
-    result = Result.model_construct(cycles=[cycle])
-    for table in (report._cycles(result), report._evidence(result)):
-        console = Console(width=width)
-        with console.capture() as captured:
-            console.print(table)
-        text = captured.get()
-        assert "…" not in text
-        assert "agent-zero-rl-v12" in text
-        assert max(map(len, text.splitlines())) <= width
-    cycles = Console(width=width)
-    with cycles.capture() as captured:
-        cycles.print(report._cycles(result))
-    words = captured.get().replace("│", " ").split()
-    assert " ".join(["rolled_back:", *REASON.split()]) in " ".join(words).replace("(sabotage) ", "")
+
+
+def test_the_output_ends_in_the_finding() -> None:
+    lines = shown(result(cycle(1), cycle(2), cycle(3)))
+    assert " ".join(lines[-2:]).strip() == (
+        "Success on held-out tasks rose from 0.30 to 0.76 (+0.46) by reinforcement learning alone; "
+        "3 of 3 candidates were promoted."
+    )
+    assert len(lines) <= 20
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (
+            result(rejected(1), rejected(2), final_success=0.3),
+            "Nothing was learned: none of 2 candidates was promoted (agent-zero-rl-v2 rejected: format 12 of "
+            "20, current 19 of 20, p 0.008), so success on held-out tasks stayed at 0.30.",
+        ),
+        (
+            result(cycle(1), rejected(2), final_success=0.34),
+            # 60 and 68 of 200; by hand from Wilson's (0.2407, 0.3668) and (0.2779, 0.4081)
+            "No gain was shown: success on held-out tasks went from 0.30 to 0.34 (+0.04), which chance "
+            "explains (95 % interval -0.05 to +0.13); 1 of 2 candidates was promoted.",
+        ),
+        (
+            result(cycle(1), final_success=0.1),
+            "Success on held-out tasks fell from 0.30 to 0.10 (-0.20), "
+            "although 1 of 1 candidate was promoted.",
+        ),
+        (
+            result(cycle(1), planted(2)),
+            "Success on held-out tasks rose from 0.30 to 0.76 (+0.46) by reinforcement learning alone; "
+            "1 of 1 candidate was promoted; the planted model was rolled back.",
+        ),
+        (
+            result(cycle(1), planted(2).model_copy(update={"decision": "promoted"}), lost=2, duplicates=1),
+            "Success on held-out tasks rose from 0.30 to 0.76 (+0.46) by reinforcement learning alone; "
+            "1 of 1 candidate was promoted; the planted model was not rolled back; "
+            "2 trajectories were lost and 1 stored twice.",
+        ),
+    ],
+)
+def test_the_finding_is_honest(found: Result, sentence: str) -> None:
+    assert report.finding(found) == sentence
+
+
+def test_a_running_release_shows_error_rates_beside_the_evidence() -> None:
+    rates = {"candidate": Rates(error_rate=0.12), "current": Rates(error_rate=0.021)}
+    note = report.watched(rates, {"all": 1.3}, {"candidate": 61})
+    assert note == "errors 12% vs 2.1% · E 1.30 · 61 sessions"
+    assert report.watched({}, {}, {}) == "E 1.00 · 0 sessions"
+
+
+def test_stages_keep_their_times_and_their_lines() -> None:
+    console = Console(width=80, height=24, force_terminal=True, color_system=None, file=io.StringIO())
+    stages = Stages(console)
+    with stages:
+        with stages.stage("collect", "Cycle 1: agents at work", total=256) as stage:
+            stage.update(256, note="256 scored · success 0.30")
+        with stages.stage("collect", "Cycle 2: agents at work", total=256):
+            pass
+    assert list(stages.seconds) == ["collect"]
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "Cycle 1: agents at work  ━━━━━━━━ 256 scored · success 0.30 " in text

@@ -385,8 +385,48 @@ def test_the_kl_term_is_corrected_off_policy_by_a_weight_without_gradient() -> N
     """ℓ = 0.3 for every token, ratio π/π_old 1 and 2: slopes 0.3 and 0.6, and nothing from the ratio."""
     logp = torch.tensor([-1.0, -1.0])
     old = logp - torch.tensor([0.0, math.log(2)])
-    objective = PolicyObjective(LearnerConfig(), torch.zeros(2), torch.ones(2), old, logp - 0.3, 1.0)
+    objective = PolicyObjective(LearnerConfig(), torch.zeros(2), torch.ones(2), old, old, logp - 0.3, 1.0)
     assert objective.slope(logp, slice(0, 2)).tolist() == pytest.approx([0.3, 0.6], abs=1e-6)
+
+
+def test_what_right_and_wrong_answers_share_is_not_pushed_down() -> None:
+    """Drawn with 0.95, 0.95, 0.5: of three tokens of a failure and one of a success, on policy, A = ∓1.
+
+    The slope of −rA at r = 1 is −A: 0 for the spared token, 1 for the uncertain one; a success pushes up.
+    """
+    mu = torch.tensor([0.95, 0.5, 0.95, 0.5]).log()
+    pushes = torch.tensor([-1.0, -1.0, 1.0, 1.0])
+    config = LearnerConfig(spare_above=0.9)
+    objective = PolicyObjective(config, pushes, torch.ones(4), mu, mu, None, 0.0)
+    assert objective.slope(mu, slice(0, 4)).tolist() == pytest.approx([0.0, 1.0, -1.0, -1.0], abs=1e-6)
+    plain = PolicyObjective(LearnerConfig(), pushes, torch.ones(4), mu, mu, None, 0.0)
+    assert plain.slope(mu, slice(0, 4)).tolist() == pytest.approx([1.0, 1.0, -1.0, -1.0], abs=1e-6)
+
+
+def test_a_shared_token_that_fell_is_pulled_back_and_an_uncertain_one_is_not() -> None:
+    """Drawn with 0.95 and 0.5, both half as probable now, A = 0: slopes 0.3·ln ½ and 0."""
+    mu = torch.tensor([0.95, 0.5]).log()
+    now = mu - math.log(2)
+    config = LearnerConfig(spare_above=0.9, hold_coef=0.3)
+    objective = PolicyObjective(config, torch.zeros(2), torch.ones(2), mu, mu, None, 0.0)
+    assert objective.slope(now, slice(0, 2)).tolist() == pytest.approx([-0.3 * math.log(2), 0.0], abs=1e-6)
+    assert objective.loss == pytest.approx(0.3 * math.log(2) ** 2 / 2, abs=1e-6)
+
+
+def test_a_linear_schedule_falls_to_nothing_over_each_update(policy: Policy) -> None:
+    """Four steps at 1, 3/4, 1/2 and 1/4 of the rate; the next update starts at the whole rate again."""
+    noisy_adapter(policy, "x")
+    rows = with_behaviour(policy, "x", random_rows(4))
+    config = LearnerConfig(learning_rate=1e-3, schedule="linear", epochs=2, minibatch_rows=2)
+    learner = Learner(policy, "x", config)
+    for _ in range(2):
+        rates = [learner.stepper.rate for _ in learner.update(rows, [1.0, -1.0, 1.0, -1.0])]
+        assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
+
+
+def test_holding_without_saying_which_tokens_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"hold_coef without spare_above.*for example 0\.9"):
+        LearnerConfig(hold_coef=0.3)
 
 
 def test_an_entropy_bonus_alone_raises_the_entropy(policy: Policy) -> None:

@@ -34,7 +34,7 @@ def linear_epsilon(steps: int, total_steps: int, start: float, end: float, share
 def decayed_epsilon(times: int, start: float = 1.0, end: float = 0.01, factor: float = 0.995) -> float:
     """max(end, start · factor^times): multiplied by ``factor`` at each update (or episode).
 
-    The defaults are the seed's: 0.01 is reached after 919 times. Raises ControlError unless 0 ≤ epsilon ≤ 1
+    With the defaults 0.01 is reached after 919 times. Raises ControlError unless 0 ≤ epsilon ≤ 1
     and 0 < factor ≤ 1.
     """
     _check_range(start, end)

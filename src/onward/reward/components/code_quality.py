@@ -1,7 +1,7 @@
 """Code quality: the average of linter, tests and security, of those for which there is evidence.
 
-linter 0 to 1 (pylint's rating / 10), share of tests that passed, ``1 − 0.5·critical security issues`` (the
-seed's rule), each cut to [0, 1]. The facts are made before scoring by ``onward.reward.code``; a trajectory
+linter 0 to 1 (pylint's rating / 10), share of tests that passed, ``1 − 0.5·critical security issues``, each
+cut to [0, 1]. The facts are made before scoring by ``onward.reward.code``; a trajectory
 without code, or with code that nobody can rate, does not have this component at all.
 """
 

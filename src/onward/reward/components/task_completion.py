@@ -1,4 +1,4 @@
-"""Task completion: 1 for success, 0.5 + 0.5·completion for a part, 0 otherwise (the seed's rule).
+"""Task completion: 1 for success, 0.5 + 0.5·completion for a part, 0 otherwise.
 
 What nobody told, or what the results contradict, is derived instead: a quarter at most, and said so.
 """

@@ -1,4 +1,4 @@
-"""User feedback: explicit beats implicit, the last explicit signal wins, silence is the seed's 0.5.
+"""User feedback: explicit beats implicit, the last explicit signal wins, silence is 0.5.
 
 Thumbs are 1 and 0, a rating is its ``value`` (n stars of five are n/5), a correction or a retry 0.2, an
 abandoned task 0. Silence is marked ``default`` and is no evidence, so it lowers the reward's confidence and

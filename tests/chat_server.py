@@ -32,7 +32,7 @@ def calls(*named: tuple[str, str, dict[str, Any]]) -> dict[str, Any]:
 class ChatServer:
     """``requests`` are the bodies that came, ``headers`` theirs."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, model: str = "scripted-1") -> None:
         self.script = script
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -51,7 +51,9 @@ class ChatServer:
                 elif body.get("stream"):
                     self._send(200, "text/event-stream", b"".join(_events(said)))
                 else:
-                    self._send(200, "application/json", json.dumps(completion(said)).encode())
+                    self._send(
+                        200, "application/json", json.dumps(completion(said) | {"model": model}).encode()
+                    )
 
             def _send(self, status: int, kind: str, data: bytes) -> None:
                 self.send_response(status)

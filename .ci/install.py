@@ -1,0 +1,87 @@
+"""Installs this checkout with its extras into the environment of the Python that runs this.
+
+    .venv/bin/python .ci/install.py server lm demo
+
+Every file is checked against the SHA-256 that constraints.txt has for it. ``pip install -c
+constraints.txt -e .`` cannot do that: with hashes pip refuses what is installed from a folder, and older
+pips ask for them in the requirement itself. So pip comes first, then what the extras require, then this
+checkout alone.
+
+PyTorch has no hash: its CPU and GPU builds have one version number and different bytes. An installed one
+is taken; else pip's choice is installed in the pinned version, and what it requires is checked like the
+rest.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CONSTRAINTS = ROOT / "constraints.txt"
+SELF = re.compile(r"onward\[([\w,-]+)\]")
+
+
+def required(extras: list[str]) -> Iterator[str]:
+    """The requirements of the package and of ``extras``. Raises KeyError for an extra that there is not."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    def of_extra(extra: str) -> Iterator[str]:
+        for requirement in project["optional-dependencies"][extra]:
+            own = SELF.fullmatch(requirement)
+            if own is None:
+                yield requirement
+            else:
+                for inner in own[1].split(","):
+                    yield from of_extra(inner)
+
+    yield from project["dependencies"]
+    for extra in extras:
+        yield from of_extra(extra)
+
+
+def pinned(name: str) -> str:
+    """The lines of constraints.txt for ``name``, hashes included."""
+    text = CONSTRAINTS.read_text(encoding="utf-8")
+    found = re.search(rf"^{re.escape(name)}==[^\\\n]*(?:\\\n[^\\\n]*)*", text, re.MULTILINE)
+    if found is None:
+        raise KeyError(name)
+    return found[0]
+
+
+def pip(*arguments: str) -> None:
+    """Run pip's ``install``; a failure ends this program, since pip has said why."""
+    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *arguments]
+    if (code := subprocess.call(command)) != 0:
+        sys.exit(code)
+
+
+def main() -> None:
+    requirements = sorted(set(required(sys.argv[1:])))
+    with tempfile.TemporaryDirectory() as folder:
+        tools = Path(folder, "tools.txt")
+        tools.write_text(f"{pinned('pip')}\n{pinned('setuptools')}\n", encoding="utf-8")
+        pip("--quiet", "--require-hashes", "-r", str(tools))
+        if any(re.match(r"torch\b", one) for one in requirements) and not _installed("torch"):
+            pip("--no-deps", pinned("torch"))
+        wanted = Path(folder, "requirements.txt")
+        wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+        pip("--require-hashes", "-c", str(CONSTRAINTS), "-r", str(wanted))
+    pip("--no-deps", "--no-build-isolation", "-e", str(ROOT))
+
+
+def _installed(name: str) -> bool:
+    try:
+        return bool(importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""What every command that exports does around it: the bar, the refusals, and one sentence in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from onward.cli import run_async
+from onward.cli.tables import print_json, say
+from onward.cli.trajectory_options import told
+from onward.config import Settings
+from onward.errors import NotFoundError
+from onward.export import files
+from onward.export.run import Export, Report
+from onward.progress import Bars
+from onward.warehouse.reading import reading
+from onward.warehouse.trajectory_queries import Chosen
+
+Out = Annotated[Path, typer.Option(metavar="PATH", help="Where to. It must not exist yet, but with --force.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there, once the new one is complete.")]
+
+
+def carry_out(
+    settings: Settings,
+    which: Chosen,
+    limit: int | None,
+    out: Path,
+    work: Callable[[Export], Awaitable[Report]],
+    words: Callable[[Report], str],
+    *,
+    force: bool,
+    folder: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Run ``work`` and say what came of it; ``words`` is what was written, for the sentence.
+
+    Raises ConfigError for an ``out`` that is taken or cannot be written, NotFoundError where nothing is left.
+    """
+    files.check(out, force=force, folder=folder)
+
+    async def exported() -> Report:
+        async with reading(settings) as w:
+            with Bars(Console(stderr=True), quiet=as_json) as bars:
+                job = Export(w, which, limit, out)
+                bar = bars.add("Exporting", await job.count())
+                job.on_progress = bar.update
+                report = await work(job)
+                bar.finish(full=report.written > 0)
+                return report
+
+    report = run_async(exported())
+    rest = told(report.left_out)
+    if not report.written:
+        stored = f"of {report.stored:,} trajectories; {rest}" if report.stored else "since nothing is stored"
+        raise NotFoundError(f"Nothing was written to {out}: none {stored}.")
+    if as_json:
+        left_out = {reason: count for reason, count in report.left_out.items() if count}
+        print_json(
+            {
+                "out": str(out),
+                "written": report.written,
+                "trajectories": report.used,
+                "stored": report.stored,
+                "left_out": left_out,
+            }
+        )
+    else:
+        say(f"Wrote {words(report)} to {out}{f'; {rest}' if rest else ''}.")

@@ -1,0 +1,30 @@
+"""Times on the command line: an age before now, or a time in ISO 8601."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from onward.clock import Clock
+from onward.errors import ConfigError
+
+_AGE = re.compile(r"(\d{1,6})([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def moment(text: str, option: str, clock: Clock) -> datetime:
+    """``7d`` before now, or the time that ``text`` is, in UTC where it has no offset. Raises ConfigError."""
+    if (age := _AGE.fullmatch(text)) is not None:
+        try:
+            return clock.now() - timedelta(**{_UNITS[age[2]]: int(age[1])})
+        except OverflowError:
+            raise ConfigError(
+                f"{text!r} is longer ago than dates reach: leave {option} out for everything."
+            ) from None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"{text!r} is no time: give an age such as 7d or 12h, or an ISO 8601 time."
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,0 +1,98 @@
+"""``onward sft export``: what scored well, as demonstrations for an open model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from onward.cli import ConfigFile, DataDir, app, load_settings
+from onward.cli.exporting import Force, Out, carry_out
+from onward.cli.help import Commands
+from onward.cli.tables import AsJson
+from onward.cli.trajectory_options import (
+    Agent,
+    Domain,
+    Limit,
+    MaxReward,
+    Model,
+    SessionOption,
+    Since,
+    TaskOption,
+    Until,
+    chosen,
+    counted,
+)
+from onward.errors import ConfigError
+from onward.export.demonstrations import MIN_REWARD, Demonstrations, Form
+from onward.export.run import Export
+
+FORMATS: dict[Form, str] = {
+    "openai": "messages and tools as the chat API takes them, which 'onward train' reads too",
+    "text": "roles and texts alone, tools and calls told in words",
+}
+sft_app = Commands(
+    help="""Demonstrations: what scored well, to imitate.
+
+    onward sft export --out demonstrations.jsonl
+    onward train --algorithm sft --model smollm2 --data demonstrations.jsonl
+    """
+)
+app.add_typer(sft_app, name="sft")
+
+
+@sft_app.callback()
+def _group() -> None:
+    """Keeps ``export`` a command of its own name."""
+
+
+@sft_app.command()
+def export(
+    out: Out,
+    min_reward: Annotated[float, typer.Option(help="Reward (raw_total) of at least this.")] = MIN_REWARD,
+    format: Annotated[
+        str, typer.Option(help="; ".join(f"{name}: {words}" for name, words in FORMATS.items()) + ".")
+    ] = "openai",
+    since: Since = None,
+    until: Until = None,
+    agent: Agent = None,
+    domain: Domain = None,
+    model: Model = None,
+    session: SessionOption = None,
+    task: TaskOption = None,
+    max_reward: MaxReward = None,
+    limit: Limit = None,
+    force: Force = False,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what succeeded and scored well as conversations to imitate, each once.
+
+    Left out, and counted: what was no success, scored less, or holds an answer that could not be read or a
+    text that was cut. It does not matter which model acted: this is the way from a closed one to an open one
+    (docs/closed-models.md).
+
+    onward sft export --min-reward 0.8 --model gpt-4.1 --out demonstrations.jsonl
+    """
+    made = Demonstrations(_form(format))
+    which = chosen(
+        since=since, until=until, agent=agent, domain=domain, model=model, session=session, task=task,
+        outcome="success", min_reward=min_reward, max_reward=max_reward,
+    )  # fmt: skip
+
+    def work(job: Export) -> Any:
+        return job.demonstrations(made)
+
+    carry_out(
+        load_settings(file, data_dir), which, limit, out, work,
+        lambda report: f"{counted(report.written, 'demonstration')} from {report.stored:,} trajectories",
+        force=force, as_json=as_json,
+    )  # fmt: skip
+
+
+def _form(given: str) -> Form:
+    for name in FORMATS:
+        if name == given:
+            return name
+    raise ConfigError(f"There is no format {given[:40]!r}: give one of {', '.join(FORMATS)}.")

@@ -1,0 +1,265 @@
+"""``onward trajectories list|show|export``: what agents did, for people and for other libraries."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, get_args
+
+import typer
+
+from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli.exporting import Force, Out, carry_out
+from onward.cli.help import Commands
+from onward.cli.tables import AsJson, Table, ident, number, print_json, say
+from onward.cli.trajectory_options import (
+    Agent,
+    Domain,
+    Limit,
+    MaxReward,
+    MinReward,
+    Model,
+    Outcome,
+    SessionOption,
+    Since,
+    TaskOption,
+    Until,
+    chosen,
+    counted,
+)
+from onward.cli.trajectory_view import view
+from onward.config import Settings
+from onward.errors import ConfigError, NotFoundError
+from onward.export import records
+from onward.export.pairs import ReturnFrom, Rules
+from onward.export.run import FORMATS, Export, Format, Report, check_extra
+from onward.ids import check_id
+from onward.warehouse import queries, reward_queries, trajectory_queries
+from onward.warehouse.client import Warehouse
+from onward.warehouse.reading import reading
+from onward.warehouse.trajectory_queries import Chosen
+
+WIDE = 120
+"""Columns of the terminal from which on a list also says whose work it is."""
+_NAMED = 5
+"""Ids that the sentence about an ambiguous prefix names."""
+_PAIRS = "Pairs"
+
+trajectories_app = Commands(
+    help="""What agents did, turn by turn: look, or take it to another library.
+
+    Works beside a running service and while nothing serves.
+
+    onward trajectories list --since 24h --outcome failure
+    onward trajectories show 3f0c3ce4
+    onward trajectories export --format parquet --out work.parquet
+    """
+)
+app.add_typer(trajectories_app, name="trajectories")
+
+
+@trajectories_app.command("list")
+def list_(
+    since: Since = None,
+    until: Until = None,
+    agent: Agent = None,
+    domain: Domain = None,
+    model: Model = None,
+    session: SessionOption = None,
+    task: TaskOption = None,
+    outcome: Outcome = None,
+    min_reward: MinReward = None,
+    max_reward: MaxReward = None,
+    limit: Annotated[int, typer.Option(help="At most so many, the newest.", min=1, max=10_000)] = 20,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List stored trajectories, the newest first. 'show' takes their ids, or the beginning of one.
+
+    onward trajectories list --since 7d --agent my-agent --min-reward 0.8
+    """
+    which = chosen(
+        since=since, until=until, agent=agent, domain=domain, model=model, session=session, task=task,
+        outcome=outcome, min_reward=min_reward, max_reward=max_reward,
+    )  # fmt: skip
+    rows, matching, stored = run_async(_rows(load_settings(file, data_dir), which, limit))
+    if as_json:
+        print_json(rows)
+    elif not stored:
+        say("No trajectory is stored yet.")
+    elif not rows:
+        say(f"None of the {stored:,} stored trajectories matches.")
+    else:
+        say(_table(rows), f"{len(rows):,} of {matching:,} that match, {stored:,} are stored.")
+
+
+@trajectories_app.command()
+def show(
+    trajectory_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Its id, or a beginning that no other has.")
+    ],
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a trajectory's turns as a person reads them: what was seen, done and returned, and the reward.
+
+    With --json the stored documents: trajectory, reward, feedback.
+
+    onward trajectories show 3f0c3ce4
+    """
+    check_id(trajectory_id, "Trajectory id")
+    document = run_async(_document(load_settings(file, data_dir), trajectory_id))
+    if as_json:
+        print_json(document)
+    else:
+        view(document)
+
+
+@trajectories_app.command()
+def export(
+    out: Out,
+    format: Annotated[
+        str, typer.Option(help="; ".join(f"{name}: {words}" for name, words in FORMATS.items()) + ".")
+    ] = "jsonl",
+    since: Since = None,
+    until: Until = None,
+    agent: Agent = None,
+    domain: Domain = None,
+    model: Model = None,
+    session: SessionOption = None,
+    task: TaskOption = None,
+    outcome: Outcome = None,
+    min_reward: MinReward = None,
+    max_reward: MaxReward = None,
+    limit: Limit = None,
+    return_from: Annotated[
+        str | None,
+        typer.Option(help="What is compared: outcome (default) or raw_total.", rich_help_panel=_PAIRS),
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(min=0, help="The difference must be greater. Default: 0.", rich_help_panel=_PAIRS),
+    ] = None,
+    per_task: Annotated[
+        int | None,
+        typer.Option(min=1, help="Pairs of one task, the widest first. Default: 8.", rich_help_panel=_PAIRS),
+    ] = None,
+    force: Force = False,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write stored trajectories to a file (datasets: a folder) that another library reads.
+
+    The file is written whole or not at all. All text in it was redacted before it was stored. Parquet and
+    datasets need the extra 'export'.
+
+    onward trajectories export --format jsonl --since 7d --out week.jsonl
+    onward trajectories export --format pairs --out pairs.jsonl
+    """
+    form = _format(format)
+    rules = _rules(form, return_from, margin, per_task)
+    which = chosen(
+        since=since, until=until, agent=agent, domain=domain, model=model, session=session, task=task,
+        outcome=outcome, min_reward=min_reward, max_reward=max_reward,
+    )  # fmt: skip
+    check_extra(form)
+
+    def work(job: Export) -> Any:
+        return job.trajectories(form, rules)
+
+    carry_out(
+        load_settings(file, data_dir), which, limit, out, work, _written(form),
+        force=force, folder=form == "datasets", as_json=as_json,
+    )  # fmt: skip
+
+
+def _format(given: str) -> Format:
+    for name in FORMATS:
+        if name == given:
+            return name
+    raise ConfigError(f"There is no format {given[:40]!r}: give one of {', '.join(FORMATS)}.")
+
+
+def _rules(form: Format, return_from: str | None, margin: float | None, per_task: int | None) -> Rules:
+    if form != "pairs":
+        options = {"--return-from": return_from, "--margin": margin, "--per-task": per_task}
+        for option, value in options.items():
+            if value is not None:
+                raise ConfigError(f"{option} is for --format pairs: leave it out, or give that format.")
+    default = Rules()
+    for name in get_args(ReturnFrom):
+        if name == (return_from or default.return_from):
+            return Rules(
+                name, default.margin if margin is None else margin, per_task=per_task or default.per_task
+            )
+    raise ConfigError(f"--return-from {str(return_from)[:40]!r} is unknown: give outcome or raw_total.")
+
+
+def _written(form: Format) -> Any:
+    def words(report: Report) -> str:
+        if form == "pairs":
+            return f"{counted(report.written, 'pair')} of {report.used:,} of {report.stored:,} trajectories"
+        return f"{report.written:,} of {report.stored:,} trajectories"
+
+    return words
+
+
+async def _rows(settings: Settings, which: Chosen, limit: int) -> tuple[list[dict[str, Any]], int, int]:
+    """Summaries, how many match, how many are stored."""
+    async with reading(settings) as w:
+        counts = await trajectory_queries.reasons(w, which)
+        ids = [name for _, name in await trajectory_queries.newest(w, which, limit)]
+        found = await trajectory_queries.summaries(w, ids)
+    return [found[name] for name in ids if name in found], counts.get("", 0), sum(counts.values())
+
+
+async def _document(settings: Settings, prefix: str) -> dict[str, Any]:
+    async with reading(settings) as w:
+        name = await _named(w, prefix)
+        record = await records.one(w, name)
+        if record is None:
+            raise NotFoundError(f"No trajectory {name} is stored.")
+        said = await reward_queries.feedback_about(w, [name], [record.trajectory["session_id"]])
+        return {
+            "trajectory": record.trajectory,
+            "reward": record.reward,
+            "unscored": None if record.reward else await queries.why_unscored(w, name),
+            "feedback": [row for row in said if row["trajectory_id"] in ("", name)],
+        }
+
+
+async def _named(w: Warehouse, prefix: str) -> str:
+    """The one id that begins with ``prefix``. Raises NotFoundError and ConfigError."""
+    found = await trajectory_queries.ids_that_begin(w, prefix, _NAMED + 1)
+    if not found:
+        raise NotFoundError(
+            f"No stored trajectory has an id that begins with {prefix!r}: look in 'onward trajectories list'."
+        )
+    if len(found) > 1 and found[0] != prefix:
+        more = ", …" if len(found) > _NAMED else ""
+        raise ConfigError(
+            f"{prefix!r} begins several ids: give more of one ({', '.join(found[:_NAMED])}{more})."
+        )
+    return found[0]
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    from rich.console import Console
+
+    wide = Console().width >= WIDE
+    whose = ("agent", "model", "domain") if wide else ()
+    table = Table(ident("trajectory"), "began (UTC)", number("turns"), "outcome", number("reward"), *whose)
+    for row in rows:
+        began = str(row["start_ts"])[:16].replace("T", " ")
+        reward = "-" if row["raw_total"] is None else f"{row['raw_total']:.4f}"
+        values = (row["agent_id"], row["model_version"], row["domain"]) if wide else ()
+        table.add(row["trajectory_id"], began, row["n_turns"], _outcome(row), reward, *values)
+    return table
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    """What was told of the end, else what the reward derived."""
+    if row["status"]:
+        return str(row["status"]).replace("completed_successfully", "success").replace("_completion", "")
+    return "-" if row["raw_total"] is None else "success" if row["success"] else "failure"

@@ -1,0 +1,139 @@
+"""Where an export is written: a file or folder that is there whole in the end, or not at all.
+
+A name that is taken is refused unless it may be replaced, and then only once the new one is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from onward.errors import ConfigError
+from onward.export import columns
+from onward.folders import check_file
+from onward.wholefile import sync_folder, whole
+
+Put = Callable[[Mapping[str, Any]], None]
+ROWS_AT_ONCE = 512
+BYTES_AT_ONCE = 16 << 20
+_DATASET_FILES = ("dataset_info.json", "state.json")
+
+
+def check(path: Path, *, force: bool, folder: bool = False) -> None:
+    """Raise ConfigError where ``path`` is taken, or cannot be written. Nothing is left of the try."""
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists already: give another --out, or --force to replace it.")
+    if folder:
+        if path.exists() and not all((path / name).is_file() for name in _DATASET_FILES):
+            raise ConfigError(
+                f"{path} is no folder of 'datasets', so --force does not replace it: give another --out."
+            )
+        check_file(path.with_name(f".{path.name}.tmp"))
+    elif path.is_dir():
+        raise ConfigError(f"{path} is a folder: give the name of a file.")
+    else:
+        check_file(path)
+
+
+@contextmanager
+def json_lines(path: Path) -> Iterator[Put]:
+    """One JSON document a line."""
+    with whole(path) as out:
+        yield lambda document: _line(out, document)
+
+
+@contextmanager
+def parquet(path: Path) -> Iterator[Put]:
+    """Rows of ``columns.row``, compressed with zstd."""
+    import pyarrow
+    import pyarrow.parquet
+
+    schema = columns.arrow_schema()
+    with (
+        whole(path) as out,
+        pyarrow.parquet.ParquetWriter(out, schema, compression="zstd") as writer,
+        _batches(lambda rows: writer.write_table(pyarrow.Table.from_pylist(rows, schema))) as put,
+    ):
+        yield put
+
+
+@contextmanager
+def dataset(path: Path) -> Iterator[Put]:
+    """Rows of ``columns.trainable_row``, in a folder for ``datasets.load_from_disk``."""
+    work = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    work.mkdir()
+    try:
+        with json_lines(work / "rows.jsonl") as put:
+            yield lambda row: put({**row, **{name: row[name].isoformat() for name in ("start", "end")}})
+        _save(work / "rows.jsonl", work / "made", work / "cache")
+        _replace(path, work / "made", work / "replaced")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _replace(path: Path, made: Path, aside: Path) -> None:
+    """Give ``made`` the name ``path``; what had it is moved ``aside``, and back where that fails."""
+    if path.exists():
+        path.rename(aside)
+    try:
+        made.rename(path)
+    except OSError:
+        if aside.exists():
+            aside.rename(path)
+        raise
+    sync_folder(path.parent)
+
+
+def _save(lines: Path, folder: Path, cache: Path) -> None:
+    import datasets
+    from datasets.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
+
+    shown = is_progress_bar_enabled()
+    disable_progress_bar()
+    try:
+        made = datasets.Dataset.from_generator(
+            _rows, features=columns.features(), cache_dir=str(cache), gen_kwargs={"lines": str(lines)}
+        )
+        made.save_to_disk(folder)
+    finally:
+        if shown:
+            enable_progress_bar()
+
+
+def _rows(lines: str) -> Iterator[dict[str, Any]]:
+    from datetime import datetime
+
+    with open(lines, "rb") as file:
+        for line in file:
+            row = json.loads(line)
+            yield {**row, **{name: datetime.fromisoformat(row[name]) for name in ("start", "end")}}
+
+
+@contextmanager
+def _batches(write: Callable[[list[dict[str, Any]]], None]) -> Iterator[Put]:
+    """Collects rows; ``write`` gets them by ``ROWS_AT_ONCE``, or fewer where they are large."""
+    rows: list[dict[str, Any]] = []
+    size = 0
+
+    def put(row: Mapping[str, Any]) -> None:
+        nonlocal rows, size
+        rows.append(dict(row))
+        size += len(row["document"])
+        if len(rows) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+            write(rows)
+            rows, size = [], 0
+
+    yield put
+    if rows:
+        write(rows)
+
+
+def _line(out: BinaryIO, document: Mapping[str, Any]) -> None:
+    out.write(
+        json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    )

@@ -1,0 +1,258 @@
+"""A trajectory as a conversation in the form of OpenAI's chat API.
+
+A recorded observation is the text of one message, or ``{"messages": […]}`` with all that were new in a
+request, or ``{"same_as_turn": n}`` where a request was repeated or one answer called several tools. The chat
+API wants one assistant message with all of its calls, then one tool message for each call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onward.serving.tools import read_answer
+
+Message = dict[str, Any]
+NO_RESULT = "(no result was recorded)"
+_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "refusal")
+_TOOL_ORDER = ("type", "function", "name", "description", "parameters")
+_SCHEMA_ORDER = ("type", "description", "enum", "properties", "items", "required", "additionalProperties")
+_ROLES = {"user_message": "user", "system_message": "system"}
+_RESULTS = frozenset({"tool_result", "subordinate_response"})
+
+
+@dataclass
+class Conversation:
+    """``messages`` and ``tools`` as a chat request has them; arguments of calls are JSON text."""
+
+    messages: list[Message] = field(default_factory=list)
+    tools: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def answers(self) -> int:
+        """How many messages are the assistant's."""
+        return sum(message["role"] == "assistant" for message in self.messages)
+
+    def until_last_answer(self) -> Conversation:
+        """The conversation without what follows the last answer."""
+        last = max((n for n, one in enumerate(self.messages) if one["role"] == "assistant"), default=-1)
+        return Conversation(self.messages[: last + 1], self.tools)
+
+
+def conversation(trajectory: Mapping[str, Any], *, as_said: bool = False) -> Conversation:
+    """The conversation of a ``trajectory.v1`` document.
+
+    ``as_said`` keeps a call that the agent wrote as text (``{"tool_name": …}``, as Agent Zero does) a text,
+    and its result a user message: what a model must learn that serves the same agent. Otherwise every call
+    becomes one of ``tool_calls``.
+    """
+    builder = _Builder(as_said)
+    for turn in trajectory["turns"]:
+        builder.add(turn)
+    return builder.finished()
+
+
+class _Builder:
+    """Adds turns one after the other; remembers the calls that wait for their results."""
+
+    def __init__(self, as_said: bool) -> None:
+        self._as_said = as_said
+        self._messages: list[Message] = []
+        self._tools: dict[str, dict[str, Any]] = {}
+        self._waiting: dict[str, Mapping[str, Any] | None] = {}
+        """Id of a call → the result in its turn, in the order of the calls."""
+        self._group = 0
+        """Turn of the assistant message whose calls wait; 0 where none does."""
+        self._interrupted = False
+
+    def add(self, turn: Mapping[str, Any]) -> None:
+        observation, action = turn["observation"], turn["action"]
+        for tool in (observation.get("context") or {}).get("tools") or ():
+            function = tool.get("function") if isinstance(tool, Mapping) else None
+            if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+                self._tools[function["name"]] = _usual(tool)
+        content = observation["content"]
+        repeated = content.get("same_as_turn") if isinstance(content, Mapping) else None
+        if repeated is not None and repeated == self._group and "tool_call_id" in action:
+            self._call(action["tool_call_id"], action, turn["result"])
+            return
+        if repeated is None:
+            self._observe(observation)
+        elif self._interrupted:
+            self._take_back()
+        self._answer(turn)
+
+    def finished(self) -> Conversation:
+        """The whole; calls that still wait get the results that their turns tell, if any does."""
+        if any(_told(result) is not None for result in self._waiting.values()):
+            self._settle()
+        return Conversation(self._messages, list(self._tools.values()))
+
+    def _observe(self, observation: Mapping[str, Any]) -> None:
+        content, kind = observation["content"], observation["type"]
+        if isinstance(content, Mapping) and _are_messages(content.get("messages")):
+            new = [_message(message) for message in content["messages"]]
+            results = [one for one in new if self._waiting and one["role"] == "tool"]
+            for one in results:
+                name = one.get("tool_call_id")
+                name = str(name if name in self._waiting or not self._waiting else next(iter(self._waiting)))
+                one["tool_call_id"] = name
+                self._waiting.pop(name, None)
+            self._messages += results
+            self._settle()
+            self._messages += [one for one in new if not any(one is other for other in results)]
+            return
+        text = _text(content)
+        if kind in _RESULTS and self._waiting:
+            name = next(iter(self._waiting))
+            del self._waiting[name]
+            self._messages.append({"role": "tool", "tool_call_id": name, "content": text})
+            self._settle()
+            return
+        self._settle()
+        self._messages.append({"role": _ROLES.get(kind, "user"), "content": text})
+
+    def _settle(self) -> None:
+        """A tool message for each call that still waits, as the chat API demands."""
+        for name, result in self._waiting.items():
+            told = _told(result)
+            content = NO_RESULT if told is None else told
+            self._messages.append({"role": "tool", "tool_call_id": name, "content": content})
+        self._waiting, self._group = {}, 0
+
+    def _take_back(self) -> None:
+        """The answer before was cut off and asked for again: the agent never went on from it."""
+        if self._messages and self._messages[-1]["role"] == "assistant":
+            self._messages.pop()
+        self._waiting, self._group = {}, 0
+
+    def _answer(self, turn: Mapping[str, Any]) -> None:
+        action, result = turn["action"], turn["result"]
+        self._settle()
+        self._interrupted = not result["success"] and "tool_call_id" not in action
+        raw = action.get("raw_response")
+        if not action.get("tool_name") or action["type"] == "response":
+            said = raw if raw is not None else _spoken(action, result)
+            if said is not None:
+                self._messages.append({"role": "assistant", "content": said})
+            return
+        calls, content, is_text = _written(raw, action)
+        if is_text and self._as_said:
+            self._messages.append({"role": "assistant", "content": str(raw)})
+            return
+        self._messages.append({"role": "assistant", "content": content})
+        self._group = turn["turn_id"]
+        if "tool_call_id" in action:  # further calls of the same answer are turns of their own
+            self._call(str(action["tool_call_id"]), action, result)
+            return
+        for number, (name, call) in enumerate(calls):
+            self._call(name or f"call_{turn['turn_id']}_{number}", call, result if number == 0 else None)
+
+    def _call(self, name: str, action: Mapping[str, Any], result: Mapping[str, Any] | None) -> None:
+        arguments = json.dumps(action.get("tool_args") or {}, ensure_ascii=False)
+        function = {"name": str(action["tool_name"]), "arguments": arguments}
+        message = self._messages[-1]
+        message.setdefault("tool_calls", []).append({"id": name, "type": "function", "function": function})
+        self._waiting[name] = result
+
+
+def _written(
+    raw: str | None, action: Mapping[str, Any]
+) -> tuple[list[tuple[str, Mapping[str, Any]]], str | None, bool]:
+    """``(calls, content, is_text)`` of an answer that calls tools: the calls that its turn tells, the text
+    beside them, and whether the call is nothing but text of the answer (no client ever saw it as a call)."""
+    others = action.get("parallel_calls") or []
+    calls: list[tuple[str, Mapping[str, Any]]] = [("", one) for one in [action, *others]]
+    if raw is None:
+        return calls, None, False
+    listed = _openai_calls(raw)
+    if listed:
+        named = [str(call.get("id") or "") for call in listed]
+        return [(name, call) for name, (_, call) in zip(named, calls, strict=False)], None, False
+    said = read_answer(raw, {str(one["tool_name"]) for _, one in calls}, "")
+    if said.calls:
+        return calls, said.content, "tool_call_id" not in action
+    return calls, raw or None, False
+
+
+def _openai_calls(raw: str) -> list[Mapping[str, Any]]:
+    """The ``tool_calls`` of a completion without text, which the recorder keeps as JSON."""
+    if not raw.startswith("["):
+        return []
+    try:
+        listed = json.loads(raw)
+    except (ValueError, RecursionError):
+        return []
+    whole = isinstance(listed, list) and all(isinstance(one, dict) and "function" in one for one in listed)
+    return listed if whole else []
+
+
+def _spoken(action: Mapping[str, Any], result: Mapping[str, Any]) -> str | None:
+    """What an answer without ``raw_response`` says; None where there was no answer."""
+    if action["type"] != "response":
+        return json.dumps(
+            {"action": action["type"], "arguments": action.get("tool_args")}, ensure_ascii=False
+        )
+    told = result.get("output") if result["success"] else None
+    return None if told is None else _text(told)
+
+
+def _told(result: Mapping[str, Any] | None) -> str | None:
+    for name in ("output", "error"):
+        if result is not None and result.get(name) is not None:
+            return _text(result[name])
+    return None
+
+
+def _are_messages(given: Any) -> bool:
+    return isinstance(given, list) and all(
+        isinstance(one, Mapping) and isinstance(one.get("role"), str) for one in given
+    )
+
+
+def _message(given: Mapping[str, Any]) -> Message:
+    """A message of the history with the fields of the chat API alone; text in parts becomes one text."""
+    kept = {name: given[name] for name in _FIELDS if given.get(name) is not None}
+    parts = kept.get("content")
+    if isinstance(parts, list) and all(isinstance(p, Mapping) and p.get("type") == "text" for p in parts):
+        kept["content"] = "".join(str(part.get("text") or "") for part in parts)
+    if not kept.get("tool_calls"):
+        kept.pop("tool_calls", None)
+    kept.setdefault("content", None if "tool_calls" in kept else "")
+    return kept
+
+
+def _usual(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool with its keys in the order in which people write them, and so models see them: a stored document
+    has them sorted."""
+    made = _ordered(tool, _TOOL_ORDER)
+    made["function"] = _ordered(tool["function"], _TOOL_ORDER)
+    if isinstance(made["function"].get("parameters"), Mapping):
+        made["function"]["parameters"] = _ordered(made["function"]["parameters"], _SCHEMA_ORDER)
+    return made
+
+
+def _ordered(given: Mapping[str, Any], first: Sequence[str]) -> dict[str, Any]:
+    return {name: given[name] for name in (*first, *given) if name in given}
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+
+def with_objects(messages: Sequence[Message]) -> list[Message]:
+    """The messages with the arguments of calls as objects, which chat templates of open models take."""
+    from onward.lm.tool_words import arguments_of
+
+    made = []
+    for message in messages:
+        if "tool_calls" in message:
+            calls = [
+                {**call, "function": {**call["function"], "arguments": arguments_of(call["function"])}}
+                for call in message["tool_calls"]
+            ]
+            message = {**message, "tool_calls": calls}
+        made.append(message)
+    return made

@@ -1,0 +1,100 @@
+"""Stored trajectories with their newest rewards, one after the other: only a few are in memory at a time.
+
+Ids are read in large pages, since a page looks at every stored id, and documents in portions whose size
+follows from how large the last ones were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onward.warehouse import queries, trajectory_queries
+from onward.warehouse.client import Warehouse
+from onward.warehouse.trajectory_queries import Chosen
+
+ID_PAGE = 20_000
+PORTION_BYTES = 8 << 20
+MOST_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Record:
+    """A ``trajectory.v1`` document as stored, redacted, and its newest ``reward.v1`` (None: unscored)."""
+
+    trajectory: dict[str, Any]
+    reward: dict[str, Any] | None = None
+
+    @property
+    def raw_total(self) -> float | None:
+        """The weighted sum of the raw scores: the reward that compares over time."""
+        return None if self.reward is None else (self.reward.get("metadata") or {}).get("raw_total")
+
+    @property
+    def outcome(self) -> dict[str, Any] | None:
+        """``{success, completion, unparsable}`` as the reward says; None where it is unscored."""
+        return None if self.reward is None else (self.reward.get("metadata") or {}).get("outcome")
+
+
+async def newest(w: Warehouse, chosen: Chosen, limit: int | None = None) -> AsyncIterator[Record]:
+    """What matches, newest first, ``limit`` at most."""
+    left = limit
+    after: tuple[str, str] | None = None
+    while left is None or left > 0:
+        size = ID_PAGE if left is None else min(ID_PAGE, left)
+        page = await trajectory_queries.newest(w, chosen, size, after)
+        async for record in documents(w, [name for _, name in page]):
+            yield record
+        if len(page) < size:
+            return
+        after = page[-1]
+        left = None if left is None else left - len(page)
+
+
+async def groups(w: Warehouse, chosen: Chosen, most: int) -> AsyncIterator[tuple[list[Record], int]]:
+    """The attempts of each group that match, at most ``most`` of them, and how many it has beyond these."""
+    members: list[str] = []
+    group = ""
+    beyond = 0
+    after: tuple[str, str] | None = None
+    while True:
+        page = await trajectory_queries.by_group(w, chosen, ID_PAGE, after)
+        for key, name in page:
+            if key != group:
+                if members:
+                    yield [record async for record in documents(w, members)], beyond
+                members, group, beyond = [], key, 0
+            if len(members) < most:
+                members.append(name)
+            else:
+                beyond += 1
+        if len(page) < ID_PAGE:
+            break
+        after = page[-1]
+    if members:
+        yield [record async for record in documents(w, members)], beyond
+
+
+async def documents(w: Warehouse, ids: Sequence[str]) -> AsyncIterator[Record]:
+    """The records of ``ids`` in their order; one that is gone meanwhile is passed over."""
+    at, size = 0, 16
+    while at < len(ids):
+        part = ids[at : at + size]
+        at += len(part)
+        rows, rewards = await queries.trajectories_by_id(w, part), await queries.reward_for(w, part)
+        told = sum(len(row["payload"]) for row in (*rows.values(), *rewards.values()))
+        size = max(1, min(MOST_AT_ONCE, PORTION_BYTES * len(part) // max(1, told)))
+        for name in part:
+            if name in rows:
+                reward = rewards.get(name)
+                yield Record(
+                    json.loads(rows[name]["payload"]),
+                    None if reward is None else json.loads(reward["payload"]),
+                )
+
+
+async def one(w: Warehouse, trajectory_id: str) -> Record | None:
+    """The record of one trajectory."""
+    return await anext(documents(w, [trajectory_id]), None)

@@ -1,0 +1,81 @@
+"""The optional parts of an installation: which third-party module comes with which extra of the package.
+
+The base holds what agents embed (contracts, recorder, redaction, clients) and the commands that work on
+files. Where a module of Onward imports something of an extra that is not installed, ``Hint`` turns Python's
+ModuleNotFoundError into a MissingExtraError, which is one too and names the extra. Imports of other programs
+are not touched.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+
+from onward.errors import MissingExtraError
+
+MODULES: dict[str, tuple[str, ...]] = {
+    "chdb": ("server",),
+    "fastapi": ("server",),
+    "obstore": ("server",),
+    "prometheus_client": ("server",),
+    "starlette": ("server",),
+    "structlog": ("server",),
+    "uvicorn": ("server",),
+    "numpy": ("server", "lm", "control"),
+    "torch": ("lm", "control"),
+    "safetensors": ("lm", "control"),
+    "tokenizers": ("lm",),
+    "transformers": ("lm",),
+    "gymnasium": ("control",),
+    "onnx": ("control",),
+    "threadpoolctl": ("control",),
+    "matplotlib": ("demo", "control"),
+    "tensorboard": ("demo", "control"),
+    "langchain_core": ("langchain",),
+    "stable_baselines3": ("bench",),
+}
+"""Top-level module → the extras that install it. Named is that of the package that asks, else the first."""
+_EXTRA_OF_PACKAGE = {"training": "lm"}
+"""Packages of Onward whose extra has another name than they."""
+
+
+def require(extra: str, module: str, needed_for: str) -> None:
+    """Raise MissingExtraError where ``module`` cannot be imported; it is not imported here."""
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise MissingExtraError(extra, needed_for)
+
+
+class Hint:
+    """The last finder of ``sys.meta_path``: asked only for modules that no other finder has found."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """None, which lets the import fail as usual; raises MissingExtraError for what an extra brings."""
+        extras = MODULES.get(name)
+        asking = _importing_module()
+        if extras is None or not asking.startswith("onward.") or asking == __name__:
+            return None
+        package = asking.split(".")[1]
+        own = _EXTRA_OF_PACKAGE.get(package, package)
+        error = MissingExtraError(own if own in extras else extras[0], asking)
+        error.name = name
+        raise error
+
+
+def _importing_module() -> str:
+    """The module whose import statement is being carried out: the first below Python's import system."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.split(".")[0] not in ("importlib", "_frozen_importlib"):
+            return name
+        frame = frame.f_back
+    return ""
+
+
+def install_hint() -> None:
+    """Append ``Hint`` to the finders of this process, once."""
+    if Hint not in sys.meta_path:
+        sys.meta_path.append(Hint)

@@ -1,0 +1,55 @@
+"""Tools and their calls written as plain text, for a model whose chat template knows no tools.
+
+The engine and the training data use the same words, so that a model is trained on what it will see. No torch
+and no tokenizer is loaded here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Message = dict[str, Any]
+TOOL_RULES = (
+    'You can call tools. To call one, answer with one JSON object and nothing else: {"tool_name": name, '
+    '"tool_args": {arguments}}. To call several at once, answer with a list of such objects. Tools:'
+)
+"""Tells a model without a tool template how to call a tool."""
+
+
+def in_words(messages: Sequence[Message], tools: Sequence[Message]) -> list[Message]:
+    """The conversation for a template without tools: schemas in the system text, calls as JSON texts."""
+    plain = [{"role": message["role"], "content": _content(message)} for message in messages]
+    if not tools:
+        return plain
+    lines = [TOOL_RULES]
+    for tool in tools:
+        function = tool["function"]
+        schema = json.dumps(function.get("parameters") or {}, ensure_ascii=False)
+        lines.append(f"- {function['name']}: {function.get('description') or ''} Arguments: {schema}")
+    rules = "\n".join(lines)
+    if plain and plain[0]["role"] == "system":
+        return [{"role": "system", "content": f"{plain[0]['content']}\n\n{rules}"}, *plain[1:]]
+    return [{"role": "system", "content": rules}, *plain]
+
+
+def _content(message: Message) -> str:
+    calls = message.get("tool_calls")
+    if not calls:
+        return str(message.get("content") or "")
+    functions = [call["function"] for call in calls]
+    items = [{"tool_name": one["name"], "tool_args": arguments_of(one)} for one in functions]
+    written = json.dumps(items[0] if len(items) == 1 else items, ensure_ascii=False)
+    return f"{message['content']}\n{written}" if message.get("content") else written
+
+
+def arguments_of(function: Mapping[str, Any]) -> Any:
+    """The arguments of a call as an object, also where they are JSON text, as OpenAI's form has them."""
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments

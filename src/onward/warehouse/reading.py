@@ -1,0 +1,48 @@
+"""Reading the warehouse of a data folder, whether Onward runs on it or not.
+
+Where nothing serves, the engine is started for the time of the block and nothing is written but its views and
+logs; a service that starts meanwhile waits for it, 15 s at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from onward.config import Settings
+from onward.errors import ConfigError, WarehouseError
+from onward.warehouse.client import TOKEN_FILE, Warehouse, connect
+from onward.warehouse.embedded import EmbeddedWarehouse
+
+
+@asynccontextmanager
+async def reading(settings: Settings) -> AsyncIterator[Warehouse]:
+    """A client of the configured server, of the warehouse that runs on this data folder, or of one's own.
+
+    Raises ConfigError where nothing was ever stored, WarehouseError as ``connect`` and ``start`` do.
+    """
+    if settings.warehouse.url is not None or (settings.run_dir / TOKEN_FILE).exists():
+        client = await connect(settings)
+        try:
+            if settings.warehouse.url is not None or await client.ping():
+                yield client
+                return
+        finally:
+            await client.close()
+    embedded = EmbeddedWarehouse(settings.data_dir)
+    if not embedded.data_path.is_dir():
+        raise ConfigError(
+            f"Nothing is stored in {settings.data_dir}: start the service with 'onward up', or name its "
+            f"folder with --dir."
+        )
+    try:
+        try:
+            started = await embedded.start()
+        except OSError as error:
+            raise WarehouseError(
+                f"The warehouse in {settings.data_dir} cannot be opened ({error.strerror}): run this as the "
+                f"user who owns the folder."
+            ) from error
+        yield started
+    finally:
+        await embedded.stop()

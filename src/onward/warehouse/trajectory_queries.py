@@ -1,0 +1,150 @@
+"""Questions about stored trajectories as a person chooses them: by time, agent, model, reward and outcome.
+
+The same rules as in ``queries.py`` hold. One expression decides what matches: it gives the first reason why a
+trajectory does not, so that what is listed, what is exported and what is counted as left out always agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from onward.warehouse.client import Warehouse
+from onward.warehouse.queries import Row, by_ids
+
+STATUSES = ("completed_successfully", "partial_completion", "failed", "abandoned")
+OUTCOMES = ("success", "failure", *STATUSES, "none")
+"""``success`` and ``failure`` are what the reward says, else what was told; a status is what was told;
+``none``: nobody told one."""
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2262, 1, 1, tzinfo=UTC)
+_TIME = "parseDateTime64BestEffort({%s:String}, 3, 'UTC')"
+
+_STATUS = "JSONExtractString(t.payload, 'metadata', 'outcome', 'status')"
+_SUCCEEDED = "if(r.reward_id != '', r.success, t.success)"
+_OTHER_OUTCOME = (
+    "multiIf({outcome:String} = 'success', NOT " + _SUCCEEDED + ", "
+    "{outcome:String} = 'failure', " + _SUCCEEDED + " OR (r.reward_id = '' AND " + _STATUS + " = ''), "
+    "{outcome:String} = 'none', " + _STATUS + " != '', " + _STATUS + " != {outcome:String})"
+)
+_WHY = (
+    "multiIf("
+    "t.start_ts < " + _TIME % "since" + " OR t.start_ts >= " + _TIME % "until" + ", 'time', "
+    "{agent:String} != '' AND t.agent_id != {agent:String}, 'agent', "
+    "{domain:String} != '' AND t.domain != {domain:String}, 'domain', "
+    "{model:String} != '' AND {model:String} NOT IN (t.model_version, t.model_digest), 'model', "
+    "{session:String} != '' AND t.session_id != {session:String}, 'session', "
+    "{task:String} != '' AND t.task_id != {task:String}, 'task', "
+    "%s, 'outcome', "
+    "{bounded:UInt8} AND r.reward_id = '', 'unscored', "
+    "{bounded:UInt8} AND (r.raw_total < {low:Float64} OR r.raw_total > {high:Float64}), 'reward', "
+    "'')"
+)
+_FROM = (
+    "FROM trajectories_v AS t LEFT JOIN "
+    "(SELECT trajectory_id, reward_id, raw_total, success FROM rewards_v) AS r "
+    "ON t.trajectory_id = r.trajectory_id "
+)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which trajectories; None means any. ``model`` is a name (``metadata.model``) or a model digest, and the
+    bounds of the reward are those of ``raw_total``, both included."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    agent: str | None = None
+    domain: str | None = None
+    model: str | None = None
+    session: str | None = None
+    task: str | None = None
+    outcome: str | None = None
+    min_reward: float | None = None
+    max_reward: float | None = None
+
+    def why(self) -> str:
+        """The expression that is empty where a trajectory matches; it reads payloads for an outcome alone."""
+        return _WHY % ("0" if self.outcome is None else _OTHER_OUTCOME)
+
+    def bound(self) -> dict[str, Any]:
+        """The parameters of ``why``."""
+        given: dict[str, Any] = {
+            "since": (self.since or _FIRST).astimezone(UTC).isoformat(timespec="milliseconds"),
+            "until": (self.until or _LAST).astimezone(UTC).isoformat(timespec="milliseconds"),
+            "bounded": self.min_reward is not None or self.max_reward is not None,
+            "low": -1e300 if self.min_reward is None else float(self.min_reward),
+            "high": 1e300 if self.max_reward is None else float(self.max_reward),
+        }
+        for name in ("agent", "domain", "model", "session", "task"):
+            given[name] = getattr(self, name) or ""
+        return given if self.outcome is None else {**given, "outcome": self.outcome}
+
+
+async def reasons(w: Warehouse, chosen: Chosen) -> dict[str, int]:
+    """Reason → stored trajectories that it leaves out; under the empty text those that match."""
+    rows = await w.query(
+        f"SELECT {chosen.why()} AS why, count() AS n {_FROM} GROUP BY why ORDER BY why", **chosen.bound()
+    )
+    return {row["why"]: row["n"] for row in rows}
+
+
+async def newest(
+    w: Warehouse, chosen: Chosen, limit: int, after: tuple[str, str] | None = None
+) -> list[tuple[str, str]]:
+    """``(start_ts, trajectory_id)`` of the next ``limit`` that match, newest first, behind ``after``."""
+    start, name = after or (_LAST.isoformat(), "")
+    rows = await w.query(
+        f"SELECT t.start_ts AS start_ts, t.trajectory_id AS trajectory_id {_FROM} "
+        f"WHERE (t.start_ts, t.trajectory_id) < ({_TIME % 'start'}, {{name:String}}) AND {chosen.why()} = '' "
+        "ORDER BY t.start_ts DESC, t.trajectory_id DESC LIMIT {n:UInt64}",
+        start=start,
+        name=name,
+        n=limit,
+        **chosen.bound(),
+    )
+    return [(row["start_ts"], row["trajectory_id"]) for row in rows]
+
+
+async def by_group(
+    w: Warehouse, chosen: Chosen, limit: int, after: tuple[str, str] | None = None
+) -> list[tuple[str, str]]:
+    """``(group_key, trajectory_id)`` of the next ``limit`` that match and name their group, by group."""
+    group, name = after or ("", "")
+    rows = await w.query(
+        f"SELECT t.group_key AS group_key, t.trajectory_id AS trajectory_id {_FROM} "
+        "WHERE t.group_key != '' AND (t.group_key, t.trajectory_id) > ({group:String}, {name:String}) "
+        f"AND {chosen.why()} = '' ORDER BY t.group_key, t.trajectory_id LIMIT {{n:UInt64}}",
+        group=group,
+        name=name,
+        n=limit,
+        **chosen.bound(),
+    )
+    return [(row["group_key"], row["trajectory_id"]) for row in rows]
+
+
+async def summaries(w: Warehouse, ids: Iterable[str]) -> dict[str, Row]:
+    """Trajectory id → columns without payload, with ``status`` (empty: nobody told one), ``raw_total`` and
+    ``total_reward`` (None: unscored); ``success`` is the reward's where there is one."""
+    sql = (
+        "SELECT t.* EXCEPT (payload, payload_sha256, success), " + _STATUS + " AS status, "
+        "toUInt8(" + _SUCCEEDED + ") AS success, "
+        "if(r.reward_id = '', NULL, r.raw_total) AS raw_total, "
+        "if(r.reward_id = '', NULL, r.total_reward) AS total_reward "
+        "FROM (SELECT * FROM trajectories_v WHERE trajectory_id IN {ids:Array(String)}) AS t LEFT JOIN "
+        "(SELECT trajectory_id, reward_id, raw_total, total_reward, success FROM rewards_v "
+        "WHERE trajectory_id IN {ids:Array(String)}) AS r ON t.trajectory_id = r.trajectory_id"
+    )
+    return {row["trajectory_id"]: row for row in await by_ids(w, sql, ids)}
+
+
+async def ids_that_begin(w: Warehouse, prefix: str, limit: int) -> list[str]:
+    """The first ``limit`` trajectory ids that begin with ``prefix``; one that is equal to it stands first."""
+    rows = await w.query(
+        "SELECT trajectory_id FROM trajectories_v WHERE startsWith(trajectory_id, {prefix:String}) "
+        "ORDER BY trajectory_id LIMIT {n:UInt64}",
+        prefix=prefix,
+        n=limit,
+    )
+    return [row["trajectory_id"] for row in rows]

@@ -1,0 +1,172 @@
+"""What the base promises without any extra, here with every other package out of reach."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import onward
+from onward import extras
+from onward.contracts.examples import TRAJECTORY
+from onward.errors import MissingExtraError
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+BLOCKED = """
+import sys
+from importlib.machinery import PathFinder
+class OnlyAllowed:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return PathFinder.find_spec(name, path, target) if name.split(".")[0] in ALLOWED else None
+sys.meta_path[:] = [OnlyAllowed if finder is PathFinder else finder for finder in sys.meta_path]
+"""
+"""Hides every module that is not in ALLOWED, as if it were not installed."""
+
+
+def _name(requirement: str) -> str:
+    """The normal form of a requirement's package: ``Foo_bar[x]>=1`` is ``foo-bar``."""
+    found = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert found is not None
+    return re.sub(r"[-_.]+", "-", found[0]).lower()
+
+
+def _base() -> set[str]:
+    """The packages of the base and what they require, extras left out."""
+    found: set[str] = set()
+    waiting = [_name(requirement) for requirement in PROJECT["dependencies"]]
+    while waiting:
+        if (name := waiting.pop()) not in found:
+            found.add(name)
+            try:
+                required = importlib.metadata.requires(name) or []
+            except importlib.metadata.PackageNotFoundError:
+                continue  # for another platform or Python
+            waiting += [_name(one) for one in required if "extra ==" not in one]
+    return found
+
+
+def _with_base_alone(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    modules = importlib.metadata.packages_distributions()
+    base = _base()
+    allowed = {module for module, of in modules.items() if base & {_name(one) for one in of}}
+    allowed |= {*sys.stdlib_module_names, "onward", "__main__"}
+    allowed |= {"_sysconfigdata__linux_x86_64-linux-gnu", "_cffi_backend"}
+    return subprocess.run(
+        [sys.executable, "-c", f"ALLOWED = {allowed!r}\n{BLOCKED}\n{code}", *arguments],
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def _command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return _with_base_alone("from onward.cli import main; main(sys.argv[1:])", folder, *arguments)
+
+
+RECORD = """
+import onward
+from onward import Recorder
+from onward.capture.redaction import Redactor
+import onward.contracts, onward.capture.openai_client, onward.capture.langchain
+with Recorder("outbox.db", agent_id="agent") as recorder:
+    with recorder.task("What is 6 times 7?") as task:
+        task.turn(observation="What is 6 times 7?", action="42")
+        task.outcome("completed_successfully")
+    print(recorder.stats().recorded)
+"""
+
+
+def test_the_recorder_records_without_any_extra(tmp_path: Path) -> None:
+    done = _with_base_alone(RECORD, tmp_path)
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_a_file_is_redacted_and_scored_without_any_extra(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("write to ann.miller" + "@uni-hamburg.de")
+    done = _command(tmp_path, "redact", "note.txt")
+    assert done.stdout == "write to <EMAIL:1>", done.stderr
+    (tmp_path / "one.json").write_text(json.dumps(TRAJECTORY) + "\n")
+    scored = _command(tmp_path, "rewards", "score", "one.json")
+    assert scored.returncode == 0, scored.stderr
+    assert json.loads(scored.stdout)["components"]["task_completion"]["score"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (("up",), "server"),
+        (("control", "train", "CartPole-v1"), "control"),
+        (("train", "--algorithm", "sft", "--env", "maze", "--steps", "1", "--out", "out"), "lm"),
+    ],
+)
+def test_a_command_that_needs_more_names_the_extra_in_one_sentence(
+    tmp_path: Path, arguments: tuple[str, ...], extra: str
+) -> None:
+    done = _command(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert f"optional part {extra!r}" in done.stderr
+
+
+def test_every_module_can_be_imported_with_the_base_alone_or_names_an_extra(tmp_path: Path) -> None:
+    names = [
+        module.name
+        for module in pkgutil.walk_packages(onward.__path__, "onward.")
+        if not module.name.endswith(".__main__")
+    ]
+    code = """
+import importlib
+from onward.errors import MissingExtraError
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except MissingExtraError:
+        pass
+    except BaseException as error:
+        print(name, repr(error))
+"""
+    done = _with_base_alone(code, tmp_path, *names)
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr
+    assert "onward.lm.policy" in names and "onward.host" in names
+
+
+def test_imports_of_other_programs_fail_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(extras.MODULES, "a_module_that_nobody_has", ("lm",))
+    with pytest.raises(ModuleNotFoundError) as here:
+        import a_module_that_nobody_has  # type: ignore  # noqa: F401
+    assert not isinstance(here.value, MissingExtraError)
+
+
+def test_a_missing_module_is_told_with_the_extra_of_the_package_that_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(extras.MODULES, "a_module_that_nobody_has", ("lm", "control"))
+    for asking, extra in [("onward.control.x", "control"), ("onward.training.x", "lm"), ("onward.x", "lm")]:
+        with pytest.raises(MissingExtraError, match=rf"{asking} needs the optional part '{extra}'") as found:
+            exec("import a_module_that_nobody_has", {"__name__": asking})
+        assert found.value.name == "a_module_that_nobody_has"
+
+
+def test_each_extra_declares_the_modules_that_are_said_to_come_with_it() -> None:
+    brought_along = {"starlette": "fastapi"}
+    distributions = importlib.metadata.packages_distributions()
+    for module, of in extras.MODULES.items():
+        names = {_name(one) for one in distributions.get(brought_along.get(module, module), [module])}
+        for extra in of:
+            declared = {_name(one) for one in PROJECT["optional-dependencies"][extra]}
+            assert names & declared, (module, extra)
+
+
+def test_the_package_lists_its_public_names_and_nothing_else() -> None:
+    import onward.config  # a submodule becomes an attribute and is none of them
+
+    assert onward.config
+    assert dir(onward) == ["Recorder", "__version__", "langchain_handler", "wrap_openai"]
+    assert all(hasattr(onward, name) for name in dir(onward))
