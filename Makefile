@@ -51,7 +51,7 @@ $(DEMO): $(GIVEN)
 	touch $@
 
 $(ALL): $(GIVEN)
-	$(call room,3.2)
+	$(call room,2.3)
 	$(install) all
 	$(BIN)/onward models pull smollm2
 	touch $(DEMO) $@

@@ -1,7 +1,10 @@
 """Shared by all tests: one thread per test process, no stray settings from the caller's environment."""
 
 import os
+import sys
+from pathlib import Path
 
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # as an activated environment
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

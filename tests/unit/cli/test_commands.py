@@ -38,7 +38,8 @@ def test_every_command_is_in_a_panel_and_its_summary_is_what_its_own_help_begins
     for command in SUMMARIES:
         cli.load(command)
     commands = typer.main.get_group(cli.app).commands
-    assert {name: (command.help or "").split("\n\n")[0] for name, command in commands.items()} == SUMMARIES
+    shown = {name: command for name, command in commands.items() if not command.hidden}
+    assert {name: (command.help or "").split("\n\n")[0] for name, command in shown.items()} == SUMMARIES
     assert {name for names in cli.PANELS.values() for name in names} == set(SUMMARIES)
 
 
