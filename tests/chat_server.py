@@ -51,7 +51,9 @@ class ChatServer:
                 elif body.get("stream"):
                     self._send(200, "text/event-stream", b"".join(_events(said)))
                 else:
-                    self._send(200, "application/json", json.dumps(completion(said) | {"model": model}).encode())
+                    self._send(
+                        200, "application/json", json.dumps(completion(said) | {"model": model}).encode()
+                    )
 
             def _send(self, status: int, kind: str, data: bytes) -> None:
                 self.send_response(status)

@@ -114,8 +114,7 @@ async def _recorded(folder: Path, program: Block, look: Block) -> None:
 
 
 async def _served(folder: Path) -> tuple[str | None, str]:
-    """The agent of the page on the gateway, which serves what was trained: the expression of its first call, and
-    its answer."""
+    """The agent of the page on the gateway, which serves what was trained: expression of its call, answer."""
     (base,) = (block.text for block in blocks(PAGE, "", ("toml",)))
     (folder / "onward.toml").write_text(base)
     named = config.load(folder / "onward.toml", environ={}).model.base

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from docs_blocks import run_command
-from onward.cli.rescore import _moment, _summary
+from onward.cli.moments import moment
+from onward.cli.rescore import _summary
 from onward.clock import ManualClock
 from onward.reward.rescoring import Progress, Request
 
@@ -49,13 +50,13 @@ def test_bad_input_is_one_sentence(given, said):
 )
 def test_ages_count_back_from_now(text, ago):
     clock = ManualClock()
-    assert _moment(text, clock) == clock.now() - ago
+    assert moment(text, "--since", clock) == clock.now() - ago
 
 
 def test_a_time_without_a_zone_is_utc():
-    moment = datetime(2026, 1, 31, 12, tzinfo=UTC)
-    assert _moment("2026-01-31T12:00:00", ManualClock()) == moment
-    assert _moment("2026-01-31T13:00:00+01:00", ManualClock()) == moment
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert moment("2026-01-31T12:00:00", "--since", ManualClock()) == noon
+    assert moment("2026-01-31T13:00:00+01:00", "--since", ManualClock()) == noon
 
 
 def test_the_summary_says_what_came_of_it():
