@@ -7,6 +7,7 @@ follows from how large the last ones were.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,26 +56,32 @@ async def newest(w: Warehouse, chosen: Chosen, limit: int | None = None) -> Asyn
 
 async def groups(w: Warehouse, chosen: Chosen, most: int) -> AsyncIterator[tuple[list[Record], int]]:
     """The attempts of each group that match, at most ``most`` of them, and how many it has beyond these."""
-    members: list[str] = []
-    group = ""
-    beyond = 0
+    members: list[Record] = []
+    group, counted, beyond = "", 0, 0
     after: tuple[str, str] | None = None
     while True:
         page = await trajectory_queries.by_group(w, chosen, ID_PAGE, after)
-        for key, name in page:
-            if key != group:
-                if members:
-                    yield [record async for record in documents(w, members)], beyond
-                members, group, beyond = [], key, 0
-            if len(members) < most:
-                members.append(name)
+        kept: dict[str, str] = {}
+        more: Counter[str] = Counter()
+        for key, name in page:  # ordered by group, which may go on from the page before
+            counted = counted + 1 if after is not None and key == after[0] else 1
+            after = (key, name)
+            if counted <= most:
+                kept[name] = key
             else:
-                beyond += 1
+                more[key] += 1
+        async for record in documents(w, list(kept)):
+            key = kept[record.trajectory["trajectory_id"]]
+            if key != group and members:
+                yield members, beyond + more[group]
+                members, beyond = [], 0
+            group = key
+            members.append(record)
+        beyond += more[group]
         if len(page) < ID_PAGE:
             break
-        after = page[-1]
     if members:
-        yield [record async for record in documents(w, members)], beyond
+        yield members, beyond
 
 
 async def documents(w: Warehouse, ids: Sequence[str]) -> AsyncIterator[Record]:

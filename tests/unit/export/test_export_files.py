@@ -202,7 +202,9 @@ def test_a_missing_library_is_one_sentence_before_any_work(monkeypatch: pytest.M
 async def test_a_full_disk_is_one_sentence() -> None:
     class Store:
         async def query(self, sql: str, **_: Any) -> list[dict[str, Any]]:
-            return [] if "reward" in sql else [{"trajectory_id": "a", "start_ts": "", "payload": "{}"}]
+            return (
+                [] if "reward_history_v" in sql else [{"trajectory_id": "a", "start_ts": "", "payload": "{}"}]
+            )
 
     export = run.Export(Store(), Chosen(), 1, Path("/dev/full"))  # type: ignore[arg-type]
     with open("/dev/full", "wb", buffering=0) as full, pytest.raises(ConfigError, match="No space left"):
