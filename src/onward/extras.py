@@ -32,6 +32,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "matplotlib": ("demo", "control"),
     "tensorboard": ("demo", "control"),
     "langchain_core": ("langchain",),
+    "pyarrow": ("export",),
+    "datasets": ("export",),
     "stable_baselines3": ("bench",),
 }
 """Top-level module → the extras that install it. Named is that of the package that asks, else the first."""
