@@ -45,7 +45,11 @@ def require(extra: str, module: str, needed_for: str) -> None:
     """Raise MissingExtraError where ``module`` cannot be imported; it is not imported here."""
     from importlib.util import find_spec
 
-    if find_spec(module) is None:
+    try:
+        missing = find_spec(module) is None
+    except MissingExtraError:  # the hint below was asked as the last finder
+        missing = True
+    if missing:
         raise MissingExtraError(extra, needed_for)
 
 

@@ -80,8 +80,8 @@ async def test_the_first_page_says_what_is_where_and_every_link_leads_somewhere(
     async with api(bus, tmp_path) as (ctx, client):
         ctx.endpoints["gateway_url"] = "http://127.0.0.1:3999"
         text = (await client.get("/")).text
-        assert "the base model: none was released yet" in text
-        assert "at 0 of 5000 scored trajectories" in text
+        assert "No model was released yet: the base model serves." in text
+        assert "Next training job: 0 of 5,000 rewarded trajectories of this policy." in text
         assert "http://127.0.0.1:3999/v1" in text and bus.url in text
         key = ctx.settings.run_dir / "api.key"
         assert str(key) in text
@@ -91,8 +91,11 @@ async def test_the_first_page_says_what_is_where_and_every_link_leads_somewhere(
         await bus.bucket("rl_releases").put("desired", json.dumps({"arms": arms}).encode())
         monkeypatch.setattr("onward.api.pages.rewarded_since_snapshot", _seven)
         text = (await client.get("/")).text
-        assert "<code>agent-zero-rl-v1</code> 90%, <code>&lt;v2&gt;</code> 10%" in text
-        assert "at 7 of 5000" in text
+        said = "agent-zero-rl-v1 (current) serves 90% of new sessions, &lt;v2&gt; (candidate) serves 10%."
+        assert said in text
+        assert "Next training job: 7 of 5,000" in text
+        await bus.bucket("rl_control").put("learning", b'{"paused": true}')
+        assert "No next training job: learning is paused" in (await client.get("/")).text
 
 
 async def _seven(bus: object, warehouse: object) -> int:

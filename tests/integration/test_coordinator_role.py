@@ -40,7 +40,7 @@ def warehouse(monkeypatch: pytest.MonkeyPatch) -> CountedWarehouse:
     async def latest_seq(w):
         return w.latest
 
-    async def rewarded_count(w, digest, since_seq=0):
+    async def rewarded_count(w, digest, since_seq=0, until_seq=None):
         return sum(1 for d, seq in w.rewarded if d == digest and seq > since_seq)
 
     async def rows(w, digests, since=None, limit=0, **_):

@@ -26,7 +26,8 @@ def test_nine_of_ten_runs_rise_by_a_quarter_and_reject_nothing_for_its_form() ->
     assert all(one["result"]["lost"] == one["result"]["duplicates"] == 0 for one in runs), table
 
 
-def test_smollm2_rises_by_a_quarter_on_two_of_three_seeds() -> None:
+def test_smollm2_rises_by_a_quarter_within_fifteen_minutes_on_two_of_three_seeds() -> None:
     runs = runs_of("smollm2", [(seed, False) for seed in range(3)])
     table = "\n".join(demo_runs.row(one) for one in runs)
-    assert sum(demo_runs.rise(one) >= 0.25 - 1e-9 for one in runs) >= 2, table
+    landed = [demo_runs.rise(one) >= 0.25 - 1e-9 and one["seconds"] <= 900 for one in runs]
+    assert sum(landed) >= 2, table

@@ -130,6 +130,7 @@ async def test_the_newest_reward_is_shown_and_the_history_stays(w):
     assert (await queries.session_rewards(w, ["s-t1"]))["s-t1"][0]["raw_total"] == 0.9
     assert await queries.rewarded_count(w, "m1") == 2
     assert await queries.rewarded_count(w, "m1", since_seq=1) == 1
+    assert await queries.rewarded_count(w, "m1", until_seq=1) == 1, "what came later is for the next job"
     assert await queries.rewarded_count(w, "other") == 0
 
 

@@ -19,10 +19,12 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 
 from onward.api.feedback import FeedbackApi
+from onward.api.status import next_sentence, serving_sentence
 from onward.context import Context
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import BusError, WarehouseError
 from onward.httpserver import is_loopback, without_login
+from onward.training.jobs import JobTable
 
 WEB = resources.files("onward") / "web"
 _STYLE = (WEB / "page.css").read_text(encoding="utf-8")
@@ -115,15 +117,17 @@ async def _now(ctx: Context) -> list[tuple[str, str]]:
     """What serves and what comes next."""
     try:
         entry = await ctx.bus.bucket("rl_releases").get("desired")
-        arms = json.loads(entry.value)["arms"] if entry else []
+        desired = json.loads(entry.value) if entry else None
+        learning = await ctx.bus.bucket("rl_control").get("learning")
+        jobs = [job for job, _ in await JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock).all()]
         rewarded = await rewarded_since_snapshot(ctx.bus, ctx.warehouse)
     except (BusError, WarehouseError) as error:
         return [("not known", html.escape(str(error)))]
-    serving = ", ".join(f"{_code(arm['model_id'])} {arm['weight']:.0%}" for arm in arms)
-    threshold = ctx.settings.training.threshold
-    following = f"a training job, at {rewarded} of {threshold} scored trajectories of the policy that serves"
+    counted = {"rewarded": rewarded, "threshold": ctx.settings.training.threshold}
+    paused = bool(learning and json.loads(learning.value).get("paused"))
+    serving, following = serving_sentence(desired), next_sentence(counted, jobs, paused)
     missing = [part for part, ready in ctx.ready.items() if ready is not True]
-    rows = [("serves", serving or "the base model: none was released yet"), ("comes next", following)]
+    rows = [("serves", html.escape(serving)), ("comes next", html.escape(following))]
     return rows + ([("not ready", html.escape(", ".join(missing)))] if missing else [])
 
 

@@ -106,7 +106,7 @@ class Coordinator:
         since, until = await _snapshot(record, self.ctx.warehouse)
         rewarded = 0
         if has_policy:
-            rewarded = await queries.rewarded_count(self.ctx.warehouse, digest or "", since)
+            rewarded = await queries.rewarded_count(self.ctx.warehouse, digest or "", since, until)
         decision = decide(
             Situation(
                 rewarded=rewarded,

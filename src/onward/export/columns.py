@@ -82,7 +82,7 @@ def row(record: Record) -> dict[str, Any]:
 
 def trainable_row(record: Record) -> dict[str, Any]:
     """``row`` with the conversation beside it: ``messages``, and ``tools`` as JSON text or null."""
-    talk = conversation(record.trajectory)
+    talk = conversation(record.trajectory).until_last_answer()
     tools = _json(talk.tools) if talk.tools else None
     return {**row(record), "messages": with_objects(talk.messages), "tools": tools}
 

@@ -42,8 +42,8 @@ def check(path: Path, *, force: bool, folder: bool = False) -> None:
 
 @contextmanager
 def json_lines(path: Path) -> Iterator[Put]:
-    """One JSON document a line."""
-    with whole(path) as out:
+    """One JSON document a line. Like the store, it is for its owner alone to read."""
+    with whole(path, 0o600) as out:
         yield lambda document: _line(out, document)
 
 
@@ -55,7 +55,7 @@ def parquet(path: Path) -> Iterator[Put]:
 
     schema = columns.arrow_schema()
     with (
-        whole(path) as out,
+        whole(path, 0o600) as out,
         pyarrow.parquet.ParquetWriter(out, schema, compression="zstd") as writer,
         _batches(lambda rows: writer.write_table(pyarrow.Table.from_pylist(rows, schema))) as put,
     ):
@@ -66,7 +66,7 @@ def parquet(path: Path) -> Iterator[Put]:
 def dataset(path: Path) -> Iterator[Put]:
     """Rows of ``columns.trainable_row``, in a folder for ``datasets.load_from_disk``."""
     work = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    work.mkdir()
+    work.mkdir(mode=0o700)
     try:
         with json_lines(work / "rows.jsonl") as put:
             yield lambda row: put({**row, **{name: row[name].isoformat() for name in ("start", "end")}})

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from onward.errors import ConfigError, MissingExtraError
+from onward import extras
+from onward.errors import ConfigError
 from onward.export import columns, files, records
 from onward.export.demonstrations import Demonstrations, openai_line
 from onward.export.files import Put
@@ -146,8 +146,8 @@ def _written_to(out: Path) -> Iterator[None]:
 def check_extra(form: Format) -> None:
     """Raise MissingExtraError where the library that writes ``form`` is not installed."""
     module = _NEEDS.get(form)
-    if module is not None and find_spec(module) is None:
-        raise MissingExtraError(EXTRA, f"The format {form!r}")
+    if module is not None:
+        extras.require(EXTRA, module, f"The format {form!r}")
 
 
 def _whole(record: Record) -> dict[str, Any]:
@@ -155,5 +155,5 @@ def _whole(record: Record) -> dict[str, Any]:
 
 
 def _openai(record: Record) -> dict[str, Any] | None:
-    talk = conversation(record.trajectory)
+    talk = conversation(record.trajectory).until_last_answer()
     return openai_line(talk.messages, talk.tools) if talk.answers else None

@@ -54,10 +54,10 @@ class LearnerConfig:
     entropy_coef: float = 0.0
     """Reward for entropy per token; positive keeps exploring."""
     spare_above: float | None = None
-    """Tokens that were drawn with at least this probability are never pushed down: right and wrong answers
-    share them. None spares nothing, as plain policy gradients do."""
+    """A failure never pushes down tokens that were drawn with at least this probability: right and wrong
+    answers share them. None spares nothing, as plain policy gradients do."""
     hold_coef: float = 0.0
-    """Pull of those tokens back to the probability that they were drawn with (the gradient of k2)."""
+    """Pull of those tokens, from both sides, to the probability that they were drawn with (k2's gradient)."""
     kl_coef: float = 0.0
     kl_in: Literal["loss", "reward"] = "loss"
     """A penalty in the loss, or its k1 estimate taken from each token's reward (then the policy gradient

@@ -50,7 +50,7 @@ class Recipe:
     """Weight of advantages below the baseline. At 1 the tiny model of the demonstration, five seeds, gave
     up to 17 % unparsable answers after two jobs and lost its form on questions unlike its tasks."""
     spare_above: float | None = None
-    """Tokens drawn with at least this probability are never pushed down (docs/form.md)."""
+    """A failure never pushes down tokens drawn with at least this probability (docs/form.md)."""
     hold_coef: float = 0.0
     kl_coef: float = 0.0
     lora_rank: int = 16

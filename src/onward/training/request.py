@@ -178,6 +178,7 @@ def resolve(
     numbers.check(asked, config.algorithm)
     filters = config.dataset.filter
     older = int(asked.get("max_staleness", 0))
+    text = config.algorithm in TEXT_IS_ENOUGH
     besides = requested.read(request, settings)
     spec = JobSpec(
         job_id=request.training_job_id,
@@ -187,7 +188,7 @@ def resolve(
         model_folder=model_folder,
         start_digest=start_digest,
         learning_rate=asked.get("learning_rate", recipe.learning_rate),
-        schedule=recipe.schedule,
+        schedule="constant" if text else recipe.schedule,
         epochs=asked.get("epochs", recipe.epochs),
         batch_rows=asked.get("batch_size", recipe.batch_size),
         clip_epsilon=asked.get("clip_epsilon", recipe.clip_epsilon),
@@ -199,8 +200,8 @@ def resolve(
         unparsable_penalty=settings.training.unparsable_penalty,
         standardise=recipe.standardise,
         negative_weight=recipe.negative_weight,
-        spare_above=asked.get("spare_above", recipe.spare_above),
-        hold_coef=asked.get("hold_coef", recipe.hold_coef),
+        spare_above=None if text else asked.get("spare_above", recipe.spare_above),
+        hold_coef=0.0 if text else asked.get("hold_coef", recipe.hold_coef),
         kl_coef=asked.get("kl_coef", recipe.kl_coef),
         gamma=asked.get("gamma", 1.0),
         gae_lambda=asked.get("gae_lambda", 0.95),

@@ -100,14 +100,17 @@ async def latest_seq(w: Warehouse) -> int:
     return (await w.query("SELECT max(stream_seq) AS seq FROM trajectories_v"))[0]["seq"]
 
 
-async def rewarded_count(w: Warehouse, model_digest: str, since_seq: int = 0) -> int:
-    """Trajectories of one policy with a reward, whose message came after ``since_seq``: what the
-    threshold counts."""
+async def rewarded_count(
+    w: Warehouse, model_digest: str, since_seq: int = 0, until_seq: int | None = None
+) -> int:
+    """Trajectories of one policy with a reward, of messages after ``since_seq`` and up to ``until_seq``: what
+    the threshold counts."""
     rows = await w.query(
         "SELECT uniqExact(trajectory_id) AS n FROM reward_history_v "
-        "WHERE model_digest = {digest:String} AND stream_seq > {seq:UInt64}",
+        "WHERE model_digest = {digest:String} AND stream_seq > {low:UInt64} AND stream_seq <= {high:UInt64}",
         digest=model_digest,
-        seq=since_seq,
+        low=since_seq,
+        high=2**63 if until_seq is None else until_seq,
     )
     return rows[0]["n"]
 

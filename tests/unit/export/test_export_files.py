@@ -193,7 +193,7 @@ def test_a_datasets_folder_replaces_another_only_when_told_and_nothing_else(tmp_
 
 
 def test_a_missing_library_is_one_sentence_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     run.check_extra("pairs")
     with pytest.raises(MissingExtraError, match="The format 'parquet' needs the optional part 'export'"):
         run.check_extra("parquet")

@@ -411,6 +411,9 @@ def test_a_shared_token_that_fell_is_pulled_back_and_an_uncertain_one_is_not() -
     objective = PolicyObjective(config, torch.zeros(2), torch.ones(2), mu, mu, None, 0.0)
     assert objective.slope(now, slice(0, 2)).tolist() == pytest.approx([-0.3 * math.log(2), 0.0], abs=1e-6)
     assert objective.loss == pytest.approx(0.3 * math.log(2) ** 2 / 2, abs=1e-6)
+    risen = torch.tensor([0.99, 0.9]).log()  # held from above as well
+    slopes = objective.slope(risen, slice(0, 2)).tolist()
+    assert slopes == pytest.approx([0.3 * math.log(0.99 / 0.95), 0.0], abs=1e-6)
 
 
 def test_a_linear_schedule_falls_to_nothing_over_each_update(policy: Policy) -> None:
