@@ -1,7 +1,7 @@
 """Rewrites constraints.txt: every package with the SHA-256 of its released files.
 
 The versions are those that the file has. To change one, edit it and run this again; a new package is a new
-line ``name==version``. Hashes are asked of the package index that pip uses, in the JSON form of its simple API
+line ``name==version``. Hashes are asked of the index that pip uses, in the JSON form of its simple API
 (PEP 691). Kept are those of source archives and of wheels for the Pythons and platforms of docs/install.md.
 
     python .ci/constraints.py [--index URL]

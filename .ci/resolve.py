@@ -4,8 +4,8 @@
     python .ci/resolve.py --python 3.11 --platform macos-arm64 control
 
 pip looks for wheels alone, in the pinned versions, as it would on that platform. A wheel must be there for
-every package, and constraints.txt must have its SHA-256. That it also works there is not shown. Needs pip 26 or
-newer, as ``make`` installs it.
+every package, and constraints.txt must have its SHA-256. That it also works there is not shown. Needs pip 26
+or newer, as ``make`` installs it.
 """
 
 from __future__ import annotations
