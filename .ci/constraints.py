@@ -1,9 +1,8 @@
 """Rewrites constraints.txt: every package with the SHA-256 of its released files.
 
-The versions are those that the file has. To change one, edit it and run this again; a new package is a
-new line ``name==version``. Hashes are asked of the package index that pip uses, in the JSON form of its
-simple API (PEP 691). Kept are those of source archives and of wheels for the Pythons and platforms that
-docs/install.md names.
+The versions are those that the file has. To change one, edit it and run this again; a new package is a new
+line ``name==version``. Hashes are asked of the index that pip uses, in the JSON form of its simple API
+(PEP 691). Kept are those of source archives and of wheels for the Pythons and platforms of docs/install.md.
 
     python .ci/constraints.py [--index URL]
 """
@@ -50,13 +49,11 @@ def released(index: str, name: str, version: str) -> list[str]:
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         files: list[dict[str, Any]] = json.load(answer)["files"]
-    stem = re.compile(
-        rf"{re.sub('-', '[-_.]+', normal)}-{re.escape(version)}(-.*\.whl|\.tar\.gz|\.zip)", re.I
-    )
+    stem = rf"{re.sub('-', '[-_.]+', normal)}-{re.escape(version)}(-.*\.whl|\.tar\.gz|\.zip)"
     found = {
         file["hashes"]["sha256"]
         for file in files
-        if stem.fullmatch(file["filename"]) and wanted(file["filename"])
+        if re.fullmatch(stem, file["filename"], re.I) and wanted(file["filename"])
     }
     if not found:
         raise ValueError(f"{name}=={version} has no file for a supported machine.")

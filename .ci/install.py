@@ -2,14 +2,12 @@
 
     .venv/bin/python .ci/install.py server lm demo
 
-Every file is checked against the SHA-256 that constraints.txt has for it. ``pip install -c
-constraints.txt -e .`` cannot do that: with hashes pip refuses what is installed from a folder, and older
-pips ask for them in the requirement itself. So pip comes first, then what the extras require, then this
-checkout alone.
+Every file is checked against the SHA-256 that constraints.txt has for it. ``pip install -c constraints.txt
+-e .`` cannot do that: with hashes pip refuses what is installed from a folder, and older pips ask for them in
+the requirement itself. So pip comes first, then what the extras require, then this checkout alone.
 
-PyTorch has no hash: its CPU and GPU builds have one version number and different bytes. An installed one
-is taken; else pip's choice is installed in the pinned version, and what it requires is checked like the
-rest.
+PyTorch has no hash: its CPU and GPU builds have one version number and different bytes. An installed one is
+taken; else pip's choice is installed in the pinned version, and what it requires is checked like the rest.
 """
 
 from __future__ import annotations

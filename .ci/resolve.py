@@ -1,11 +1,11 @@
 """Resolves the base and each extra for platforms and Pythons that are not at hand, and installs nothing.
 
-    python .ci/resolve.py            # prints the table of docs/install.md
+    python .ci/resolve.py            # what docs/install.md calls resolved
     python .ci/resolve.py --python 3.11 --platform macos-arm64 control
 
-pip looks for wheels alone, in the pinned versions, as it would on that platform. A wheel must be there
-for every package, and constraints.txt must have its SHA-256. That it also works there is not shown. Needs
-a pip of 26 or newer.
+pip looks for wheels alone, in the pinned versions, as it would on that platform. A wheel must be there for
+every package, and constraints.txt must have its SHA-256. That it also works there is not shown. Needs pip 26
+or newer, as ``make`` installs it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from install import CONSTRAINTS, required
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-EXTRAS = ("", "server", "lm", "control", "demo", "code", "langchain")
+EXTRAS = ("", "all", "langchain")
 _GLIBC = range(28, 4, -1)
 PLATFORMS: dict[str, tuple[list[str], dict[str, str]]] = {
     "linux-x86_64": (
