@@ -68,7 +68,7 @@ async def test_a_killed_releaser_is_taken_up_where_it_was(point: str, tmp_path: 
         def child(crash: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
                 [sys.executable, "-c", CHILD, server.url, str(tmp_path), str(root / "unit" / "release"),
-                 str(root / "integration")],
+                 str(root / "integration"), str(root)],
                 input=server.token + "\n", text=True, capture_output=True, timeout=60,
                 env={"ONWARD_CRASHPOINT": crash, "OMP_NUM_THREADS": "1", "PATH": ""}, check=False,
             )  # fmt: skip

@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
@@ -46,6 +46,7 @@ LINGER_SECONDS = 5.0
 STOP_SECONDS = 10.0
 """How long a cancelled reader works on its batch; a server that is away must not keep it alive."""
 AWAY_SECONDS = 0.5
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """First pause when a service is away; it doubles up to 15 s."""
 
 
@@ -355,5 +356,15 @@ def _message(raw: Msg) -> Message:
         subject=raw.subject,
         sequence=metadata.sequence.stream,
         num_delivered=metadata.num_delivered,
-        timestamp=metadata.timestamp,
+        timestamp=_stored_at(raw.reply),
     )
+
+
+def _stored_at(reply: str) -> datetime:
+    """When the server stored a message, by its acknowledgement subject, cut to microseconds.
+
+    The client's ``metadata.timestamp`` goes through a float and may be a microsecond off.
+    """
+    tokens = reply.split(".")
+    nanoseconds = int(tokens[7 if len(tokens) == 9 else Msg.Ack.Timestamp])
+    return _EPOCH + timedelta(microseconds=nanoseconds // 1000)
