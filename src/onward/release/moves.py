@@ -69,7 +69,7 @@ def start(record: ReleaseRecord, choice: plan.Choice, cursor: int, now: Now) -> 
         started_at=now.text,
     )
     document = events.candidate_serves(started, now.settings, now.endpoint, now.at)
-    return _with(started, events.announced(document))
+    return started.with_owed(events.announced(document))
 
 
 def enter(record: ReleaseRecord, step: int, matured: int, why: str, now: Now) -> ReleaseRecord:
@@ -94,7 +94,7 @@ def hold(record: ReleaseRecord, why: str, now: Now) -> ReleaseRecord:
     words = HOLD_WORDS[why]
     held = record.moved(State.HELD, now.text, words, held_from=phase(record), held_why=why)
     name = record.candidate.model_id
-    return _with(held, alert("release_held", f"Release of {name}: {words}.", why=why, step=record.step))
+    return held.with_owed(alert("release_held", f"Release of {name}: {words}.", why=why, step=record.step))
 
 
 def resume(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
@@ -118,7 +118,7 @@ def promote(record: ReleaseRecord, why: str, now: Now) -> ReleaseRecord:
     document = events.promoted(done, now.settings, now.endpoint, now.at)
     message = f"Model {record.candidate.model_id} serves everybody now: {reason}."
     told = alert("promoted", message, why=why, release_id=record.release_id)
-    return _with(done, events.announced(document), told)
+    return done.with_owed(events.announced(document), told)
 
 
 def reject(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRecord:
@@ -143,7 +143,7 @@ def reject(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRec
         model_id=record.candidate.model_id,
         checks=summary.get("checks", {}),
     )
-    return _with(closed, told)
+    return closed.with_owed(told)
 
 
 def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
@@ -164,8 +164,4 @@ def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
         document = events.restored(closed, now.settings, now.endpoint, now.at, event="aborted", reason=words)
         owed.append(events.announced(document))
     message = f"Release of {record.candidate.model_id} was aborted: {words}."
-    return _with(closed, *owed, alert("release_aborted", message))
-
-
-def _with(record: ReleaseRecord, *owed: dict[str, Any]) -> ReleaseRecord:
-    return record.model_copy(update={"outbox": record.owing(*owed)})
+    return closed.with_owed(*owed, alert("release_aborted", message))

@@ -145,6 +145,10 @@ class ReleaseRecord(BaseModel):
         """The outbox with ``items`` added."""
         return [*self.outbox, *items]
 
+    def with_owed(self, *items: dict[str, Any]) -> ReleaseRecord:
+        """A copy that owes ``items`` as well."""
+        return self.model_copy(update={"outbox": self.owing(*items)})
+
 
 def release_id(job_id: str, epoch: int) -> str:
     """One release per commit of a job."""

@@ -143,7 +143,7 @@ def decide(record: ReleaseRecord, serving: Model, now: Now) -> ReleaseRecord:
             closed_at=now.text,
         )
         told = alert("rollback_refused", f"Nothing was changed: {words}.", release_id=record.release_id)
-        return closed.model_copy(update={"outbox": closed.owing(told)})
+        return closed.with_owed(told)
     words = f"{record.asked_by} asked for it: {record.asked_why}"
     moved = record.moved(
         State.ROLLED_BACK,
@@ -162,4 +162,4 @@ def decide(record: ReleaseRecord, serving: Model, now: Now) -> ReleaseRecord:
         release_id=record.release_id,
         reason=REASON,
     )
-    return moved.model_copy(update={"outbox": moved.owing(events.announced(event), told)})
+    return moved.with_owed(events.announced(event), told)

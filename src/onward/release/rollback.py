@@ -66,7 +66,7 @@ def take_back(
         arms=evidence.summary()["arms"],
         e_values=counted["e_values"],
     )
-    return moved.model_copy(update={"outbox": moved.owing(events.announced(event), told)})
+    return moved.with_owed(events.announced(event), told)
 
 
 def over_budget(record: ReleaseRecord, now: datetime) -> bool:

@@ -1,7 +1,7 @@
 """Sentences about a release, made from its numbers: why it ended, what its gates saw, what happens now.
 
-Pure. Everything that shows a release says it in these words: the record's reason, events, alerts, status, the
-command line and the demonstration.
+Pure. What shows a release says it in these words: the record's reason, events, alerts, status and the command
+line. The demonstration prints the record's reason; its table has shorter forms of its own.
 """
 
 from __future__ import annotations
