@@ -184,6 +184,8 @@ async def test_turn_two_starts_with_the_tokens_of_turn_one(engine, tiny):
 
 
 async def test_32_mixed_calls_at_once_have_the_learners_log_probs(engine, tiny):
+    import torch
+
     from onward.lm.tokens import Call, rows_from_calls
 
     _, policy, adapters = tiny
@@ -202,19 +204,21 @@ async def test_32_mixed_calls_at_once_have_the_learners_log_probs(engine, tiny):
             for number in range(32)
         )
     )
-    worst = 0.0
+    worst, apart = 0.0, []
     for number, answer in enumerate(answers):
         record = answer.sampling
         assert record["model_digest"] == (kinds[number % 3] or policy.base_digest)
         names = ("prompt_ids", "token_ids", "logprobs", "temperature", "generation_id")
         rows = rows_from_calls([Call(**{name: record[name] for name in names})])
         (learner,) = policy.logprobs(rows, kinds[number % 3])
+        (other,) = policy.logprobs(rows, kinds[(number + 1) % 3])
         start = len(record["prompt_ids"])
-        for offset, value in enumerate(record["logprobs"]):
-            worst = max(worst, abs(float(learner[start + offset]) - value))
+        sampled = torch.tensor(record["logprobs"])
+        part = slice(start, start + len(sampled))
+        worst = max(worst, float((learner[part] - sampled).abs().max()))
+        apart.append(float((other[part] - sampled).abs().max()))
     assert worst < 1e-4
-    other = policy.logprobs(rows, kinds[(31 + 1) % 3])[0]
-    assert abs(float(other[start]) - record["logprobs"][0]) > 1e-3  # the adapters do differ
+    assert min(apart) > 1e-3, apart  # another adapter would not have given these: the first check can fail
 
 
 async def test_too_long_is_refused_in_one_sentence(engine):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -87,20 +86,38 @@ def test_a_second_run_into_the_same_folder_is_refused(finished: tuple[Path, str]
     assert code == 2 and "holds a run already" in output
 
 
+CTRL_C_AT_THE_FIRST_STEP = """
+import os, signal, sys
+
+if "onward.training.worker" in sys.orig_argv:
+    write = sys.stdout.write
+
+    def write_and_stop(text):
+        write(text)
+        if '"progress"' in text:
+            sys.stdout.write = write
+            heard, told = os.pipe()
+            os.set_blocking(told, False)
+            signal.set_wakeup_fd(told)
+            os.kill(os.getppid(), signal.SIGINT)
+            os.read(heard, 1)  # until the command has handed the stop on
+
+    sys.stdout.write = write_and_stop
+"""
+"""For the training process: its command gets Ctrl-C after one step, however slow or fast the machine is."""
+
+
 def test_ctrl_c_leaves_a_state_from_which_resume_goes_on_exactly(
     finished: tuple[Path, str], tmp_path: Path
 ) -> None:
     """The whole run and the stopped one end with the same adapter, and the table has every step once."""
+    (tmp_path / "sitecustomize.py").write_text(CTRL_C_AT_THE_FIRST_STEP)
     command = [sys.executable, "-m", "onward.cli", *f"{LINE} --out cut --json".split()[1:]]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
-    assert process.stdout is not None
-    for text in process.stdout:
-        event = json.loads(text)
-        if event["event"] == "progress":
-            process.send_signal(signal.SIGINT)
-            break
-    rest = [json.loads(text) for text in process.stdout]
-    assert process.wait() == 130 and rest[-1] == {"event": "stopped"}
+    search = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": search})
+    told = [json.loads(text) for text in ran.stdout.splitlines()]
+    assert ran.returncode == 130 and told[-1] == {"event": "stopped"}
+    assert sum(event["event"] == "progress" for event in told) == 1
 
     code, output = run_command("onward train --resume --out cut")
     assert code == 0 and "Going on after step" in output, output
