@@ -26,7 +26,8 @@ def headline(result: Result) -> str:
     before, after = result.base_success, result.final_success
     low, high = plotting.difference(before, after, result.tries)
     if not any(cycle.decision == "promoted" and not cycle.sabotaged for cycle in result.cycles):
-        return f"Nothing was learned: success on held-out tasks stayed at {before:.2f}"
+        still = f"stayed at {before:.2f}" if result.v0_serves else f"went from {before:.2f} to {after:.2f}"
+        return f"Nothing was learned: success on held-out tasks {still}"
     verb = "rose" if low > 0 else "fell" if high < 0 else "hardly moved,"
     return f"Success on held-out tasks {verb} from {before:.2f} to {after:.2f}"
 

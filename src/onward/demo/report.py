@@ -123,9 +123,10 @@ def finding(result: Result) -> str:
     told = f"{len(promoted)} of {_count(len(learned))} {verb} promoted"
     if not promoted:
         why = f" ({ended(learned[-1])[:-1]})" if learned else ""
+        still = f"stayed at {before:.2f}" if result.v0_serves else f"went {change} with the planted model"
         text = (
             f"Nothing was learned: none of {_count(len(learned))} was promoted{why}, "
-            f"so success on held-out tasks stayed at {before:.2f}"
+            f"so success on held-out tasks {still}"
         )
     elif low > 0:
         text = f"Success on held-out tasks rose {change} by reinforcement learning alone; {told}"

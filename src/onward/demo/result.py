@@ -98,3 +98,9 @@ class Result(BaseModel):
     def tries(self) -> int:
         """Answers behind ``base_success``, and as many behind ``final_success``."""
         return sum(kind.tries for kind in self.by_kind.values())
+
+    @property
+    def v0_serves(self) -> bool:
+        """Whether no candidate was promoted, planted ones included."""
+        return all(cycle.decision != "promoted" for cycle in self.cycles)
+

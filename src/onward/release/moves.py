@@ -163,5 +163,4 @@ def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
     if record.started_at is not None:
         document = events.restored(closed, now.settings, now.endpoint, now.at, event="aborted", reason=words)
         owed.append(events.announced(document))
-    message = f"Release of {record.candidate.model_id} was aborted: {words}."
-    return closed.with_owed(*owed, alert("release_aborted", message))
+    return closed.with_owed(*owed, alert("release_aborted", wording.what_happened(closed)))

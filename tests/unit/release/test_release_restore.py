@@ -201,3 +201,13 @@ async def test_a_crash_at_every_write_ends_in_the_same_place():
             assert world.model_states == calm.model_states
             assert world.records[-1].settled
             assert [e["metadata"]["event"] for e in world.deployed].count("rollback") == 1
+
+
+async def test_the_alert_of_an_aborted_rollback_names_both_models():
+    world = await promoted(1)
+    await ask(world.bus, None, "answers got shorter", clock=world.clock)  # type: ignore[arg-type]
+    await world.control("pin", model_id=V1)
+    await world.run(4)
+    (message,) = (message for kind, message, *_ in world.alerts.raised if kind == "release_aborted")
+    assert message == f"Going back from {V1} to {V0} was aborted: a model is pinned."
+    assert world.shares == {V1: 1.0}
