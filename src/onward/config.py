@@ -25,9 +25,9 @@ from pydantic import (
     model_validator,
 )
 
-from onward.cron import is_cron
+from onward.contracts.cron import is_cron
 from onward.errors import ConfigError
-from onward.nearest import nearest
+from onward.spelling import nearest
 
 Algorithm = Literal["ppo", "dpo", "rloo", "grpo", "reinforce"]
 REWARD_COMPONENTS = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onward.just_stored import JustStored
+from onward.warehouse.rows_in_memory import JustStored
 
 if TYPE_CHECKING:
     from onward.bus import Bus

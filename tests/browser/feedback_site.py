@@ -19,7 +19,7 @@ from onward.config import Settings
 from onward.context import Context
 from onward.contracts import Feedback, decode
 from onward.feedback.tokens import Subject, TokenKeys
-from onward.httpserver import Server
+from onward.http.server import Server
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
 from onward.warehouse import Objects

@@ -17,7 +17,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from onward.httpserver import Server
+from onward.http.server import Server
 
 _FOLDERS = [Path(__file__).parent / "agentgym", Path(os.environ.get("AGENTGYM_TRANSCRIPTS", "/nowhere"))]
 

@@ -18,7 +18,7 @@ from onward.envs.maze import MazeEnvironment
 from onward.envs.policies import ScriptedPolicy, random_policy, reference_policy, success_rate
 from onward.envs.rollouts import Action, Conversation, rollouts
 from onward.envs.server import environment_server, make_environment_app
-from onward.httpserver import Server
+from onward.http.server import Server
 
 
 @pytest.mark.parametrize("name", sorted(registry.BUILT_IN))

@@ -25,7 +25,7 @@ from onward.capture.quarantine import Keys, Quarantine
 from onward.clock import ManualClock
 from onward.contracts import Feedback, Reward, Trajectory, decode, to_document, validate
 from onward.errors import EngineError
-from onward.httpserver import GRACE_SECONDS
+from onward.http.server import GRACE_SECONDS
 from onward.lm.tokens import Call, rows_from_calls
 from onward.reward import Unscored
 from onward.reward.scoring import score

@@ -6,11 +6,11 @@ import pytest
 from fastapi import FastAPI
 from serving_world import World, eventually, outcome_id
 
-from onward import httpserver
 from onward.capture import provenance
 from onward.clock import ManualClock
 from onward.contracts import Sampling, validate
 from onward.errors import ConfigError
+from onward.http import server as httpserver
 from onward.serving import gateway
 from onward.serving.capture import Capture
 from onward.serving.router import Assignment, choose, session_key

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onward.cron import is_cron
+from onward.contracts.cron import is_cron
 
 
 @pytest.mark.parametrize(

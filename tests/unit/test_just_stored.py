@@ -1,6 +1,6 @@
 """Rows that a neighbour takes without asking the warehouse: the newest of an id, once, and within bounds."""
 
-from onward.just_stored import JustStored
+from onward.warehouse.rows_in_memory import JustStored
 
 
 def row(name: str, stream_seq: int, payload: str = "x") -> dict:

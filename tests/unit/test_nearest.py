@@ -4,7 +4,7 @@ import pytest
 
 from onward import config
 from onward.errors import ConfigError
-from onward.nearest import nearest
+from onward.spelling import nearest
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from onward.api.cors import Cors
 from onward.capture.policy import judge_of
 from onward.clock import utc_text
 from onward.context import Context
@@ -24,7 +23,8 @@ from onward.feedback import votes
 from onward.feedback.intake import FeedbackIntake
 from onward.feedback.limits import RateLimit, network_of
 from onward.feedback.tokens import MAX_DAYS, Subject, TokenKeys, TokenRefusedError, is_token
-from onward.httpbase import Caller, HttpError, authorize, read_json
+from onward.http.app import Caller, HttpError, authorize, read_json
+from onward.http.cors import Cors
 from onward.ids import derived_id, is_id, new_id
 from onward.warehouse import queries
 

@@ -23,7 +23,7 @@ from onward.api.status import next_sentence, serving_sentence
 from onward.context import Context
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import BusError, WarehouseError
-from onward.httpserver import is_loopback, without_login
+from onward.http.server import is_loopback, without_login
 from onward.training.jobs import JobTable
 
 WEB = resources.files("onward") / "web"

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import Depends, FastAPI
 
 from onward.context import Context
-from onward.httpbase import require
+from onward.http.app import require
 from onward.ids import check_id
 from onward.reward.explain import look_up, not_known
 

@@ -10,7 +10,7 @@ from fastapi import Depends
 from onward.api import pages, rewards, status
 from onward.api.feedback import FeedbackApi
 from onward.context import Context
-from onward.httpbase import Server, check_exposure, load_keys, make_app, require
+from onward.http.app import Server, check_exposure, load_keys, make_app, require
 from onward.telemetry import logs
 
 _log = logs.get("api")

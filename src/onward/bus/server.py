@@ -25,9 +25,9 @@ from typing import Any, Literal
 
 import httpx
 
-from onward.children import set_death_signal
 from onward.clock import Clock, SystemClock
 from onward.errors import BusError, NotFoundError, PortBusyError, install_command
+from onward.processes import set_death_signal
 from onward.secretfile import make_once
 from onward.telemetry import logs
 from onward.wholefile import write_whole

@@ -12,7 +12,7 @@ from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.tables import Table, facts, say
 from onward.config import Settings
 from onward.errors import ConfigError, program
-from onward.httpserver import without_login
+from onward.http.server import without_login
 from onward.telemetry import logs
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from onward.errors import ControlError
-from onward.nearest import nearest
+from onward.spelling import nearest
 
 
 @dataclass(frozen=True)

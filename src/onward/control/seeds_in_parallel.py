@@ -17,10 +17,10 @@ from multiprocessing import connection, get_context, parent_process
 from queue import Empty
 from typing import Any
 
-from onward.children import start_deaf, stay_deaf
 from onward.control.runs import Folder, RunConfig
 from onward.control.trainer import Event, Trainer
 from onward.errors import ControlError, OnwardError
+from onward.processes import start_deaf, stay_deaf
 
 POLL_SECONDS = 0.2
 

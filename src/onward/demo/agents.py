@@ -22,8 +22,8 @@ from typing import Any
 import httpx
 
 from onward.capture.recorder import Recorder
-from onward.children import die_with_parent
 from onward.envs import desk
+from onward.processes import die_with_parent
 
 
 @dataclass

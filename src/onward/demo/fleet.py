@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onward.children import child_environment
 from onward.errors import OnwardError
+from onward.processes import child_environment
 
 
 @dataclass

@@ -103,4 +103,3 @@ class Result(BaseModel):
     def v0_serves(self) -> bool:
         """Whether no candidate was promoted, planted ones included."""
         return all(cycle.decision != "promoted" for cycle in self.cycles)
-

@@ -19,7 +19,6 @@ from typing import Any
 from rich.console import Console
 
 from onward import extras, host
-from onward.children import child_environment
 from onward.config import Settings
 from onward.demo import picture, report, sabotage
 from onward.demo.display import Stages
@@ -30,6 +29,7 @@ from onward.demo.settings import demo_settings
 from onward.demo.warm import Warmed, warm_up
 from onward.errors import OnwardError
 from onward.folders import check_file
+from onward.processes import child_environment
 from onward.progress import PART
 from onward.release.record import ReleaseRecord, Releases
 from onward.serving import base_models

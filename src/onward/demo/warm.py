@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onward.children import child_environment
 from onward.config import Settings
 from onward.demo.display import Stage, Stages
 from onward.errors import OnwardError
+from onward.processes import child_environment
 from onward.progress import PART
 from onward.serving import base_models
 from onward.training import checkpoints

@@ -11,7 +11,7 @@ from typing import Any
 
 from onward.contracts import Feedback
 from onward.feedback.tokens import MAX_SESSION, Subject, is_text
-from onward.httpbase import HttpError
+from onward.http.app import HttpError
 from onward.ids import is_id
 from onward.reward.components.user_feedback import signal_value
 

@@ -15,7 +15,7 @@ from typing import Any
 from onward.capture import provenance
 from onward.clock import Clock
 from onward.errors import BusError, EngineError
-from onward.httpbase import HttpError
+from onward.http.app import HttpError
 from onward.serving import openai
 from onward.serving.assignments import Assignments
 from onward.serving.desired import DesiredState

@@ -17,7 +17,7 @@ from onward.capture.opt_out import OptOut, user_hash
 from onward.clock import Clock
 from onward.config import CaptureSettings
 from onward.errors import OnwardError
-from onward.httpbase import Caller, HttpError
+from onward.http.app import Caller, HttpError
 from onward.serving import openai
 from onward.serving.captured import UNPARSABLE, Closed, agent_of, trajectory, unshaped
 from onward.serving.closing import Closing, Closings, Said

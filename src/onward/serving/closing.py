@@ -14,7 +14,7 @@ from typing import Any, get_args
 from onward.capture.recorder.task import Status
 from onward.capture.turns import MAX_STRING
 from onward.clock import utc_text
-from onward.httpbase import HttpError
+from onward.http.app import HttpError
 from onward.ids import is_id, new_id
 from onward.serving.captured import SOURCE
 

@@ -25,7 +25,7 @@ from onward.clock import utc_text
 from onward.context import Context
 from onward.errors import EngineError
 from onward.feedback.tokens import MAX_SESSION, Subject, TokenKeys
-from onward.httpbase import (
+from onward.http.app import (
     HttpError,
     Server,
     authorize,
@@ -36,7 +36,7 @@ from onward.httpbase import (
     read_json,
     read_or_create_secret,
 )
-from onward.httpserver import GRACE_SECONDS
+from onward.http.server import GRACE_SECONDS
 from onward.ids import check_id, is_id
 from onward.serving import openai
 from onward.serving.assignments import Assignments

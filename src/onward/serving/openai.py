@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from onward.httpbase import HttpError
+from onward.http.app import HttpError
 from onward.serving.engines import Generation
 from onward.serving.tools import Said, check_choice, check_tools
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from onward.capture.opt_out import user_hash
-from onward.httpbase import Caller
+from onward.http.app import Caller
 from onward.ids import check_id, is_id
 from onward.serving import openai
 

@@ -16,7 +16,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from onward.clock import Clock
-from onward.httpbase import HttpError, error_body
+from onward.http.app import HttpError, error_body
 from onward.serving.calls import Call, Calls, Live
 from onward.serving.capture import Asked, Capture
 from onward.serving.sse import Chunks, failure

@@ -17,7 +17,7 @@ from typing import Any
 
 from onward.contracts import decode_document
 from onward.errors import ContractError
-from onward.httpbase import HttpError
+from onward.http.app import HttpError
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MAX_TOOLS = 128

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onward.children import child_environment
 from onward.envs import registry
 from onward.envs.environment import Environment, LocalSource
 from onward.envs.policies import reference_policy
@@ -27,6 +26,7 @@ from onward.envs.rollouts import rollouts
 from onward.envs.sources import open_source
 from onward.errors import ConfigError, NotFoundError, TrainingError
 from onward.folders import make_folder
+from onward.processes import child_environment
 from onward.training import checkpoints, dataset, files, numbers, plan, recipes, request, tiny_base
 from onward.training.request import JobSpec
 

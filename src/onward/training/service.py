@@ -21,13 +21,13 @@ from typing import Any
 import structlog
 
 from onward.bus import Ack, DeadLetter, Message, consume
-from onward.children import child_environment
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingRequest, TrainingStatus, decode, encode, subjects
 from onward.errors import BusError, ConflictError, ContractError, OnwardError, TrainingError
 from onward.ids import new_id
 from onward.locks import locked
+from onward.processes import child_environment
 from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints, frozen, recipes, request, requested
 from onward.training.jobs import Held, JobError, JobRecord, JobTable

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onward.children import die_with_parent
 from onward.envs import desk
 from onward.errors import ConfigError, OnwardError, TrainingError
+from onward.processes import die_with_parent
 from onward.training import checkpoints, conversations
 from onward.training.recipes import Recipe, WarmUp, for_model
 

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onward.children import die_with_parent
 from onward.errors import OnwardError, TrainingError
+from onward.processes import die_with_parent
 from onward.training import admission, checkpoints, conversations, dataset
 from onward.training.request import JobSpec
 from onward.training.state import StateFolder

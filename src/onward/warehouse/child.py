@@ -28,7 +28,7 @@ from urllib.parse import parse_qsl
 
 import uvicorn
 
-from onward.children import die_with_parent
+from onward.processes import die_with_parent
 from onward.warehouse import protocol
 from onward.warehouse.client import ADDRESS_FILE, TOKEN_FILE
 

@@ -14,9 +14,9 @@ import signal
 import sys
 from pathlib import Path
 
-from onward.children import child_environment
 from onward.clock import Clock, SystemClock
 from onward.errors import WarehouseError
+from onward.processes import child_environment
 from onward.secretfile import make_once
 from onward.telemetry import logs
 from onward.warehouse.client import TOKEN_FILE, Warehouse, read_address

@@ -8,12 +8,12 @@ import httpx
 import pytest
 from fastapi import Depends, Request
 
-from onward import httpbase
 from onward.api import service
 from onward.clock import SystemClock
 from onward.config import HttpSettings, Settings
 from onward.errors import ConfigError, NotFoundError, PortBusyError
-from onward.httpbase import AllowedHosts, ApiKeys, HttpError, Server, load_keys, make_app, read_json, require
+from onward.http import app as httpbase
+from onward.http.app import AllowedHosts, ApiKeys, HttpError, Server, load_keys, make_app, read_json, require
 from onward.telemetry.metrics import Metrics
 
 READER, ADMIN = "ok-" + "r" * 40, "ok-" + "a" * 40

@@ -9,7 +9,7 @@ import pytest
 from onward.cli.service import introduction
 from onward.cli.tables import say
 from onward.config import Settings
-from onward.httpserver import without_login
+from onward.http.server import without_login
 
 AT = {
     "gateway_url": "http://127.0.0.1:3000",

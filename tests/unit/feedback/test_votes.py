@@ -3,7 +3,7 @@ import pytest
 from onward.contracts import Feedback, validate
 from onward.feedback import votes
 from onward.feedback.tokens import Subject
-from onward.httpbase import HttpError
+from onward.http.app import HttpError
 
 UP = {"signal": "thumbs_up"}
 

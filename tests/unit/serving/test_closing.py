@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from onward.httpbase import HttpError
+from onward.http.app import HttpError
 from onward.serving.closing import Closing, Closings, parse_close
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,6 +1,6 @@
 import pytest
 
-from onward.httpbase import HttpError
+from onward.http.app import HttpError
 from onward.serving import openai
 
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.httpbase import HttpError
+from onward.http.app import HttpError
 from onward.serving.tools import Said, ToolCall, call_id, check_tools, read_answer, settled
 
 NAMES = {"add", "search"}

@@ -14,7 +14,6 @@ from typing import Any
 import torch.multiprocessing as torch_processes
 from numpy.typing import NDArray
 
-from onward.children import start_deaf
 from onward.control.algorithms.a3c_shared import Shared, read_statistics, write_statistics
 from onward.control.algorithms.a3c_worker import work
 from onward.control.algorithms.base import AsynchronousAlgorithm, AsyncProgress
@@ -24,6 +23,7 @@ from onward.control.contract import Environments, EnvSpec, Flags, Step
 from onward.control.seeds import Seeds
 from onward.control.spaces import Obs
 from onward.errors import ControlError
+from onward.processes import start_deaf
 
 WAIT_SECONDS = 2.0
 JOIN_SECONDS = 10.0

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from onward.children import stay_deaf
 from onward.control.actor_critic import ActorCritic, annealed
 from onward.control.algorithms.a3c_shared import HandIn, Shared, read_statistics, write_statistics
 from onward.control.config import A3CConfig
@@ -23,6 +22,7 @@ from onward.control.rollout import Rollout, in_rows, merged
 from onward.control.seeds import Seeds
 from onward.control.spaces import Obs, take
 from onward.control.threads import use_threads
+from onward.processes import stay_deaf
 
 REPORT_SECONDS = 0.5
 

@@ -20,8 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from onward.children import child_environment
 from onward.clock import Clock, SystemClock
+from onward.processes import child_environment
 from onward.telemetry import logs
 
 _LENGTH = struct.Struct(">I")

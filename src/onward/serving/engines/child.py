@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onward.children import die_with_parent
 from onward.errors import EngineError, OnwardError, TamperedError
 from onward.lm.chat import Chat, Text
 from onward.lm.request import Sample, SampleRequest
+from onward.processes import die_with_parent
 from onward.serving.engines import RequestRefusedError, wire
 from onward.serving.engines.sampling import OnTokens, SamplingThread
 from onward.serving.engines.sessions import Remembered, SessionMemory

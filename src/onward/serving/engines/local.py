@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from onward.children import child_environment
 from onward.clock import Clock
 from onward.config import Settings
 from onward.errors import EngineError, TamperedError
+from onward.processes import child_environment
 from onward.serving.base_models import resolve
 from onward.serving.engines import Generation, Messages, OnProgress, Progress, RequestRefusedError, wire
 from onward.telemetry import logs

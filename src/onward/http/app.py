@@ -35,7 +35,7 @@ from onward.errors import (
     NotFoundError,
     OnwardError,
 )
-from onward.httpserver import Server, check_exposure
+from onward.http.server import Server, check_exposure
 from onward.secretfile import make_once
 from onward.telemetry.metrics import Metrics
 

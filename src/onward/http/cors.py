@@ -12,7 +12,7 @@ from collections.abc import Collection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from onward.httpbase import HttpError
+from onward.http.app import HttpError
 
 _MAX_AGE = b"600"
 _HEADERS = b"authorization, content-type, idempotency-key"
