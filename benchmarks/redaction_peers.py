@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from onward.capture.redaction import redact
+from onward.redaction import redact
 from redaction_samples import MISSING, presidio_recognizers, require
 
 Clean = Callable[[Any], Any]

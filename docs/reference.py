@@ -22,11 +22,11 @@ from typer.core import TyperGroup
 
 from onward import cli, config
 from onward.bus.streams import DAY, HOUR, MIB, STREAMS
-from onward.capture.redaction import RULES
-from onward.capture.redaction.rule import LAYERS
 from onward.cli.renamed import RENAMED
 from onward.config import SEED_VARIABLES, Settings
 from onward.contracts.subjects import TOPICS
+from onward.redaction import RULES
+from onward.redaction.rules.rule import LAYERS
 from onward.release.plan import TRANSITIONS as RELEASE_STATES
 from onward.training.jobs import TRANSITIONS as JOB_STATES
 

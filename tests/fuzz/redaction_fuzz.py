@@ -17,8 +17,8 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "fuzz")]
 
 import atheris  # noqa: E402
 
-with atheris.instrument_imports(include=["onward.capture.redaction"]):
-    from onward.capture import redaction  # noqa: F401
+with atheris.instrument_imports(include=["onward.redaction"]):
+    from onward import redaction
 
 from redaction_rules import FRAGMENTS, PLANTED, check  # noqa: E402
 

@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 import redaction_corpus as corpus
-from onward.capture.redaction import redact
 from onward.errors import RedactionError
+from onward.redaction import redact
 
 
 def _cases(seed: int) -> list[corpus.Case]:

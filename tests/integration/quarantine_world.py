@@ -35,7 +35,7 @@ CHILD = """
 import asyncio, sys
 from onward.bus import Bus
 from onward.capture import collector
-from onward.capture.redaction import redactor
+from onward.redaction import redactor
 from onward.clock import SystemClock, utc_text
 from onward.config import load
 from onward.context import Context
@@ -112,7 +112,7 @@ def break_redaction(monkeypatch) -> None:
     def fault(document, **_):
         raise RuntimeError(f"cannot redact {document}")
 
-    monkeypatch.setattr("onward.capture.redaction.redactor.redact_trajectory", fault)
+    monkeypatch.setattr("onward.redaction.redactor.redact_trajectory", fault)
 
 
 async def crash(server, folder, point: str) -> None:

@@ -202,7 +202,7 @@ async def test_a_claimed_body_that_is_no_trajectory_is_put_aside_with_its_reason
 async def test_a_claimed_body_that_cannot_be_redacted_is_held_and_comes_back_by_claim(ctx, monkeypatch):
     from onward.capture import retry
     from onward.capture.judge import Judge
-    from onward.capture.redaction import redactor
+    from onward.redaction import redactor
 
     def broken(*_, **__):
         raise RuntimeError("no")

@@ -25,10 +25,10 @@ from onward.bus.deadletter import dead_letters
 from onward.capture.judge import Fate, Judge
 from onward.capture.opt_out import OptOut
 from onward.capture.quarantine import Keys, Quarantine
-from onward.capture.redaction import redact_trajectory
 from onward.capture.retry import retry
 from onward.clock import ManualClock
 from onward.errors import NotFoundError, ObjectError
+from onward.redaction import redact_trajectory
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -86,7 +86,7 @@ async def test_a_fault_of_the_gateways_redactor_that_passes_holds_nothing(ctx, m
     async with gateway(ctx) as (running, client):
         # No journal: the first call is the record's.
         monkeypatch.setattr(running.capture.behind, "_changed", list)
-        monkeypatch.setattr("onward.capture.redaction.redactor.redact_trajectory", once)
+        monkeypatch.setattr("onward.redaction.redactor.redact_trajectory", once)
         await ask_and_close(client, f"use {SECRET}")
     assert await quarantine(ctx).held() == [] and len(calls) >= 2
 

@@ -26,10 +26,10 @@ from onward.capture import claims, collector
 from onward.capture.judge import Fate, Judge
 from onward.capture.quarantine import KEY_FILE, Quarantine
 from onward.capture.recorder import Recorder
-from onward.capture.redaction import redact_trajectory
 from onward.capture.retry import retry
 from onward.contracts import MAX_BYTES, canonical_json, subjects
 from onward.errors import BusError, ObjectError
+from onward.redaction import redact_trajectory
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 DEEP = (
@@ -247,7 +247,7 @@ async def test_a_large_body_is_held_whole_and_once_even_when_its_message_comes_a
     assert held.size == len(data)
     assert await dead_letters(ctx.bus) == []
     assert await bodies(ctx) == []
-    monkeypatch.setattr("onward.capture.redaction.redactor.redact_trajectory", redact_trajectory)
+    monkeypatch.setattr("onward.redaction.redactor.redact_trajectory", redact_trajectory)
     assert (await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())).fate is Fate.STORE
     await collect(ctx)
     (row,) = await rows(ctx)

@@ -22,10 +22,10 @@ from onward.bus.deadletter import dead_letters
 from onward.capture import collector
 from onward.capture.judge import Fate, Judge
 from onward.capture.opt_out import OptOut
-from onward.capture.redaction import redact_trajectory
 from onward.capture.retry import retry
 from onward.contracts import subjects
 from onward.errors import NotFoundError
+from onward.redaction import redact_trajectory
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -39,7 +39,7 @@ async def test_retry_after_the_fault_is_gone_stores_exactly_one_trajectory(
     (held,) = await quarantine(ctx).held()
     still = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())
     assert (still.fate, still.reason) == (Fate.HOLD, "redaction")
-    monkeypatch.setattr("onward.capture.redaction.redactor.redact_trajectory", redact_trajectory)
+    monkeypatch.setattr("onward.redaction.redactor.redact_trajectory", redact_trajectory)
     code, output = await onward(ctx, server, "retry", held.held_id)
     assert (code, output) == (0, f"{held.held_id}: published clean.\n")
     code, output = await onward(ctx, server, "retry", held.held_id)

@@ -189,8 +189,8 @@ async def test_a_comment_is_redacted_before_it_is_on_disk(api):
 
 
 async def test_a_comment_that_cannot_be_redacted_is_not_taken(api, monkeypatch):
-    from onward.capture.redaction import Redactor
     from onward.errors import RedactionError
+    from onward.redaction import Redactor
 
     def fails(self, document):
         raise RedactionError("no")

@@ -23,10 +23,10 @@ from rich.console import Console
 from onward.bus import Bus, NatsServer
 from onward.bus.outbox import Outbox
 from onward.capture import provenance
-from onward.capture.redaction import redact
 from onward.contracts import generate, subjects
 from onward.demo import run, settings
 from onward.demo.result import Result
+from onward.redaction import redact
 from onward.training import recipes
 from onward.warehouse import EmbeddedWarehouse, Warehouse
 

@@ -631,7 +631,7 @@ async def test_feedback_that_is_not_on_disk_is_not_acknowledged_and_arrives_once
     def broken(self: Any, document: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr("onward.capture.redaction.Redactor.document", broken)
+    monkeypatch.setattr("onward.redaction.Redactor.document", broken)
     for _ in range(2):
         refused = await world.client.post("/sessions/v/close", json={"feedback": {"signal": "thumbs_up"}})
         assert refused.status_code == 503

@@ -73,7 +73,7 @@ def _command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 RECORD = """
 import onward
 from onward import Recorder
-from onward.capture.redaction import Redactor
+from onward.redaction import Redactor
 import onward.contracts, onward.capture.openai_client, onward.capture.langchain
 with Recorder("outbox.db", agent_id="agent") as recorder:
     with recorder.task("What is 6 times 7?") as task:

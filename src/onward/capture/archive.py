@@ -15,7 +15,6 @@ from typing import Any
 
 from onward.bus import Ack, DeadLetter, Disposition, Message, consume
 from onward.capture.policy import redactor_of
-from onward.capture.redaction import Redactor
 from onward.context import Context
 from onward.contracts import (
     ModelDeployed,
@@ -28,6 +27,7 @@ from onward.contracts import (
     to_document,
 )
 from onward.errors import ContractError, RedactionError
+from onward.redaction import Redactor
 from onward.telemetry.crashpoints import crashpoint
 
 ROLE = "archiver"

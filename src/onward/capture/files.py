@@ -14,9 +14,9 @@ from itertools import chain
 from pathlib import PurePath
 from typing import Any, BinaryIO, Literal, get_args
 
-from onward.capture.redaction import PLAIN, Redacted, Redactor, placeholders
-from onward.capture.redaction.trajectory import void_tokens
 from onward.errors import ConfigError, RedactionError
+from onward.redaction import PLAIN, Redacted, Redactor, placeholders
+from onward.redaction.trajectory import void_tokens
 
 Kind = Literal["json", "jsonl", "text"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -18,7 +18,6 @@ from onward.bus import Message
 from onward.capture import claims, enrich, turns
 from onward.capture.attempt import twice
 from onward.capture.opt_out import OptOut
-from onward.capture.redaction import PLAIN, Redactor
 from onward.clock import utc_text
 from onward.contracts import (
     MAX_BYTES,
@@ -30,6 +29,7 @@ from onward.contracts import (
     validate,
 )
 from onward.errors import ContractError
+from onward.redaction import PLAIN, Redactor
 
 REDACTED = "Onward-Redacted"
 """Header of a message that the collector published again; its value is the policy version."""

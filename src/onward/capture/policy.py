@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 
 from onward.capture.judge import Judge
 from onward.capture.opt_out import OptOut
-from onward.capture.redaction import Known, Redactor
-from onward.capture.redaction.known import read_secrets
 from onward.config import Settings
+from onward.redaction import Known, Redactor
+from onward.redaction.known import read_secrets
 
 LOCAL_KEYS = ("api.key", "nats.token", "gateway.key", "quarantine.key", "feedback.key")
 """Files in ``run_dir`` with secrets that Onward made, one a line."""

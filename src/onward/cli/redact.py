@@ -18,13 +18,13 @@ import typer
 from rich.console import Console
 
 from onward.capture.files import KINDS, Kind, Piece, pieces
-from onward.capture.redaction import POLICY_VERSION, Known, Redactor, table
-from onward.capture.redaction.engine import check_tenant_key
-from onward.capture.redaction.known import read_secrets
 from onward.cli import app
 from onward.cli.tables import Table, number, print_json, say
 from onward.errors import ConfigError
 from onward.progress import Bars
+from onward.redaction import POLICY_VERSION, Known, Redactor, table
+from onward.redaction.engine import check_tenant_key
+from onward.redaction.known import read_secrets
 
 PROGRESS_FROM = 4 << 20
 """Bytes from which a file gets a progress bar, when a person is watching."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from onward.bus import Bus, Outbox
 from onward.capture.opt_out import OptOut
-from onward.capture.redaction import Redactor
 from onward.clock import Clock, utc_text
 from onward.contracts import Feedback, canonical_json, encode, subjects, validate
 from onward.errors import ContractError, OnwardError
+from onward.redaction import Redactor
 from onward.telemetry import logs
 
 OUTBOX = "feedback.db"

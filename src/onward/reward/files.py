@@ -15,7 +15,6 @@ from typing import Any, BinaryIO
 
 from onward.capture.claims import BODY_BYTES
 from onward.capture.enrich import enrich
-from onward.capture.redaction import Redactor
 from onward.config import RewardSettings
 from onward.contracts import (
     MAX_DEPTH,
@@ -27,6 +26,7 @@ from onward.contracts import (
     validate,
 )
 from onward.errors import ConfigError, ContractError, RedactionError
+from onward.redaction import Redactor
 from onward.reward.code.report import CodeReport
 from onward.reward.components import Component, Unscored, components_of
 from onward.reward.scoring import score

@@ -22,10 +22,10 @@ from onward.capture.opt_out import OptOut
 from onward.capture.quarantine import Quarantine
 from onward.capture.recorder.core import HEADERS
 from onward.capture.recorder.intake import Intake
-from onward.capture.redaction import Redactor
 from onward.clock import Clock
 from onward.contracts import Feedback, encode, subjects, validate
 from onward.errors import BusError, ConflictError, OutboxFullError
+from onward.redaction import Redactor
 from onward.serving.journal import Journal
 from onward.telemetry.crashpoints import crashpoint
 

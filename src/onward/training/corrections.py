@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from onward.capture.redaction.placeholders import has_one
 from onward.contracts import Feedback
+from onward.redaction.placeholders import has_one
 from onward.reward.said import SKEW, moment
 from onward.training import admission, conversations
 from onward.training.admission import Scored

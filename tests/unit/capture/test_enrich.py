@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from onward.capture import enrich
-from onward.capture.redaction import POLICY_VERSION
 from onward.contracts import canonical_json, sha256_hex
 from onward.contracts.examples import TRAJECTORY
+from onward.redaction import POLICY_VERSION
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

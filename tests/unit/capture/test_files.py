@@ -7,9 +7,9 @@ import pytest
 
 from onward.capture import files
 from onward.capture.files import pieces
-from onward.capture.redaction import Known, Redactor
 from onward.contracts.examples import TRAJECTORY
 from onward.errors import ConfigError, RedactionError
+from onward.redaction import Known, Redactor
 
 SECRET = "ghp_" + "aB3dE5fG7hJ9" * 3
 ESCAPED = "\\u0067" + SECRET[1:]

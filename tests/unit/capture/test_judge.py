@@ -11,11 +11,11 @@ from onward.bus import Message
 from onward.capture import judge as module
 from onward.capture.judge import Fate, Item, Judge, conflict
 from onward.capture.opt_out import OptOut
-from onward.capture.redaction import POLICY_VERSION, redact_trajectory, redactor
 from onward.clock import utc_text
 from onward.contracts import MAX_BYTES, MAX_DEPTH, canonical_json, subjects
 from onward.contracts.examples import TRAJECTORY
 from onward.errors import ContractError, RedactionError
+from onward.redaction import POLICY_VERSION, redact_trajectory, redactor
 
 SECRET = "ghp_" + "aB3dE5fG7hJ9" * 3
 NOW = datetime.fromisoformat(TRAJECTORY["end_timestamp"])

@@ -121,7 +121,7 @@ def test_a_recorder_error_does_not_replace_the_agents_error(recorder, monkeypatc
     def broken(_, **__):
         raise RedactionError("no")
 
-    monkeypatch.setattr("onward.capture.redaction.redactor.redact_trajectory", broken)
+    monkeypatch.setattr("onward.redaction.redactor.redact_trajectory", broken)
     with pytest.raises(KeyError), recorder.task("x") as task:
         task.turn(observation="x", action="y")
         raise KeyError("mine")

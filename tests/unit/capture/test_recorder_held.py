@@ -9,9 +9,9 @@ import pytest
 
 from onward import Recorder, wrap_openai
 from onward.capture.recorder import Held
-from onward.capture.redaction import Redactor
 from onward.contracts import Trajectory, decode
 from onward.errors import ContractError, OutboxFullError, RedactionError
+from onward.redaction import Redactor
 
 SECRET = "ghp_" + "aB3dE5fG7hJ9" * 3
 PLAIN = "words that stand in no other file"

@@ -12,10 +12,10 @@ import sqlite3
 import pytest
 
 from onward import Recorder
-from onward.capture.redaction import POLICY_VERSION, RULES, redact, redact_trajectory
-from onward.capture.redaction.engine import Redacted
-from onward.capture.redaction.known import Known
 from onward.errors import ConfigError, RedactionError
+from onward.redaction import POLICY_VERSION, RULES, redact, redact_trajectory
+from onward.redaction.engine import Redacted
+from onward.redaction.known import Known
 
 GITHUB = "ghp_" + "aB3dE5fG7hJ9" * 3
 GOOGLE = "AIza" + "aB3dE5fG7hJ9k-L" * 2 + "mN2pQ"
@@ -88,7 +88,7 @@ def test_a_failing_redactor_passes_nothing_on(tmp_path, monkeypatch):
     def broken(_):
         raise RuntimeError(GITHUB)
 
-    monkeypatch.setattr("onward.capture.redaction.engine.scan", broken)
+    monkeypatch.setattr("onward.redaction.engine.scan", broken)
     with pytest.raises(RedactionError) as caught:
         redact({"a": GITHUB})
     assert GITHUB not in str(caught.value) and caught.value.__context__ is None

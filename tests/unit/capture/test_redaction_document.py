@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.capture.redaction import POLICY_VERSION, RULES, redact
-from onward.capture.redaction.governed import governed_spans
 from onward.errors import RedactionError
+from onward.redaction import POLICY_VERSION, RULES, redact
+from onward.redaction.judging.secret_part import governed_spans
 
 GITHUB = "ghp_" + "aB3dE5fG7hJ9" * 3
 OPENAI = "sk-" + "a" * 40
@@ -218,7 +218,7 @@ def test_any_error_fails_closed_without_the_text(monkeypatch):
     def broken(_):
         raise ValueError(PASSWORD)
 
-    monkeypatch.setattr("onward.capture.redaction.engine.scan", broken)
+    monkeypatch.setattr("onward.redaction.engine.scan", broken)
     with pytest.raises(RedactionError) as caught:
         redact({"password": PASSWORD})
     assert PASSWORD not in str(caught.value)
@@ -226,7 +226,7 @@ def test_any_error_fails_closed_without_the_text(monkeypatch):
 
 
 def test_too_much_text_fails_closed(monkeypatch):
-    monkeypatch.setattr("onward.capture.redaction.walk.MAX_TEXT", 1000)
+    monkeypatch.setattr("onward.redaction.document.MAX_TEXT", 1000)
     with pytest.raises(RedactionError):
         redact({"a": "x" * 1001})
 
@@ -316,5 +316,5 @@ def test_the_policy_version_follows_the_rules():
 
 def test_nothing_of_the_untrusted_path_uses_re():
     for name, module in sys.modules.items():
-        if name.startswith("onward.capture.redaction") and module.__file__:
+        if name.startswith("onward.redaction") and module.__file__:
             assert "\nimport re\n" not in Path(module.__file__).read_text(encoding="utf-8")

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from onward.capture.redaction import Known, decode, redact, redact_trajectory
 from onward.contracts import Trajectory, validate
 from onward.contracts.examples import TRAJECTORY
+from onward.redaction import Known, decode, redact, redact_trajectory
 
 NUMBER = 83726154
 PIN = 128009

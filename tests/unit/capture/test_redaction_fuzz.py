@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.redaction_rules import FRAGMENTS, PLANTED, check
-from onward.capture.redaction import redact
+from onward.redaction import redact
 from redaction_corpus import cases as corpus_cases
 from redaction_corpus import in_context
 

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from onward.capture.redaction import Known, redact, redact_trajectory
 from onward.contracts import Trajectory, validate
 from onward.contracts.examples import TRAJECTORY
+from onward.redaction import Known, redact, redact_trajectory
 
 NUMBER = 83726154
 CARD = int("4111" + "1" * 12)

@@ -11,8 +11,8 @@ import string
 import pytest
 
 import redaction_corpus as corpus
-from onward.capture.redaction import redact
-from onward.capture.redaction.validators import IBAN_LENGTH
+from onward.redaction import redact
+from onward.redaction.judging.validators import IBAN_LENGTH
 
 KEY = "aB3dE5fG7hJ9kLmN2pQr" * 3
 HEX = "0123456789abcdef" * 5

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onward.capture.redaction import redact
+from onward.redaction import redact
 
 LONG = "aB3dE5fG7hJ9!kLm" * 400
 """6,400 characters: beyond every look-ahead."""

@@ -2,10 +2,11 @@
 
 import pytest
 
-from onward.capture.redaction import redact, redact_trajectory, wallets
-from onward.capture.redaction.personal_optional import OPTIONAL, entities, optional
 from onward.contracts.examples import TRAJECTORY
 from onward.errors import ConfigError, RedactionError
+from onward.redaction import redact, redact_trajectory
+from onward.redaction.judging import wallets
+from onward.redaction.rules.personal_optional import OPTIONAL, entities, optional
 
 EXAMPLES = [(kind, rule) for kind, rules in OPTIONAL.items() for rule in rules]
 

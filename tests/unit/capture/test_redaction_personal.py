@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.capture.redaction import RULES, redact
-from onward.capture.redaction.personal_network import is_public_v4
-from onward.capture.redaction.scan import scan
+from onward.redaction import RULES, redact
+from onward.redaction.rules.personal_network import is_public_v4
+from onward.redaction.scan import scan
 
 TRAJECTORIES = Path(__file__).parents[3].parent / "shared" / "data" / "trajectories"
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import redaction_corpus as corpus
-from onward.capture.redaction import redact
+from onward.redaction import redact
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT.parent / "shared" / "data" / "trajectories"

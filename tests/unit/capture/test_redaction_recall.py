@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import redaction_corpus as corpus
-from onward.capture.redaction import redact
+from onward.redaction import redact
 from redaction_corpus import personal, stay, structure, vendor
 
 MISSED: frozenset[tuple[str, str]] = frozenset()

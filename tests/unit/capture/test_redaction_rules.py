@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from onward.capture.redaction import RULES, redact
-from onward.capture.redaction.names import components, secret_class
+from onward.redaction import RULES, redact
+from onward.redaction.judging.names import components, secret_class
 
 POSITIVES = [
     pytest.param(rule, text, secret, id=f"{rule.kind}-{i}-{j}")

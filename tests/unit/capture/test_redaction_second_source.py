@@ -16,7 +16,7 @@ from functools import cache
 import pytest
 
 import redaction_corpus as corpus
-from onward.capture.redaction import redact
+from onward.redaction import redact
 from redaction_samples import SOURCES, Sample
 
 pytestmark = pytest.mark.long

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from onward.capture.redaction import decodes_clean, redact_trajectory
 from onward.contracts import Trajectory, encode, validate
 from onward.errors import RedactionError
+from onward.redaction import decodes_clean, redact_trajectory
 
 SECRET = "ghp_" + "aB3dE5fG7hJ9" * 3
 MAIL = "jo" + "@corp-mail.io"

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from onward.capture.redaction import validators
+from onward.redaction.judging import validators
 
 DIGITS = "0123456789"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

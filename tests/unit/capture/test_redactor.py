@@ -4,10 +4,10 @@ import pytest
 
 from onward import Recorder
 from onward.capture.policy import redactor_of
-from onward.capture.redaction import PLAIN, POLICY_VERSION, Known, Redactor
 from onward.cli import main
 from onward.config import load
 from onward.errors import ConfigError
+from onward.redaction import PLAIN, POLICY_VERSION, Known, Redactor
 
 BORN = "born on 12 August" + " 1980"
 OWN = "Blue" + "Whale-42-" + "q7"

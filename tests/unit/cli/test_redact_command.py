@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.capture.redaction import POLICY_VERSION
+from onward.redaction import POLICY_VERSION
 
 SECRET = "ghp_" + "aB3dE5fG7hJ9" * 3
 

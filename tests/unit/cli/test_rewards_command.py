@@ -11,10 +11,10 @@ import pytest
 
 from docs_blocks import run_command
 from onward.capture.enrich import enrich
-from onward.capture.redaction import PLAIN
 from onward.config import load
 from onward.contracts import Reward, Trajectory, validate
 from onward.contracts.examples import TRAJECTORY
+from onward.redaction import PLAIN
 from onward.reward import State, score
 
 SECRET = "ghp_" + "aB3dE5fG7hJ9" * 3

@@ -13,10 +13,10 @@ import pytest
 
 from onward.capture.opt_out import OptOut
 from onward.capture.quarantine import Keys, Quarantine
-from onward.capture.redaction import Redactor
 from onward.clock import ManualClock, SystemClock
 from onward.config import load
 from onward.errors import BusError
+from onward.redaction import Redactor
 from onward.serving.journal import Journal
 from onward.serving.recording import JOURNAL, OUTBOX, Recording, Work
 from onward.serving.write_behind import WriteBehind

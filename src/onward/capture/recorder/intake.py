@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from onward.capture import claims, turns
-from onward.capture.redaction import Known, Redactor
 from onward.contracts import Trajectory, canonical_json, validate
 from onward.errors import ContractError
 from onward.forks import Gate
+from onward.redaction import Known, Redactor
 
 _REDACTING = Gate()
 """RE2 locks its own memory while it works without the interpreter's lock."""

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import re2
 
-from onward.capture.redaction import RULES as REDACTION_RULES
-from onward.capture.redaction.known import KIND as KNOWN
 from onward.contracts import Trajectory, Turn
+from onward.redaction import RULES as REDACTION_RULES
+from onward.redaction.known import KIND as KNOWN
 from onward.reward import facts
 from onward.reward.components.base import Scored, ScoringContext
 from onward.reward.components.safety_rules import RULES, Rule

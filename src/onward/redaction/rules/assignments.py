@@ -6,7 +6,7 @@ literals, so that ``token = getToken()`` and ``max_tokens: 4096`` stay.
 
 from __future__ import annotations
 
-from onward.capture.redaction.rule import B32, Rule, body
+from onward.redaction.rules.rule import B32, Rule, body
 
 _PASSWORDS_ABROAD = (
     r"kennwort|mot[ _-]?de[ _-]?passe|mdp|contrase(?:n|\xc3[\xb1\x91])a|senha|wachtwoord|"

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from onward.capture.redaction import wallets
-from onward.capture.redaction.checks import may_start
-from onward.capture.redaction.rule import Check, Hit, Rule, Span, body, whole
-from onward.capture.redaction.surroundings import LEFT, compiled, stands_alone, word_pattern
-from onward.capture.redaction.validators import is_date
 from onward.errors import ConfigError
+from onward.redaction.judging import wallets
+from onward.redaction.judging.checks import may_start
+from onward.redaction.judging.surroundings import LEFT, compiled, stands_alone, word_pattern
+from onward.redaction.judging.validators import is_date
+from onward.redaction.rules.rule import Check, Hit, Rule, Span, body, whole
 
 Finder = Callable[[bytes], list[Hit]]
 """Hits in a buffer of texts joined by NUL."""

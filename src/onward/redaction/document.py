@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from onward.capture.redaction.names import NameClass, secret_class
 from onward.errors import RedactionError
+from onward.redaction.judging.names import NameClass, secret_class
 
 MAX_DEPTH = 64
 MAX_PARTS = 2_000_000

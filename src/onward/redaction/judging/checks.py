@@ -12,8 +12,8 @@ from typing import Any
 
 import re2
 
-from onward.capture.redaction import values
-from onward.capture.redaction.rule import Check, Span
+from onward.redaction.judging import values
+from onward.redaction.rules.rule import Check, Span
 
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _HEX = frozenset(b"0123456789abcdefABCDEF")

@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 
 import re2
 
-from onward.capture.redaction.rule import Same
+from onward.redaction.rules.rule import Same
 
 PLACEHOLDER = r"<[A-Z][A-Z0-9_]{0,31}:[0-9]{1,9}>"
 """The grammar, as an RE2 pattern."""

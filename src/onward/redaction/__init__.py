@@ -26,12 +26,12 @@ A second run changes nothing. The rules are data; their hash is the policy versi
 - Each rule carries ``positives`` and ``negatives``, run by ``tests/unit/capture/test_redaction_rules.py``.
 """
 
-from onward.capture.redaction.engine import POLICY_VERSION, Redacted, redact
-from onward.capture.redaction.known import Known
-from onward.capture.redaction.redactor import PLAIN, Redactor
-from onward.capture.redaction.rule import Rule
-from onward.capture.redaction.rules import RULES, table
-from onward.capture.redaction.trajectory import decodes_clean, redact_trajectory
+from onward.redaction.engine import POLICY_VERSION, Redacted, redact
+from onward.redaction.known import Known
+from onward.redaction.redactor import PLAIN, Redactor
+from onward.redaction.rules.catalogue import RULES, table
+from onward.redaction.rules.rule import Rule
+from onward.redaction.trajectory import decodes_clean, redact_trajectory
 
 __all__ = [
     "PLAIN",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from onward.capture.redaction import validators as v
-from onward.capture.redaction.rule import Check, Rule, Span, whole
-from onward.capture.redaction.surroundings import LEFT, stands_alone
+from onward.redaction.judging import validators as v
+from onward.redaction.judging.surroundings import LEFT, stands_alone
+from onward.redaction.rules.rule import Check, Rule, Span, whole
 
 
 def _compact(text: bytes) -> str:

@@ -6,9 +6,9 @@ it; a bare run of digits never is, unless it follows ``phone:`` itself.
 
 from __future__ import annotations
 
-from onward.capture.redaction.rule import Check, Rule, Span, whole
-from onward.capture.redaction.surroundings import LEFT, compiled, numbers_beside, stands_alone, word_pattern
-from onward.capture.redaction.validators import is_date
+from onward.redaction.judging.surroundings import LEFT, compiled, numbers_beside, stands_alone, word_pattern
+from onward.redaction.judging.validators import is_date
+from onward.redaction.rules.rule import Check, Rule, Span, whole
 
 CALLING_CODES = frozenset(
     b"""

@@ -8,17 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 
-from onward.capture.redaction import (
-    assignments,
-    checks,
-    names,
-    personal,
-    services,
-    structure,
-    values,
-    vendors,
-)
-from onward.capture.redaction.rule import LAYERS, Check, Rule, Same
+from onward.redaction.judging import checks, names, values
+from onward.redaction.rules import assignments, personal, services, structure, vendors
+from onward.redaction.rules.rule import LAYERS, Check, Rule, Same
 
 ENGINE_VERSION = 6
 """Raise it when code, not data, changes what is redacted."""

@@ -15,8 +15,8 @@ from urllib.parse import quote, quote_plus, unquote_to_bytes
 
 import re2
 
-from onward.capture.redaction.account_places import may_be_word, names_account
-from onward.capture.redaction.checks import may_start
+from onward.redaction.judging.account_places import may_be_word, names_account
+from onward.redaction.judging.checks import may_start
 
 MIN_LENGTH = 6
 _FREE_LENGTH = 16

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from onward import contracts
-from onward.capture.redaction.engine import Redacted, redact
-from onward.capture.redaction.known import NOTHING_KNOWN, Known
-from onward.capture.redaction.personal_optional import Finder
-from onward.capture.redaction.walk import Fixed, Path
 from onward.errors import RedactionError
+from onward.redaction.document import Fixed, Path
+from onward.redaction.engine import Redacted, redact
+from onward.redaction.known import NOTHING_KNOWN, Known
+from onward.redaction.rules.personal_optional import Finder
 
 _MODELS = (
     contracts.Trajectory,

@@ -10,8 +10,8 @@ from typing import Any
 
 import re2
 
-from onward.capture.redaction import values
-from onward.capture.redaction.names import KIND, NameClass, secret_class
+from onward.redaction.judging import values
+from onward.redaction.judging.names import KIND, NameClass, secret_class
 
 _BYTES = re2.Options()
 _BYTES.encoding = re2.Options.Encoding.LATIN1

@@ -11,11 +11,11 @@ from typing import Any
 
 import re2
 
-from onward.capture.redaction import values
-from onward.capture.redaction.governed import cookie_values
-from onward.capture.redaction.json_numbers import behind_key
-from onward.capture.redaction.names import KIND, PERSONAL, NameClass, secret_class
-from onward.capture.redaction.rule import Hit, Span
+from onward.redaction.json_numbers import behind_key
+from onward.redaction.judging import values
+from onward.redaction.judging.names import KIND, PERSONAL, NameClass, secret_class
+from onward.redaction.judging.secret_part import cookie_values
+from onward.redaction.rules.rule import Hit, Span
 
 _NAME_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-."
 _NAME = frozenset(_NAME_BYTES)

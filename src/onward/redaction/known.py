@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from onward.capture.redaction import placeholders, spread, values
-from onward.capture.redaction.governed import governed_spans
-from onward.capture.redaction.names import PERSONAL, secret_class
-from onward.capture.redaction.rule import Hit
-from onward.capture.redaction.spread import MIN_LENGTH, Needle
 from onward.errors import ConfigError
+from onward.redaction import placeholders
+from onward.redaction import propagation as spread
+from onward.redaction.judging import values
+from onward.redaction.judging.names import PERSONAL, secret_class
+from onward.redaction.judging.secret_part import governed_spans
+from onward.redaction.propagation import MIN_LENGTH, Needle
+from onward.redaction.rules.rule import Hit
 
 KIND = "KNOWN"
 _MIN_LINE = 8

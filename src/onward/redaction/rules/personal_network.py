@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 
-from onward.capture.redaction.rule import Check, Rule, Span
-from onward.capture.redaction.surroundings import LEFT, stands_alone
+from onward.redaction.judging.surroundings import LEFT, stands_alone
+from onward.redaction.rules.rule import Check, Rule, Span
 
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _RESOLVER_LIST = """

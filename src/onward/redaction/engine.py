@@ -13,17 +13,18 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from onward.capture.redaction import decode, placeholders, spread
-from onward.capture.redaction.governed import governed_spans
-from onward.capture.redaction.json_numbers import Numbers
-from onward.capture.redaction.known import NOTHING_KNOWN, Known
-from onward.capture.redaction.personal_optional import Finder
-from onward.capture.redaction.placeholders import Book
-from onward.capture.redaction.rules import SAME, policy_version
-from onward.capture.redaction.scan import Hit, scan
-from onward.capture.redaction.spread import as_number, same_number
-from onward.capture.redaction.walk import NOTHING_FIXED, Fixed, Key, Path, Texts, collect, rebuild
 from onward.errors import ConfigError, RedactionError
+from onward.redaction import decode, placeholders
+from onward.redaction import propagation as spread
+from onward.redaction.document import NOTHING_FIXED, Fixed, Key, Path, Texts, collect, rebuild
+from onward.redaction.json_numbers import Numbers
+from onward.redaction.judging.secret_part import governed_spans
+from onward.redaction.known import NOTHING_KNOWN, Known
+from onward.redaction.placeholders import Book
+from onward.redaction.propagation import as_number, same_number
+from onward.redaction.rules.catalogue import SAME, policy_version
+from onward.redaction.rules.personal_optional import Finder
+from onward.redaction.scan import Hit, scan
 
 POLICY_VERSION = policy_version()
 _MAX_ROUNDS = 8

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from onward.capture.redaction import validators as v
-from onward.capture.redaction.rule import Check, Rule, Span, whole
-from onward.capture.redaction.surroundings import LEFT, compiled, numbers_beside, stands_alone, word_pattern
+from onward.redaction.judging import validators as v
+from onward.redaction.judging.surroundings import LEFT, compiled, numbers_beside, stands_alone, word_pattern
+from onward.redaction.rules.rule import Check, Rule, Span, whole
 
 Validator = Callable[[str], bool]
 _SHAPE = bytes.maketrans(

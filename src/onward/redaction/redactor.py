@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from onward.capture.redaction.engine import POLICY_VERSION, Redacted, redact
-from onward.capture.redaction.known import NOTHING_KNOWN, Known
-from onward.capture.redaction.personal_optional import OPTIONAL, Finder, optional
-from onward.capture.redaction.trajectory import redact_trajectory
+from onward.redaction.engine import POLICY_VERSION, Redacted, redact
+from onward.redaction.known import NOTHING_KNOWN, Known
+from onward.redaction.rules.personal_optional import OPTIONAL, Finder, optional
+from onward.redaction.trajectory import redact_trajectory
 
 
 @dataclass(frozen=True)

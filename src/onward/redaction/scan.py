@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 import re2
 
-from onward.capture.redaction import assigned, decode
-from onward.capture.redaction.rule import Check, Hit, Rule, Span
-from onward.capture.redaction.rules import CHECKS, RULES
+from onward.redaction import decode
+from onward.redaction.judging import assigned_values as assigned
+from onward.redaction.rules.catalogue import CHECKS, RULES
+from onward.redaction.rules.rule import Check, Hit, Rule, Span
 
 _LONGEST_RETRY = 512
 _GATE_MEMORY = 24 << 20

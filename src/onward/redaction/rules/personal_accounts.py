@@ -6,8 +6,8 @@ folders (``/home/settings``).
 
 from __future__ import annotations
 
-from onward.capture.redaction.checks import may_start
-from onward.capture.redaction.rule import Check, Rule, Span
+from onward.redaction.judging.checks import may_start
+from onward.redaction.rules.rule import Check, Rule, Span
 
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _NAME = _ALNUM | frozenset(b"._-") | frozenset(range(0x80, 0x100))

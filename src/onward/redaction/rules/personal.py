@@ -7,15 +7,15 @@ Telephone numbers are in ``personal_phones.py``, national ids in ``personal_ids.
 
 from __future__ import annotations
 
-from onward.capture.redaction import (
+from onward.redaction.judging.surroundings import after_escapes
+from onward.redaction.rules import (
     personal_accounts,
     personal_ids,
     personal_network,
     personal_numbers,
     personal_phones,
 )
-from onward.capture.redaction.rule import Check, Rule, Span
-from onward.capture.redaction.surroundings import after_escapes
+from onward.redaction.rules.rule import Check, Rule, Span
 
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _LOCAL = _ALNUM | frozenset(b"._%+'-") | frozenset(range(0x80, 0x100))

@@ -11,8 +11,8 @@ from typing import Any
 
 import re2
 
-from onward.capture.redaction import placeholders
-from onward.capture.redaction.names import PERSONAL, NameClass
+from onward.redaction import placeholders
+from onward.redaction.judging.names import PERSONAL, NameClass
 
 _WORDS = """
 changeme change_me change-me example placeholder redacted hidden masked none null nil undefined true

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import re2
 
-from onward.capture.redaction.checks import may_start
-from onward.capture.redaction.rule import Span
+from onward.redaction.judging.checks import may_start
+from onward.redaction.rules.rule import Span
 
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _DIGITS = frozenset(b"0123456789")

@@ -6,7 +6,7 @@ Nor a right one: a key is found before ``. , ) * < } & ]`` and before an escaped
 
 from __future__ import annotations
 
-from onward.capture.redaction.rule import B32, HEX, Rule, body, token
+from onward.redaction.rules.rule import B32, HEX, Rule, body, token
 
 _MIXED = "aB3dE5fG7_hJ9k-LmN2pQr"
 _B64 = "aB3dE5fG7+hJ9k/LmN2pQr"
