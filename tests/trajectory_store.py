@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from onward.capture import enrich
+from onward.capture.collecting import enrich
 from onward.contracts import Reward, Trajectory, to_document, validate
 from onward.contracts.examples import REWARD, TRAJECTORY
 from onward.reward.rows import reward_row

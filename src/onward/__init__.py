@@ -12,8 +12,8 @@ from onward.extras import install_hint
 from onward.lazy import attributes
 
 if TYPE_CHECKING:
-    from onward.capture.langchain import langchain_handler
-    from onward.capture.openai_client import wrap_openai
+    from onward.capture.clients.langchain import langchain_handler
+    from onward.capture.clients.openai import wrap_openai
     from onward.capture.recorder import Recorder
 
 __version__ = "0.1.0"
@@ -22,8 +22,8 @@ __getattr__ = attributes(
     __name__,
     {
         "Recorder": "onward.capture.recorder",
-        "langchain_handler": "onward.capture.langchain",
-        "wrap_openai": "onward.capture.openai_client",
+        "langchain_handler": "onward.capture.clients.langchain",
+        "wrap_openai": "onward.capture.clients.openai",
     },
 )
 install_hint()

@@ -39,8 +39,8 @@ log = structlog.get_logger(__name__)
 
 # Role → module with ``async def run(ctx)``. Imported when the role runs.
 ROLES: dict[str, str] = {
-    "collector": "onward.capture.collector",
-    "archiver": "onward.capture.archive",
+    "collector": "onward.capture.collecting.collector",
+    "archiver": "onward.capture.collecting.archiver",
     "rewarder": "onward.reward.rewarder",
     "coordinator": "onward.coordinator.coordinator",
     "trainer": "onward.training.service",
@@ -81,7 +81,7 @@ async def parts(
             check_exposure(settings.http.host, settings.http.keys)
             port = getattr(settings.http, f"{role}_port")
             await check_free(settings.http.host, port, f"The {role} (http.{role}_port)")
-    from onward.capture.policy import redactor_of  # compiles the rules: not at every command's start
+    from onward.capture.cleaning import redactor_of  # compiles the rules: not at every command's start
 
     redactor_of(settings)  # a kind or file that there is not ends here, before anything is started
     if NEED_MODEL.intersection(roles):

@@ -12,7 +12,7 @@ import pytest
 from gateway_child import gateway, kept, recorded
 
 from onward.bus import Bus, NatsServer, Outbox
-from onward.capture.quarantine import Keys, Quarantine
+from onward.capture.collecting.quarantine import Keys, Quarantine
 from onward.clock import SystemClock
 from onward.config import load
 from onward.serving.journal import Journal

@@ -16,7 +16,8 @@ import pytest
 from onward import Recorder
 from onward.bus import Bus, NatsServer
 from onward.bus.outbox import Outbox
-from onward.capture import claims, collector
+from onward.capture import claim_check as claims
+from onward.capture.collecting import collector
 from onward.clock import SystemClock
 from onward.config import load
 from onward.context import Context

@@ -5,7 +5,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from onward.capture import collector
+from onward.capture.collecting import collector
 from onward.clock import utc_text
 from onward.contracts import subjects
 

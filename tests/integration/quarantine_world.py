@@ -19,7 +19,7 @@ import pytest_asyncio
 from collector_world import document, on_disk
 
 from onward.bus import Bus, NatsServer
-from onward.capture.quarantine import Keys, Quarantine
+from onward.capture.collecting.quarantine import Keys, Quarantine
 from onward.cli import main
 from onward.clock import SystemClock, utc_text
 from onward.config import load

@@ -10,7 +10,7 @@ from pathlib import Path
 from onward import config
 from onward.api import status
 from onward.bus import Bus
-from onward.capture import archive
+from onward.capture.collecting import archiver as archive
 from onward.clock import SystemClock
 from onward.context import Context
 from onward.contracts import canonical_json, examples, subjects

@@ -10,8 +10,9 @@ from collector_world import bodies, collect, count, document, publish, rows
 from onward import Recorder
 from onward.bus import Bus, NatsServer
 from onward.bus.deadletter import dead_letters, replay
-from onward.capture import claims, collector
-from onward.capture.quarantine import Keys, Quarantine
+from onward.capture import claim_check as claims
+from onward.capture.collecting import collector
+from onward.capture.collecting.quarantine import Keys, Quarantine
 from onward.clock import SystemClock
 from onward.config import load
 from onward.context import Context
@@ -200,8 +201,8 @@ async def test_a_claimed_body_that_is_no_trajectory_is_put_aside_with_its_reason
 
 
 async def test_a_claimed_body_that_cannot_be_redacted_is_held_and_comes_back_by_claim(ctx, monkeypatch):
-    from onward.capture import retry
-    from onward.capture.judge import Judge
+    from onward.capture.collecting import second_try as retry
+    from onward.capture.collecting.verdict import Judge
     from onward.redaction import redactor
 
     def broken(*_, **__):

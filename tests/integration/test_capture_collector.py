@@ -14,7 +14,7 @@ from collector_world import bodies, collect, count, document, on_disk, publish, 
 
 from onward.bus import Bus, NatsServer
 from onward.bus.deadletter import dead_letters
-from onward.capture import collector
+from onward.capture.collecting import collector
 from onward.clock import SystemClock, utc_text
 from onward.config import load
 from onward.context import Context

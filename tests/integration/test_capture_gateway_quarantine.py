@@ -22,10 +22,10 @@ from quarantine_world import (  # noqa: F401
 )
 
 from onward.bus.deadletter import dead_letters
-from onward.capture.judge import Fate, Judge
+from onward.capture.collecting.quarantine import Keys, Quarantine
+from onward.capture.collecting.second_try import retry
+from onward.capture.collecting.verdict import Fate, Judge
 from onward.capture.opt_out import OptOut
-from onward.capture.quarantine import Keys, Quarantine
-from onward.capture.retry import retry
 from onward.clock import ManualClock
 from onward.errors import NotFoundError, ObjectError
 from onward.redaction import redact_trajectory

@@ -14,7 +14,7 @@ from quarantine_world import (  # noqa: F401
 )
 
 from onward.bus.deadletter import dead_letters
-from onward.capture import collector
+from onward.capture.collecting import collector
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -22,11 +22,12 @@ from quarantine_world import (  # noqa: F401
 )
 
 from onward.bus.deadletter import dead_letters
-from onward.capture import claims, collector
-from onward.capture.judge import Fate, Judge
-from onward.capture.quarantine import KEY_FILE, Quarantine
+from onward.capture import claim_check as claims
+from onward.capture.collecting import collector
+from onward.capture.collecting.quarantine import KEY_FILE, Quarantine
+from onward.capture.collecting.second_try import retry
+from onward.capture.collecting.verdict import Fate, Judge
 from onward.capture.recorder import Recorder
-from onward.capture.retry import retry
 from onward.contracts import MAX_BYTES, canonical_json, subjects
 from onward.errors import BusError, ObjectError
 from onward.redaction import redact_trajectory
@@ -40,7 +41,7 @@ DEEP = (
 
 
 def first_failure_is_final(monkeypatch) -> None:
-    monkeypatch.setattr("onward.capture.collector.POISON_AFTER", 1)
+    monkeypatch.setattr("onward.capture.collecting.collector.POISON_AFTER", 1)
     monkeypatch.setattr("onward.bus.consumer.POISON_AFTER", 1)
 
 
@@ -111,7 +112,7 @@ async def test_a_poisonous_row_is_held_and_not_left_raw(ctx, server, warehouse, 
 
     first_failure_is_final(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr("onward.capture.enrich.row", broken)
+        patch.setattr("onward.capture.collecting.enrich.row", broken)
         await publish(ctx, document(1, text=f"use {SECRET}"))
         await collect(ctx)
     (held,) = await quarantine(ctx).held()

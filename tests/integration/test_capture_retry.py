@@ -19,10 +19,10 @@ from quarantine_world import (  # noqa: F401
 
 from onward.bus import Message
 from onward.bus.deadletter import dead_letters
-from onward.capture import collector
-from onward.capture.judge import Fate, Judge
+from onward.capture.collecting import collector
+from onward.capture.collecting.second_try import retry
+from onward.capture.collecting.verdict import Fate, Judge
 from onward.capture.opt_out import OptOut
-from onward.capture.retry import retry
 from onward.contracts import subjects
 from onward.errors import NotFoundError
 from onward.redaction import redact_trajectory

@@ -19,7 +19,7 @@ from reward_world import (
 )
 
 from onward.bus import Bus
-from onward.capture import collector
+from onward.capture.collecting import collector
 from onward.clock import SystemClock
 from onward.config import load
 from onward.context import Context

@@ -25,9 +25,9 @@ from reward_world import (
 )
 
 from onward.bus.deadletter import dead_letters
-from onward.capture import collector
+from onward.capture.collecting import collector
+from onward.capture.collecting.quarantine import Keys, Quarantine
 from onward.capture.opt_out import OptOut
-from onward.capture.quarantine import Keys, Quarantine
 from onward.clock import utc_text
 from onward.contracts import Reward, decode, encode, subjects
 from onward.errors import RedactionError

@@ -18,7 +18,7 @@ from reward_world import (
     until,
 )
 
-from onward.capture import collector
+from onward.capture.collecting import collector
 from onward.errors import ConflictError, NotFoundError, WarehouseError
 from onward.reward import Scored, reward_id, rewarder
 from onward.reward.code.report import CodeReport

@@ -22,7 +22,7 @@ from reward_world import (
 )
 
 from onward.bus import Ack, Bus, Retry
-from onward.capture import collector
+from onward.capture.collecting import collector
 from onward.contracts import Reward, decode, encode, subjects
 from onward.errors import BusError
 from onward.reward import State, reward_id, rewarder

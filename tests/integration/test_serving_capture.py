@@ -21,7 +21,7 @@ from serving_world import World, eventually
 
 from onward import Recorder, wrap_openai
 from onward.capture import provenance
-from onward.capture.quarantine import Keys, Quarantine
+from onward.capture.collecting.quarantine import Keys, Quarantine
 from onward.clock import ManualClock
 from onward.contracts import Feedback, Reward, Trajectory, decode, to_document, validate
 from onward.errors import EngineError

@@ -21,7 +21,8 @@ from reward_world import (
     until,
 )
 
-from onward.capture import collector, provenance
+from onward.capture import provenance
+from onward.capture.collecting import collector
 from onward.clock import utc_text
 from onward.contracts import TrainingRequest, Trajectory, encode, subjects
 from onward.coordinator.coordinator import Coordinator

@@ -74,7 +74,7 @@ RECORD = """
 import onward
 from onward import Recorder
 from onward.redaction import Redactor
-import onward.contracts, onward.capture.openai_client, onward.capture.langchain
+import onward.contracts, onward.capture.clients.openai, onward.capture.clients.langchain
 with Recorder("outbox.db", agent_id="agent") as recorder:
     with recorder.task("What is 6 times 7?") as task:
         task.turn(observation="What is 6 times 7?", action="42")

@@ -15,7 +15,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from onward.capture.policy import judge_of
+from onward.capture.cleaning import judge_of
 from onward.clock import utc_text
 from onward.context import Context
 from onward.errors import ConflictError, OutboxFullError, RedactionError

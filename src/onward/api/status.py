@@ -13,7 +13,7 @@ import nats.js.errors
 
 from onward.bus import Bus
 from onward.bus.streams import STREAMS
-from onward.capture import quarantine
+from onward.capture.collecting import quarantine
 from onward.clock import Clock
 from onward.config import Settings
 from onward.coordinator.coordinator import rewarded_since_snapshot

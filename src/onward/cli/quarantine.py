@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from onward import host
-from onward.capture.judge import Fate
-from onward.capture.policy import judge_of
-from onward.capture.quarantine import Held, Keys, Quarantine
-from onward.capture.retry import Retried, discard, retry
+from onward.capture.cleaning import judge_of
+from onward.capture.collecting.quarantine import Held, Keys, Quarantine
+from onward.capture.collecting.second_try import Retried, discard, retry
+from onward.capture.collecting.verdict import Fate
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.choosing import Yes, check_choice, confirm_drop
 from onward.cli.help import Commands

@@ -17,7 +17,7 @@ from typing import Annotated, Any, BinaryIO, TextIO
 import typer
 from rich.console import Console
 
-from onward.capture.files import KINDS, Kind, Piece, pieces
+from onward.capture.file_redaction import KINDS, Kind, Piece, pieces
 from onward.cli import app
 from onward.cli.tables import Table, number, print_json, say
 from onward.errors import ConfigError

@@ -103,7 +103,7 @@ def score(
 
     onward rewards score trajectories.jsonl | jq .total_reward
     """
-    from onward.capture.policy import redactor_of  # compiles the rules: only here
+    from onward.capture.cleaning import redactor_of  # compiles the rules: only here
     from onward.reward.files import score_file
 
     settings = load_settings(file, data_dir)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from onward.capture import enrich
+from onward.capture.collecting import enrich
 from onward.export.messages import conversation, with_objects
 from onward.export.records import Record
 

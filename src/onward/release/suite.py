@@ -123,7 +123,7 @@ class EngineSuite:
     """
 
     def __init__(self, ctx: Context) -> None:
-        from onward.capture.policy import redactor_of  # compiles the rules: only where answers are stored
+        from onward.capture.cleaning import redactor_of  # compiles the rules: only where answers are stored
 
         self._ctx = ctx
         self._redactor = redactor_of(ctx.settings)

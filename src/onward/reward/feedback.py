@@ -16,11 +16,11 @@ from datetime import datetime
 
 from onward.bus import Ack, DeadLetter, Disposition, Message, Retry
 from onward.bus.deadletter import bury
-from onward.capture.attempt import twice
-from onward.capture.collector import erase
-from onward.capture.judge import ARRIVED, FUTURE, REDACTED, arrived
-from onward.capture.policy import judge_of
-from onward.capture.quarantine import Keys, Quarantine
+from onward.capture.cleaning import judge_of
+from onward.capture.collecting.attempt import twice
+from onward.capture.collecting.collector import erase
+from onward.capture.collecting.quarantine import Keys, Quarantine
+from onward.capture.collecting.verdict import ARRIVED, FUTURE, REDACTED, arrived
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import (

@@ -13,8 +13,8 @@ from itertools import chain
 from pathlib import PurePath
 from typing import Any, BinaryIO
 
-from onward.capture.claims import BODY_BYTES
-from onward.capture.enrich import enrich
+from onward.capture.claim_check import BODY_BYTES
+from onward.capture.collecting.enrich import enrich
 from onward.config import RewardSettings
 from onward.contracts import (
     MAX_DEPTH,

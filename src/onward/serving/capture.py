@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onward.capture import turns
+from onward.capture.conversations import turns
 from onward.capture.opt_out import OptOut, user_hash
 from onward.clock import Clock
 from onward.config import CaptureSettings

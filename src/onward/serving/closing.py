@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, get_args
 
+from onward.capture.conversations.turns import MAX_STRING
 from onward.capture.recorder.task import Status
-from onward.capture.turns import MAX_STRING
 from onward.clock import utc_text
 from onward.http.app import HttpError
 from onward.ids import is_id, new_id

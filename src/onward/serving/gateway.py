@@ -19,8 +19,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from onward.capture import provenance
-from onward.capture.policy import judge_of
-from onward.capture.quarantine import Keys, Quarantine
+from onward.capture.cleaning import judge_of
+from onward.capture.collecting.quarantine import Keys, Quarantine
 from onward.clock import utc_text
 from onward.context import Context
 from onward.errors import EngineError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from onward.bus import Bus
-from onward.capture.collector import count_opted_out
+from onward.capture.collecting.collector import count_opted_out
 from onward.clock import Clock
 from onward.errors import OnwardError
 from onward.telemetry import logs

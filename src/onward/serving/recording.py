@@ -16,10 +16,11 @@ from typing import Any
 
 from onward.bus import Bus
 from onward.bus.outbox import Outbox
-from onward.capture import claims, turns
-from onward.capture.attempt import reason_of, twice
+from onward.capture import claim_check as claims
+from onward.capture.collecting.attempt import reason_of, twice
+from onward.capture.collecting.quarantine import Quarantine
+from onward.capture.conversations import turns
 from onward.capture.opt_out import OptOut
-from onward.capture.quarantine import Quarantine
 from onward.capture.recorder.core import HEADERS
 from onward.capture.recorder.intake import Intake
 from onward.clock import Clock

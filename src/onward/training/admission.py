@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from onward.capture import provenance
-from onward.capture.enrich import is_unjudged
+from onward.capture.collecting.enrich import is_unjudged
 from onward.contracts import Feedback
 from onward.lm import tokens
 from onward.training import conversations, votes

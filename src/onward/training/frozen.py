@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.capture import provenance
-from onward.capture.enrich import MIXED
+from onward.capture.collecting.enrich import MIXED
 from onward.context import Context
 from onward.contracts import Feedback, TrainingRequest, decode
 from onward.errors import TamperedError, TrainingError

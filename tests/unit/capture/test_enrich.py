@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from onward.capture import enrich
+from onward.capture.collecting import enrich
 from onward.contracts import canonical_json, sha256_hex
 from onward.contracts.examples import TRAJECTORY
 from onward.redaction import POLICY_VERSION

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from onward.capture import files
-from onward.capture.files import pieces
+from onward.capture import file_redaction as files
+from onward.capture.file_redaction import pieces
 from onward.contracts.examples import TRAJECTORY
 from onward.errors import ConfigError, RedactionError
 from onward.redaction import Known, Redactor

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from onward.bus import Message
-from onward.capture import judge as module
-from onward.capture.judge import Fate, Item, Judge, conflict
+from onward.capture.collecting import verdict as module
+from onward.capture.collecting.verdict import Fate, Item, Judge, conflict
 from onward.capture.opt_out import OptOut
 from onward.clock import utc_text
 from onward.contracts import MAX_BYTES, MAX_DEPTH, canonical_json, subjects

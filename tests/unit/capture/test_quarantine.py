@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from onward.bus import Message
-from onward.capture.quarantine import KEY_FILE, Keys, Quarantine, count, held_id
+from onward.capture.collecting.quarantine import KEY_FILE, Keys, Quarantine, count, held_id
 from onward.clock import ManualClock
 from onward.config import load
 from onward.contracts import subjects

@@ -253,7 +253,7 @@ def test_what_is_not_json_becomes_text(recorder):
 
 
 def test_tool_calls_of_a_completion():
-    from onward.capture.turns import completion
+    from onward.capture.conversations.turns import completion
 
     calls = [
         {"function": {"name": "search", "arguments": '{"q": "x"}'}},

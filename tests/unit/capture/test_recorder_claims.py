@@ -8,7 +8,7 @@ import pytest
 
 from onward.bus import PublishRejectedError
 from onward.bus.outbox import Waiting
-from onward.capture import claims
+from onward.capture import claim_check as claims
 from onward.clock import ManualClock
 from onward.contracts import Trajectory, canonical_json, decode
 from onward.errors import ContractError, ObjectError

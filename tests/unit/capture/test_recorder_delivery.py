@@ -6,7 +6,7 @@ import pytest
 
 from onward.bus.connection import Bus
 from onward.bus.outbox import Outbox
-from onward.capture import claims
+from onward.capture import claim_check as claims
 from onward.capture.recorder.delivery import RETRY_SECONDS, Delivery
 from onward.clock import SystemClock
 from onward.contracts import canonical_json, subjects

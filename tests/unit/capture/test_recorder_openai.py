@@ -430,7 +430,7 @@ def test_the_gateways_record_is_taken_from_answers_and_streams(recorder, server)
     }  # fmt: skip
     ours = {"session_id": "gw", "release": None, "sampling": sampling}
     document = {**completion(text("hi")), "onward": ours}
-    from onward.capture.openai_client import Assembly
+    from onward.capture.clients.openai import Assembly
 
     assembly = Assembly()
     for delta, more in (({"content": "h"}, {}), ({"content": "i"}, {"onward": ours})):

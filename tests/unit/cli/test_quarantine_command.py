@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs_blocks import run_command
-from onward.capture.quarantine import Held, Quarantine
+from onward.capture.collecting.quarantine import Held, Quarantine
 
 
 @pytest.mark.parametrize(

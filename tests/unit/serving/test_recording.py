@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from onward.capture.collecting.quarantine import Keys, Quarantine
 from onward.capture.opt_out import OptOut
-from onward.capture.quarantine import Keys, Quarantine
 from onward.clock import ManualClock, SystemClock
 from onward.config import load
 from onward.errors import BusError

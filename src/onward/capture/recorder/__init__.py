@@ -18,6 +18,6 @@ Recorder loads the former, its thread the latter.
 """
 
 from onward.capture.recorder.core import Recorder, Stats
-from onward.capture.recorder.held import Held
+from onward.capture.recorder.sealed_tasks import Held
 
 __all__ = ["Held", "Recorder", "Stats"]

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from onward.bus.outbox import Outbox
-from onward.capture.attempt import reason_of, twice
+from onward.capture.collecting.attempt import reason_of, twice
 from onward.capture.opt_out import VARIABLE, OptOut, user_hash
-from onward.capture.recorder.held import Held, HeldTasks
+from onward.capture.recorder.sealed_tasks import Held, HeldTasks
 from onward.clock import Clock, SystemClock
 from onward.contracts import subjects
 from onward.errors import (

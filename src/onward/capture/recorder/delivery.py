@@ -60,7 +60,7 @@ class Delivery:
         with IMPORTING:
             from onward.bus import draining  # noqa: F401  (the outbox takes it from there)
             from onward.bus.connection import Bus
-            from onward.capture import claims  # noqa: F401  (``_sender`` does)
+            from onward.capture import claim_check as claims
 
         pause, most = RETRY_SECONDS
         while True:
@@ -108,7 +108,7 @@ class Delivery:
     def _sender(self, bus: Bus) -> Send:
         """How a message is published. The store is opened for the first that needs it, so that an address
         that is wrong, or a client that is missing, keeps no other message waiting."""
-        from onward.capture import claims
+        from onward.capture import claim_check as claims
 
         async def send(message: Waiting) -> None:
             large = claims.needs_store(bus, message.subject, message.body)

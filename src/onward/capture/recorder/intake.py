@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from onward.capture import claims, turns
+from onward.capture import claim_check as claims
+from onward.capture.conversations import turns
 from onward.contracts import Trajectory, canonical_json, validate
 from onward.errors import ContractError
 from onward.forks import Gate

@@ -14,7 +14,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from onward.capture import turns
+from onward.capture.conversations import turns
 from onward.clock import utc_text
 from onward.contracts.trajectory import Domain
 from onward.errors import ContractError, OnwardError

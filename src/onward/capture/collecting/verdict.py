@@ -15,8 +15,10 @@ from enum import StrEnum
 from typing import Any
 
 from onward.bus import Message
-from onward.capture import claims, enrich, turns
-from onward.capture.attempt import twice
+from onward.capture import claim_check as claims
+from onward.capture.collecting import enrich
+from onward.capture.collecting.attempt import twice
+from onward.capture.conversations import turns
 from onward.capture.opt_out import OptOut
 from onward.clock import utc_text
 from onward.contracts import (

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from onward.capture.dialogue import Asked, Closed, Dialogue, Message, instructions
+from onward.capture.conversations.dialogue import Asked, Closed, Dialogue, Message, instructions
 from onward.capture.recorder.task import Task, current_task
 from onward.errors import OnwardError
 from onward.forks import Forking, follow

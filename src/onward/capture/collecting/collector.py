@@ -20,8 +20,11 @@ import nats.js.errors
 from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
 from onward.bus.consumer import AWAY, POISON_AFTER
 from onward.bus.deadletter import bury, fits
-from onward.capture import claims, enrich
-from onward.capture.judge import (
+from onward.capture import claim_check as claims
+from onward.capture.cleaning import judge_of
+from onward.capture.collecting import enrich
+from onward.capture.collecting.quarantine import Keys, Quarantine
+from onward.capture.collecting.verdict import (
     ARRIVED,
     REDACTED,
     Fate,
@@ -31,8 +34,6 @@ from onward.capture.judge import (
     conflict,
     poisoned,
 )
-from onward.capture.policy import judge_of
-from onward.capture.quarantine import Keys, Quarantine
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import canonical_json, sha256_hex, subjects

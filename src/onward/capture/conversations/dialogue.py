@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from onward.capture import turns
+from onward.capture.conversations import turns
 
 if TYPE_CHECKING:
     from onward.capture.recorder.task import Task

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from onward.capture.judge import Judge
+from onward.capture.collecting.verdict import Judge
 from onward.capture.opt_out import OptOut
 from onward.config import Settings
 from onward.redaction import Known, Redactor

@@ -15,10 +15,10 @@ from datetime import datetime
 
 from onward.bus import Bus, Message
 from onward.bus.deadletter import bury, fits
-from onward.capture import claims
-from onward.capture.collector import count_opted_out, republish
-from onward.capture.judge import ARRIVED, Fate, Item, Judge
-from onward.capture.quarantine import GATEWAY, Held, Quarantine
+from onward.capture import claim_check as claims
+from onward.capture.collecting.collector import count_opted_out, republish
+from onward.capture.collecting.quarantine import GATEWAY, Held, Quarantine
+from onward.capture.collecting.verdict import ARRIVED, Fate, Item, Judge
 from onward.capture.recorder.core import HEADERS
 from onward.capture.recorder.intake import Intake
 from onward.clock import Clock, utc_text

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from onward.capture.chats import guard
-from onward.capture.dialogue import Asked, Dialogue, instructions
+from onward.capture.conversations.dialogue import Asked, Dialogue, instructions
+from onward.capture.conversations.matching import guard
 from onward.errors import MissingExtraError
 
 if TYPE_CHECKING:
