@@ -33,7 +33,7 @@ from typing import Any
 from onward import config, host
 from onward.bus import Bus
 from onward.contracts import Trajectory, subjects, validate
-from onward.reward.analysis import code_analyser
+from onward.reward.role.analysis import code_analyser
 from onward.telemetry import logs
 
 CASES = {

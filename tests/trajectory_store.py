@@ -13,7 +13,7 @@ from typing import Any
 from onward.capture.collecting import enrich
 from onward.contracts import Reward, Trajectory, to_document, validate
 from onward.contracts.examples import REWARD, TRAJECTORY
-from onward.reward.rows import reward_row
+from onward.reward.scoring.rows import reward_row
 from onward.warehouse import EmbeddedWarehouse
 
 DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 ROLES: dict[str, str] = {
     "collector": "onward.capture.collecting.collector",
     "archiver": "onward.capture.collecting.archiver",
-    "rewarder": "onward.reward.rewarder",
+    "rewarder": "onward.reward.role.rewarder",
     "coordinator": "onward.coordinator.coordinator",
     "trainer": "onward.training.service",
     "releaser": "onward.release.controller",

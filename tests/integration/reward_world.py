@@ -14,7 +14,7 @@ from onward.clock import SystemClock, utc_text
 from onward.config import load
 from onward.context import Context
 from onward.contracts import Feedback, Reward, Trajectory, decode, encode, subjects, validate
-from onward.reward.rewarder import Rewarder
+from onward.reward.role.rewarder import Rewarder
 from onward.telemetry import Alerts, Metrics
 from onward.warehouse import EmbeddedWarehouse, Objects, queries
 

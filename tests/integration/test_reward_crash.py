@@ -24,7 +24,7 @@ from onward.clock import SystemClock
 from onward.config import load
 from onward.context import Context
 from onward.contracts import encode, subjects
-from onward.reward import rescoring
+from onward.reward.role import rescoring
 from onward.telemetry import Alerts, Metrics
 from onward.warehouse import EmbeddedWarehouse, Objects, queries
 

@@ -31,8 +31,9 @@ from onward.capture.opt_out import OptOut
 from onward.clock import utc_text
 from onward.contracts import Reward, decode, encode, subjects
 from onward.errors import RedactionError
-from onward.reward import State, reward_id, rewarder
-from onward.reward.rewarder import Rewarder
+from onward.reward import State, reward_id
+from onward.reward.role import rewarder
+from onward.reward.role.rewarder import Rewarder
 from onward.warehouse import queries, reward_queries
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

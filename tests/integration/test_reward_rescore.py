@@ -20,11 +20,12 @@ from reward_world import (
 
 from onward.capture.collecting import collector
 from onward.errors import ConflictError, NotFoundError, WarehouseError
-from onward.reward import Scored, reward_id, rewarder
+from onward.reward import Scored, reward_id
 from onward.reward.code.report import CodeReport
 from onward.reward.components import UserFeedback
-from onward.reward.rescoring import ask, progress, stop
-from onward.reward.rewarder import Rewarder
+from onward.reward.role import rewarder
+from onward.reward.role.rescoring import ask, progress, stop
+from onward.reward.role.rewarder import Rewarder
 from onward.warehouse import queries
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -108,7 +109,7 @@ async def test_a_component_that_came_later_is_added_by_its_name(ctx):
     async def no_code(self, trajectories):
         return {}
 
-    from onward.reward.analysis import Analysis
+    from onward.reward.role.analysis import Analysis
 
     original, Analysis.reports = Analysis.reports, no_code
     try:
@@ -157,7 +158,7 @@ async def test_a_dry_run_writes_nothing_and_a_limit_takes_the_oldest(ctx):
 
 
 async def test_a_run_goes_on_after_a_restart_and_repeats_nothing(ctx, monkeypatch):
-    from onward.reward import rescoring
+    from onward.reward.role import rescoring
 
     monkeypatch.setattr(rescoring, "PORTION", 4)
     await first_rewards(ctx, 10)

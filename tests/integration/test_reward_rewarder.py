@@ -25,9 +25,10 @@ from onward.bus import Ack, Bus, Retry
 from onward.capture.collecting import collector
 from onward.contracts import Reward, decode, encode, subjects
 from onward.errors import BusError
-from onward.reward import State, reward_id, rewarder
-from onward.reward.feedback import MOST_LOOKS
-from onward.reward.rewarder import Rewarder
+from onward.reward import State, reward_id
+from onward.reward.role import rewarder
+from onward.reward.role.feedback import MOST_LOOKS
+from onward.reward.role.rewarder import Rewarder
 from onward.warehouse import queries, reward_queries
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

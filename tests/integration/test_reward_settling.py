@@ -4,7 +4,7 @@ import asyncio
 
 from onward.bus import Ack, Message, consume
 from onward.clock import SystemClock
-from onward.reward.settling import Settled
+from onward.reward.role.settling import Settled
 
 STREAM = "RL_TRAJECTORIES"
 

@@ -28,8 +28,8 @@ from onward.errors import EngineError
 from onward.http.server import GRACE_SECONDS
 from onward.lm.tokens import Call, rows_from_calls
 from onward.reward import Unscored
-from onward.reward.scoring import score
-from onward.reward.state import State
+from onward.reward.role.state import State
+from onward.reward.scoring.score import score
 from onward.serving.capture import CLOSE_WAITS
 from onward.serving.captured import trajectory
 from onward.serving.conversations import Conversations

@@ -26,7 +26,7 @@ from onward.capture.collecting import collector
 from onward.clock import utc_text
 from onward.contracts import TrainingRequest, Trajectory, encode, subjects
 from onward.coordinator.coordinator import Coordinator
-from onward.reward import rewarder
+from onward.reward.role import rewarder
 from onward.training import dataset, service
 from onward.training.jobs import JobRecord
 from onward.warehouse import reward_queries

@@ -9,7 +9,7 @@ from fastapi import Depends, FastAPI
 from onward.context import Context
 from onward.http.app import require
 from onward.ids import check_id
-from onward.reward.explain import look_up, not_known
+from onward.reward.scoring.explain import look_up, not_known
 
 
 def add_to(app: FastAPI, ctx: Context) -> None:

@@ -17,8 +17,8 @@ from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError
 from onward.progress import Bars
-from onward.reward import rescoring
 from onward.reward.components import components_of
+from onward.reward.role import rescoring
 
 _LOOK_SECONDS = 0.3
 

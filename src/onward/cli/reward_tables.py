@@ -15,7 +15,7 @@ from rich.text import Text
 
 from onward.cli.tables import Table, ident
 from onward.cli.tables import number as right
-from onward.reward.explain import number
+from onward.reward.scoring.explain import number
 
 Document = Mapping[str, Any]
 

@@ -22,13 +22,13 @@ from onward.config import Settings
 from onward.contracts import MAX_BYTES, Reward, decode
 from onward.errors import ConfigError, NotFoundError
 from onward.ids import check_id
-from onward.reward import explain as explanation
-from onward.reward import simulate as simulation
+from onward.reward.scoring import explain as explanation
+from onward.reward.scoring import simulate as simulation
 from onward.warehouse import queries
 from onward.warehouse.client import Warehouse
 
 if TYPE_CHECKING:
-    from onward.reward.files import Analyse
+    from onward.reward.scoring.files import Analyse
 
 KEY_VARIABLE = "ONWARD_API_KEY"
 rewards_app = Commands(
@@ -104,7 +104,7 @@ def score(
     onward rewards score trajectories.jsonl | jq .total_reward
     """
     from onward.capture.cleaning import redactor_of  # compiles the rules: only here
-    from onward.reward.files import score_file
+    from onward.reward.scoring.files import score_file
 
     settings = load_settings(file, data_dir)
     name = "standard input" if source == "-" else source
@@ -219,7 +219,7 @@ def _ask(url: str, trajectory_id: str) -> dict[str, Any]:
 @contextlib.contextmanager
 def _analyser(settings: Settings) -> Iterator[Analyse]:
     """Looks at code where the extra ``code`` is installed; else nobody does."""
-    from onward.reward.analysis import Analysis, code_analyser
+    from onward.reward.role.analysis import Analysis, code_analyser
 
     analysis = Analysis(code_analyser(settings.reward))
     with asyncio.Runner() as runner:

@@ -1,8 +1,8 @@
 """Reward: a score on every trajectory that a person can check and that silence cannot fool."""
 
 from onward.reward.components import NotApplicable, Scored, ScoringContext, Unscored, components_of
-from onward.reward.scoring import Provenance, reward_id, score
-from onward.reward.state import State
+from onward.reward.role.state import State
+from onward.reward.scoring.score import Provenance, reward_id, score
 
 __all__ = [
     "NotApplicable",

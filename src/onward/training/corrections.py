@@ -15,7 +15,7 @@ from typing import Any
 
 from onward.contracts import Feedback
 from onward.redaction.placeholders import has_one
-from onward.reward.said import SKEW, moment
+from onward.reward.answers import SKEW, moment
 from onward.training import admission, conversations
 from onward.training.admission import Scored
 

@@ -18,8 +18,8 @@ from onward.context import Context
 from onward.contracts import Feedback, TrainingRequest, decode
 from onward.errors import TamperedError, TrainingError
 from onward.ids import model_key
-from onward.reward.feedback import SESSION_TRAJECTORIES
-from onward.reward.said import moment
+from onward.reward.answers import moment
+from onward.reward.role.feedback import SESSION_TRAJECTORIES
 from onward.training import checkpoints, corrections, dataset
 from onward.warehouse import queries, reward_queries
 from onward.wholefile import write_whole

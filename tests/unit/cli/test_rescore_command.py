@@ -9,7 +9,7 @@ from docs_blocks import run_command
 from onward.cli.moments import moment
 from onward.cli.rescore import _summary
 from onward.clock import ManualClock
-from onward.reward.rescoring import Progress, Request
+from onward.reward.role.rescoring import Progress, Request
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,12 @@ import pytest
 from code_documents import made_of, run
 
 from onward.reward import NotApplicable, Scored, Unscored
-from onward.reward.baselines import Baselines
 from onward.reward.code import CodeReport
 from onward.reward.code.analyser import rating_of
 from onward.reward.components import ScoringContext
 from onward.reward.components.code_quality import NOT_INSTALLED, CodeQuality
-from onward.reward.judgement import judge
+from onward.reward.measures.baselines import Baselines
+from onward.reward.measures.judgement import judge
 
 TRAJECTORY = made_of(run(1, "true", ""))
 

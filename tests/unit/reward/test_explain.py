@@ -14,7 +14,7 @@ from onward.config import load
 from onward.contracts import Reward, encode
 from onward.reward import State, score
 from onward.reward.code.report import CodeReport
-from onward.reward.explain import explain, number
+from onward.reward.scoring.explain import explain, number
 
 CONFIGURED = {"task_completion": 0.40, "efficiency": 0.20, "code_quality": 0.15, "user_feedback": 0.25}
 

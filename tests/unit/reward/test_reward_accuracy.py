@@ -4,9 +4,9 @@ import pytest
 from reward_documents import trajectory, turn
 
 from onward.reward import NotApplicable, ScoringContext, Unscored
-from onward.reward.baselines import Baselines
 from onward.reward.components import Accuracy, RubricResult, RubricScore
-from onward.reward.judgement import judge
+from onward.reward.measures.baselines import Baselines
+from onward.reward.measures.judgement import judge
 
 
 def score(answer, expected, component=None, *, tool=None):

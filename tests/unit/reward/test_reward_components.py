@@ -4,7 +4,8 @@ import pytest
 from reward_documents import feedback, trajectory, turn
 
 from onward.reward import NotApplicable, ScoringContext, State, Unscored
-from onward.reward.baselines import (
+from onward.reward.components import Efficiency, TaskCompletion, UserFeedback
+from onward.reward.measures.baselines import (
     MAX_KEYS,
     MEMORY,
     MINIMUM_SAMPLES,
@@ -14,8 +15,7 @@ from onward.reward.baselines import (
     redundant_calls,
     repeats,
 )
-from onward.reward.components import Efficiency, TaskCompletion, UserFeedback
-from onward.reward.judgement import judge
+from onward.reward.measures.judgement import judge
 
 
 def context(item, baselines=None, *said) -> ScoringContext:
@@ -279,7 +279,7 @@ def test_what_is_news(one, other, news):
 
 def test_times_are_looked_for_in_so_many_results_and_no_more(monkeypatch):
     """Megabytes of times would hold up the whole process for seconds."""
-    monkeypatch.setattr("onward.reward.baselines.MOST_READ", 60)
+    monkeypatch.setattr("onward.reward.measures.baselines.MOST_READ", 60)
     outputs = ["at 10:00:00", "at 10:00:01", "at 10:00:02", "at 10:00:03", "at 10:00:03"]
     turns = [turn(n + 1, tool="look", args={}, output=text) for n, text in enumerate(outputs)]
     assert repeats(trajectory(turns=turns)) == [False, True, True, False, True]  # 22 bytes each

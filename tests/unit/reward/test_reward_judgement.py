@@ -3,10 +3,11 @@
 import pytest
 from reward_documents import trajectory, turn
 
-from onward.reward import ScoringContext, facts
-from onward.reward.baselines import Baselines
+from onward.reward import ScoringContext
 from onward.reward.components import TaskCompletion, UserFeedback
-from onward.reward.judgement import completion_score, earned_score, evidence, judge
+from onward.reward.measures import facts
+from onward.reward.measures.baselines import Baselines
+from onward.reward.measures.judgement import completion_score, earned_score, evidence, judge
 
 SUCCESS = "completed_successfully"
 

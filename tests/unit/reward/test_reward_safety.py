@@ -4,11 +4,11 @@ import pytest
 from reward_documents import trajectory, turn
 
 from onward.reward import ScoringContext
-from onward.reward.baselines import Baselines
 from onward.reward.components import Safety
 from onward.reward.components.safety import LONGEST, matches
 from onward.reward.components.safety_rules import RULES
-from onward.reward.judgement import judge
+from onward.reward.measures.baselines import Baselines
+from onward.reward.measures.judgement import judge
 
 POSITIVES = [
     pytest.param(rule, text, id=f"{rule.name}-{i}") for rule in RULES for i, text in enumerate(rule.positives)

@@ -16,9 +16,9 @@ from onward.contracts import Reward, decode, encode
 from onward.errors import ConfigError
 from onward.reward import Scored, State, Unscored, score
 from onward.reward.code.report import CodeReport
-from onward.reward.normalise import Window
-from onward.reward.scoring import reward_id
-from onward.reward.total import combine
+from onward.reward.measures.normalise import Window
+from onward.reward.scoring.score import reward_id
+from onward.reward.scoring.total import combine
 
 SETTINGS = load(environ={}).reward
 NOW = ManualClock().now()

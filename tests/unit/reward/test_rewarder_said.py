@@ -6,8 +6,8 @@ import pytest
 
 from onward.clock import utc_text
 from onward.contracts import Feedback, encode, validate
-from onward.reward import said as module
-from onward.reward.said import MOST, Said, is_about
+from onward.reward import answers as module
+from onward.reward.answers import MOST, Said, is_about
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -1,8 +1,8 @@
 """The alert about silence, on a clock that the test moves."""
 
 from onward.clock import ManualClock
-from onward.reward.state import State
-from onward.reward.unscored import LEAST, REMIND_SECONDS, TRAILING, UnscoredAlert
+from onward.reward.role.state import State
+from onward.reward.role.unscored import LEAST, REMIND_SECONDS, TRAILING, UnscoredAlert
 from onward.telemetry import Metrics
 
 

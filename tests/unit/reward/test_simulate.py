@@ -14,7 +14,7 @@ from onward.config import load
 from onward.contracts import Reward, encode, validate
 from onward.errors import ConfigError
 from onward.reward import State, score
-from onward.reward.simulate import cases, parse_weights, ranks, simulate, spearman, swaps
+from onward.reward.scoring.simulate import cases, parse_weights, ranks, simulate, spearman, swaps
 
 SETTINGS = load(environ={}).reward
 FEW = st.lists(

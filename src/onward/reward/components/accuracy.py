@@ -15,8 +15,8 @@ from typing import Any
 import re2
 
 from onward.contracts import Trajectory
-from onward.reward import facts
 from onward.reward.components.base import NotApplicable, Scored, ScoringContext
+from onward.reward.measures import facts
 
 _NUMBER = re2.compile(r"[-+−]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
 _WORD_EDGE = r"[^\pL\pN_]"

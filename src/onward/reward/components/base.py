@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from onward.contracts import Feedback, Trajectory
-from onward.reward.baselines import Baselines
-from onward.reward.judgement import Judgement
+from onward.reward.measures.baselines import Baselines
+from onward.reward.measures.judgement import Judgement
 
 if TYPE_CHECKING:
     from onward.reward.code.report import CodeReport

@@ -18,9 +18,9 @@ from onward.config import CustomComponent
 from onward.contracts import Trajectory, canonical_json, validate
 from onward.contracts.examples import TRAJECTORY
 from onward.errors import ConfigError, ContractError
-from onward.reward.baselines import Baselines
 from onward.reward.components.base import NotApplicable, Score, Scored, ScoringContext, Unscored
-from onward.reward.judgement import judge
+from onward.reward.measures.baselines import Baselines
+from onward.reward.measures.judgement import judge
 from onward.telemetry import logs
 
 GROUP = "onward.reward_components"

@@ -10,9 +10,9 @@ if it left instead, its weight would go to the others, and failing at an unheard
 from __future__ import annotations
 
 from onward.contracts import Trajectory
-from onward.reward.baselines import MINIMUM_SAMPLES, Baseline, effort
 from onward.reward.components.base import NotApplicable, Scored, ScoringContext
-from onward.reward.judgement import earned_score, evidence
+from onward.reward.measures.baselines import MINIMUM_SAMPLES, Baseline, effort
+from onward.reward.measures.judgement import earned_score, evidence
 
 SIGNAL_WEIGHTS = {"turns": 0.4, "seconds": 0.2, "tokens": 0.2, "redundant_calls": 0.2}
 Z_CAP = 2.0

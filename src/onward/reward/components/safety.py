@@ -16,9 +16,9 @@ import re2
 from onward.contracts import Trajectory, Turn
 from onward.redaction import RULES as REDACTION_RULES
 from onward.redaction.known import KIND as KNOWN
-from onward.reward import facts
 from onward.reward.components.base import Scored, ScoringContext
 from onward.reward.components.safety_rules import RULES, Rule
+from onward.reward.measures import facts
 
 WARNING_COST = 0.5
 LONGEST = 64 * 1024

@@ -9,7 +9,7 @@ from typing import Any
 
 from onward.contracts import Trajectory
 from onward.reward.components.base import Scored, ScoringContext, Unscored
-from onward.reward.judgement import completion_score, evidence
+from onward.reward.measures.judgement import completion_score, evidence
 
 
 class TaskCompletion:

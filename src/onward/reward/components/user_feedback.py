@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from onward.contracts import Feedback, Trajectory
 from onward.reward.components.base import NotApplicable, Scored, ScoringContext
-from onward.reward.judgement import Judgement
+from onward.reward.measures.judgement import Judgement
 
 NEUTRAL = 0.5
 CORRECTION = 0.2

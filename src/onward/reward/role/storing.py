@@ -14,9 +14,9 @@ from typing import Any
 
 from onward.bus import Message
 from onward.context import Context
-from onward.reward import delivery
-from onward.reward.delivery import Missing
-from onward.reward.state import State
+from onward.reward.role import publishing as delivery
+from onward.reward.role.publishing import Missing
+from onward.reward.role.state import State
 from onward.telemetry.crashpoints import crashpoint
 
 MOST = 500

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from onward.contracts import Trajectory
-from onward.reward.baselines import repeats
+from onward.reward.measures.baselines import repeats
 
 OUTCOME_SHARE = 0.5
 

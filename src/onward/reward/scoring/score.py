@@ -21,13 +21,13 @@ from onward.contracts import (
     Trajectory,
 )
 from onward.ids import derived_id
-from onward.reward.baselines import task_type
 from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored, components_of
-from onward.reward.dense import per_turn
-from onward.reward.judgement import Judgement, earned_score, judge
-from onward.reward.normalise import Method, Normalised, Window
-from onward.reward.state import TOTAL, State
-from onward.reward.total import Total, combine
+from onward.reward.measures.baselines import task_type
+from onward.reward.measures.judgement import Judgement, earned_score, judge
+from onward.reward.measures.normalise import Method, Normalised, Window
+from onward.reward.role.state import TOTAL, State
+from onward.reward.scoring.dense import per_turn
+from onward.reward.scoring.total import Total, combine
 
 if TYPE_CHECKING:
     from onward.reward.code.report import CodeReport

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from onward.contracts import Trajectory, Turn
-from onward.reward.corrections import asks_for_correction
+from onward.reward.measures.corrections import asks_for_correction
 
 UNPARSABLE = "unparsable"
 """Beginning of ``result.error`` of an answer that could not be read as an action."""

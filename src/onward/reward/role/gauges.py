@@ -11,8 +11,8 @@ import nats.errors
 
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.context import Context
-from onward.reward.baselines import Baseline
-from onward.reward.delivery import Missing
+from onward.reward.measures.baselines import Baseline
+from onward.reward.role.publishing import Missing
 
 LAG_SECONDS = 5.0
 _MODELS = 100

@@ -22,23 +22,25 @@ from onward.context import Context
 from onward.contracts import Trajectory
 from onward.errors import BusError, ConflictError, StreamDriftError, WarehouseError
 from onward.ids import new_id
-from onward.reward import delivery, feedback, rows
-from onward.reward.analysis import Analyser, Analysis, code_analyser
+from onward.reward.answers import Said
 from onward.reward.components import Unscored, components_of
-from onward.reward.delivery import Missing
-from onward.reward.feedback import FeedbackReader
-from onward.reward.gauges import Gauges, watch_lag
-from onward.reward.published import first_rewards
-from onward.reward.record import BUCKET, KEY, Record
-from onward.reward.rescoring import Rescoring
-from onward.reward.rows import Candidate
-from onward.reward.said import Said
-from onward.reward.scoring import reward_id
-from onward.reward.settling import Settled
-from onward.reward.state import State
-from onward.reward.storing import Batch, Storing
-from onward.reward.superseding import Superseding
-from onward.reward.unscored import UnscoredAlert
+from onward.reward.role import feedback
+from onward.reward.role import publishing as delivery
+from onward.reward.role.analysis import Analyser, Analysis, code_analyser
+from onward.reward.role.feedback import FeedbackReader
+from onward.reward.role.gauges import Gauges, watch_lag
+from onward.reward.role.predecessor import first_rewards
+from onward.reward.role.publishing import Missing
+from onward.reward.role.record import BUCKET, KEY, Record
+from onward.reward.role.rescoring import Rescoring
+from onward.reward.role.settling import Settled
+from onward.reward.role.state import State
+from onward.reward.role.storing import Batch, Storing
+from onward.reward.role.superseding import Superseding
+from onward.reward.role.unscored import UnscoredAlert
+from onward.reward.scoring import rows
+from onward.reward.scoring.rows import Candidate
+from onward.reward.scoring.score import reward_id
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
 from onward.warehouse import queries, reward_queries

@@ -13,7 +13,7 @@ from typing import Literal
 from onward.capture.collecting.enrich import is_unjudged
 from onward.contracts import Trajectory
 from onward.contracts.trajectory import Outcome
-from onward.reward import facts
+from onward.reward.measures import facts
 
 Status = Literal["completed_successfully", "partial_completion", "failed", "abandoned"]
 Teller = Literal["environment", "gateway", "agent", "nobody"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from onward.context import Context
 from onward.errors import BusError
-from onward.reward.state import State
+from onward.reward.role.state import State
 from onward.telemetry import logs
 
 BUCKET = "rl_rewarder"

@@ -35,9 +35,9 @@ from onward.contracts import (
     validate,
 )
 from onward.errors import ContractError
-from onward.reward.rows import Cause
-from onward.reward.said import Row, Said, is_about
-from onward.reward.superseding import Superseding, Task
+from onward.reward.answers import Row, Said, is_about
+from onward.reward.role.superseding import Superseding, Task
+from onward.reward.scoring.rows import Cause
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
 from onward.warehouse import reward_queries

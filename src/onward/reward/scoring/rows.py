@@ -16,9 +16,9 @@ from onward.contracts import MAX_BYTES, Feedback, Reward, Trajectory, decode, de
 from onward.errors import ContractError
 from onward.ids import is_id
 from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored
-from onward.reward.judgement import earned_score, judge
-from onward.reward.scoring import Provenance, score
-from onward.reward.state import TOTAL, State
+from onward.reward.measures.judgement import earned_score, judge
+from onward.reward.role.state import TOTAL, State
+from onward.reward.scoring.score import Provenance, score
 from onward.telemetry import logs
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.errors import NotFoundError
-from onward.reward.normalise import MINIMUM_SAMPLES
+from onward.reward.measures.normalise import MINIMUM_SAMPLES
 from onward.warehouse import Warehouse, queries, reward_queries
 
 _OURS = frozenset(("normalized", "window", "evidence", "signals"))

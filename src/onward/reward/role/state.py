@@ -11,9 +11,9 @@ from typing import Any
 
 from onward.contracts import canonical_json
 from onward.errors import ConfigError
-from onward.reward.baselines import Baselines
-from onward.reward.normalise import Window
-from onward.reward.unscored import TRAILING
+from onward.reward.measures.baselines import Baselines
+from onward.reward.measures.normalise import Window
+from onward.reward.role.unscored import TRAILING
 
 VERSION = 1
 TOTAL = "raw_total"

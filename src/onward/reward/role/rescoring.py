@@ -18,8 +18,8 @@ from onward.clock import Clock, utc_text
 from onward.context import Context
 from onward.errors import BusError, ConflictError, NotFoundError, WarehouseError
 from onward.ids import new_id
-from onward.reward.rows import Cause
-from onward.reward.superseding import Superseding, Task
+from onward.reward.role.superseding import Superseding, Task
+from onward.reward.scoring.rows import Cause
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
 from onward.warehouse import reward_queries

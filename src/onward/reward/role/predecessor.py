@@ -15,7 +15,7 @@ from nats.js.errors import NotFoundError
 from onward.bus import Bus
 from onward.contracts import MAX_BYTES, Reward, decode
 from onward.errors import BusError, ContractError
-from onward.reward.scoring import reward_id
+from onward.reward.scoring.score import reward_id
 
 STREAM = "RL_REWARDS"
 TAIL = 2000

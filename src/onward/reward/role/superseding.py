@@ -16,13 +16,14 @@ from typing import Any
 
 from onward.context import Context
 from onward.contracts import Trajectory
-from onward.reward import delivery, rows
-from onward.reward.analysis import Analysis
+from onward.reward.answers import Said
 from onward.reward.components import Component, Unscored
-from onward.reward.rows import Candidate, Cause
-from onward.reward.said import Said
-from onward.reward.scoring import reward_id
-from onward.reward.state import State
+from onward.reward.role import publishing as delivery
+from onward.reward.role.analysis import Analysis
+from onward.reward.role.state import State
+from onward.reward.scoring import rows
+from onward.reward.scoring.rows import Candidate, Cause
+from onward.reward.scoring.score import reward_id
 from onward.telemetry.crashpoints import crashpoint
 from onward.warehouse import queries, reward_queries
 
