@@ -45,7 +45,7 @@ ROLES: dict[str, str] = {
     "coordinator": "onward.coordinator.coordinator",
     "trainer": "onward.training.service",
     "releaser": "onward.release.controller",
-    "gateway": "onward.serving.gateway",
+    "gateway": "onward.serving.http.gateway",
     "api": "onward.api.service",
 }
 NEED_MODEL = frozenset({"trainer", "gateway"})

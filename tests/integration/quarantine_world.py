@@ -25,7 +25,7 @@ from onward.clock import SystemClock, utc_text
 from onward.config import load
 from onward.context import Context
 from onward.serving.engines.scripted import ScriptedEngine
-from onward.serving.gateway import Gateway
+from onward.serving.http.gateway import Gateway
 from onward.telemetry import Alerts, Metrics
 from onward.warehouse import EmbeddedWarehouse, Objects
 

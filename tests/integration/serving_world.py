@@ -18,7 +18,7 @@ from onward.context import Context
 from onward.contracts import Reward, SessionOutcome, decode, subjects, to_document, validate
 from onward.ids import derived_id, model_key, new_id
 from onward.serving.engines.scripted import ScriptedEngine
-from onward.serving.gateway import Gateway
+from onward.serving.http.gateway import Gateway
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
 from onward.training import checkpoints

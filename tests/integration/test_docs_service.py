@@ -20,7 +20,7 @@ from docs_blocks import PAGES, ROOT, blocks, run_blocks
 from onward import config, host
 from onward.clock import utc_text
 from onward.serving.engines.scripted import ScriptedEngine
-from onward.serving.gateway import Gateway
+from onward.serving.http.gateway import Gateway
 from onward.warehouse import queries
 
 

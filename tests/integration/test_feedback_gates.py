@@ -16,8 +16,8 @@ from onward.feedback.tokens import Subject, TokenKeys, TokenRefusedError
 from onward.ids import new_id
 from onward.release.evidence import Evidence, Rules, parse
 from onward.reward.components.user_feedback import UserFeedback
-from onward.serving.assignments import Assignments
-from onward.serving.outcomes import Outcomes
+from onward.serving.recording.outcomes import Outcomes
+from onward.serving.routing.assignments import Assignments
 
 OFF = {"gateway": False}
 

@@ -30,10 +30,10 @@ from onward.lm.tokens import Call, rows_from_calls
 from onward.reward import Unscored
 from onward.reward.role.state import State
 from onward.reward.scoring.score import score
-from onward.serving.capture import CLOSE_WAITS
-from onward.serving.captured import trajectory
-from onward.serving.conversations import Conversations
 from onward.serving.engines.scripted import BASE_DIGEST
+from onward.serving.recording.capture import CLOSE_WAITS
+from onward.serving.recording.conversations import Conversations
+from onward.serving.recording.trajectory import trajectory
 
 SYSTEM = {"role": "system", "content": "You are a clerk."}
 
@@ -743,7 +743,7 @@ async def test_a_conversation_of_which_no_trajectory_can_be_made_is_held_and_dis
             raise RuntimeError("no")
         return trajectory(conversation, closed)
 
-    monkeypatch.setattr("onward.serving.capture.trajectory", broken)
+    monkeypatch.setattr("onward.serving.recording.capture.trajectory", broken)
     await world.ask("s1", "the odd one")
     await world.ask("s2", "for the record")
     await eventually_in(world.settings.data_dir / "outbox" / "gateway-open.db", b"for the record")
@@ -1043,10 +1043,10 @@ async def test_an_answer_goes_out_whatever_happens_to_capture(world, monkeypatch
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr("onward.serving.capture.chain", broken)
+    monkeypatch.setattr("onward.serving.recording.capture.chain", broken)
     assert (await world.ask("s1"))["choices"][0]["message"]["content"] == "base: hello"
     monkeypatch.undo()
-    monkeypatch.setattr("onward.serving.capture.Exchange", broken)
+    monkeypatch.setattr("onward.serving.recording.capture.Exchange", broken)
     assert (await world.ask("s1"))["choices"][0]["message"]["content"] == "base: hello"
     monkeypatch.undo()
     errors = world.gateway._metrics.capture_errors

@@ -11,9 +11,9 @@ from onward.clock import ManualClock
 from onward.contracts import Sampling, validate
 from onward.errors import ConfigError
 from onward.http import server as httpserver
-from onward.serving import gateway
-from onward.serving.capture import Capture
-from onward.serving.router import Assignment, choose, session_key
+from onward.serving.http import gateway
+from onward.serving.recording.capture import Capture
+from onward.serving.routing.router import Assignment, choose, session_key
 
 
 @pytest.fixture

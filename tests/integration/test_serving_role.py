@@ -11,7 +11,7 @@ from onward.clock import SystemClock
 from onward.config import Settings
 from onward.context import Context
 from onward.errors import NotFoundError, PortBusyError
-from onward.serving import gateway
+from onward.serving.http import gateway
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
 from onward.warehouse import Objects

@@ -9,7 +9,7 @@ from onward.context import Context
 from onward.demo.display import Stage
 from onward.envs import desk
 from onward.release import suite
-from onward.serving.registry import AdapterRegistry
+from onward.serving.routing.registry import AdapterRegistry
 from onward.training.recipes import Recipe
 
 TASKS = 100

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onward.serving.tools import read_answer
+from onward.serving.protocol.tools import read_answer
 
 Message = dict[str, Any]
 NO_RESULT = "(no result was recorded)"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from onward.serving.captured import trajectory
-from onward.serving.conversations import Conversation, Conversations, Exchange, chain, seed_of
-from onward.serving.tools import ToolCall
+from onward.serving.protocol.tools import ToolCall
+from onward.serving.recording.conversations import Conversation, Conversations, Exchange, chain, seed_of
+from onward.serving.recording.trajectory import trajectory
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SEED = seed_of("key", None)

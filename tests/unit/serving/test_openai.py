@@ -1,7 +1,7 @@
 import pytest
 
 from onward.http.app import HttpError
-from onward.serving import openai
+from onward.serving.protocol import openai
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

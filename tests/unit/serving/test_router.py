@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.errors import ContractError
-from onward.serving.router import (
+from onward.serving.routing.router import (
     Arm,
     Assignment,
     AssignmentCache,

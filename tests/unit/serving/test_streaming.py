@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from onward.clock import ManualClock
-from onward.serving.streaming import AnswerStream
+from onward.serving.http.streaming import AnswerStream
 
 
 class Engine:

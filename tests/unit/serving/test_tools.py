@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.http.app import HttpError
-from onward.serving.tools import Said, ToolCall, call_id, check_tools, read_answer, settled
+from onward.serving.protocol.tools import Said, ToolCall, call_id, check_tools, read_answer, settled
 
 NAMES = {"add", "search"}
 ADD = '{"tool_name": "add", "tool_args": {"x": 1}}'

@@ -27,7 +27,7 @@ from onward.serving.engines.sampling import OnTokens, SamplingThread
 from onward.serving.engines.sessions import Remembered, SessionMemory
 from onward.serving.engines.vllm import VllmSampling, VoidSample
 from onward.serving.engines.vllm_http import VllmHttp
-from onward.serving.registry import verify_adapter
+from onward.serving.routing.registry import verify_adapter
 
 DEFAULT_TOKENS = 512
 """Most new tokens for a call that names no limit."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from onward.http.app import HttpError
 from onward.serving.engines import Generation
-from onward.serving.tools import Said, check_choice, check_tools
+from onward.serving.protocol.tools import Said, check_choice, check_tools
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MAX_MESSAGES = 2000

@@ -21,8 +21,8 @@ from onward.clock import Clock, utc_text
 from onward.contracts import canonical_json
 from onward.errors import BusError, ContractError, EngineError, NotFoundError, OnwardError, TamperedError
 from onward.serving.engines import Engine
-from onward.serving.registry import AdapterRegistry
-from onward.serving.router import Arm, Routes, base_routes, desired_document, parse_desired
+from onward.serving.routing.registry import AdapterRegistry
+from onward.serving.routing.router import Arm, Routes, base_routes, desired_document, parse_desired
 from onward.telemetry import logs
 from onward.telemetry.alerts import Alerts
 

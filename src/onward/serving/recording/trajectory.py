@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from onward.clock import utc_text
-from onward.serving.conversations import NO_RESULT, Conversation, Exchange, Message
+from onward.serving.recording.conversations import NO_RESULT, Conversation, Exchange, Message
 
 Closed = Literal["answer", "idle", "close", "limit", "shutdown", "restart"]
 """Why a task ended: a final answer and nothing after it; silence; a call of the close endpoint; no room for

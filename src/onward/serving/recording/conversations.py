@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from onward.ids import new_id
-from onward.serving.tools import ToolCall
+from onward.serving.protocol.tools import ToolCall
 
 Message = dict[str, Any]
 """``role`` and ``content``; ``tool_calls`` and ``tool_call_id`` as in the chat API, where they are there."""

@@ -15,7 +15,7 @@ from fastapi import Request
 from onward.capture.opt_out import user_hash
 from onward.http.app import Caller
 from onward.ids import check_id, is_id
-from onward.serving import openai
+from onward.serving.protocol import openai
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from onward.contracts import Feedback, Reward, SessionOutcome, decode, encode, s
 from onward.errors import BusError, ContractError
 from onward.feedback.votes import is_negative
 from onward.ids import derived_id
-from onward.serving.assignments import Assignments
 from onward.serving.metrics import GatewayMetrics
-from onward.serving.router import Assignment, Routes
-from onward.serving.session_votes import SessionVotes
+from onward.serving.recording.session_votes import SessionVotes
+from onward.serving.routing.assignments import Assignments
+from onward.serving.routing.router import Assignment, Routes
 from onward.telemetry import logs
 
 _log = logs.get("gateway")

@@ -27,7 +27,7 @@ from onward.clock import Clock
 from onward.contracts import Feedback, encode, subjects, validate
 from onward.errors import BusError, ConflictError, OutboxFullError
 from onward.redaction import Redactor
-from onward.serving.journal import Journal
+from onward.serving.recording.journal import Journal
 from onward.telemetry.crashpoints import crashpoint
 
 Document = dict[str, Any]

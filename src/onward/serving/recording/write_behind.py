@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from onward.bus import Bus
 from onward.clock import Clock
 from onward.errors import OnwardError
-from onward.serving.recording import Document, Recording, Work
+from onward.serving.recording.recording import Document, Recording, Work
 from onward.telemetry import logs
 
 _log = logs.get("capture")

@@ -16,7 +16,7 @@ from onward.capture.recorder.task import Status
 from onward.clock import utc_text
 from onward.http.app import HttpError
 from onward.ids import is_id, new_id
-from onward.serving.captured import SOURCE
+from onward.serving.recording.trajectory import SOURCE
 
 Outcome = dict[str, Any]
 """``status`` and, where given, ``completion_percentage``."""

@@ -13,7 +13,7 @@ from onward.bus import Bus
 from onward.clock import Clock, utc_text
 from onward.contracts import canonical_json
 from onward.errors import BusError, ConflictError
-from onward.serving.router import Assignment, AssignmentCache, Routes, assign, session_key
+from onward.serving.routing.router import Assignment, AssignmentCache, Routes, assign, session_key
 
 BUS_SECONDS = 2.0
 """A session that cannot be recorded within this time is served by current and not counted."""

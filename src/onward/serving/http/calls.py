@@ -16,14 +16,14 @@ from onward.capture import provenance
 from onward.clock import Clock
 from onward.errors import BusError, EngineError
 from onward.http.app import HttpError
-from onward.serving import openai
-from onward.serving.assignments import Assignments
-from onward.serving.desired import DesiredState
 from onward.serving.engines import Engine, Generation, OnProgress, Progress, RequestRefusedError
 from onward.serving.metrics import GatewayMetrics
-from onward.serving.outcomes import Outcomes
-from onward.serving.router import Arm, Assignment, Routes
-from onward.serving.tools import read_answer
+from onward.serving.protocol import openai
+from onward.serving.protocol.tools import read_answer
+from onward.serving.recording.outcomes import Outcomes
+from onward.serving.routing.assignments import Assignments
+from onward.serving.routing.desired import DesiredState
+from onward.serving.routing.router import Arm, Assignment, Routes
 from onward.telemetry import logs
 
 _log = logs.get("gateway")

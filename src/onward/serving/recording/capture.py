@@ -18,10 +18,11 @@ from onward.clock import Clock
 from onward.config import CaptureSettings
 from onward.errors import OnwardError
 from onward.http.app import Caller, HttpError
-from onward.serving import openai
-from onward.serving.captured import UNPARSABLE, Closed, agent_of, trajectory, unshaped
-from onward.serving.closing import Closing, Closings, Said
-from onward.serving.conversations import (
+from onward.serving.http.closing import Closing, Closings, Said
+from onward.serving.metrics import GatewayMetrics
+from onward.serving.protocol import openai
+from onward.serving.protocol.tools import ToolCall
+from onward.serving.recording.conversations import (
     Conversation,
     Conversations,
     Exchange,
@@ -29,11 +30,10 @@ from onward.serving.conversations import (
     chain,
     seed_of,
 )
-from onward.serving.metrics import GatewayMetrics
-from onward.serving.recording import Recording
-from onward.serving.session_ids import Session
-from onward.serving.tools import ToolCall
-from onward.serving.write_behind import WriteBehind
+from onward.serving.recording.recording import Recording
+from onward.serving.recording.trajectory import UNPARSABLE, Closed, agent_of, trajectory, unshaped
+from onward.serving.recording.write_behind import WriteBehind
+from onward.serving.routing.session_ids import Session
 from onward.telemetry import logs
 
 _log = logs.get("capture")

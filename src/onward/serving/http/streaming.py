@@ -17,10 +17,10 @@ from starlette.types import Receive, Scope, Send
 
 from onward.clock import Clock
 from onward.http.app import HttpError, error_body
-from onward.serving.calls import Call, Calls, Live
-from onward.serving.capture import Asked, Capture
-from onward.serving.sse import Chunks, failure
-from onward.serving.tools import settled
+from onward.serving.http.calls import Call, Calls, Live
+from onward.serving.protocol.sse import Chunks, failure
+from onward.serving.protocol.tools import settled
+from onward.serving.recording.capture import Asked, Capture
 
 T = TypeVar("T")
 CLIENT_GONE = 499
