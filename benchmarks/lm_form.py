@@ -3,7 +3,7 @@
 Per seed the warm-started model v0 attempts 512 training tasks, a job learns from them, and the candidate
 is validated as a release does it (success on the validation tasks, format checks against the current
 model). A candidate that fails is discarded and the next job starts from the current one. ``form`` counts
-well-formed answers to the five format questions of ``onward.release.checks``, twenty samples each; they
+well-formed answers to the five format questions of ``onward.release.validation.checks``, twenty samples each; they
 are worded unlike the tasks, which is why form breaks there first.
 
 The variants are one change each from the first to the last; ``recipe`` is what jobs use. What was found
@@ -39,8 +39,9 @@ from onward.lm.chat import Chat
 from onward.lm.policy import Policy
 from onward.lm.sampler import Sampler, SampleRequest
 from onward.lm.trajectories import Trajectory
-from onward.release import checks, validation
-from onward.release.suite import TaskResult
+from onward.release.validation import checks
+from onward.release.validation import judge as validation
+from onward.release.validation.suite import TaskResult
 from onward.training import desk_attempts, methods, recipes, warmup
 from onward.training.request import JobSpec
 

@@ -12,7 +12,7 @@ import argparse
 import random
 
 from onward.config import ReleaseSettings
-from onward.release.gates import Gates
+from onward.release.evidence.gates import Gates
 
 CURRENT = {"success": 0.75, "errors": 0.01}
 

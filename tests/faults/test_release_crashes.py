@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "release"))
 
 from release_world import Crash, Policy, World
 
-from onward.release.evidence import Evidence, Rules, parse
+from onward.release.evidence.evidence import Evidence, Rules, parse
 
 QUICK = {
     "steps": [0.25, 0.5, 1.0], "step_minutes": [60, 60, 0], "min_sessions": [3, 12, 0], "time_scale": 0.0005,

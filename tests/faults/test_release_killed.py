@@ -21,7 +21,7 @@ from pathlib import Path
 from onward.bus import Bus
 from onward.clock import ManualClock, SystemClock
 from onward.release.controller import Releaser
-from onward.release.outcomes import StreamOutcomes
+from onward.release.evidence.outcomes import StreamOutcomes
 from onward.release.record import Releases
 from release_world import FakeSuite
 from test_release_stream import context, gateway_follows, publish

@@ -14,7 +14,7 @@ from onward.config import ReleaseSettings
 from onward.contracts import Feedback, encode, subjects, validate
 from onward.feedback.tokens import Subject, TokenKeys, TokenRefusedError
 from onward.ids import new_id
-from onward.release.evidence import Evidence, Rules, parse
+from onward.release.evidence.evidence import Evidence, Rules, parse
 from onward.reward.components.user_feedback import UserFeedback
 from onward.serving.recording.outcomes import Outcomes
 from onward.serving.routing.assignments import Assignments

@@ -58,7 +58,7 @@ async def promoted(
         (run_dir / host.ENDPOINTS).write_text(json.dumps({"nats_url": server.url}))
         first, second = await committed(world, 1.0), await committed(world, 2.0)
         suite = FakeSuite({second.adapter_digest: 0.6}, {})
-        monkeypatch.setattr("onward.release.suite.EngineSuite", lambda ctx: suite)
+        monkeypatch.setattr("onward.release.validation.suite.EngineSuite", lambda ctx: suite)
         monkeypatch.setattr(controller, "POLL_SECONDS", 0.05)
         monkeypatch.setattr(controller, "IDLE_SECONDS", 0.05)
         monkeypatch.setenv("LOGNAME", "ada")

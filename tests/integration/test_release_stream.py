@@ -20,7 +20,7 @@ from onward.context import Context
 from onward.contracts import ModelDeployed, SessionOutcome, decode, encode, subjects
 from onward.release import controller
 from onward.release.controller import Releaser, install_initial
-from onward.release.outcomes import STREAM, StreamOutcomes
+from onward.release.evidence.outcomes import STREAM, StreamOutcomes
 from onward.release.record import Releases
 from onward.telemetry.metrics import Metrics
 
@@ -169,7 +169,7 @@ async def test_releases_are_shown_while_nothing_runs_and_nothing_is_left_behind(
 async def test_the_role_runs_a_release_by_itself(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     clock = SystemClock()
     ctx = context(bus, clock, tmp_path)
-    monkeypatch.setattr("onward.release.suite.EngineSuite", lambda ctx: FakeSuite({"d1": 0.6}, {}))
+    monkeypatch.setattr("onward.release.validation.suite.EngineSuite", lambda ctx: FakeSuite({"d1": 0.6}, {}))
     monkeypatch.setattr(controller, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(controller, "IDLE_SECONDS", 0.05)
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
@@ -207,7 +207,9 @@ async def test_a_warm_start_takes_the_place_of_the_base_model(
     """However the two meet: the releaser installs the base model while a warm start comes in."""
     clock = SystemClock()
     ctx = context(bus, clock, tmp_path)
-    monkeypatch.setattr("onward.release.suite.EngineSuite", lambda ctx: FakeSuite({}, {}, base="b" * 64))
+    monkeypatch.setattr(
+        "onward.release.validation.suite.EngineSuite", lambda ctx: FakeSuite({}, {}, base="b" * 64)
+    )
     monkeypatch.setattr(controller, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(controller, "IDLE_SECONDS", 0.05)
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)

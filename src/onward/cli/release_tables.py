@@ -8,8 +8,8 @@ from typing import Any
 from rich.text import Text
 
 from onward.cli.tables import Table, facts, ident, number, plain, say
+from onward.release.evidence.rates import ArmRates
 from onward.release.plan import SUPPORT, State
-from onward.release.rates import ArmRates
 from onward.release.record import ReleaseRecord
 from onward.release.wording import (
     counted,

@@ -10,7 +10,7 @@ from onward.api import status as facts
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.tables import AsJson, Table, ident, number, plain, print_json, say
 from onward.clock import SystemClock
-from onward.release.rates import ArmRates
+from onward.release.evidence.rates import ArmRates
 from onward.release.wording import e_number, error_rates
 from onward.reward.role.unscored import SHARE
 

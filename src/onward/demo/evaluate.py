@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from onward.context import Context
 from onward.demo.display import Stage
 from onward.envs import desk
-from onward.release import suite
+from onward.release.validation import suite
 from onward.serving.routing.registry import AdapterRegistry
 from onward.training.recipes import Recipe
 

@@ -14,19 +14,20 @@ from onward.bus.leases import Lease
 from onward.context import Context
 from onward.errors import BusError, ConflictError
 from onward.ids import new_id
-from onward.release import gauges, intake, moves, plan, restore, rollback, wording
+from onward.release import intake, moves, plan, restore, rollback, wording
 from onward.release.effects import Effects
-from onward.release.evidence import Evidence
-from onward.release.gates import e_value
+from onward.release.evidence import gauges
+from onward.release.evidence.evidence import Evidence
+from onward.release.evidence.gates import e_value
+from onward.release.evidence.outcomes import Outcomes, StreamOutcomes, take_in
+from onward.release.evidence.rates import figures
 from onward.release.initial import install_base, install_initial
 from onward.release.operator import Operator
-from onward.release.outcomes import Outcomes, StreamOutcomes, take_in
 from onward.release.plan import State
-from onward.release.rates import figures
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.release.routes import alone, endpoint_of
-from onward.release.trial import Trial
-from onward.release.validation import Suite
+from onward.release.validation.judge import Suite
+from onward.release.validation.trial import Trial
 from onward.telemetry import logs
 
 log = logs.get("releaser")
@@ -361,8 +362,8 @@ class Releaser:
 
 async def run(ctx: Context) -> None:
     """The role: holds the lease, ticks, until cancelled."""
-    from onward.release.remembered import Remembered
-    from onward.release.suite import EngineSuite
+    from onward.release.validation.remembered import Remembered
+    from onward.release.validation.suite import EngineSuite
 
     outcomes = StreamOutcomes(ctx.bus)
     releaser = Releaser(ctx, outcomes, Remembered(EngineSuite(ctx)), strategy=ctx.settings.release.strategy)

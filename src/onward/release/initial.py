@@ -18,7 +18,7 @@ from onward.release.effects import Effects
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.release.routes import endpoint_of
-from onward.release.validation import Suite
+from onward.release.validation.judge import Suite
 from onward.telemetry import logs
 
 log = logs.get("releaser")

@@ -12,7 +12,7 @@ from typing import Any
 from onward.clock import utc_text
 from onward.config import Settings
 from onward.release import events, plan, wording
-from onward.release.evidence import Evidence, Rules
+from onward.release.evidence.evidence import Evidence, Rules
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, alert
 

@@ -16,8 +16,8 @@ from onward.bus import Bucket
 from onward.clock import Clock, utc_text
 from onward.contracts import canonical_json
 from onward.ids import derived_id, model_key
+from onward.release.evidence.rates import ArmRates
 from onward.release.plan import SERVING, TERMINAL, Plan, State, move
-from onward.release.rates import ArmRates
 from onward.telemetry.crashpoints import crashpoint
 
 PREFIX = "release."

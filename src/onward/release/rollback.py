@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from onward.clock import utc_text
 from onward.config import Settings
 from onward.release import events, wording
-from onward.release.evidence import Evidence
+from onward.release.evidence.evidence import Evidence
+from onward.release.evidence.rates import figures
 from onward.release.plan import State
-from onward.release.rates import figures
 from onward.release.record import ReleaseRecord, alert
 
 REASONS = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from onward.release.evidence.rates import ArmRates
 from onward.release.plan import State
-from onward.release.rates import ArmRates
 
 if TYPE_CHECKING:
     from onward.release.record import ReleaseRecord

@@ -13,8 +13,8 @@ from docs_blocks import ROOT, run_command
 from onward.cli import releases
 from onward.cli.release_tables import list_table, show_release
 from onward.cli.tables import say
+from onward.release.evidence.rates import ArmRates
 from onward.release.plan import State
-from onward.release.rates import ArmRates
 from onward.release.record import Model, ReleaseRecord
 from onward.release.wording import why_not_released
 

@@ -15,11 +15,11 @@ from onward.config import Settings, load
 from onward.context import Context
 from onward.contracts import SessionOutcome, encode, subjects
 from onward.errors import ConflictError, EngineError
-from onward.release.checks import CHECKS, SAMPLES, CheckResult
 from onward.release.controller import Releaser, install_initial
-from onward.release.outcomes import Stored
+from onward.release.evidence.outcomes import Stored
 from onward.release.record import ReleaseRecord
-from onward.release.suite import TaskResult
+from onward.release.validation.checks import CHECKS, SAMPLES, CheckResult
+from onward.release.validation.suite import TaskResult
 from onward.telemetry.metrics import Metrics
 
 

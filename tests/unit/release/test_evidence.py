@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onward.config import ReleaseSettings
 from onward.contracts import SessionOutcome, canonical_json, encode
 from onward.errors import ContractError
-from onward.release.evidence import MAX_PENDING, MAX_SEEN, Event, Evidence, Rules, parse
+from onward.release.evidence.evidence import MAX_PENDING, MAX_SEEN, Event, Evidence, Rules, parse
 
 SETTINGS = ReleaseSettings.model_validate({})
 MINUTE = 60_000
@@ -58,7 +58,7 @@ def test_one_outcome_per_session_and_kind():
 
 
 def evidence_of_failures(n: int) -> list[float]:
-    from onward.release.gates import RateGate
+    from onward.release.evidence.gates import RateGate
 
     gate = RateGate(1.0)
     for _ in range(n):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.release.gates import (
+from onward.release.evidence.gates import (
     CeilingGate,
     Gates,
     MeanGate,

@@ -13,7 +13,7 @@ from release_world import Policy, World
 from onward.contracts import ModelDeployed, decode
 from onward.errors import ConflictError, EngineError, NotFoundError, TamperedError
 from onward.release.controller import install_initial
-from onward.release.evidence import Evidence
+from onward.release.evidence.evidence import Evidence
 from onward.release.operator import command
 from onward.release.plan import State
 from onward.telemetry.metrics import Metrics

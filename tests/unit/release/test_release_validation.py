@@ -7,9 +7,10 @@ import pytest
 
 from onward.envs import desk
 from onward.errors import TrainingError
-from onward.release import checks, suite, validation
-from onward.release.checks import CHECKS, CheckResult, passes
-from onward.release.suite import TaskResult
+from onward.release.validation import checks, suite
+from onward.release.validation import judge as validation
+from onward.release.validation.checks import CHECKS, CheckResult, passes
+from onward.release.validation.suite import TaskResult
 from onward.serving.engines import Generation
 
 

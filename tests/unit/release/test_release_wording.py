@@ -3,8 +3,8 @@
 import pytest
 
 from onward.release import wording
+from onward.release.evidence.rates import ArmRates
 from onward.release.plan import State
-from onward.release.rates import ArmRates
 from onward.release.record import Model, ReleaseRecord
 
 RATES = {

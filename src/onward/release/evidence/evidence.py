@@ -18,7 +18,7 @@ from typing import Any, Literal
 from onward.config import ReleaseSettings
 from onward.contracts import SessionOutcome, decode
 from onward.errors import ContractError
-from onward.release.gates import Gates
+from onward.release.evidence.gates import Gates
 
 Gate = Literal["error", "reward", "feedback"]
 GATES: tuple[Gate, ...] = ("error", "reward", "feedback")

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from onward.release.evidence import ARMS, Evidence
+from onward.release.evidence.evidence import ARMS, Evidence
 
 
 class ArmRates(BaseModel):

@@ -7,9 +7,9 @@ from typing import Any
 
 from onward.config import ReleaseSettings
 from onward.errors import EngineError, OnwardError
-from onward.release import validation
 from onward.release.record import ReleaseRecord
-from onward.release.validation import Suite
+from onward.release.validation import judge as validation
+from onward.release.validation.judge import Suite
 from onward.telemetry import logs
 
 log = logs.get("releaser")

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from onward.errors import EngineError
-from onward.release.checks import CheckResult
-from onward.release.suite import TaskResult
-from onward.release.validation import Suite
+from onward.release.validation.checks import CheckResult
+from onward.release.validation.judge import Suite
+from onward.release.validation.suite import TaskResult
 
 POLICIES = 4
 """Policies whose results are kept: current, candidate, and those before them."""

@@ -6,7 +6,7 @@ the gates judge by the outcome, which is another number and has a gauge of its o
 
 from __future__ import annotations
 
-from onward.release.evidence import Evidence
+from onward.release.evidence.evidence import Evidence
 from onward.release.record import ReleaseRecord
 from onward.telemetry.metrics import Metrics
 

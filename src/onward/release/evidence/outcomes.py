@@ -17,7 +17,7 @@ from onward.bus import Bus
 from onward.bus.pull import PullBroken, Puller
 from onward.contracts import subjects
 from onward.errors import BusError, ContractError
-from onward.release.evidence import Evidence, parse
+from onward.release.evidence.evidence import Evidence, parse
 
 STREAM = "RL_OUTCOMES"
 BATCH = 500

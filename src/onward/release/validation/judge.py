@@ -15,8 +15,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from onward.errors import TrainingError
-from onward.release.checks import CHECKS, SAMPLES, CheckResult
-from onward.release.suite import TaskResult
+from onward.release.validation.checks import CHECKS, SAMPLES, CheckResult
+from onward.release.validation.suite import TaskResult
 
 RunSuite = Callable[[str | None], Awaitable[list[TaskResult]]]
 RunChecks = Callable[[str | None], Awaitable[list[CheckResult]]]
