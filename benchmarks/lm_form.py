@@ -42,8 +42,10 @@ from onward.lm.trajectories import Trajectory
 from onward.release.validation import checks
 from onward.release.validation import judge as validation
 from onward.release.validation.suite import TaskResult
-from onward.training import desk_attempts, methods, recipes, warmup
-from onward.training.request import JobSpec
+from onward.training.job import methods
+from onward.training.spec import recipes
+from onward.training.spec.request import JobSpec
+from onward.training.warm_start import desk_attempts, warmup
 
 RECIPE = recipes.for_model("tiny")
 ATTEMPTS = 512

@@ -43,7 +43,7 @@ ROLES: dict[str, str] = {
     "archiver": "onward.capture.collecting.archiver",
     "rewarder": "onward.reward.role.rewarder",
     "coordinator": "onward.coordinator.coordinator",
-    "trainer": "onward.training.service",
+    "trainer": "onward.training.role.trainer",
     "releaser": "onward.release.controller",
     "gateway": "onward.serving.http.gateway",
     "api": "onward.api.service",

@@ -27,7 +27,7 @@ from onward.contracts import generate, subjects
 from onward.demo import run, settings
 from onward.demo.result import Result
 from onward.redaction import redact
-from onward.training import recipes
+from onward.training.spec import recipes
 from onward.warehouse import EmbeddedWarehouse, Warehouse
 
 UPSTREAM = Path(__file__).parents[3] / "shared" / "upstream-schemas"

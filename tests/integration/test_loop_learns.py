@@ -15,8 +15,9 @@ from onward.envs import desk
 from onward.lm.advantages import RunningBaseline
 from onward.lm.learner import Learner, LearnerConfig
 from onward.lm.policy import Policy
-from onward.training import desk_attempts, recipes, warmup
-from onward.training.methods import standardised
+from onward.training.job.methods import standardised
+from onward.training.spec import recipes
+from onward.training.warm_start import desk_attempts, warmup
 
 RECIPE = recipes.for_model("tiny")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]

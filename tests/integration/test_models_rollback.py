@@ -30,7 +30,7 @@ from onward.release import controller
 from onward.release.controller import install_initial
 from onward.release.record import Releases
 from onward.training import checkpoints
-from onward.training.jobs import JobTable
+from onward.training.role.jobs import JobTable
 
 V0, V1 = "agent-zero-rl-v0", "agent-zero-rl-v1"
 

@@ -27,8 +27,9 @@ from onward.clock import utc_text
 from onward.contracts import TrainingRequest, Trajectory, encode, subjects
 from onward.coordinator.coordinator import Coordinator
 from onward.reward.role import rewarder
-from onward.training import dataset, service
-from onward.training.jobs import JobRecord
+from onward.training.data import dataset
+from onward.training.role import trainer as service
+from onward.training.role.jobs import JobRecord
 from onward.warehouse import reward_queries
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

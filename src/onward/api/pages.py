@@ -24,7 +24,7 @@ from onward.context import Context
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import BusError, WarehouseError
 from onward.http.server import is_loopback, without_login
-from onward.training.jobs import JobTable
+from onward.training.role.jobs import JobTable
 
 WEB = resources.files("onward") / "web"
 _STYLE = (WEB / "page.css").read_text(encoding="utf-8")

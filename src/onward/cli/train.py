@@ -17,9 +17,11 @@ from onward.cli.train_display import Display, tell_plan
 from onward.errors import ConfigError
 from onward.lm.sizes import Sizes
 from onward.serving import base_models
-from onward.training import dataset, estimate, local, recipes
-from onward.training.local import Wish
-from onward.training.request import METHODS, JobSpec
+from onward.training.data import dataset
+from onward.training.job import estimate, local
+from onward.training.job.local import Wish
+from onward.training.spec import recipes
+from onward.training.spec.request import METHODS, JobSpec
 
 DEFAULT_OUT = Path("onward-train")
 _LIST = "\n\n".join(f"[bold]{name}[/bold]: {about}." for name, about in METHODS.items())

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from onward.progress import PART, Bar, Bars
-from onward.training.curves import Curves
-from onward.training.request import JobSpec
+from onward.training.job.curves import Curves
+from onward.training.spec.request import JobSpec
 
 SHOWN: dict[str, str] = {
     "reward_mean": "reward {:.2f}",

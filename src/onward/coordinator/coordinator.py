@@ -20,7 +20,7 @@ from onward.coordinator import request
 from onward.coordinator.triggers import Situation, Train, Wait, decide
 from onward.errors import BusError, ConflictError, ContractError, WarehouseError
 from onward.telemetry import logs
-from onward.training import corrections
+from onward.training.data import corrections
 from onward.warehouse import Warehouse, queries, reward_queries
 
 log = logs.get("coordinator")

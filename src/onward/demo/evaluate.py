@@ -10,7 +10,7 @@ from onward.demo.display import Stage
 from onward.envs import desk
 from onward.release.validation import suite
 from onward.serving.routing.registry import AdapterRegistry
-from onward.training.recipes import Recipe
+from onward.training.spec.recipes import Recipe
 
 TASKS = 100
 PANELS = 2

@@ -33,8 +33,8 @@ from onward.processes import child_environment
 from onward.progress import PART
 from onward.release.record import ReleaseRecord, Releases
 from onward.serving import base_models
-from onward.training import recipes
-from onward.training.jobs import JobRecord, JobTable
+from onward.training.role.jobs import JobRecord, JobTable
+from onward.training.spec import recipes
 from onward.warehouse import queries
 
 BEFORE_TRAFFIC = ("proposed", "validating")

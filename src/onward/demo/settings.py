@@ -8,7 +8,7 @@ from pathlib import Path
 from onward import config
 from onward.config import Settings
 from onward.folders import make_folder
-from onward.training import recipes
+from onward.training.spec import recipes
 
 TRAJECTORIES = {"tiny": 512}
 """Model → trajectories that a job learns from: exactly as many on a slow machine as on a fast one."""

@@ -17,7 +17,7 @@ from onward.processes import child_environment
 from onward.progress import PART
 from onward.serving import base_models
 from onward.training import checkpoints
-from onward.training.recipes import for_model
+from onward.training.spec.recipes import for_model
 from onward.warehouse import Objects
 
 
@@ -57,7 +57,7 @@ async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> 
         open(log, "ab") as errors,
     ):
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "onward.training.warmup", "--json",
+            sys.executable, "-m", "onward.training.warm_start.warmup", "--json",
             "--model", model, "--out", str(out), "--base", str(base),
             "--seed", str(seed), "--threads", str(threads), "--plan", json.dumps(asdict(recipe.warm_up)),
             stdout=asyncio.subprocess.PIPE, stderr=errors, limit=1 << 20,

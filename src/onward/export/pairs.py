@@ -17,7 +17,7 @@ from onward.export.messages import Message, conversation, with_objects
 from onward.export.records import Record
 from onward.lm.pairs import widest
 from onward.lm.tool_words import in_words
-from onward.training.admission import group_key
+from onward.training.data.admission import group_key
 
 MOST_PER_GROUP = 500
 """Attempts of one group that are compared with each other: all pairs of them are looked at."""

@@ -89,7 +89,7 @@ def test_a_second_run_into_the_same_folder_is_refused(finished: tuple[Path, str]
 CTRL_C_AT_THE_FIRST_STEP = """
 import os, signal, sys
 
-if "onward.training.worker" in sys.orig_argv:
+if "onward.training.job.worker" in sys.orig_argv:
     write = sys.stdout.write
 
     def write_and_stop(text):

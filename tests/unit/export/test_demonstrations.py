@@ -12,7 +12,7 @@ from onward.errors import ConfigError
 from onward.export.demonstrations import Demonstrations
 from onward.export.records import Record
 from onward.lm.tool_words import TOOL_RULES
-from onward.training import files
+from onward.training.data import files
 from trajectory_store import TOOLS, reward, trajectory
 
 

@@ -15,8 +15,9 @@ from onward.lm.policy import Policy
 from onward.lm.sft import fit
 from onward.lm.tiny import build_tiny
 from onward.lm.tokens import TokenRow
-from onward.training import conversations, worker
-from onward.training.request import JobSpec
+from onward.training.data import conversations
+from onward.training.job import worker
+from onward.training.spec.request import JobSpec
 
 SMALL: dict[str, Any] = {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 1, "intermediate": 64}
 

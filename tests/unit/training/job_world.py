@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from onward.training import dataset
+from onward.training.data import dataset
 
 Events = list[dict[str, Any]]
 MakeJob = Callable[..., Path]

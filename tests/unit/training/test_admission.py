@@ -8,8 +8,8 @@ import pytest
 from test_dataset import KEY, _freeze, _sampling, _scored  # type: ignore[import-not-found]
 
 from onward.errors import TrainingError
-from onward.training import admission, dataset
-from onward.training.admission import Rules, Scored
+from onward.training.data import admission, dataset
+from onward.training.data.admission import Rules, Scored
 
 
 def _with_text(item: Scored) -> Scored:

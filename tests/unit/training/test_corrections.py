@@ -11,8 +11,9 @@ from test_dataset import _freeze, _sampling  # type: ignore[import-not-found]
 
 from onward.contracts import Feedback
 from onward.errors import ConfigError, TrainingError
-from onward.training import conversations, corrections, dataset, files, methods, worker
-from onward.training.request import JobSpec
+from onward.training.data import conversations, corrections, dataset, files
+from onward.training.job import methods, worker
+from onward.training.spec.request import JobSpec
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from onward.plotting import LIGHT
-from onward.training.curves import LINES, Curves, _figure, finding
+from onward.training.job.curves import LINES, Curves, _figure, finding
 
 
 def _read(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -10,7 +10,7 @@ import pytest
 
 from onward.capture import provenance
 from onward.errors import TrainingError
-from onward.training import dataset
+from onward.training.data import dataset
 
 KEY = b"k" * 32
 

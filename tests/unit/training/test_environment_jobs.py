@@ -11,7 +11,9 @@ from test_service import World  # type: ignore[import-not-found]
 
 from onward.contracts import TrainingRequest
 from onward.errors import TrainingError
-from onward.training import checkpoints, recipes, request, service
+from onward.training import checkpoints
+from onward.training.role import trainer as service
+from onward.training.spec import recipes, request
 
 
 def asked(environment: dict[str, Any] | None, algorithm: str = "rloo", **dataset: Any) -> TrainingRequest:

@@ -12,8 +12,9 @@ from onward.errors import ConfigError
 from onward.lm.policy import Policy
 from onward.lm.sizes import Sizes
 from onward.lm.tiny import build_tiny
-from onward.training import dataset, estimate
-from onward.training.request import JobSpec
+from onward.training.data import dataset
+from onward.training.job import estimate
+from onward.training.spec.request import JobSpec
 
 
 def test_parameters_are_counted_as_they_are(arms_base: Path, make_job: MakeJob) -> None:
@@ -48,7 +49,7 @@ def test_memory_is_within_a_factor_of_two_of_a_measured_run(
     expected = estimate.memory(spec, network, estimate.load_of(spec, rows, tokens)).total
 
     child = subprocess.run(
-        [sys.executable, "-m", "onward.training.worker", str(folder)],
+        [sys.executable, "-m", "onward.training.job.worker", str(folder)],
         capture_output=True,
         text=True,
         check=True,

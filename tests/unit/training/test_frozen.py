@@ -10,7 +10,7 @@ from test_service import World  # type: ignore[import-not-found]
 
 from onward.contracts import TrainingRequest
 from onward.errors import TrainingError
-from onward.training import frozen
+from onward.training.data import frozen
 
 BASE = {"arm": "current", "model_id": "base", "adapter_digest": None, "model_digest": "d"}
 

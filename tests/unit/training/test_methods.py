@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from job_world import Events, MakeJob, write_lines  # type: ignore[import-not-found]
 
-from onward.training import checkpoints, dataset, methods, worker
-from onward.training.request import METHODS, JobSpec
+from onward.training import checkpoints
+from onward.training.data import dataset
+from onward.training.job import methods, worker
+from onward.training.spec.request import METHODS, JobSpec
 
 OUTCOMES = [1.0, 0.0, 0.25, 1.0, 1.0, 0.0, 0.0, 1.0]
 

@@ -15,8 +15,9 @@ from job_world import Events, MakeJob  # type: ignore[import-not-found]
 from environment_served import served_environment
 from onward.lm.learner import Learner
 from onward.lm.sampler import Sampler
-from onward.training import actor, checkpoints, worker
-from onward.training.plan import EnvironmentPlan
+from onward.training import checkpoints
+from onward.training.job import actor, worker
+from onward.training.spec.environment_plan import EnvironmentPlan
 
 PLACE = "arms_environment:ARMS"
 
@@ -237,7 +238,7 @@ def test_a_server_whose_turns_do_not_sum_to_its_score_is_named_not_called_a_lack
         made = whole(episode, per_turn=per_turn)
         return dataclasses.replace(made, reward=(made.reward or 0.0) + 1.0)
 
-    monkeypatch.setattr("onward.training.onpolicy.trajectory", cheating)
+    monkeypatch.setattr("onward.training.job.onpolicy.trajectory", cheating)
     assert worker.main(make_job(environment=plan(steps=2), algorithm="ppo")) == 1
     assert "rewards per turn sum to" in events[-1]["message"] and events[-1]["code"] == "DATA"
 

@@ -8,8 +8,8 @@ from onward.envs import registry
 from onward.envs.environment import LocalSource
 from onward.envs.tasks import TaskRef
 from onward.errors import ConfigError, TrainingError
-from onward.training import plan as plans
-from onward.training.plan import EnvironmentPlan
+from onward.training.spec import environment_plan as plans
+from onward.training.spec.environment_plan import EnvironmentPlan
 
 
 def test_every_task_comes_once_before_any_comes_again() -> None:

@@ -10,8 +10,12 @@ from test_service import World  # type: ignore[import-not-found]
 
 from onward import config
 from onward.contracts import TrainingRequest
-from onward.training import checkpoints, recipes, request, requested, service, worker
-from onward.training.jobs import JobRecord
+from onward.training import checkpoints
+from onward.training.job import worker
+from onward.training.role import trainer as service
+from onward.training.role.jobs import JobRecord
+from onward.training.spec import departures as requested
+from onward.training.spec import recipes, request
 
 LOGGED: dict[str, Any] = {"source": "clickhouse", "sample_size": 100}
 MAZE: dict[str, Any] = {"source": "local", "sample_size": 320, "environment": {"name": "maze"}}

@@ -17,8 +17,10 @@ from onward.clock import ManualClock
 from onward.contracts import TrainingRequest, encode
 from onward.errors import BusError, ConfigError, ConflictError, ObjectError, TamperedError, TrainingError
 from onward.telemetry.metrics import Metrics
-from onward.training import checkpoints, frozen, service
-from onward.training.jobs import JobRecord
+from onward.training import checkpoints
+from onward.training.data import frozen
+from onward.training.role import trainer as service
+from onward.training.role.jobs import JobRecord
 from onward.warehouse import Objects
 
 

@@ -8,7 +8,7 @@ import pytest
 from test_dataset import _sampling, _scored  # type: ignore[import-not-found]
 
 from onward.errors import ConfigError, TrainingError
-from onward.training import files
+from onward.training.data import files
 
 
 def _file(folder: Path, *records: Any, name: str = "data.jsonl") -> Path:

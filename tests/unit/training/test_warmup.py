@@ -15,8 +15,10 @@ from onward.envs import desk
 from onward.errors import ConfigError, TrainingError
 from onward.lm.chat import Chat
 from onward.lm.policy import Policy
-from onward.training import checkpoints, desk_attempts, desk_base, recipes
-from onward.training.warmup import WarmUpResult, demonstration_row, warm_up
+from onward.training import checkpoints
+from onward.training.spec import recipes
+from onward.training.warm_start import desk_attempts, desk_base
+from onward.training.warm_start.warmup import WarmUpResult, demonstration_row, warm_up
 
 TINY = recipes.for_model("tiny")
 
@@ -105,7 +107,7 @@ def test_child_speaks_json_lines_and_fails_with_one_sentence(tmp_path: Path) -> 
     command = [
         sys.executable,
         "-m",
-        "onward.training.warmup",
+        "onward.training.warm_start.warmup",
         "--json",
         "--model",
         "mine",

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from onward.lm.tiny import build_tiny
-from onward.training import checkpoints, dataset, methods, worker
-from onward.training.request import JobSpec
+from onward.training import checkpoints
+from onward.training.data import dataset
+from onward.training.job import methods, worker
+from onward.training.spec.request import JobSpec
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from onward.release.validation.checks import CheckResult, Complete, run_checks
 from onward.serving.engines import Engine, wire
 from onward.serving.engines.local import LocalEngine
 from onward.serving.routing.registry import verify_adapter
-from onward.training import checkpoints, recipes
+from onward.training import checkpoints
+from onward.training.spec import recipes
 
 AT_ONCE = 32
 

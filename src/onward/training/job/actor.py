@@ -21,7 +21,7 @@ from onward.lm.request import Sample, SampleRequest
 from onward.lm.sampler import Sampler
 from onward.lm.tokens import Call, rows_from_calls
 from onward.lm.trajectories import Trajectory
-from onward.training.estimate import prefix_bytes
+from onward.training.job.estimate import prefix_bytes
 
 CONTEXT_LENGTH = "context_length"
 """Why an episode stopped: prompt and answer no longer fit."""

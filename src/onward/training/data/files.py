@@ -25,10 +25,10 @@ from typing import Any
 from onward.contracts import Feedback, validate
 from onward.errors import ConfigError, ContractError, TrainingError
 from onward.lm.tool_words import in_words
-from onward.training import admission, corrections
-from onward.training.admission import Rules, Scored
-from onward.training.dataset import Shares
-from onward.training.request import TEXT_IS_ENOUGH
+from onward.training.data import admission, corrections
+from onward.training.data.admission import Rules, Scored
+from onward.training.data.dataset import Shares
+from onward.training.spec.request import TEXT_IS_ENOUGH
 
 Line = dict[str, Any]
 _COMPLETION = {"completed_successfully": 1.0, "failed": 0.0, "abandoned": 0.0}

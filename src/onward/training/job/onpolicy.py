@@ -23,11 +23,11 @@ from onward.envs.sources import TaskSource
 from onward.envs.tasks import TaskRef
 from onward.errors import TrainingError
 from onward.lm.trajectories import NothingToLearnError
-from onward.training import plan as plans
-from onward.training.actor import Actor, trajectory
-from onward.training.methods import Method
-from onward.training.plan import EnvironmentPlan
-from onward.training.request import PLACES_REWARDS, JobSpec
+from onward.training.job.actor import Actor, trajectory
+from onward.training.job.methods import Method
+from onward.training.spec import environment_plan as plans
+from onward.training.spec.environment_plan import EnvironmentPlan
+from onward.training.spec.request import PLACES_REWARDS, JobSpec
 
 PATIENCE = 8
 """Steps in a row without any success after which going on is a waste."""

@@ -16,8 +16,8 @@ from typing import Any
 from onward.contracts import Feedback
 from onward.redaction.placeholders import has_one
 from onward.reward.answers import SKEW, moment
-from onward.training import admission, conversations
-from onward.training.admission import Scored
+from onward.training.data import admission, conversations
+from onward.training.data.admission import Scored
 
 SIGNAL = "correction"
 Line = dict[str, Any]

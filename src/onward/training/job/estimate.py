@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onward.lm.sizes import Sizes
-from onward.training.request import JobSpec
+from onward.training.spec.request import JobSpec
 
 PROCESS_BYTES = 420 << 20
 """The interpreter with torch and transformers loaded."""

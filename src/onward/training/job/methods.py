@@ -25,7 +25,7 @@ from onward.lm.stepper import Stepper, Stepping
 from onward.lm.tokens import TokenRow
 from onward.lm.trainable import trained_tensors
 from onward.lm.trajectories import NothingToLearnError, Selection, Trajectory
-from onward.training.request import JobSpec
+from onward.training.spec.request import JobSpec
 
 ADAPTER = "policy"
 PAIRS_PER_TASK = 8

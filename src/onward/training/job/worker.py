@@ -1,4 +1,4 @@
-"""The job child: ``python -m onward.training.worker DIR`` reads a job folder and trains.
+"""The job child: ``python -m onward.training.job.worker DIR`` reads a job folder and trains.
 
 It touches no bus, warehouse or bucket: ``spec.json``, ``dataset.jsonl`` and ``adapter/`` in, JSON-line
 events on stdout and ``checkpoint/`` (``model/`` where all weights are trained) out. It may be killed at any
@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 from onward.errors import OnwardError, TrainingError
 from onward.processes import die_with_parent
-from onward.training import admission, checkpoints, conversations, dataset
-from onward.training.request import JobSpec
-from onward.training.state import StateFolder
+from onward.training import checkpoints
+from onward.training.data import admission, conversations, dataset
+from onward.training.job.state import StateFolder
+from onward.training.spec.request import JobSpec
 
 if TYPE_CHECKING:
     from onward.lm.chat import Chat
     from onward.lm.policy import Policy
     from onward.lm.trajectories import Trajectory
-    from onward.training.methods import Method
+    from onward.training.job.methods import Method
 
 STOPPED = 3
 """Exit code after a stop that was asked for."""
@@ -97,7 +98,7 @@ class _Run:
     def run(self) -> None:
         import torch
 
-        from onward.training import methods
+        from onward.training.job import methods
 
         spec = self.spec
         plays = spec.environment is not None and spec.algorithm != "sft"
@@ -185,7 +186,7 @@ class _Run:
 
     def _on_policy(self, method: Method, facts: dict[str, Any]) -> dict[str, Any]:
         from onward.envs.sources import open_source
-        from onward.training.onpolicy import Course, OnPolicy
+        from onward.training.job.onpolicy import Course, OnPolicy
 
         plan = self.spec.environment
         assert plan is not None
@@ -255,7 +256,7 @@ class _Run:
 
 
 def _adapter() -> str:
-    from onward.training.methods import ADAPTER
+    from onward.training.job.methods import ADAPTER
 
     return ADAPTER
 

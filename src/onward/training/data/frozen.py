@@ -20,7 +20,8 @@ from onward.errors import TamperedError, TrainingError
 from onward.ids import model_key
 from onward.reward.answers import moment
 from onward.reward.role.feedback import SESSION_TRAJECTORIES
-from onward.training import checkpoints, corrections, dataset
+from onward.training import checkpoints
+from onward.training.data import corrections, dataset
 from onward.warehouse import queries, reward_queries
 from onward.wholefile import write_whole
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import TrainingError
-from onward.training import admission, corrections, votes
-from onward.training.admission import Rules, Scored
-from onward.training.request import GROUPED, TEXT_IS_ENOUGH
+from onward.training.data import admission, corrections, votes
+from onward.training.data.admission import Rules, Scored
+from onward.training.spec.request import GROUPED, TEXT_IS_ENOUGH
 
 __all__ = ["FILE", "Dataset", "Scored", "freeze", "read", "write"]
 

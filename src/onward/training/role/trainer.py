@@ -29,8 +29,11 @@ from onward.ids import new_id
 from onward.locks import locked
 from onward.processes import child_environment
 from onward.telemetry.crashpoints import crashpoint
-from onward.training import checkpoints, frozen, recipes, request, requested
-from onward.training.jobs import Held, JobError, JobRecord, JobTable
+from onward.training import checkpoints
+from onward.training.data import frozen
+from onward.training.role.jobs import Held, JobError, JobRecord, JobTable
+from onward.training.spec import departures as requested
+from onward.training.spec import recipes, request
 
 log = structlog.get_logger(__name__)
 
@@ -242,7 +245,7 @@ class Trainer:
         logs.mkdir(parents=True, exist_ok=True)
         with open(logs / f"job-{lease.record.job_id}.log", "ab") as errors:
             child = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "onward.training.worker", str(folder),
+                sys.executable, "-m", "onward.training.job.worker", str(folder),
                 stdout=asyncio.subprocess.PIPE, stderr=errors, start_new_session=True,
                 env=child_environment(OMP_NUM_THREADS=str(threads)), limit=1 << 20,
             )  # fmt: skip

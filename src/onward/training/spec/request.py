@@ -13,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from onward.config import Settings
 from onward.contracts import TrainingRequest
 from onward.errors import ConfigError, TrainingError
-from onward.training import numbers, plan, requested
-from onward.training.recipes import Recipe
+from onward.training.spec import departures as requested
+from onward.training.spec import environment_plan as plan
+from onward.training.spec import numbers
+from onward.training.spec.recipes import Recipe
 
 Method = Literal["ppo", "rloo", "grpo", "dr_grpo", "reinforce", "reinforce_pp", "dpo", "sft"]
 METHODS: dict[str, str] = {

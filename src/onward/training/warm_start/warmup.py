@@ -1,4 +1,4 @@
-"""Cycle 0, the warm start: ``python -m onward.training.warmup --model NAME --out DIR --seed N --json``.
+"""Cycle 0, the warm start: ``python -m onward.training.warm_start.warmup --model NAME --out DIR --seed N --json``.
 
 Supervised fine-tuning on at most 200 demonstrations of training templates, stopped as soon as success
 sampled at temperature 1 is inside the recipe's window. The result is v0: for ``tiny`` all weights are
@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 from onward.envs import desk
 from onward.errors import ConfigError, OnwardError, TrainingError
 from onward.processes import die_with_parent
-from onward.training import checkpoints, conversations
-from onward.training.recipes import Recipe, WarmUp, for_model
+from onward.training import checkpoints
+from onward.training.data import conversations
+from onward.training.spec.recipes import Recipe, WarmUp, for_model
 
 if TYPE_CHECKING:
     from onward.lm.chat import Chat
@@ -81,7 +82,7 @@ def warm_up(
     raw_success = None
     emit("stage", name="base")
     if model == TINY:
-        from onward.training import desk_base
+        from onward.training.warm_start import desk_base
 
         folder = base or out / "base"
         policy = Policy.load(desk_base.build(folder, seed))
@@ -201,7 +202,7 @@ def demonstration_row(chat: Chat, messages: list[desk.Message]) -> TokenRow:
 
 def _check(policy: Policy, adapter: str | None, recipe: Recipe, seed: int) -> dict[str, Any]:
     """Groups of eight attempts at temperature 1 at training tasks that are nobody else's."""
-    from onward.training import desk_attempts
+    from onward.training.warm_start import desk_attempts
 
     panel = desk.tasks("train", recipe.warm_up.groups, _CHECK_SEED + seed)
     groups = [task for task in panel for _ in range(ATTEMPTS_PER_GROUP)]
@@ -214,7 +215,7 @@ def _check(policy: Policy, adapter: str | None, recipe: Recipe, seed: int) -> di
 
 
 def _raw(policy: Policy, recipe: Recipe, seed: int) -> float:
-    from onward.training import desk_attempts
+    from onward.training.warm_start import desk_attempts
 
     panel = desk.tasks("test", 100)
     found = desk_attempts.attempt(policy, None, panel, max_tokens=recipe.max_tokens, seed=seed)
@@ -233,7 +234,7 @@ def _save(policy: Policy, folder: Path, model: str, seed: int, metrics: dict[str
 
 def main(argv: list[str] | None = None) -> int:
     """Command line of the child; prints JSON lines with ``--json``, plain sentences without."""
-    parser = argparse.ArgumentParser(prog="python -m onward.training.warmup")
+    parser = argparse.ArgumentParser(prog="python -m onward.training.warm_start.warmup")
     parser.add_argument("--model", required=True)
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--base", type=Path, help="folder of the base model (tiny: where to write it)")

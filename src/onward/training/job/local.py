@@ -27,8 +27,12 @@ from onward.envs.sources import open_source
 from onward.errors import ConfigError, NotFoundError, TrainingError
 from onward.folders import make_folder
 from onward.processes import child_environment
-from onward.training import checkpoints, dataset, files, numbers, plan, recipes, request, tiny_base
-from onward.training.request import JobSpec
+from onward.training import checkpoints
+from onward.training.data import dataset, files
+from onward.training.spec import environment_plan as plan
+from onward.training.spec import numbers, recipes, request
+from onward.training.spec.request import JobSpec
+from onward.training.warm_start import tiny_base
 
 SPEC, LOG = "spec.json", "run.log"
 TINY = "tiny"
@@ -152,7 +156,7 @@ async def run(out: Path, spec: JobSpec, on_event: Callable[[Event], None]) -> Ev
     """
     with open(out / LOG, "ab") as errors:
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "onward.training.worker", str(out),
+            sys.executable, "-m", "onward.training.job.worker", str(out),
             stdout=asyncio.subprocess.PIPE, stderr=errors, start_new_session=True,
             env=child_environment(OMP_NUM_THREADS=str(spec.thread_count)), limit=1 << 22,
         )  # fmt: skip

@@ -18,7 +18,7 @@ from onward.capture import provenance
 from onward.capture.collecting.enrich import is_unjudged
 from onward.contracts import Feedback
 from onward.lm import tokens
-from onward.training import conversations, votes
+from onward.training.data import conversations, votes
 
 CALL_FIELDS = ("generation_id", "continues", "prompt_ids", "token_ids", "logprobs", "temperature", "top_p",
                "top_k")  # fmt: skip
