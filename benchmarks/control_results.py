@@ -1,7 +1,7 @@
 """The table of control training: several seeds per task and algorithm, every success metric measured.
 
 What is measured, for each (environment, algorithm, seed): our preset is trained to the end of its steps, the
-policy that evaluation liked best is judged by ``onward.control.assess`` (100 greedy episodes on unseen seeds,
+policy that evaluation liked best is judged by ``onward.control.evaluation.assess`` (100 greedy episodes on unseen seeds,
 noise of 0.2 running deviations, transfer variants). Over the seeds come the interquartile mean and the
 coefficient of variation with bootstrap intervals (from five seeds on). Definitions: docs/control.md. What a
 target asks and was not reached is said in the last column.
@@ -28,12 +28,8 @@ from typing import Any
 import numpy as np
 
 from machine import machine, machine_in_words
-from onward.control import presets
-from onward.control.assess import assess
-from onward.control.policy import Policy
-from onward.control.runs import Folder, RunConfig, read_json, write_json
-from onward.control.seeds_in_parallel import Task, train_all
-from onward.control.statistics import (
+from onward.control.evaluation.assess import assess
+from onward.control.evaluation.statistics import (
     FEWEST_SEEDS,
     SOLVE_LIMIT,
     iqm,
@@ -41,6 +37,10 @@ from onward.control.statistics import (
     variation,
     variation_interval,
 )
+from onward.control.policies.policy import Policy
+from onward.control.running import presets
+from onward.control.running.runs import Folder, RunConfig, read_json, write_json
+from onward.control.running.seeds_in_parallel import Task, train_all
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -57,8 +57,8 @@ from typing import Any
 import numpy as np
 
 from machine import machine, machine_in_words
-from onward.control import presets
 from onward.control.comparison import Outcome, Race, equal_settings, ours, stable_baselines3
+from onward.control.running import presets
 from onward.errors import MissingExtraError
 
 TUNING_SEED = 1000

@@ -11,9 +11,9 @@ import typer
 from onward.cli import app
 from onward.cli.help import Commands
 from onward.cli.tables import Table, print_json, say
-from onward.control import config, fields, presets
 from onward.control.algorithms.registry import ALGORITHMS, check_fits, check_name
-from onward.control.runs import Folder, RunConfig, read_json
+from onward.control.running import config, fields, presets
+from onward.control.running.runs import Folder, RunConfig, read_json
 from onward.errors import ControlError
 
 control = Commands(
@@ -254,8 +254,8 @@ def _go(
     tasks: list[tuple[RunConfig, Folder, bool]], as_json: bool, processes: int | None, picture: Path | None
 ) -> None:
     from onward.cli.control_display import Display, outcome
-    from onward.control.curves import draw
-    from onward.control.seeds_in_parallel import Task, train_all
+    from onward.control.evaluation.curves import draw
+    from onward.control.running.seeds_in_parallel import Task, train_all
 
     for _, folder, again in tasks:
         if not again:

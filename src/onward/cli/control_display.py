@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from onward.control.trainer import Event
+from onward.control.running.trainer import Event
 from onward.progress import PART, Bar, Bars
 
 _SHARES = {"share_env": "env", "share_act": "act", "share_update": "update", "share_evaluate": "evaluate"}

@@ -14,7 +14,7 @@ from onward.cli.tables import Table, number, print_json, say
 from onward.errors import ControlError
 
 if TYPE_CHECKING:
-    from onward.control.assess import Assessment
+    from onward.control.evaluation.assess import Assessment
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
 
@@ -47,8 +47,8 @@ def evaluate(
 
     Returns are raw and the policy's normaliser is frozen; docs/control.md has every formula.
     """
-    from onward.control.assess import assess
-    from onward.control.policy import Policy
+    from onward.control.evaluation.assess import assess
+    from onward.control.policies.policy import Policy
 
     found, given = [], env_kwargs(env_set)
     for path in paths:
@@ -80,7 +80,7 @@ def evaluate(
 
 def _made_with(path: Path) -> dict[str, Any] | None:
     """Arguments of the environment that a run was trained in; a policy alone does not know them."""
-    from onward.control.runs import Folder
+    from onward.control.running.runs import Folder
 
     run = Folder(path.parent if path.name == "policy" else path)
     return run.read().env_kwargs if run.config.exists() else None
@@ -88,7 +88,13 @@ def _made_with(path: Path) -> dict[str, Any] | None:
 
 def _over_seeds(judged: list[Assessment]) -> dict[str, Any] | None:
     """Statistics of several seeds of one task; intervals from five on."""
-    from onward.control.statistics import FEWEST_SEEDS, iqm, iqm_interval, variation, variation_interval
+    from onward.control.evaluation.statistics import (
+        FEWEST_SEEDS,
+        iqm,
+        iqm_interval,
+        variation,
+        variation_interval,
+    )
 
     if len(judged) < 2 or len({one.env for one in judged}) > 1:
         return None
@@ -147,8 +153,8 @@ def export(
 
     Python needs no trainer and no torch to use it: onward.control.Policy.load("policy").act(obs).
     """
-    from onward.control.export import export as write
-    from onward.control.policy import Policy
+    from onward.control.policies.export import export as write
+    from onward.control.policies.policy import Policy
     from onward.folders import make_folder
 
     policy = Policy.load(path)
@@ -181,7 +187,7 @@ def compare(
     from onward.control.algorithms.registry import check_fits
     from onward.control.comparison import Race, equal_settings, ours, stable_baselines3
     from onward.control.environments import make
-    from onward.control.evaluate import solve_bar
+    from onward.control.evaluation.evaluate import solve_bar
 
     env = with_version(env)
     settings = equal_settings(peer, algorithm, env)

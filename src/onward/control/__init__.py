@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from onward.lazy import attributes
 
 if TYPE_CHECKING:
-    from onward.control.policy import Policy
+    from onward.control.policies.policy import Policy
 
 __all__ = ["Policy"]
-__getattr__ = attributes(__name__, {"Policy": "onward.control.policy"})
+__getattr__ = attributes(__name__, {"Policy": "onward.control.policies.policy"})

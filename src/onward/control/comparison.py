@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.control import presets
-from onward.control.config import Config
-from onward.control.contract import Environments
+from onward.control.core.contract import Environments
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import ActionSpec, Obs
 from onward.control.environments import make
-from onward.control.evaluate import EPISODES, SLOTS, Actor, play, success_rule
-from onward.control.policy import Policy
-from onward.control.runs import Folder, RunConfig
-from onward.control.seeds import Seeds
-from onward.control.spaces import ActionSpec, Obs
+from onward.control.evaluation.evaluate import EPISODES, SLOTS, Actor, play, success_rule
+from onward.control.policies.policy import Policy
+from onward.control.running import presets
+from onward.control.running.config import Config
+from onward.control.running.runs import Folder, RunConfig
 from onward.errors import ControlError, MissingExtraError
 
 PEERS = ("ppo", "dqn", "sac")
@@ -139,7 +139,7 @@ class _Judge:
 
 def ours(race: Race) -> Outcome:
     """Train with our trainer, as ``onward control train`` does, but for its own evaluations."""
-    from onward.control.trainer import Trainer
+    from onward.control.running.trainer import Trainer
 
     judge, clock = _Judge(race), _Clock()
     run = RunConfig(

@@ -14,9 +14,9 @@ import pytest
 
 from onward.cli import main
 from onward.cli.control_display import outcome, told
-from onward.control import checkpoint, presets
-from onward.control.log import read_rows
-from onward.control.runs import Folder
+from onward.control.running import checkpoint, presets
+from onward.control.running.log import read_rows
+from onward.control.running.runs import Folder
 from onward.errors import install_command
 
 SMALL = ["--set", "hidden=16", "--set", "n_steps=32", "--set", "epochs=2", "--set", "batch_size=64",

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from onward.control.algorithms.off_policy import OffPolicy
-from onward.control.contract import Environments, EnvSpec, Step
-from onward.control.flat import FlatParameters
-from onward.control.replay import Batch
-from onward.control.spaces import ActionSpec, Layout
+from onward.control.core.contract import Environments, EnvSpec, Step
+from onward.control.core.replay import Batch
+from onward.control.core.spaces import ActionSpec, Layout
+from onward.control.networks.flat import FlatParameters
 
 
 class Endless(Environments):

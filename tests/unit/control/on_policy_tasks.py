@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from onward.control.contract import Environments, EnvSpec, Step
-from onward.control.policy import Policy
-from onward.control.seeds import Seeds
-from onward.control.spaces import ActionSpec, Layout
+from onward.control.core.contract import Environments, EnvSpec, Step
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import ActionSpec, Layout
+from onward.control.policies.policy import Policy
 
 ACTIONS = {
     "discrete": ActionSpec("discrete", sizes=(4,)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from onward.control import adam
-from onward.control.adam import FlatAdam
+from onward.control.networks import adam
+from onward.control.networks.adam import FlatAdam
 
 
 def gradients(count: int, size: int = 257) -> list[torch.Tensor]:

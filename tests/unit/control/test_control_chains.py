@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from onward.control.chains import ROWS
-from onward.control.flat import FlatParameters
-from onward.control.nets import MLP, Ensemble, by_autograd
+from onward.control.networks.chains import ROWS
+from onward.control.networks.flat import FlatParameters
+from onward.control.networks.nets import MLP, Ensemble, by_autograd
 from onward.errors import ControlError
 
 SIZES = [(5, 2), (4, 32, 2), (4, 32, 1), (20, 40, 24, 18), (17, 3, 17)]

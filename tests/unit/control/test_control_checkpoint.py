@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.control import checkpoint
+from onward.control.running import checkpoint
 from onward.errors import ControlError, OnwardError
 
 

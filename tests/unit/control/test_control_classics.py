@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from onward.control.classics import TASKS
-from onward.control.contract import Environments
+from onward.control.core.contract import Environments
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import action_spec, layout_of, to_env
 from onward.control.environments import make
-from onward.control.seeds import Seeds
-from onward.control.spaces import action_spec, layout_of, to_env
+from onward.control.environments.classics import TASKS
 from onward.errors import ControlError
 
 IDS = [env_id for env_id in TASKS if env_id != "CartPole-v0"]  # the older one is the same class

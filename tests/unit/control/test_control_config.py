@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from onward.control import fields
-from onward.control.config import (
+from onward.control.running import fields
+from onward.control.running.config import (
     CONFIGS,
     DDPGConfig,
     DQNConfig,
@@ -17,7 +17,7 @@ from onward.control.config import (
     SACConfig,
     TD3Config,
 )
-from onward.control.runs import Folder, RunConfig, run_config
+from onward.control.running.runs import Folder, RunConfig, run_config
 from onward.errors import ControlError
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import distributions as D
 
-from onward.control.dists import (
+from onward.control.core.spaces import ActionSpec
+from onward.control.networks.dists import (
     ActionDistribution,
     Bernoulli,
     Categorical,
@@ -19,7 +20,6 @@ from onward.control.dists import (
     TanhGaussian,
     distribution,
 )
-from onward.control.spaces import ActionSpec
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -13,12 +13,12 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
-from onward.control.contract import Environments
+from onward.control.core.contract import Environments
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import Obs
 from onward.control.environments import NoisyObservations, make
 from onward.control.environments.gym_slots import GymSlots
 from onward.control.environments.vector_slots import VectorSlots
-from onward.control.seeds import Seeds
-from onward.control.spaces import Obs
 from onward.errors import ControlError
 
 NUM = 2

@@ -11,21 +11,21 @@ import pytest
 import scipy.stats
 from numpy.typing import NDArray
 
-from onward.control.assess import assess, fitting
-from onward.control.contract import Environments, EnvSpec, Flags, Step
+from onward.control.core.contract import Environments, EnvSpec, Flags, Step
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import ActionSpec, Layout, Obs, action_spec
 from onward.control.environments import make
-from onward.control.evaluate import AtLeast, RandomActor, Upright, play, solve_bar, success_rule
-from onward.control.policy import Layer, Policy, PolicyParts
-from onward.control.seeds import Seeds
-from onward.control.spaces import ActionSpec, Layout, Obs, action_spec
-from onward.control.statistics import (
+from onward.control.environments.variants import VARIANTS
+from onward.control.evaluation.assess import assess, fitting
+from onward.control.evaluation.evaluate import AtLeast, RandomActor, Upright, play, solve_bar, success_rule
+from onward.control.evaluation.statistics import (
     iqm,
     iqm_interval,
     score_ratio,
     variation,
     variation_interval,
 )
-from onward.control.variants import VARIANTS
+from onward.control.policies.policy import Layer, Policy, PolicyParts
 from onward.errors import ControlError
 
 TWO = ActionSpec("discrete", (2,), start=(0,))

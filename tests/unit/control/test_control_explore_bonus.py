@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from onward.control.config import DQNConfig, PPOConfig
-from onward.control.contract import EnvSpec
+from onward.control.core.contract import EnvSpec
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import ActionSpec, Layout, Leaf
 from onward.control.explore.bonus import ReturnFilter, bonus_weight, flat_rows
 from onward.control.explore.counts import CountBonus, Counts, SimHash, exact_keys
 from onward.control.explore.icm import IntrinsicCuriosity, action_loss, action_rows
 from onward.control.explore.make import make_bonus
 from onward.control.explore.rnd import RandomDistillation
-from onward.control.seeds import Seeds
-from onward.control.spaces import ActionSpec, Layout, Leaf
+from onward.control.running.config import DQNConfig, PPOConfig
 from onward.errors import ControlError
 
 DISCRETE = ActionSpec("discrete", sizes=(3,), shape=(), start=(0,))

@@ -10,14 +10,14 @@ import onnx
 import pytest
 from gymnasium import spaces
 
-from onward.control import export as exports
 from onward.control.algorithms.registry import ALGORITHMS, algorithm_class
-from onward.control.config import CONFIGS
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import ActionSpec, Layout, action_spec, layout_of
 from onward.control.environments import make
-from onward.control.export import export, write_onnx
-from onward.control.policy import Layer, Policy, PolicyParts
-from onward.control.seeds import Seeds
-from onward.control.spaces import ActionSpec, Layout, action_spec, layout_of
+from onward.control.policies import export as exports
+from onward.control.policies.export import export, write_onnx
+from onward.control.policies.policy import Layer, Policy, PolicyParts
+from onward.control.running.config import CONFIGS
 from onward.errors import ControlError
 
 runtime = pytest.importorskip("onnxruntime")
@@ -97,8 +97,8 @@ def test_the_normaliser_is_inside(tmp_path: Path) -> None:
 def test_images_beside_numbers(shape: tuple[int, ...], tmp_path: Path) -> None:
     import torch
 
-    from onward.control.nets import Encoder
-    from onward.control.spaces import ObsFlattener
+    from onward.control.core.spaces import ObsFlattener
+    from onward.control.networks.nets import Encoder
 
     space = spaces.Dict({"eye": spaces.Box(0, 255, shape, np.uint8), "n": spaces.Box(-1, 1, (2,))})
     space.seed(0)

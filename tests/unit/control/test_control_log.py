@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onward.control.log import Csv, Log, Means, Times, read_rows, tag
+from onward.control.running.log import Csv, Log, Means, Times, read_rows, tag
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -93,7 +93,7 @@ def test_means_are_over_the_updates_since_the_last_row_and_survive_a_save() -> N
 
 def test_times_go_on_from_earlier_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 101.0, 103.0, 110.0])
-    monkeypatch.setattr("onward.control.log.time", _Clock(clock))
+    monkeypatch.setattr("onward.control.running.log.time", _Clock(clock))
     times = Times({"total": 30.0, "env": 10.0})
     with times.of("update"):
         pass

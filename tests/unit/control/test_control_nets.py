@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from onward.control.flat import FlatParameters
-from onward.control.nets import MLP, Encoder, Ensemble, to_tensor
-from onward.control.networks_numpy import NumpyMLP
-from onward.control.spaces import Layout
+from onward.control.core.spaces import Layout
+from onward.control.networks.flat import FlatParameters
+from onward.control.networks.in_numpy import NumpyMLP
+from onward.control.networks.nets import MLP, Encoder, Ensemble, to_tensor
 from onward.errors import ControlError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from onward.control.core.normalise import ReturnScale, RunningNorm
 from onward.control.environments import make
-from onward.control.normalise import ReturnScale, RunningNorm
 from onward.errors import ControlError
 
 

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from onward.control.environments import make
-from onward.control.pixels import Catch, CatchDict, register
+from onward.control.environments.pixels import Catch, CatchDict, register
 
 
 @pytest.mark.parametrize("env_id", ["onward/Catch-v0", "onward/CatchDict-v0"])

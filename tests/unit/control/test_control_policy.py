@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from onward.control.policy import Layer, Policy, PolicyParts
-from onward.control.spaces import ActionSpec, Layout, action_spec, layout_of
+from onward.control.core.spaces import ActionSpec, Layout, action_spec, layout_of
+from onward.control.policies.policy import Layer, Policy, PolicyParts
 from onward.errors import ControlError, TamperedError
 
 TWO = ActionSpec("discrete", (2,), start=(0,))
@@ -169,7 +169,7 @@ def test_dict_in_any_order_of_keys() -> None:
 def image_parts(space: spaces.Space[Any], features: int = 6) -> tuple[PolicyParts, Any]:
     import torch
 
-    from onward.control.nets import Encoder
+    from onward.control.networks.nets import Encoder
 
     layout = layout_of(space)
     encoder = Encoder(layout, features, torch.Generator().manual_seed(0))
@@ -193,8 +193,8 @@ IMAGES = {
 def test_images_are_encoded_as_by_the_torch_encoder(name: str) -> None:
     import torch
 
-    from onward.control.nets import to_tensor
-    from onward.control.spaces import ObsFlattener
+    from onward.control.core.spaces import ObsFlattener
+    from onward.control.networks.nets import to_tensor
 
     space = IMAGES[name]
     space.seed(1)
@@ -292,7 +292,7 @@ def test_acting_needs_neither_trainer_nor_torch(tmp_path: Path) -> None:
         code = (
             "import sys, numpy; from onward.control import Policy; "
             f"print(Policy.load({str(folder)!r}).act({obs}, deterministic=True)); "
-            "wrong = ('torch', 'gymnasium', 'onward.control.trainer', 'onward.control.algorithms'); "
+            "wrong = ('torch', 'gymnasium', 'onward.control.running.trainer', 'onward.control.algorithms'); "
             "print([m for m in sys.modules if m.startswith(wrong)])"
         )
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

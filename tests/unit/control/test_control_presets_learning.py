@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from onward.control import presets
-from onward.control.runs import Folder, RunConfig
-from onward.control.trainer import Trainer
+from onward.control.running import presets
+from onward.control.running.runs import Folder, RunConfig
+from onward.control.running.trainer import Trainer
 
 
 @pytest.mark.long

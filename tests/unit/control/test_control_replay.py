@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.control.contract import EnvSpec, Step
-from onward.control.replay import Replay, replay_bytes
-from onward.control.spaces import ActionSpec, Layout
-from onward.control.sum_tree import SumTree
+from onward.control.core.contract import EnvSpec, Step
+from onward.control.core.replay import Replay, replay_bytes
+from onward.control.core.spaces import ActionSpec, Layout
+from onward.control.core.sum_tree import SumTree
 from onward.errors import ControlError
 
 DISCRETE = EnvSpec("line", Layout(1), ActionSpec("discrete", (2,)))
@@ -249,7 +249,7 @@ def test_the_size_is_told_before_anything_is_allocated(caplog: pytest.LogCapture
     assert replay_bytes(atari, 1_000_000) == 1_000_000 * (28_224 + 17)
     with pytest.raises(ControlError, match=r"28,241\.0 MB.*lower the buffer size to 35,409 steps or fewer"):
         Replay(atari, 1, 1_000_000, np.random.default_rng(0), memory_limit=1_000_000_000)
-    with caplog.at_level(logging.INFO, "onward.control.replay"):
+    with caplog.at_level(logging.INFO, "onward.control.core.replay"):
         memory(capacity=1000)
     assert "1,000 steps of 1 numbers" in caplog.text
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from control_scripted import assert_same_state
 
-from onward.control import checkpoint
-from onward.control.config import CONFIGS
-from onward.control.runs import Folder, RunConfig
-from onward.control.trainer import Trainer
+from onward.control.running import checkpoint
+from onward.control.running.config import CONFIGS
+from onward.control.running.runs import Folder, RunConfig
+from onward.control.running.trainer import Trainer
 from onward.errors import ControlError
 
 OFF_POLICY = {"hidden": (16,), "batch_size": 16, "buffer_size": 150, "learning_starts": 32, "train_every": 4}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onward.control.returns import gae, n_step_returns, normalise_advantages, reward_to_go
+from onward.control.core.returns import gae, n_step_returns, normalise_advantages, reward_to_go
 
 NO, YES = False, True
 

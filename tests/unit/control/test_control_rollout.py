@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from onward.control.contract import Step
-from onward.control.rollout import Rollout
-from onward.control.spaces import ActionSpec, Layout
+from onward.control.core.contract import Step
+from onward.control.core.rollout import Rollout
+from onward.control.core.spaces import ActionSpec, Layout
 
 DISCRETE = ActionSpec("discrete", sizes=(2,))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onward.control.seeds import Seeds
+from onward.control.core.seeds import Seeds
 from onward.errors import ControlError
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from control_scripted import run_of
 
-from onward.control.runs import Folder
-from onward.control.seeds_in_parallel import Task, _receive
+from onward.control.running.runs import Folder
+from onward.control.running.seeds_in_parallel import Task, _receive
 
 
 class Process:

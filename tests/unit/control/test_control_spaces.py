@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.spaces.utils import flatten
 
-from onward.control.spaces import (
+from onward.control.core.spaces import (
     ActionSpec,
     Layout,
     ObsFlattener,

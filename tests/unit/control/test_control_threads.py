@@ -7,7 +7,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from onward.control.threads import use_threads
+from onward.control.core.threads import use_threads
 
 
 @pytest.fixture(autouse=True)

@@ -20,13 +20,13 @@ from control_scripted import (
     world_of,
 )
 
-from onward.control import checkpoint
-from onward.control.evaluate import Episodes
-from onward.control.log import read_rows
-from onward.control.policy import Policy
-from onward.control.runs import Folder
-from onward.control.trainer import Trainer
-from onward.control.training_episodes import TrainingEpisodes
+from onward.control.evaluation.evaluate import Episodes
+from onward.control.policies.policy import Policy
+from onward.control.running import checkpoint
+from onward.control.running.log import read_rows
+from onward.control.running.runs import Folder
+from onward.control.running.trainer import Trainer
+from onward.control.running.training_episodes import TrainingEpisodes
 from onward.errors import ControlError
 
 

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from onward.control.variants import VARIANTS, Variant
+from onward.control.environments.variants import VARIANTS, Variant
 
 ALL = [variant for variants in VARIANTS.values() for variant in variants]
 
@@ -59,7 +59,7 @@ def test_cart_pole_variants_by_the_equations(variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS["Pendulum-v1"], ids=lambda v: v.name)
 def test_pendulum_variants_are_gymnasiums_with_the_same_attributes(variant: Variant) -> None:
-    from onward.control.seeds import Seeds
+    from onward.control.core.seeds import Seeds
 
     theirs: Any = gymnasium.make("Pendulum-v1")
     for name, value in variant.changes.items():

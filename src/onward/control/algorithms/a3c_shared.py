@@ -13,8 +13,8 @@ import numpy as np
 import torch
 import torch.multiprocessing as torch_processes
 
-from onward.control.adam import FlatAdam
-from onward.control.normalise import RunningNorm
+from onward.control.core.normalise import RunningNorm
+from onward.control.networks.adam import FlatAdam
 
 
 class Shared:

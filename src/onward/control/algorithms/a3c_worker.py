@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from onward.control.actor_critic import ActorCritic, annealed
 from onward.control.algorithms.a3c_shared import HandIn, Shared, read_statistics, write_statistics
-from onward.control.config import A3CConfig
-from onward.control.contract import Environments, EnvSpec, Flags, Step
-from onward.control.normalise import RunningNorm, normalised, observation_norm
-from onward.control.returns import gae
-from onward.control.rollout import Rollout, in_rows, merged
-from onward.control.seeds import Seeds
-from onward.control.spaces import Obs, take
-from onward.control.threads import use_threads
+from onward.control.core.contract import Environments, EnvSpec, Flags, Step
+from onward.control.core.normalise import RunningNorm, normalised, observation_norm
+from onward.control.core.returns import gae
+from onward.control.core.rollout import Rollout, in_rows, merged
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import Obs, take
+from onward.control.core.threads import use_threads
+from onward.control.networks.actor_critic import ActorCritic, annealed
+from onward.control.running.config import A3CConfig
 from onward.processes import stay_deaf
 
 REPORT_SECONDS = 0.5

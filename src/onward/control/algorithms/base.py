@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
-from onward.control.contract import Environments, EnvSpec, Flags, Step
-from onward.control.spaces import ActionKind, Obs
+from onward.control.core.contract import Environments, EnvSpec, Flags, Step
+from onward.control.core.spaces import ActionKind, Obs
 
 if TYPE_CHECKING:
-    from onward.control.policy import PolicyParts
-    from onward.control.seeds import Seeds
+    from onward.control.core.seeds import Seeds
+    from onward.control.policies.policy import PolicyParts
 
 
 class Algorithm(ABC):

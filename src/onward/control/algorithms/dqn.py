@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onward.control.algorithms.off_policy import OffPolicy
-from onward.control.config import DQNConfig
-from onward.control.contract import EnvSpec, Flags
+from onward.control.core.contract import EnvSpec, Flags
+from onward.control.core.replay import Batch
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import ActionKind, Obs
 from onward.control.explore.epsilon import decayed_epsilon, epsilon_greedy, linear_epsilon
 from onward.control.explore.ucb import ensemble_choice
-from onward.control.nets import Back, Encoder, Ensemble, by_autograd
-from onward.control.networks_numpy import Layer, NumpyMLP
-from onward.control.policy import PolicyParts
-from onward.control.replay import Batch
-from onward.control.seeds import Seeds
-from onward.control.spaces import ActionKind, Obs
+from onward.control.networks.in_numpy import Layer, NumpyMLP
+from onward.control.networks.nets import Back, Encoder, Ensemble, by_autograd
+from onward.control.policies.policy import PolicyParts
+from onward.control.running.config import DQNConfig
 from onward.errors import ControlError
 
 

@@ -14,18 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from onward.control.adam import FlatAdam
 from onward.control.algorithms.base import Algorithm
-from onward.control.config import OffPolicyConfig
-from onward.control.contract import EnvSpec, Step
+from onward.control.core.contract import EnvSpec, Step
+from onward.control.core.normalise import normalised, observation_norm
+from onward.control.core.replay import Batch, Replay
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import Obs
 from onward.control.explore.bonus import Bonus, bonus_weight
 from onward.control.explore.make import make_bonus
-from onward.control.flat import FlatParameters
-from onward.control.nets import Encoder, to_tensor
-from onward.control.normalise import normalised, observation_norm
-from onward.control.replay import Batch, Replay
-from onward.control.seeds import Seeds
-from onward.control.spaces import Obs
+from onward.control.networks.adam import FlatAdam
+from onward.control.networks.flat import FlatParameters
+from onward.control.networks.nets import Encoder, to_tensor
+from onward.control.running.config import OffPolicyConfig
 from onward.errors import ControlError
 
 BURST_ROWS = 16_384  # transitions sampled at once for a burst: one fancy index instead of many

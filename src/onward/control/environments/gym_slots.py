@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.control.contract import Environments, EnvSpec, Flags, Step
-from onward.control.seeds import Seeds
-from onward.control.spaces import Obs, ObsFlattener, copy, take, to_env, zeros
+from onward.control.core.contract import Environments, EnvSpec, Flags, Step
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import Obs, ObsFlattener, copy, take, to_env, zeros
 from onward.errors import ControlError
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from onward.control.classics import TASKS
-from onward.control.contract import Environments, EnvSpec
+from onward.control.core.contract import Environments, EnvSpec
+from onward.control.core.spaces import action_spec, layout_of
+from onward.control.environments.classics import TASKS
 from onward.control.environments.gym_slots import GymSlots
 from onward.control.environments.noise import NoisyObservations
 from onward.control.environments.vector_slots import VectorSlots, check_same_step
-from onward.control.spaces import action_spec, layout_of
 from onward.errors import ControlError, MissingExtraError, install_command
 
 
@@ -85,7 +85,7 @@ def missing_package(env_id: str) -> str | None:
 def _register(env_id: str) -> None:
     """Make environments known that Gymnasium does not find by itself. Raises ControlError."""
     if env_id.startswith("onward/"):
-        from onward.control.pixels import register
+        from onward.control.environments.pixels import register
 
         register()
     missing = missing_package(env_id)

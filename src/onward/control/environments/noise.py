@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onward.control.contract import Environments, Flags, Step
-from onward.control.normalise import RunningNorm
-from onward.control.seeds import Seeds
-from onward.control.spaces import Obs, copy, rows_of, zeros
+from onward.control.core.contract import Environments, Flags, Step
+from onward.control.core.normalise import RunningNorm
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import Obs, copy, rows_of, zeros
 from onward.errors import ControlError
 
 

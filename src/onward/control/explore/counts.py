@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.control.config import BonusConfig
-from onward.control.contract import EnvSpec, Flags
+from onward.control.core.contract import EnvSpec, Flags
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import Layout, Obs
 from onward.control.explore.bonus import (
     Bonus,
     Floats,
@@ -21,8 +22,7 @@ from onward.control.explore.bonus import (
     living_rows,
 )
 from onward.control.explore.ucb import count_bonus
-from onward.control.seeds import Seeds
-from onward.control.spaces import Layout, Obs
+from onward.control.running.config import BonusConfig
 from onward.errors import ControlError
 
 

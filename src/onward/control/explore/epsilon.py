@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.control.contract import Flags
+from onward.control.core.contract import Flags
 from onward.errors import ControlError
 
 

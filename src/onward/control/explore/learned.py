@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from onward.control.config import BonusConfig
-from onward.control.contract import EnvSpec, Flags
+from onward.control.core.contract import EnvSpec, Flags
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import Obs
 from onward.control.explore.bonus import (
     Bonus,
     Floats,
@@ -25,9 +26,8 @@ from onward.control.explore.bonus import (
     flat_rows,
     living_rows,
 )
-from onward.control.flat import FlatParameters
-from onward.control.seeds import Seeds
-from onward.control.spaces import Obs
+from onward.control.networks.flat import FlatParameters
+from onward.control.running.config import BonusConfig
 
 CLIP = 5.0
 

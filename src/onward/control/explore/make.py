@@ -5,10 +5,10 @@ The one thing to know: ``None`` where it asks for none, so an algorithm's only t
 
 from __future__ import annotations
 
-from onward.control.config import BonusConfig
-from onward.control.contract import EnvSpec
+from onward.control.core.contract import EnvSpec
+from onward.control.core.seeds import Seeds
 from onward.control.explore.bonus import Bonus
-from onward.control.seeds import Seeds
+from onward.control.running.config import BonusConfig
 
 
 def make_bonus(spec: EnvSpec, num: int, config: BonusConfig, seeds: Seeds) -> Bonus | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from onward import plotting
-from onward.control.log import Events
+from onward.control.running.log import Events
 
 LINES, TABLE, PICTURE = "metrics.jsonl", "metrics.csv", "curves.png"
 _DRAWN = (

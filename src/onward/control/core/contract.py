@@ -1,0 +1,109 @@
+"""What an environment tells an algorithm: arrays with a leading axis of slots (environments × agents).
+
+The one thing to know: resets happen within the step (Gymnasium calls it SAME_STEP). ``Step.obs`` is always
+what to act on next, so for a slot whose episode ended it is the first observation of the next episode; the
+last observation of the ended one is in ``final_obs``. Termination and truncation never mix: a value is
+bootstrapped from ``final_obs`` after a truncation and is zero after a termination, and no return crosses
+either.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.control.core.spaces import ActionSpec, Layout, Obs
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of all N slots. The arrays belong to the caller: an environment never writes to them again."""
+
+    obs: Obs
+    """(N, …) to act on next: of the next episode where this one ended."""
+    reward: NDArray[np.float32]
+    """(N,) raw rewards: never scaled, never shaped."""
+    terminated: Flags
+    """(N,) the episode is over by the task's own rules: nothing is worth anything afterwards."""
+    truncated: Flags
+    """(N,) the episode was cut (a time limit): life would have gone on. Never true where terminated is."""
+    final_obs: Obs | None = None
+    """(K, …) last observations of the K ended slots, in slot order; None where none ended."""
+    alive: Flags | None = None
+    """(N,) slots whose ``obs`` asks for an action; None: all. A dead slot ignores actions and earns 0."""
+    action_mask: Flags | None = None
+    """(N, actions) which actions are legal in ``obs``; None: all."""
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> Flags:
+        """(N,) slots whose episode ended at this step."""
+        return self.terminated | self.truncated
+
+    def next_obs(self) -> Obs:
+        """(N, …) what the step itself led to: ``final_obs`` where an episode ended, ``obs`` elsewhere."""
+        if self.final_obs is None:
+            return self.obs
+        return _replaced(self.obs, np.flatnonzero(self.ended), self.final_obs)
+
+
+def _replaced(obs: Obs, slots: NDArray[np.intp], rows: Obs) -> Obs:
+    if isinstance(obs, dict):
+        assert isinstance(rows, dict)
+        return {key: _replaced_array(obs[key], slots, rows[key]) for key in obs}
+    assert not isinstance(rows, dict)
+    return _replaced_array(obs, slots, rows)
+
+
+def _replaced_array(array: NDArray[Any], slots: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[Any]:
+    out = array.copy()
+    out[slots] = rows
+    return out
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What is known of an environment before it runs."""
+
+    id: str
+    layout: Layout
+    """How its observations are flattened."""
+    actions: ActionSpec
+    threshold: float | None = None
+    """Gymnasium's ``reward_threshold``: mean return at which it counts as solved."""
+    max_steps: int | None = None
+    """Time limit of an episode, in steps."""
+
+
+class Environments(ABC):
+    """N slots that step together."""
+
+    spec: EnvSpec
+    num: int
+    """N"""
+
+    @abstractmethod
+    def reset(self, seed: int) -> tuple[Obs, Flags | None]:
+        """Start all episodes: (observations (N, …), action mask (N, actions) or None)."""
+
+    @abstractmethod
+    def step(self, actions: NDArray[Any]) -> Step:
+        """``actions`` as the policy gives them (see ``ActionSpec``); scaling and clipping happen inside."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """What ``load_state_dict`` needs to continue bit for bit; arrays, numbers, strings, dicts."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
+        """Continue from ``state``: (observations, mask) to act on. Raises ControlError when it cannot."""
+
+    def close(self) -> None:
+        """Let go of what is held."""
+        return None

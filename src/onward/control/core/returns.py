@@ -1,0 +1,93 @@
+"""Returns and advantages over a rollout of T steps in N slots, in numpy.
+
+The one thing to know: two flags, two jobs. A value is dropped by ``terminated`` only; sums are cut by
+either flag. ``next_values`` is the value of what the step itself led to (``final_obs`` where an episode
+ended), never of the first observation of the next episode.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.control.core.contract import Flags
+
+Floats = NDArray[np.float32]
+
+
+def gae(
+    rewards: NDArray[Any],
+    values: NDArray[Any],
+    next_values: NDArray[Any],
+    terminated: Flags,
+    truncated: Flags,
+    gamma: float,
+    lam: float,
+    alive: Flags | None = None,
+) -> Floats:
+    """Generalised advantage estimates (Schulman et al. 2016, equation 16); all arrays (T, N).
+
+    δ_t = r_t + γ·V(s_{t+1})·(1 − terminated) − V(s_t); A_t = δ_t + γλ·(1 − ended)·A_{t+1}. After the last
+    step nothing is added: V(s_T) is in its ``next_values``. Where ``alive`` is False the advantage is 0 and
+    nothing flows to the step before.
+    """
+    deltas: Floats = rewards + np.float32(gamma) * np.where(terminated, 0, next_values) - values
+    carry = np.where(terminated | truncated, np.float32(0), np.float32(gamma * lam))
+    if alive is not None:
+        deltas, carry = np.where(alive, deltas, 0), np.where(alive, carry, 0)
+    advantages = np.empty_like(deltas)
+    running = np.zeros(deltas.shape[1:], np.float32)
+    for t in range(len(deltas) - 1, -1, -1):
+        running = np.multiply(carry[t], running, out=advantages[t])
+        running += deltas[t]
+    return advantages
+
+
+def n_step_returns(
+    rewards: NDArray[Any],
+    next_values: NDArray[Any],
+    terminated: Flags,
+    truncated: Flags,
+    gamma: float,
+    n: int | None = None,
+) -> Floats:
+    """Returns of up to ``n`` rewards, then a bootstrapped value; all arrays (T, N).
+
+    The sum is shorter where an episode or the rollout ends: V is then that of what the last summed step led
+    to, or 0 after a termination. ``n`` None: to the end, as in A3C (Mnih et al. 2016, algorithm S3).
+    """
+    ended = terminated | truncated
+    one_step = rewards + np.float32(gamma) * np.where(terminated, 0, next_values)
+    returns = one_step.copy()
+    if n is None:
+        for t in range(len(returns) - 2, -1, -1):
+            returns[t] = np.where(ended[t], one_step[t], rewards[t] + gamma * returns[t + 1])
+        return returns
+    for _ in range(n - 1):
+        returns[:-1] = np.where(ended[:-1], one_step[:-1], rewards[:-1] + gamma * returns[1:])
+    return returns
+
+
+def reward_to_go(rewards: NDArray[Any], last_value: float, gamma: float) -> Floats:
+    """(T,) discounted sums of one episode's rewards, ``last_value`` being what follows its last step."""
+    returns = np.empty_like(rewards)
+    running = last_value
+    for t in range(len(rewards) - 1, -1, -1):
+        running = rewards[t] + gamma * running
+        returns[t] = running
+    return returns
+
+
+def normalise_advantages(advantages: NDArray[Any], alive: Flags | None = None) -> Floats:
+    """Mean 0 and deviation 1 over the whole rollout's living steps; dead ones stay 0.
+
+    Over the rollout and not over a minibatch, so that one of size 1 or a constant one divides by nothing; a
+    single step, or advantages that are all equal, come out as 0.
+    """
+    living = advantages if alive is None else advantages[alive]
+    if living.size == 0:
+        return np.zeros_like(advantages)
+    normal = (advantages - living.mean(dtype=np.float64)) / (living.std(dtype=np.float64) + 1e-8)
+    return (normal if alive is None else normal * alive).astype(np.float32)

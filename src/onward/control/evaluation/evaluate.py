@@ -1,0 +1,236 @@
+"""Greedy episodes on unseen seeds, and what they say: success, transfer, robustness under noise.
+
+The one thing to know: every slot plays a quota of episodes fixed in advance. Taking the first hundred that
+end would favour short episodes, which are the failures of some tasks and the successes of others. Returns
+are raw, the policy's normaliser is frozen, and seeds come from a branch of the seed tree that training never
+uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onward.control.core.contract import Environments, EnvSpec, Flags, Step
+from onward.control.core.normalise import RunningNorm
+from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import ActionSpec, Obs, rows_of
+from onward.errors import ControlError
+
+EPISODES = 100
+SLOTS = 20
+NOISE = 0.2
+"""Deviation of observation noise, in running deviations of each number."""
+
+
+class Actor(Protocol):
+    """What can be evaluated: a ``Policy``, a peer's model, the random policy."""
+
+    def act_flat(
+        self, obs: Obs, mask: NDArray[Any] | None = None, deterministic: bool = True
+    ) -> NDArray[Any]:
+        """Actions (N, …) as ``ActionSpec`` says."""
+        ...
+
+
+# Success.
+
+
+class SuccessRule(Protocol):
+    """Says of an episode whether it succeeded."""
+
+    words: str
+    """The rule, for people."""
+
+    def start(self, num: int) -> None: ...
+
+    def observe(self, step: Step) -> None: ...
+
+    def success(self, episode_return: float, slot: int) -> bool: ...
+
+
+class AtLeast:
+    """The return of the episode is at or over ``threshold``."""
+
+    def __init__(self, threshold: float) -> None:
+        """Raises ControlError for a threshold that is not finite: nothing or everything would reach it."""
+        if not np.isfinite(threshold):
+            raise ControlError(f"The threshold of success is {threshold}: give a finite number.")
+        self.threshold = threshold
+        self.words = f"return ≥ {threshold:g}"
+
+    def start(self, num: int) -> None: ...
+
+    def observe(self, step: Step) -> None: ...
+
+    def success(self, episode_return: float, slot: int) -> bool:
+        return episode_return >= self.threshold - 1e-6
+
+
+class Upright:
+    """Pendulum: upright (cos θ ≥ 0.95, within 18°) at each of the last 50 steps of the episode.
+
+    A return alone says where the episode started, not whether it was swung up.
+    """
+
+    words = "upright (cos θ ≥ 0.95) at each of the last 50 steps"
+    STEPS, COSINE = 50, 0.95
+
+    def start(self, num: int) -> None:
+        self._streak = np.zeros(num, np.int64)
+        self._before = self._streak
+
+    def observe(self, step: Step) -> None:
+        obs = step.next_obs()
+        assert not isinstance(obs, dict)
+        self._before = np.where(obs[:, 0] >= self.COSINE, self._streak + 1, 0)
+        self._streak = np.where(step.ended, 0, self._before)
+
+    def success(self, episode_return: float, slot: int) -> bool:
+        return bool(self._before[slot] >= self.STEPS)
+
+
+RULES: dict[str, type[Upright]] = {"Pendulum-v1": Upright}
+SOLVE_BARS = {"Pendulum-v1": -200.0}
+"""Mean return that counts as solved where Gymnasium names none."""
+
+
+def success_rule(spec: EnvSpec, threshold: float | None = None) -> SuccessRule | None:
+    """``threshold`` if given, else the rule of the task, else Gymnasium's threshold, else None: unknown."""
+    if threshold is not None:
+        return AtLeast(threshold)
+    if spec.id in RULES:
+        return RULES[spec.id]()
+    return None if spec.threshold is None else AtLeast(spec.threshold)
+
+
+def solve_bar(spec: EnvSpec) -> float | None:
+    """Mean return at which ``spec`` counts as solved."""
+    return SOLVE_BARS.get(spec.id, spec.threshold)
+
+
+# Episodes.
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """What was played, in the order of slots, then of time."""
+
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    successes: NDArray[np.bool_] | None
+    """None where no rule says what success is."""
+    met: RunningNorm | None
+    """Statistics of the numbers in the observations acted on; None where there are only images."""
+
+    @property
+    def mean(self) -> float:
+        return float(self.returns.mean())
+
+    @property
+    def success(self) -> float | None:
+        """Share of the episodes that succeeded."""
+        return None if self.successes is None else float(self.successes.mean())
+
+
+def play(
+    actor: Actor,
+    env: Environments,
+    episodes: int = EPISODES,
+    seed: int = 0,
+    *,
+    deterministic: bool = True,
+    rule: SuccessRule | None = None,
+    noise: NDArray[Any] | None = None,
+) -> Episodes:
+    """``episodes`` episodes in ``env``, shared out over its slots before the first step.
+
+    ``noise``: (width,) deviation of Gaussian noise on the numbers that the actor sees; the environment itself
+    is untouched. Raises ControlError for fewer than one episode.
+    """
+    if episodes < 1:
+        raise ControlError(f"{episodes} episodes were asked for: give at least 1.")
+    seeds = Seeds(seed).child("evaluation")
+    disturb = _Noise(noise, seeds) if noise is not None else None
+    quota = np.full(env.num, episodes // env.num) + (np.arange(env.num) < episodes % env.num)
+    record = _Record(env, rule)
+    obs, mask = env.reset(seeds.integer("env"))
+    while (left := quota > record.counts).any():
+        record.meet(obs, left)
+        actions = actor.act_flat(obs if disturb is None else disturb(obs), mask, deterministic)
+        step = env.step(actions)
+        record.add(step, left)
+        obs, mask = step.obs, step.action_mask
+    return record.episodes()
+
+
+class _Record:
+    """Sums of the running episodes and what became of those that count."""
+
+    def __init__(self, env: Environments, rule: SuccessRule | None) -> None:
+        self.counts = np.zeros(env.num, np.int64)
+        self._sums, self._lengths = np.zeros(env.num), np.zeros(env.num, np.int64)
+        self._done: list[list[tuple[float, int, bool]]] = [[] for _ in range(env.num)]
+        self._rule = rule
+        width = env.spec.layout.width
+        self._met = RunningNorm(width) if width else None
+        if rule is not None:
+            rule.start(env.num)
+
+    def meet(self, obs: Obs, left: Flags) -> None:
+        if self._met is not None:
+            self._met.update_obs(obs, left)
+
+    def add(self, step: Step, left: Flags) -> None:
+        self._sums += step.reward
+        self._lengths += 1 if step.alive is None else step.alive
+        if self._rule is not None:
+            self._rule.observe(step)
+        ended = step.ended
+        for slot in np.flatnonzero(ended & left):
+            total = float(self._sums[slot])
+            success = self._rule is not None and self._rule.success(total, int(slot))
+            self._done[slot].append((total, int(self._lengths[slot]), success))
+            self.counts[slot] += 1
+        self._sums[ended], self._lengths[ended] = 0.0, 0
+
+    def episodes(self) -> Episodes:
+        returns, lengths, successes = zip(*(one for slot in self._done for one in slot), strict=True)
+        known = None if self._rule is None else np.array(successes)
+        return Episodes(np.array(returns), np.array(lengths), known, self._met)
+
+
+class _Noise:
+    def __init__(self, deviation: NDArray[Any], seeds: Seeds) -> None:
+        self._deviation = np.asarray(deviation, np.float32)
+        self._generator = seeds.generator("noise")
+
+    def __call__(self, obs: Obs) -> Obs:
+        numbers = obs["vector"] if isinstance(obs, dict) else obs
+        noisy = numbers + self._deviation * self._generator.standard_normal(numbers.shape, np.float32)
+        return {**obs, "vector": noisy} if isinstance(obs, dict) else noisy
+
+
+class RandomActor:
+    """Uniform over the legal actions: the baseline that every ratio starts from."""
+
+    def __init__(self, actions: ActionSpec, seed: int = 0) -> None:
+        self._actions = actions
+        self._generator = Seeds(seed).child("evaluation").generator("random actor")
+
+    def act_flat(
+        self, obs: Obs, mask: NDArray[Any] | None = None, deterministic: bool = True
+    ) -> NDArray[Any]:
+        num, spec = rows_of(obs), self._actions
+        if spec.kind == "box":
+            return self._generator.uniform(-1, 1, (num, spec.dim)).astype(np.float32)
+        if mask is not None or spec.kind == "discrete":
+            chance = self._generator.random((num, sum(spec.sizes)))
+            chance = chance if mask is None else np.where(mask, chance, -1.0)
+            parts = np.split(chance, np.cumsum(spec.sizes)[:-1], axis=1)
+            drawn = np.stack([part.argmax(axis=1) for part in parts], axis=1)
+            return drawn[:, 0] if spec.kind == "discrete" else drawn
+        return self._generator.integers(0, np.array(spec.sizes), (num, spec.dim))

@@ -1,0 +1,140 @@
+"""Policy and value networks side by side: what PPO, A3C and REINFORCE learn with.
+
+The one thing to know: policy and value share no layer but the image encoder, and all their parameters are
+one flat tensor. Acting goes through numpy unless there are images; both see a change of parameters at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from onward.control.core.contract import EnvSpec, Flags
+from onward.control.core.normalise import RunningNorm
+from onward.control.core.spaces import Obs, take
+from onward.control.networks.dists import Gaussian, distribution
+from onward.control.networks.flat import FlatParameters
+from onward.control.networks.in_numpy import NumpyMLP
+from onward.control.networks.nets import MLP, Encoder, TensorObs, to_tensor
+from onward.control.policies.policy import PolicyParts
+from onward.control.running.config import NetworkConfig
+from onward.errors import ControlError
+
+Floats = NDArray[np.float32]
+Back = Callable[[Floats, Floats, list[Floats]], None]
+"""Takes a loss' gradient at the outputs, at the values and at the distribution's parameters."""
+IMAGE_FEATURES = 128
+CHUNK = 4096
+"""Rows in one pass without gradient: what images of them take must fit the memory."""
+
+
+class ActorCritic:
+    """``values``: heads of the value network. ``log_std``: where a Gaussian policy starts."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: NetworkConfig,
+        generator: torch.Generator,
+        values: int = 1,
+        log_std: float = 0.0,
+    ) -> None:
+        self.spec = spec
+        self.encoder = Encoder(spec.layout, IMAGE_FEATURES, generator)
+        self.dist = distribution(spec.actions, log_std)
+        shape = (self.encoder.width, *config.hidden)
+        options = (config.activation, config.layer_norm)
+        self.policy = MLP((*shape, self.dist.width), *options, gain=0.01, generator=generator)
+        self.value = MLP((*shape, values), *options, gain=1.0, generator=generator)
+        self.flat = FlatParameters([self.encoder, self.policy, self.dist, self.value])
+        self._dist_parameters = list(self.dist.parameters())
+        self._numpy_policy = NumpyMLP(self.policy.arrays())
+
+    def record(self, obs: Obs) -> tuple[Floats, Floats, Back]:
+        """Outputs of the policy (B, width), values (B, heads), and what sets all gradients: see ``Back``."""
+        if isinstance(obs, dict):
+            return self._record_images(obs)
+        rows = torch.from_numpy(obs)
+        outputs, policy_back = self.policy.record(rows)
+        values, value_back = self.value.record(rows)
+
+        def back(at_outputs: Floats, at_values: Floats, at_dist: list[Floats]) -> None:
+            self.flat.attach()
+            policy_back(torch.from_numpy(at_outputs))
+            value_back(torch.from_numpy(at_values))
+            self._set_dist_gradients(at_dist)
+
+        return outputs.numpy(), values.numpy(), back
+
+    def _record_images(self, obs: dict[str, NDArray[Any]]) -> tuple[Floats, Floats, Back]:
+        """Both networks learn through the encoder."""
+        features = self.encoder(to_tensor(obs))
+        outputs, values = self.policy(features), self.value(features)
+
+        def back(at_outputs: Floats, at_values: Floats, at_dist: list[Floats]) -> None:
+            self.flat.zero_grad()
+            at = [torch.from_numpy(at_outputs), torch.from_numpy(at_values)]
+            torch.autograd.backward([outputs, values], at)
+            self._set_dist_gradients(at_dist)
+
+        return outputs.detach().numpy(), values.detach().numpy(), back
+
+    def _set_dist_gradients(self, gradients: list[Floats]) -> None:
+        for p, gradient in zip(self._dist_parameters, gradients, strict=True):
+            assert p.grad is not None
+            p.grad.copy_(torch.from_numpy(gradient))
+
+    def values(self, obs: Obs) -> Floats:
+        """(B, heads) for any number of rows, without gradient."""
+        return _in_chunks(lambda rows: self.value(self.encoder(rows)), obs)
+
+    def outputs(self, obs: Obs) -> Floats:
+        """(B, width) of the policy for any number of rows, without gradient."""
+        return _in_chunks(lambda rows: self.policy(self.encoder(rows)), obs)
+
+    def act(self, obs: Obs, rng: np.random.Generator, mask: Flags | None) -> NDArray[Any]:
+        """Actions drawn for ``obs`` (N, …), which is what the networks see (normalised, if anything is)."""
+        outputs = self.outputs(obs) if isinstance(obs, dict) else self._numpy_policy(obs)
+        return self.dist.sample(outputs, rng, mask)
+
+    @torch.no_grad()
+    def load_parameters(self, saved: Tensor) -> None:
+        """All parameters, as ``flat.tensor`` has them. Raises ControlError for another network's."""
+        if saved.shape != self.flat.tensor.shape:
+            raise ControlError(
+                f"The saved state has {saved.numel()} parameters, these networks have "
+                f"{self.flat.tensor.numel()}: resume with the settings it was saved with."
+            )
+        self.flat.tensor.copy_(saved)
+
+    def parts(self, norm: RunningNorm | None = None, clip: float = 10.0) -> PolicyParts:
+        """What acts, as copies; without the value network."""
+        encoder = {name: p.detach().numpy().copy() for name, p in self.encoder.state_dict().items()}
+        return PolicyParts(
+            layout=self.spec.layout,
+            actions=self.spec.actions,
+            head="gaussian" if isinstance(self.dist, Gaussian) else "logits",
+            layers=[layer.copied() for layer in self.policy.arrays()],
+            log_std=self.dist.log_std.detach().numpy().copy() if isinstance(self.dist, Gaussian) else None,
+            norm=None if norm is None else (norm.mean.copy(), norm.var.copy(), clip),
+            images=encoder or None,
+        )
+
+
+@torch.no_grad()
+def _in_chunks(network: Callable[[TensorObs], Tensor], obs: Obs) -> Floats:
+    count = len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
+    if count <= CHUNK:
+        return network(to_tensor(obs)).numpy()
+    chunks = (np.s_[at : at + CHUNK] for at in range(0, count, CHUNK))
+    return np.concatenate([network(to_tensor(take(obs, chunk))).numpy() for chunk in chunks])
+
+
+def annealed(value: float, schedule: str, progress: float) -> float:
+    """``value``, or what is left of it at ``progress`` 0 … 1 where ``schedule`` is linear."""
+    return value * (1.0 - progress) if schedule == "linear" else value

@@ -1,0 +1,302 @@
+"""Networks of control policies in PyTorch: MLP, stacked ensemble, image encoder.
+
+The one thing to know: there are two ways to learn. A call is an ordinary step of autograd. ``record`` gives
+the outputs and a function that *sets* the parameters' gradients (all of them, over what was there) from the
+gradient at the outputs: for losses whose gradient is known in closed form, or is taken at the outputs alone,
+that leaves the products and little else (``chains.py``). Layer norms and images are on autograd in both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from onward.control.core.spaces import Layout, Obs
+from onward.control.networks.chains import Activation, ChainNode, Stack
+from onward.control.networks.in_numpy import Layer
+from onward.errors import ControlError
+
+Back = Callable[[Tensor], None]
+"""Takes the gradient at the outputs."""
+TensorObs = Tensor | dict[str, Tensor]
+
+_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
+_NORM_EPS = 1e-5
+
+
+class MLP(nn.Module):
+    """Linear layers with ``activation`` between them, a layer norm before each activation if asked for.
+
+    ``sizes``: input, hidden …, output width; the last layer is linear. With ``gain`` weights are orthogonal,
+    √2 in hidden layers and ``gain`` in the last, with zero biases (Andrychowicz et al. 2021 use 0.01 for
+    policies and 1 for values); with None they are PyTorch's uniform ±1/√fan-in.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        activation: Activation = "tanh",
+        layer_norm: bool = False,
+        gain: float | None = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        _check(sizes, activation)
+        self.activation: Activation = activation
+        self.linears = nn.ModuleList()
+        self.norms = nn.ModuleList()
+        for depth, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+            linear = nn.Linear(fan_in, fan_out)
+            last = depth == len(sizes) - 2
+            _initialise(
+                linear.weight,
+                linear.bias,
+                None if gain is None else gain if last else math.sqrt(2),
+                generator,
+            )
+            self.linears.append(linear)
+            if layer_norm and not last:
+                self.norms.append(nn.LayerNorm(fan_out, eps=_NORM_EPS))
+        # Module look-ups cost as much as a small layer: the parameters are kept at hand. Their identity never
+        # changes (FlatParameters and load_state_dict both keep it).
+        self._layers = [(linear.weight, linear.bias) for linear in cast(Iterable[nn.Linear], self.linears)]
+        self._flat = [p for layer in self._layers for p in layer]
+        self._norms = [(norm.weight, norm.bias) for norm in cast(Iterable[nn.LayerNorm], self.norms)]
+        self._stack = Stack(list(self._layers), activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, sizes[0]) → (…, sizes[-1])."""
+        if x.dim() == 2 and x.dtype == torch.float32 and not self._norms:
+            if not torch.is_grad_enabled():
+                return self._stack.outputs(x)[0]
+            return ChainNode.apply(x, self.activation, *self._flat)  # type: ignore[no-any-return]
+        act = _ACTIVATIONS[self.activation]
+        for depth, (weight, bias) in enumerate(self._layers[:-1]):
+            x = F.linear(x, weight, bias)
+            if self._norms:
+                gain, shift = self._norms[depth]
+                x = F.layer_norm(x, gain.shape, gain, shift, _NORM_EPS)
+            x = act(x)
+        weight, bias = self._layers[-1]
+        return F.linear(x, weight, bias)
+
+    def record(self, x: Tensor) -> tuple[Tensor, Back]:
+        """(B, in) → outputs (B, out), and what sets the gradients of its parameters, once they are flat."""
+        if self._norms:
+            return by_autograd(self, x)
+        out, back = self._stack.record(x)
+        return out[0], lambda gradient: back(gradient[None])
+
+    def arrays(self) -> list[Layer]:
+        """Its layers as numpy arrays that share the parameters' memory: call it after ``FlatParameters``."""
+        layers: list[Layer] = []
+        for depth, (weight, bias) in enumerate(self._layers):
+            last = depth == len(self._layers) - 1
+            norm = None
+            if self._norms and not last:
+                gain, shift = self._norms[depth]
+                norm = (_array(gain), _array(shift))
+            layers.append(Layer(_array(weight), _array(bias), "none" if last else self.activation, norm))
+        return layers
+
+
+class Ensemble(nn.Module):
+    """``count`` MLPs of one shape as stacked weights (E, in, out): one ``baddbmm`` per layer for all of them.
+
+    Members differ by their initial weights alone. Twin critics are an ensemble of 2.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        sizes: Sequence[int],
+        activation: Activation = "relu",
+        layer_norm: bool = False,
+        gain: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        _check(sizes, activation)
+        self.count = count
+        self.activation: Activation = activation
+        self._layers: list[tuple[nn.Parameter, nn.Parameter]] = []
+        self._norms: list[tuple[nn.Parameter, nn.Parameter]] = []
+        for depth, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+            last = depth == len(sizes) - 2
+            weight, bias = torch.empty(count, fan_in, fan_out), torch.zeros(count, 1, fan_out)
+            layer_gain = None if gain is None else gain if last else math.sqrt(2)
+            for member in range(count):
+                _initialise(weight[member].T, bias[member, 0], layer_gain, generator)
+            self._layers.append((nn.Parameter(weight), nn.Parameter(bias)))
+            self.register_parameter(f"weight{depth}", self._layers[-1][0])
+            self.register_parameter(f"bias{depth}", self._layers[-1][1])
+            if layer_norm and not last:
+                norm = (
+                    nn.Parameter(torch.ones(count, 1, fan_out)),
+                    nn.Parameter(torch.zeros(count, 1, fan_out)),
+                )
+                self._norms.append(norm)
+                self.register_parameter(f"norm_gain{depth}", norm[0])
+                self.register_parameter(f"norm_bias{depth}", norm[1])
+        self._stack = Stack(list(self._layers), activation, count)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, in), the same for all members, or (E, batch, in) → (E, batch, out)."""
+        if x.dim() == 2 and not self._norms and not torch.is_grad_enabled():
+            return self._stack.outputs(x)
+        return _stacked(x, self.count, self.activation, self._layers, self._norms)
+
+    def record(self, x: Tensor) -> tuple[Tensor, Back]:
+        """(B, in) → outputs (E, B, out), and what sets the parameters' gradients, once they are flat."""
+        return by_autograd(self, x) if self._norms else self._stack.record(x)
+
+    def through(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """(B, in) → (E, B, out), and the gradient at ``x`` (B, in) of that at the outputs (E, B, out).
+
+        The parameters hold still. What is cheap on the way back: rows whose gradient is 0 in a member.
+        """
+        if not self._norms:
+            return self._stack.through(x)
+        layers, norms = (
+            [(a.detach(), b.detach()) for a, b in pairs] for pairs in (self._layers, self._norms)
+        )
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            out = _stacked(leaf, self.count, self.activation, layers, norms)
+        return out.detach(), lambda gradient: torch.autograd.grad(out, leaf, gradient)[0]
+
+    def arrays(self, member: int) -> list[Layer]:
+        """Layers of one member as numpy arrays (weights transposed views, sharing memory)."""
+        layers: list[Layer] = []
+        for depth, (weight, bias) in enumerate(self._layers):
+            last = depth == len(self._layers) - 1
+            norm = None
+            if self._norms and not last:
+                gain, shift = self._norms[depth]
+                norm = (_array(gain)[member, 0], _array(shift)[member, 0])
+            activation = "none" if last else self.activation
+            layers.append(Layer(_array(weight)[member].T, _array(bias)[member, 0], activation, norm))
+        return layers
+
+
+def _stacked(
+    x: Tensor,
+    count: int,
+    activation: Activation,
+    layers: Sequence[tuple[Tensor, Tensor]],
+    norms: Sequence[tuple[Tensor, Tensor]],
+) -> Tensor:
+    """An ensemble's forward, one ``baddbmm`` per layer for all members."""
+    if x.dim() == 2:
+        x = x.expand(count, *x.shape)
+    act = _ACTIVATIONS[activation]
+    for depth, (weight, bias) in enumerate(layers[:-1]):
+        x = torch.baddbmm(bias, x, weight)
+        if norms:
+            gain, shift = norms[depth]
+            x = torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=_NORM_EPS), gain)
+        x = act(x)
+    weight, bias = layers[-1]
+    return torch.baddbmm(bias, x, weight)
+
+
+def by_autograd(network: nn.Module, *inputs: Any) -> tuple[Tensor, Back]:
+    """``record`` for any module: outputs, detached, and what sets the gradients of all its parameters."""
+    with torch.enable_grad():
+        out: Tensor = network(*inputs)
+
+    def back(gradient: Tensor) -> None:
+        for p in network.parameters():
+            if p.grad is not None:
+                p.grad.zero_()
+        out.backward(gradient)
+
+    return out.detach(), back
+
+
+class Encoder(nn.Module):
+    """Observations of any ``Layout`` → (N, width) features: vectors pass through, each image has a CNN.
+
+    From 36 pixels on the CNN is that of Mnih et al. 2015 (8×8/4, 4×4/2, 3×3/1), below it two 3×3 layers (the
+    second with stride 2 from 8 pixels on); then one linear layer to ``features``. Bytes are divided by 255.
+    """
+
+    def __init__(self, layout: Layout, features: int = 128, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.layout = layout
+        self.width = layout.width + features * len(layout.images)
+        """Features it gives."""
+        self.cnns = nn.ModuleList(_cnn(shape, features, generator) for _, shape in layout.images)
+
+    def forward(self, obs: TensorObs) -> Tensor:
+        """``obs``: float32 (N, width), or a dict with uint8 (N, height, width, channels) images."""
+        if not isinstance(obs, dict):
+            return obs
+        parts = [obs["vector"]] if self.layout.width else []
+        for (key, _), cnn in zip(self.layout.images, self.cnns, strict=True):
+            parts.append(cnn(obs[key].permute(0, 3, 1, 2).float().div_(255.0)))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def to_tensor(obs: Obs) -> TensorObs:
+    """An observation as tensors that share its memory."""
+    if isinstance(obs, dict):
+        return {key: torch.from_numpy(array) for key, array in obs.items()}
+    return torch.from_numpy(obs)
+
+
+def _array(p: Tensor) -> NDArray[Any]:
+    return p.detach().numpy()
+
+
+def _check(sizes: Sequence[int], activation: str) -> None:
+    if len(sizes) < 2 or min(sizes) < 1:
+        raise ControlError(
+            f"A network has sizes {tuple(sizes)}; give at least the input and output width, each 1 or more."
+        )
+    if activation not in _ACTIVATIONS:
+        raise ControlError(
+            f"A network has activation {activation!r}; choose one of {', '.join(_ACTIVATIONS)}."
+        )
+
+
+@torch.no_grad()
+def _initialise(weight: Tensor, bias: Tensor, gain: float | None, generator: torch.Generator | None) -> None:
+    """``weight`` (out, in), which may be a view: filled in place."""
+    if gain is None:
+        bound = 1 / math.sqrt(weight.shape[1])
+        weight.uniform_(-bound, bound, generator=generator)
+        bias.uniform_(-bound, bound, generator=generator)
+    else:
+        weight.copy_(nn.init.orthogonal_(torch.empty(weight.shape), gain, generator))
+        bias.zero_()
+
+
+def _cnn(shape: tuple[int, int, int], features: int, generator: torch.Generator | None) -> nn.Sequential:
+    height, width, channels = shape
+    if min(height, width) < 3:
+        raise ControlError(
+            f"An image observation has {height}×{width} pixels; at least 3×3 are needed: "
+            "flatten smaller ones to a vector of numbers."
+        )
+    if min(height, width) >= 36:
+        convs = [nn.Conv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)]
+    else:
+        stride = 2 if min(height, width) >= 8 else 1
+        convs = [nn.Conv2d(channels, 16, 3, 1, padding=1), nn.Conv2d(16, 32, 3, stride, padding=1)]
+    layers: list[nn.Module] = [layer for conv in convs for layer in (conv, nn.ReLU())]
+    with torch.no_grad():
+        flat = nn.Sequential(*layers)(torch.zeros(1, channels, height, width)).numel()
+    linear = nn.Linear(flat, features)
+    for layer in (*convs, linear):
+        assert layer.bias is not None
+        nn.init.orthogonal_(layer.weight, math.sqrt(2), generator)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(*layers, nn.Flatten(), linear, nn.ReLU())

@@ -1,0 +1,185 @@
+"""One training run: what it was told, and where its files lie.
+
+The one thing to know: ``config.json`` in a run's folder is all that ``resume`` reads besides the saved state,
+so a field that changes what a run computes belongs here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from onward.control.running.config import CONFIGS, Amount, Config, Count, Share, Whole
+from onward.control.running.fields import check_fields
+from onward.errors import ControlError
+from onward.folders import make_folder
+from onward.locks import locked
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One training run: what to train on what, for how long, and what to look at on the way."""
+
+    env: str
+    """A Gymnasium id, or one of ours."""
+    algorithm: str
+    """A key of ``CONFIGS``."""
+    settings: Config
+    """Of the algorithm."""
+    preset: str = "default"
+    """Where the settings come from; for the record."""
+    seed: Whole = 0
+    """All randomness of the run comes from this."""
+    timesteps: Count = 100_000
+    """Environment steps, over all slots."""
+    env_kwargs: dict[str, Any] | None = None
+    """Given to the environment's constructor."""
+    obs_noise: Amount = 0.0
+    """Gaussian noise on what is trained on, in running deviations of each number; evaluations have none."""
+    eval_every: Count | None = None
+    """Steps between two evaluations; none: a twentieth of the run."""
+    eval_episodes: Count = 20
+    """Greedy episodes per evaluation, on seeds never trained on."""
+    checkpoint_every: Count | None = None
+    """Steps between two saved states; none: a tenth of the run."""
+    threshold: float | None = None
+    """Mean return that counts as solved; none: Gymnasium's."""
+    solve_success: Share = 0.0
+    """Share of the hundred confirming episodes that must succeed as well; 0: their mean return alone."""
+    stop_when_solved: bool = True
+    """Stop at the first confirmed solution."""
+    threads: Count = 1
+    """Of torch; 1 is fastest for small networks."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "run")
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise ControlError(f"run: threshold is {self.threshold}: give a finite number.")
+
+    @property
+    def steps_between_evaluations(self) -> int:
+        return self.eval_every or max(1, self.timesteps // 20)
+
+    @property
+    def steps_between_checkpoints(self) -> int:
+        return self.checkpoint_every or max(1, self.timesteps // 10)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values; ``run_config`` of it is equal to this."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**values, "settings": self.settings.as_dict()}
+
+
+def run_config(document: dict[str, Any]) -> RunConfig:
+    """The inverse of ``RunConfig.as_dict``. Raises ControlError where the document is not one."""
+    try:
+        kind = CONFIGS[document["algorithm"]]
+        settings: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in document["settings"].items()
+        }
+        return RunConfig(**{**document, "settings": kind(**settings)})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ControlError(
+            f"config.json does not describe a run of this version ({error}): train into a new folder."
+        ) from error
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The files of one run."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, parent: Path, run: RunConfig) -> Folder:
+        """``<env>-<algorithm>-seed<k>`` under ``parent``; a slash or colon in an id becomes a dash."""
+        env = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in run.env)
+        return cls(parent / f"{env}-{run.algorithm}-seed{run.seed}")
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.csv"
+
+    @property
+    def state(self) -> Path:
+        """Everything needed to go on: see ``checkpoint``."""
+        return self.path / "checkpoint" / "state.safetensors"
+
+    @property
+    def policy(self) -> Path:
+        """The best policy, exported."""
+        return self.path / "policy"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def picture(self) -> Path:
+        return self.path / "curves.png"
+
+    def check_free(self) -> None:
+        """Raises ControlError where the folder holds a run already."""
+        if self.config.exists():
+            raise ControlError(
+                f"{self.path} already holds a run: go on with it by onward control resume {self.path}, "
+                f"or give another --out."
+            )
+
+    def lock(self, new: bool) -> AbstractContextManager[None]:
+        """Held while a run trains here, from its start (``new``) or from its saved state.
+
+        Raises ConfigError where another process does, ControlError where the folder is not as it must be.
+        """
+        if new:
+            self.check_free()
+        else:
+            self.read()
+        make_folder(self.path)
+        busy = f"{self.path} is being trained in by another process: wait for it, or stop that one first."
+        return locked(self.path / ".lock", busy)
+
+    def begin(self, run: RunConfig) -> None:
+        """Make the folder of a new run. Raises ControlError where it holds one already, ConfigError where it
+        cannot be made."""
+        self.check_free()
+        make_folder(self.path)
+        write_json(self.config, run.as_dict())
+
+    def read(self) -> RunConfig:
+        """What the run was told. Raises ControlError where there is none."""
+        return run_config(read_json(self.config, f"{self.path} holds no run"))
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Replace ``path`` as a whole: a reader sees the old or the new one."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(json.dumps(document, indent=1) + "\n")
+    os.replace(new, path)
+
+
+def read_json(path: Path, otherwise: str) -> dict[str, Any]:
+    """Raises ControlError (``otherwise``, why, what to do) where it cannot be read."""
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError:
+        why = "does not exist"
+    except (OSError, ValueError):
+        why = "cannot be read"
+    else:
+        if isinstance(document, dict):
+            return document
+        why = "is not a JSON object"
+    raise ControlError(
+        f"{otherwise}: {path.name} {why}; give the folder of a run, such as runs/CartPole-v1-ppo-seed0."
+    )

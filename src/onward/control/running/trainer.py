@@ -1,0 +1,370 @@
+"""The training loop: collect, update, look, save; the same for every algorithm.
+
+The one thing to know: everything that happens "every so often" is decided from environment steps alone
+(``_crossed``), so the number of slots changes nothing, and a resumed run does at every step what the
+uninterrupted one does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Literal
+
+from onward.control.algorithms.base import Algorithm, AsynchronousAlgorithm, AsyncProgress
+from onward.control.algorithms.registry import algorithm_class, check_fits
+from onward.control.core.contract import Environments
+from onward.control.core.seeds import Seeds
+from onward.control.core.threads import use_threads
+from onward.control.evaluation.evaluate import SLOTS, Episodes, play, solve_bar, success_rule
+from onward.control.policies.policy import Policy
+from onward.control.running import checkpoint
+from onward.control.running.log import Log, Means, Row, Times
+from onward.control.running.runs import Folder, RunConfig, write_json
+from onward.control.running.training_episodes import TrainingEpisodes
+from onward.errors import ControlError
+
+CONFIRM_EPISODES = 100
+"""Greedy episodes on unseen seeds that confirm a solution, and those that the final report is made of."""
+EPISODES_BETWEEN_TRIES = 25
+"""Training episodes after a solution that was not confirmed before the next try."""
+ROWS = 200
+"""Rows of metrics per run, evenly spaced in steps."""
+Event = dict[str, Any]
+"""``event`` is one of started, row, evaluated, solved, saved, done; ``step`` is always there."""
+End = Literal["finished", "solved", "interrupted"]
+
+
+@dataclass(frozen=True)
+class World:
+    """Where a run's environments, algorithm and evaluations come from."""
+
+    envs: Callable[[int], Environments]
+    """Environments of a worker (0 unless asynchronous); picklable."""
+    algorithm: type[Algorithm]
+    evaluate: Callable[[Policy, int, int], Episodes]
+    """(policy, episodes, seed) → greedy episodes."""
+
+
+def world(run: RunConfig) -> World:
+    """The real one. Raises ControlError for an unknown algorithm."""
+    return World(_Make(run), algorithm_class(run.algorithm), _Evaluate(run))
+
+
+class Trainer:
+    """One run in one folder. ``watch`` is told of everything; ``stop()`` ends it after the current step."""
+
+    def __init__(
+        self,
+        run: RunConfig,
+        folder: Folder,
+        watch: Callable[[Event], None] = lambda _: None,
+        of: World | None = None,
+    ) -> None:
+        """Makes environments and algorithm. Raises ControlError where they do not fit each other."""
+        self.run, self.folder, self._watch = run, folder, watch
+        self._world = of or world(run)
+        self._seeds = Seeds(run.seed)
+        self.envs = self._world.envs(0)
+        if of is None:
+            check_fits(run.algorithm, self.envs.spec)
+        use_threads(run.threads)
+        self.algorithm = self._world.algorithm(
+            self.envs.spec, self.envs.num, run.settings, self._seeds.child("algorithm")
+        )
+        self.algorithm.total_steps = run.timesteps
+        self.threshold = solve_bar(self.envs.spec) if run.threshold is None else run.threshold
+        self.episodes, self._means, self._times = TrainingEpisodes(self.envs.num), Means(), Times()
+        self.solved: dict[str, Any] | None = None
+        self.best: dict[str, float] | None = None
+        self._next_try = 0
+        self._saved_at: int | None = None
+        self._told = self._updates = 0
+        self._stop = self._resumed = False
+
+    def stop(self) -> None:
+        """End after the current step, with the state saved. Safe to call from a signal handler."""
+        self._stop = True
+
+    def start(self) -> None:
+        """Begin a new run in the folder."""
+        self.folder.begin(self.run)
+        self._obs, self._mask = self.envs.reset(self._seeds.integer("train"))
+
+    def resume(self) -> None:
+        """Continue from the folder's saved state. Raises ControlError or TamperedError where it cannot.
+
+        Where this run is told otherwise than the folder's (a later end), the folder's becomes as this one.
+        """
+        state = checkpoint.load(self.folder.state)
+        try:
+            self.algorithm.load_state_dict(state["algorithm"])
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            raise ControlError(
+                f"The saved state in {self.folder.path} does not fit the run's settings ({error}): "
+                f"leave config.json as it was written, or train again."
+            ) from error
+        self.algorithm.total_steps = self.run.timesteps
+        self._tell_folder()
+        self.episodes.load_state_dict(state["episodes"])
+        self._means, self._times = Means(state["means"]), Times(state["times"])
+        self.solved, self.best, self._next_try = state["solved"], state["best"], state["next_try"]
+        self._saved_at = self._told = self.algorithm.steps
+        self._updates = state.get("updates", 1)  # states of before they were counted come from after some
+        self._obs, self._mask = (
+            self.envs.reset(self._seeds.integer("train", self.algorithm.steps))
+            if self.algorithm.asynchronous
+            else self.envs.load_state_dict(state["envs"])
+        )
+        self._resumed = True
+
+    def _tell_folder(self) -> None:
+        another_end = self.folder.read().timesteps != self.run.timesteps
+        if another_end and self.algorithm.steps >= self.run.timesteps:
+            raise ControlError(
+                f"The run in {self.folder.path} is at step {self.algorithm.steps:,} already: "
+                f"give it a later end than {self.run.timesteps:,}."
+            )
+        write_json(self.folder.config, self.run.as_dict())
+
+    def train(self) -> dict[str, Any]:
+        """Run to the end, and give the summary (also in ``summary.json``).
+
+        Raises ControlError where a loss, a parameter or a reward is not finite: the last good state stays.
+        """
+        self._log = Log(self.folder.path, self.algorithm.steps)
+        self._tell("started", threshold=self.threshold, total=self.run.timesteps, resumed=self._resumed)
+        try:
+            if isinstance(self.algorithm, AsynchronousAlgorithm):
+                self.algorithm.run(self._world.envs, self.run.timesteps, self._progressed)
+            else:
+                while self.algorithm.steps < self.run.timesteps and not self._over():
+                    self._iterate()
+            return self._finish()
+        finally:
+            self._log.close()
+            self.algorithm.close()
+            self.envs.close()
+
+    def _over(self) -> bool:
+        return self._stop or (self.solved is not None and self.run.stop_when_solved)
+
+    def _iterate(self) -> None:
+        """One step of all slots and the updates that are due after it."""
+        algorithm, before, spent = self.algorithm, self.algorithm.steps, self._times.spent
+        began = perf_counter()
+        actions = algorithm.act(self._obs, self._mask)
+        acted = perf_counter()
+        step = self.envs.step(actions)
+        stepped = perf_counter()
+        algorithm.observe(self._obs, actions, step)
+        self._obs, self._mask = step.obs, step.action_mask
+        observed = perf_counter()
+        while algorithm.due():
+            self._take(algorithm.update())
+        spent["env"] += stepped - acted
+        spent["act"] += acted - began + observed - stepped
+        spent["update"] += perf_counter() - observed
+        if self.episodes.add(step):
+            self._try_to_solve()
+        self._after(before, algorithm.steps)
+
+    def _progressed(self, progress: AsyncProgress) -> bool:
+        """What an asynchronous algorithm told; False: stop."""
+        before, self._told = self._told, progress.steps
+        for episode_return, length in progress.episodes:
+            self.episodes.end(episode_return, length)
+        self._take(progress.metrics)
+        if progress.episodes:
+            self._try_to_solve()
+        self._after(before, progress.steps)
+        return not self._over()
+
+    def _after(self, before: int, now: int) -> None:
+        """What is due between two counts of steps."""
+        total = self.run.timesteps
+        if _crossed(before, now, self.run.steps_between_evaluations) and now < total:
+            self._log_row(now, self._evaluate(now, self.run.eval_episodes, "evaluate"))
+        elif _crossed(before, now, max(1, total // ROWS)):
+            self._log_row(now, {})
+        if _crossed(before, now, self.run.steps_between_checkpoints) and now < total:
+            self._save(now)
+
+    def _take(self, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise self._not_finite(f"{name} became {value}")
+        self._means.add(metrics)
+        self._updates += bool(metrics)
+
+    def _try_to_solve(self) -> None:
+        """Compare the last hundred episodes with the threshold, and confirm by greedy ones."""
+        mean = self.episodes.mean_return()
+        if not math.isfinite(mean):
+            raise self._not_finite("a return of the environment became " + str(mean))
+        if self.solved or self.threshold is None or not self.episodes.reach(self.threshold):
+            return
+        if self.episodes.count < self._next_try:
+            return
+        step = self.algorithm.steps
+        row = self._evaluate(step, CONFIRM_EPISODES, "confirm", self.episodes.count)
+        self._log_row(step, row)
+        if row["eval_return"] >= self.threshold and row.get("eval_success", 1.0) >= self.run.solve_success:
+            self.solved = {"episode": self.episodes.count, "step": step, "seconds": self._times.total()}
+            self._tell("solved", **self.solved)
+        self._next_try = self.episodes.count + EPISODES_BETWEEN_TRIES
+
+    def _evaluate(self, step: int, episodes: int, *seed: str | int) -> Row:
+        """Greedy episodes on seeds of their own; the best policy so far, by success and then by
+        mean return, goes into ``policy/``."""
+        self._check_parameters()
+        began = perf_counter()
+        policy = Policy(self.algorithm.networks(), env_id=self.run.env)
+        played = self._world.evaluate(policy, episodes, self._seeds.integer(*seed))
+        row = {"eval_return": played.mean, "eval_std": float(played.returns.std())}
+        if played.success is not None:
+            row["eval_success"] = played.success
+        success = played.success or 0.0
+        if self.best is None or (success, played.mean) >= (self.best["success"], self.best["return"]):
+            self.best = {"return": played.mean, "success": success, "step": step, "episodes": episodes}
+            policy.save(self.folder.policy)
+        self._times.add("evaluate", perf_counter() - began)
+        self._tell("evaluated", step=step, episodes=episodes, **row)
+        return row
+
+    def _log_row(self, step: int, extra: Row) -> None:
+        seconds = self._times.total()
+        row: Row = {
+            "step": float(step),
+            "seconds": seconds,
+            "steps_per_second": step / max(seconds, 1e-9),
+            **self.episodes.row(),
+            **extra,
+            **self._means.take(),
+            **self._times.shares(),
+        }
+        self._log.write(row)
+        self._tell("row", step=step, row=row)
+
+    def _save(self, step: int) -> None:
+        self._check_parameters()
+        asynchronous = self.algorithm.asynchronous
+        self._times.total()
+        checkpoint.save(
+            self.folder.state,
+            {
+                "algorithm": self.algorithm.state_dict(),
+                "envs": {} if asynchronous else self.envs.state_dict(),
+                "episodes": self.episodes.state_dict(),
+                "means": self._means.state_dict(),
+                "times": self._times.spent,
+                "solved": self.solved,
+                "best": self.best,
+                "next_try": self._next_try,
+                "updates": self._updates,
+            },
+        )
+        self._saved_at = step
+        self._tell("saved", step=step)
+
+    def _check_parameters(self) -> None:
+        if not self.algorithm.parameters_finite():
+            raise self._not_finite("a parameter is not finite any more")
+
+    def _not_finite(self, what: str) -> ControlError:
+        good = (
+            f"the last good state (step {self._saved_at}) is in {self.folder.state.parent}"
+            if self._saved_at is not None
+            else "no state was saved yet"
+        )
+        return ControlError(
+            f"Training stopped at step {self.algorithm.steps} because {what}: {good}; "
+            f"train again with a smaller learning_rate (--set learning_rate=…) or normalise_obs=true."
+        )
+
+    def _finish(self) -> dict[str, Any]:
+        step = self.algorithm.steps
+        end: End = "finished" if step >= self.run.timesteps else "interrupted"
+        if self.solved is not None and self.run.stop_when_solved:
+            end = "solved"
+        if end == "finished":
+            self._log_row(step, self._evaluate(step, self.run.eval_episodes, "evaluate"))
+        final = None if end == "interrupted" else self._final()
+        self._save(step)
+        summary = self._summary(end, final)
+        write_json(self.folder.summary, summary)
+        self._tell("done", step=step, summary=summary)
+        return summary
+
+    def _final(self) -> dict[str, float | None]:
+        """The exported policy, once more, on seeds that chose nothing."""
+        began = perf_counter()
+        policy = Policy.load(self.folder.policy)
+        played = self._world.evaluate(policy, CONFIRM_EPISODES, self._seeds.integer("final"))
+        self._times.add("evaluate", perf_counter() - began)
+        return {
+            "episodes": CONFIRM_EPISODES,
+            "return": played.mean,
+            "std": float(played.returns.std()),
+            "success": played.success,
+        }
+
+    def _summary(self, end: End, final: dict[str, float | None] | None) -> dict[str, Any]:
+        seconds, step = self._times.total(), self.algorithm.steps
+        return {
+            "env": self.run.env,
+            "algorithm": self.run.algorithm,
+            "preset": self.run.preset,
+            "seed": self.run.seed,
+            "end": end,
+            "steps": step,
+            "updates": self._updates,
+            "episodes": self.episodes.count,
+            "seconds": seconds,
+            "steps_per_second": step / max(seconds, 1e-9),
+            "shares": self._times.shares(),
+            "threshold": self.threshold,
+            "solved": self.solved,
+            "best": self.best,
+            "final": final,
+        }
+
+    def _tell(self, event: str, **facts: Any) -> None:
+        self._watch({"event": event, "seed": self.run.seed, "step": self.algorithm.steps, **facts})
+
+
+def _crossed(before: int, now: int, every: int) -> bool:
+    """Whether a multiple of ``every`` lies in (before, now]."""
+    return now // every > before // every
+
+
+class _Make:
+    """Makes the run's environments, in this process or in a worker's."""
+
+    def __init__(self, run: RunConfig) -> None:
+        self._run = run
+
+    def __call__(self, worker: int) -> Environments:
+        from onward.control.environments import NoisyObservations, make
+
+        run = self._run
+        envs = make(run.env, run.settings.num_envs, env_kwargs=run.env_kwargs)
+        return NoisyObservations(envs, run.obs_noise, relative=True) if run.obs_noise else envs
+
+
+class _Evaluate:
+    """Greedy episodes in environments of their own, without noise."""
+
+    def __init__(self, run: RunConfig) -> None:
+        self._run = run
+        self._envs: Environments | None = None
+
+    def __call__(self, policy: Policy, episodes: int, seed: int) -> Episodes:
+        from onward.control.environments import make
+
+        if self._envs is None:
+            self._envs = make(self._run.env, SLOTS, env_kwargs=self._run.env_kwargs)
+        rule = success_rule(self._envs.spec, self._run.threshold)
+        return play(policy, self._envs, episodes, seed, rule=rule)

@@ -1,0 +1,76 @@
+"""The training episodes of a run: raw returns and lengths, and when the last hundred say that it is solved.
+
+The one thing to know: returns are added up from raw rewards, whatever the algorithm does to them, and an
+episode counts when it ends for either reason.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from onward.control.core.contract import Step
+
+WINDOW = 100
+"""Episodes whose mean return is compared with the threshold, as Gymnasium's leaderboard did."""
+
+
+class TrainingEpisodes:
+    """Counts what ended in ``num`` slots."""
+
+    def __init__(self, num: int) -> None:
+        self._returns = np.zeros(num)
+        self._lengths = np.zeros(num, np.int64)
+        self.returns: deque[float] = deque(maxlen=WINDOW)
+        self.lengths: deque[int] = deque(maxlen=WINDOW)
+        self.count = 0
+        """Episodes that ended since the start of the run."""
+
+    def add(self, step: Step) -> bool:
+        """Take in one step; True where an episode ended."""
+        self._returns += step.reward
+        self._lengths += 1 if step.alive is None else step.alive
+        ended = step.ended
+        if not ended.any():
+            return False
+        for slot in np.flatnonzero(ended):
+            self.end(float(self._returns[slot]), int(self._lengths[slot]))
+        self._returns[ended] = 0.0
+        self._lengths[ended] = 0
+        return True
+
+    def end(self, episode_return: float, length: int) -> None:
+        """One whole episode."""
+        self.returns.append(episode_return)
+        self.lengths.append(length)
+        self.count += 1
+
+    def mean_return(self) -> float:
+        """Over the window; NaN before the first episode."""
+        return float(np.mean(self.returns)) if self.returns else float("nan")
+
+    def reach(self, threshold: float) -> bool:
+        """Whether the window is full and its mean is ``threshold`` or more, but for a sum's last bits."""
+        return len(self.returns) == WINDOW and self.mean_return() >= threshold - 1e-9
+
+    def row(self) -> dict[str, float]:
+        """Metrics of the window, none before the first episode ended."""
+        row = {"episodes": float(self.count)}
+        if self.returns:
+            row |= {"return_mean": self.mean_return(), "length_mean": float(np.mean(self.lengths))}
+        return row
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "running": [self._returns.copy(), self._lengths.copy()],
+            "window": [list(self.returns), list(self.lengths)],
+            "count": self.count,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._returns[:], self._lengths[:] = state["running"]
+        self.returns.extend(state["window"][0])
+        self.lengths.extend(state["window"][1])
+        self.count = state["count"]
