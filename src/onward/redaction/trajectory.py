@@ -8,65 +8,22 @@ what came before, and where that cannot be known it is assumed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
-from onward import contracts
 from onward.errors import RedactionError
+from onward.redaction.contract_words import ENUM_VALUES, FIELD_NAMES, NUMBER_FIELDS
 from onward.redaction.document import Fixed, Path
 from onward.redaction.engine import Redacted, redact
 from onward.redaction.known import NOTHING_KNOWN, Known
 from onward.redaction.rules.personal_optional import Finder
 
-_MODELS = (
-    contracts.Trajectory,
-    contracts.Turn,
-    contracts.Observation,
-    contracts.ObservationContext,
-    contracts.Action,
-    contracts.Sampling,
-    contracts.Result,
-    contracts.TaskContext,
-    contracts.TrajectoryMetadata,
-    contracts.Outcome,
-    contracts.ReleaseTag,
-)
-FIELD_NAMES = frozenset(name for model in _MODELS for name in model.model_fields)
-"""Field names of the contract: never renamed, whatever a secret may be called."""
 TOKEN_FIELDS = ("prompt_ids", "token_ids", "logprobs")
 _ID_FIELDS = frozenset(("session_id", "generation_id", "continues", "release_id"))
 _UNCHANGEABLE = frozenset(("trajectory_id", "start_timestamp", "end_timestamp"))
 _OUTSIDE_PROMPTS = frozenset((("session_id",), ("agent_id",)))
 
 
-def _holds_number(annotation: Any) -> bool:
-    """Whether a field's type is, or holds, a number."""
-    return annotation in (int, float) or any(_holds_number(part) for part in get_args(annotation))
-
-
-_FIXED = Fixed(
-    FIELD_NAMES,
-    frozenset(
-        name
-        for model in _MODELS
-        for name, field in model.model_fields.items()
-        if _holds_number(field.annotation)
-    ),
-)
-
-
-def _literals(annotation: Any) -> set[str]:
-    """Members of every Literal within a field's type."""
-    if get_origin(annotation) is Literal:
-        return set(get_args(annotation))
-    return {member for part in get_args(annotation) for member in _literals(part)}
-
-
-_ENUM_VALUES = frozenset(
-    value
-    for model in _MODELS
-    for field in model.model_fields.values()
-    for value in _literals(field.annotation)
-)
+_FIXED = Fixed(FIELD_NAMES, NUMBER_FIELDS)
 
 
 def redact_trajectory(
@@ -88,7 +45,7 @@ def redact_trajectory(
 
 
 def _redact_trajectory(document: dict[str, Any], known: Known, also: Sequence[Finder]) -> Redacted:
-    redacted = redact(document, known=known, also=also, fixed=_FIXED, fixed_values=_ENUM_VALUES)
+    redacted = redact(document, known=known, also=also, fixed=_FIXED, fixed_values=ENUM_VALUES)
     if not redacted.changed:
         return redacted
     clean = redacted.document
