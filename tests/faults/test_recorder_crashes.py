@@ -16,7 +16,7 @@ import pytest
 from onward import Recorder
 from onward.bus import Bus, NatsServer
 from onward.bus.outbox import Outbox
-from onward.capture import claim_check as claims
+from onward.capture import claim_check
 from onward.capture.collecting import collector
 from onward.clock import SystemClock
 from onward.config import load
@@ -128,8 +128,8 @@ async def test_killed_at_any_step_loses_and_doubles_nothing(bus, server, tmp_pat
         objects = Objects.open(tmp_path / "objects")
         for sequence in range(1, len(arrived) + 1):
             raw = await bus.js.get_msg(STREAM, seq=sequence)
-            claim = claims.parse((raw.headers or {})[claims.HEADER])
-            assert decode(await claims.fetch(objects, claim), Trajectory, max_bytes=claims.BODY_BYTES).turns[
+            claim = claim_check.parse((raw.headers or {})[claim_check.HEADER])
+            assert decode(await claim_check.fetch(objects, claim), Trajectory, max_bytes=claim_check.BODY_BYTES).turns[
                 39
             ]
 

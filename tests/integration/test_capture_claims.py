@@ -201,7 +201,7 @@ async def test_a_claimed_body_that_is_no_trajectory_is_put_aside_with_its_reason
 
 
 async def test_a_claimed_body_that_cannot_be_redacted_is_held_and_comes_back_by_claim(ctx, monkeypatch):
-    from onward.capture.collecting import second_try as retry
+    from onward.capture.collecting import second_try
     from onward.capture.collecting.verdict import Judge
     from onward.redaction import redactor
 
@@ -216,7 +216,7 @@ async def test_a_claimed_body_that_cannot_be_redacted_is_held_and_comes_back_by_
     assert await ctx.objects.list("claims") == []
     quarantine = Quarantine(ctx.objects, Keys.of(ctx.settings), ctx.clock)
     (held,) = await quarantine.held()
-    await retry.retry(ctx.bus, quarantine, held.held_id, ctx.clock, Judge())
+    await second_try.retry(ctx.bus, quarantine, held.held_id, ctx.clock, Judge())
     await collect(ctx)
     assert [row["n_turns"] for row in await rows(ctx)] == [40]
     assert len(await ctx.objects.list("claims")) == 1

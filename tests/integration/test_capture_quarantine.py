@@ -22,7 +22,7 @@ from quarantine_world import (  # noqa: F401
 )
 
 from onward.bus.deadletter import dead_letters
-from onward.capture import claim_check as claims
+from onward.capture import claim_check
 from onward.capture.collecting import collector
 from onward.capture.collecting.quarantine import KEY_FILE, Quarantine
 from onward.capture.collecting.second_try import retry
@@ -134,7 +134,7 @@ def large() -> dict:
 
 async def publish_large(ctx) -> bytes:
     data = canonical_json(large())
-    claim = await claims.publish(
+    claim = await claim_check.publish(
         ctx.bus, ctx.objects, ctx.clock.now(), data, subject=subjects.TRAJECTORY, msg_id="large", headers={}
     )
     assert claim is not None

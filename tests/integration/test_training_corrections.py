@@ -28,7 +28,7 @@ from onward.contracts import TrainingRequest, Trajectory, encode, subjects
 from onward.coordinator.coordinator import Coordinator
 from onward.reward.role import rewarder
 from onward.training.data import dataset
-from onward.training.role import trainer as service
+from onward.training.role import trainer
 from onward.training.role.jobs import JobRecord
 from onward.warehouse import reward_queries
 
@@ -107,7 +107,7 @@ async def test_a_correction_on_the_bus_becomes_a_pair_of_a_dpo_job(
         record = None if entry is None else JobRecord.model_validate_json(entry.value)
         return record if record is not None and record.state in ("completed", "failed") else None
 
-    async with running(service.run(ctx)), asyncio.timeout(120):
+    async with running(trainer.run(ctx)), asyncio.timeout(120):
         await ctx.bus.publish(subjects.TRAINING_REQUEST, encode(asked), msg_id="job-1")
         while (job := await ended()) is None:
             await asyncio.sleep(0.05)

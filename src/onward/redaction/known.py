@@ -12,7 +12,7 @@ from typing import Any
 
 from onward.errors import ConfigError
 from onward.redaction import placeholders
-from onward.redaction import propagation as spread
+from onward.redaction import propagation
 from onward.redaction.judging import values
 from onward.redaction.judging.names import PERSONAL, secret_class
 from onward.redaction.judging.secret_part import governed_spans
@@ -38,7 +38,7 @@ class Known:
                     f"Known secret number {number} has {len(value)} bytes; give at least {MIN_LENGTH}, or "
                     "leave it out: replacing so short a text everywhere would destroy what is recorded."
                 )
-            for needle in spread.needles(value):
+            for needle in propagation.needles(value):
                 self._needles.setdefault(needle.text, needle)
             for line in value.splitlines()[1:] and value.splitlines():
                 text = line.strip()
@@ -47,10 +47,10 @@ class Known:
         self.numbers: dict[float, tuple[bytes, str]] = {}
         """Those that a document may hold as a number, which no expression sees."""
         for needle in self._needles.values():
-            number = spread.as_number(needle.value)
+            number = propagation.as_number(needle.value)
             if number is not None:
                 self.numbers[number] = (needle.value, KIND)
-        self._expressions: list[Any] = list(spread.alternations(self._needles))
+        self._expressions: list[Any] = list(propagation.alternations(self._needles))
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], also: Iterable[str] = ()) -> Known:
@@ -72,7 +72,7 @@ class Known:
         for expression in self._expressions:
             for match in expression.finditer(buffer):
                 needle = self._needles[match.group()]
-                span = spread.placed(buffer, match.start(), needle)
+                span = propagation.placed(buffer, match.start(), needle)
                 if span is None:
                     continue
                 kept = placeholders.spans(buffer) if kept is None else kept

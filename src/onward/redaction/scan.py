@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import re2
 
 from onward.redaction import decode
-from onward.redaction.judging import assigned_values as assigned
+from onward.redaction.judging import assigned_values
 from onward.redaction.rules.catalogue import CHECKS, RULES
 from onward.redaction.rules.rule import Check, Hit, Rule, Span
 
@@ -29,9 +29,9 @@ _APART = (frozenset({"NATIONAL_ID", "CARD"}), frozenset({"ASSIGNED", "PASSWORD"}
 """Kinds with gates of their own: together, the states of one multiply with those of the other."""
 _META = "([{.^$|?*+\\"
 _BY_VALUE: dict[str, Callable[[Any, bytes], Iterator[Hit]]] = {
-    "assigned": assigned.assigned,
-    "flag": assigned.flags,
-    "cookies": assigned.cookies,
+    "assigned": assigned_values.assigned,
+    "flag": assigned_values.flags,
+    "cookies": assigned_values.cookies,
 }
 
 

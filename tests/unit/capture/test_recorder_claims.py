@@ -8,7 +8,7 @@ import pytest
 
 from onward.bus import PublishRejectedError
 from onward.bus.outbox import Waiting
-from onward.capture import claim_check as claims
+from onward.capture import claim_check
 from onward.clock import ManualClock
 from onward.contracts import Trajectory, canonical_json, decode
 from onward.errors import ContractError, ObjectError
@@ -52,45 +52,45 @@ def waiting(body: bytes) -> Waiting:
 
 async def test_a_large_body_goes_to_the_store_and_a_valid_small_trajectory_to_the_bus(tmp_path):
     objects, bus, body = Objects.open(tmp_path), RecordingBus(), canonical_json(document())
-    await claims.sender(bus, objects, ManualClock(NOW))(waiting(body))
+    await claim_check.sender(bus, objects, ManualClock(NOW))(waiting(body))
     ((data, msg_id, headers),) = bus.got
     small = decode(data, Trajectory)
     assert (msg_id, headers["Rl-Schema"], len(data) < 4096) == ("t-1", "v1", True)
     assert (small.trajectory_id, small.session_id, len(small.turns)) == ("t-1", "s", 1)
     assert small.metadata.outcome is not None and small.metadata.outcome.status == "failed"
     assert small.turns[0].result.success is False
-    claim = claims.parse(headers[claims.HEADER])
+    claim = claim_check.parse(headers[claim_check.HEADER])
     digest = hashlib.sha256(body).hexdigest()
-    assert claim == claims.Claim(f"claims/20260305/t-1.{digest[:16]}", digest, len(body))
+    assert claim == claim_check.Claim(f"claims/20260305/t-1.{digest[:16]}", digest, len(body))
     assert json.loads(data)["metadata"]["claim"] == {"uri": claim.uri, "sha256": digest, "size": len(body)}
-    assert await claims.fetch(objects, claim) == body
+    assert await claim_check.fetch(objects, claim) == body
 
 
 async def test_a_small_body_and_one_at_the_limit_go_as_they_are(tmp_path):
     bus, objects = RecordingBus(), Objects.open(tmp_path)
-    for size in (10, claims.DIRECT_BYTES):
-        await claims.sender(bus, objects, ManualClock(NOW))(waiting(b"x" * size))
-    assert [(len(data), claims.HEADER in headers) for data, _, headers in bus.got] == [
+    for size in (10, claim_check.DIRECT_BYTES):
+        await claim_check.sender(bus, objects, ManualClock(NOW))(waiting(b"x" * size))
+    assert [(len(data), claim_check.HEADER in headers) for data, _, headers in bus.got] == [
         (10, False),
-        (claims.DIRECT_BYTES, False),
+        (claim_check.DIRECT_BYTES, False),
     ]
 
 
 async def test_a_server_that_takes_less_gets_less(tmp_path):
     bus, objects = RecordingBus(max_payload=64 << 10), Objects.open(tmp_path)
-    await claims.sender(bus, objects, ManualClock(NOW))(waiting(canonical_json(document(100_000))))
-    assert claims.HEADER in bus.got[0][2]
+    await claim_check.sender(bus, objects, ManualClock(NOW))(waiting(canonical_json(document(100_000))))
+    assert claim_check.HEADER in bus.got[0][2]
 
 
 async def test_without_a_store_a_large_body_is_refused_with_what_to_do():
     with pytest.raises(PublishRejectedError, match="objects="):
-        await claims.sender(RecordingBus(), None, ManualClock(NOW))(waiting(canonical_json(document())))
+        await claim_check.sender(RecordingBus(), None, ManualClock(NOW))(waiting(canonical_json(document())))
 
 
 async def test_storing_the_same_body_again_changes_nothing(tmp_path):
     objects = Objects.open(tmp_path)
-    first = await claims.store(objects, "t-1", b"body", NOW)
-    assert await claims.store(objects, "t-1", b"body", NOW) == first
+    first = await claim_check.store(objects, "t-1", b"body", NOW)
+    assert await claim_check.store(objects, "t-1", b"body", NOW) == first
     assert len(await objects.list("claims")) == 1
 
 
@@ -114,30 +114,30 @@ async def test_storing_the_same_body_again_changes_nothing(tmp_path):
 )  # fmt: skip
 def test_a_claim_of_another_form_is_refused_before_anything_is_read(header):
     with pytest.raises(ContractError, match="Rl-Claim") as caught:
-        claims.parse(header)
+        claim_check.parse(header)
     assert caught.value.reason == "claim"
 
 
 async def test_a_missing_and_a_changed_body_are_told_apart(tmp_path):
     objects = Objects.open(tmp_path)
-    claim = await claims.store(objects, "t-1", b"body", NOW)
+    claim = await claim_check.store(objects, "t-1", b"body", NOW)
     (tmp_path / claim.uri).write_bytes(b"bodx")
-    with pytest.raises(claims.ClaimBrokenError) as caught:
-        await claims.fetch(objects, claim)
+    with pytest.raises(claim_check.ClaimBrokenError) as caught:
+        await claim_check.fetch(objects, claim)
     assert caught.value.reason == "claim_mismatch"
     (tmp_path / claim.uri).unlink()
-    with pytest.raises(claims.ClaimBrokenError, match="same object store") as caught:
-        await claims.fetch(objects, claim)
+    with pytest.raises(claim_check.ClaimBrokenError, match="same object store") as caught:
+        await claim_check.fetch(objects, claim)
     assert caught.value.reason == "claim_missing"
 
 
 async def test_old_bodies_are_deleted_and_those_that_a_message_may_still_name_are_not(tmp_path):
     objects = Objects.open(tmp_path)
     for days in (0, 30, 31, 32, 400):
-        await claims.store(objects, f"t-{days}", b"body", NOW - timedelta(days=days))
+        await claim_check.store(objects, f"t-{days}", b"body", NOW - timedelta(days=days))
     await objects.put("quarantine/x", b"not ours")
     await objects.put("claims/notaday/t-9.abababababababab", b"not ours either")
-    assert await claims.clean(objects, NOW) == 2
+    assert await claim_check.clean(objects, NOW) == 2
     left = await objects.list("")
     assert [key.split("/")[-1].split(".")[0] for key in left] == ["t-31", "t-30", "t-0", "t-9", "x"]
 
@@ -150,4 +150,4 @@ async def test_a_store_that_is_away_is_an_object_error(tmp_path):
             raise ObjectError("away")
 
     with pytest.raises(ObjectError):
-        await claims.sender(RecordingBus(), Away(), ManualClock(NOW))(waiting(canonical_json(document())))
+        await claim_check.sender(RecordingBus(), Away(), ManualClock(NOW))(waiting(canonical_json(document())))

@@ -6,7 +6,7 @@ import pytest
 
 from onward.bus.connection import Bus
 from onward.bus.outbox import Outbox
-from onward.capture import claim_check as claims
+from onward.capture import claim_check
 from onward.capture.recorder.delivery import RETRY_SECONDS, Delivery
 from onward.clock import SystemClock
 from onward.contracts import canonical_json, subjects
@@ -17,7 +17,7 @@ DOCUMENT = {
     "turns": [
         {
             "turn_id": 1, "timestamp": "2026-03-05T10:00:00.000Z",
-            "observation": {"type": "user_message", "content": "x" * claims.DIRECT_BYTES},
+            "observation": {"type": "user_message", "content": "x" * claim_check.DIRECT_BYTES},
             "action": {"type": "response"}, "result": {"success": True},
         }
     ],

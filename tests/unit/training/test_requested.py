@@ -14,7 +14,7 @@ from onward.training import checkpoints
 from onward.training.job import worker
 from onward.training.role import trainer as service
 from onward.training.role.jobs import JobRecord
-from onward.training.spec import departures as requested
+from onward.training.spec import departures
 from onward.training.spec import recipes, request
 
 LOGGED: dict[str, Any] = {"source": "clickhouse", "sample_size": 100}
@@ -128,7 +128,7 @@ async def test_a_request_of_before_that_can_no_longer_be_read_still_has_a_status
     record = JobRecord(
         job_id="j", state="failed", request={}, request_sha256="", created_at="", updated_at=""
     )
-    assert requested.not_as_asked(record.request, config.load(environ={})) == []
+    assert departures.not_as_asked(record.request, config.load(environ={})) == []
 
 
 def test_the_manifest_says_what_was_not_as_asked(make_job: MakeJob, events: Events) -> None:

@@ -20,7 +20,7 @@ import nats.js.errors
 from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
 from onward.bus.consumer import AWAY, POISON_AFTER
 from onward.bus.deadletter import bury, fits
-from onward.capture import claim_check as claims
+from onward.capture import claim_check
 from onward.capture.cleaning import judge_of
 from onward.capture.collecting import enrich
 from onward.capture.collecting.quarantine import Keys, Quarantine
@@ -84,7 +84,7 @@ async def clean_claims(ctx: Context) -> None:
     """Delete old bodies of the claim check, four times a day, until cancelled."""
     while True:
         try:
-            gone = await claims.clean(ctx.objects, ctx.clock.now())
+            gone = await claim_check.clean(ctx.objects, ctx.clock.now())
             if gone:
                 _log.info("old bodies deleted", count=gone)
         except ObjectError as error:
@@ -112,8 +112,8 @@ class Collector:
             return [await self._give_up(messages[0], error)]
 
     async def _handle(self, messages: list[Message]) -> list[Disposition]:
-        claimed = [message for message in messages if claims.HEADER in message.headers]
-        direct = [message for message in messages if claims.HEADER not in message.headers]
+        claimed = [message for message in messages if claim_check.HEADER in message.headers]
+        direct = [message for message in messages if claim_check.HEADER not in message.headers]
         if direct:
             await self._keep(direct)
         answers = {message.sequence: await self._keep_claimed(message) for message in claimed}
@@ -122,9 +122,9 @@ class Collector:
     async def _give_up(self, message: Message, error: Exception) -> Disposition:
         """Hold it, whole; where not even that succeeds, it stays unacknowledged and comes again for ever."""
         try:
-            if claims.HEADER in message.headers:
+            if claim_check.HEADER in message.headers:
                 try:
-                    message = await claims.resolve(self._ctx.objects, message)
+                    message = await claim_check.resolve(self._ctx.objects, message)
                 except ContractError:
                     pass  # there is no body to be had
             await self._settle([poisoned(message, error)])
@@ -143,8 +143,8 @@ class Collector:
     async def _keep_claimed(self, message: Message) -> Disposition:
         """One at a time: a body may be as large as 64 MiB."""
         try:
-            whole = await claims.resolve(self._ctx.objects, message)
-        except claims.ClaimBrokenError as error:
+            whole = await claim_check.resolve(self._ctx.objects, message)
+        except claim_check.ClaimBrokenError as error:
             if await self._was_settled(message, error):
                 await erase(self._ctx.bus, message.sequence)
             elif message.num_delivered < CLAIM_TRIES:
@@ -157,12 +157,12 @@ class Collector:
             await self._keep([whole], stand_in=message.data)
         return Ack()
 
-    async def _was_settled(self, message: Message, error: claims.ClaimBrokenError) -> bool:
+    async def _was_settled(self, message: Message, error: claim_check.ClaimBrokenError) -> bool:
         """Whether this is the repeat of a step before a crash: a body goes only with a secret, after its
         clean form was stored or the whole was held."""
         if error.reason != "claim_missing":
             return False
-        name = claims.parse(message.headers[claims.HEADER]).trajectory_id
+        name = claim_check.parse(message.headers[claim_check.HEADER]).trajectory_id
         stored = await queries.stored(self._ctx.warehouse, {name})
         return name in stored or await self._quarantine.holds(STREAM, message)
 
@@ -253,7 +253,7 @@ class Collector:
             clean = await republish(self._ctx.bus, item, self._ctx.objects, self._ctx.clock.now())
             crashpoint("collector.republished")
         if item.raw_must_go:
-            await claims.forget(self._ctx.objects, item.message.headers, keep=clean)
+            await claim_check.forget(self._ctx.objects, item.message.headers, keep=clean)
             await erase(self._ctx.bus, item.message.sequence)
             crashpoint("collector.erased")
 
@@ -301,11 +301,11 @@ async def count_opted_out(bus: Bus, sequences: Sequence[int | str]) -> int:
             continue  # another collector counted at the same time
 
 
-async def republish(bus: Bus, item: Item, objects: Objects, now: datetime) -> claims.Claim | None:
+async def republish(bus: Bus, item: Item, objects: Objects, now: datetime) -> claim_check.Claim | None:
     """Publish the redacted form under a message id of its own: the dedupe window refuses the old one. By
     claim check, which is returned, where it is large. Raises BusError, ObjectError."""
     assert item.document is not None
-    return await claims.publish(
+    return await claim_check.publish(
         bus,
         objects,
         now,

@@ -15,7 +15,7 @@ from datetime import datetime
 
 from onward.bus import Bus, Message
 from onward.bus.deadletter import bury, fits
-from onward.capture import claim_check as claims
+from onward.capture import claim_check
 from onward.capture.collecting.collector import count_opted_out, republish
 from onward.capture.collecting.quarantine import GATEWAY, Held, Quarantine
 from onward.capture.collecting.verdict import ARRIVED, Fate, Item, Judge
@@ -86,7 +86,7 @@ async def _send_captured(
     except Exception as error:  # whatever it is, its text may repeat the document
         reason = error.reason if isinstance(error, ContractError) else "redaction"
         return Retried(held.held_id, Fate.HOLD, reason)
-    await claims.publish(
+    await claim_check.publish(
         bus,
         quarantine.objects,
         clock.now(),
@@ -102,7 +102,7 @@ async def _send(bus: Bus, quarantine: Quarantine, held: Held, item: Item, clock:
     if item.fate is Fate.STORE:
         await republish(bus, item, quarantine.objects, clock.now())
     elif item.fate is Fate.BURY:
-        await bury(bus, held.stream, claims.direct(item.message), item.reason, item.detail, item.body)
+        await bury(bus, held.stream, claim_check.direct(item.message), item.reason, item.detail, item.body)
     else:
         await count_opted_out(bus, [held.sequence])
 

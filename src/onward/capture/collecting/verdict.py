@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from onward.bus import Message
-from onward.capture import claim_check as claims
+from onward.capture import claim_check
 from onward.capture.collecting import enrich
 from onward.capture.collecting.attempt import twice
 from onward.capture.conversations import turns
@@ -104,10 +104,10 @@ class Judge:
         be made of it; anything else is somebody's own text and is replaced like a secret."""
         item = replace(self.judge(message, now), stand_in=stand_in)
         if item.fate is Fate.STORE and not item.secret:
-            claim = claims.parse(message.headers[claims.HEADER])
+            claim = claim_check.parse(message.headers[claim_check.HEADER])
             assert item.document is not None
             ours = claim.trajectory_id == item.document["trajectory_id"]
-            if not ours or claims.stand_in(item.document, claim) != stand_in:
+            if not ours or claim_check.stand_in(item.document, claim) != stand_in:
                 return replace(item, secret=True)
         return item
 
@@ -224,7 +224,7 @@ def conflict(item: Item) -> Item:
 
 def _limit(message: Message) -> int:
     """Bytes that a body may have: more where it came by claim check."""
-    return claims.BODY_BYTES if claims.HEADER in message.headers else MAX_BYTES
+    return claim_check.BODY_BYTES if claim_check.HEADER in message.headers else MAX_BYTES
 
 
 def _ours(name: str, value: str, trajectory_id: str) -> bool:
@@ -233,8 +233,8 @@ def _ours(name: str, value: str, trajectory_id: str) -> bool:
     if name == "Nats-Msg-Id" and trajectory_id:
         rest = value.removeprefix(trajectory_id)
         return rest == "" or (rest.startswith(".redacted.") and _is_hex(rest.removeprefix(".redacted.")))
-    if name == claims.HEADER and trajectory_id:
-        return claims.is_of(value, trajectory_id)
+    if name == claim_check.HEADER and trajectory_id:
+        return claim_check.is_of(value, trajectory_id)
     return (name == REDACTED and _is_hex(value)) or (name == ARRIVED and _moment(value) is not None)
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from onward.capture import claim_check as claims
+from onward.capture import claim_check
 from onward.capture.conversations import turns
 from onward.contracts import Trajectory, canonical_json, validate
 from onward.errors import ContractError
@@ -38,7 +38,7 @@ def agents_redactor(
 class Intake:
     def __init__(self, redactor: Redactor, *, has_store: bool) -> None:
         self._redactor = redactor
-        self._limit = claims.BODY_BYTES if has_store else claims.DIRECT_BYTES
+        self._limit = claim_check.BODY_BYTES if has_store else claim_check.DIRECT_BYTES
 
     def prepare(self, document: dict[str, Any]) -> bytes:
         """Canonical JSON without secrets. Raises RedactionError, ContractError."""
@@ -57,9 +57,9 @@ class Intake:
         return data
 
     def _too_large(self, size: int) -> str:
-        if self._limit == claims.BODY_BYTES:
+        if self._limit == claim_check.BODY_BYTES:
             return f"The trajectory has {size} bytes and at most {self._limit} are taken: split the task."
         return (
             f"The trajectory has {size} bytes and a message takes {self._limit}: open the recorder with "
-            f"objects= (the collector's object store), which takes {claims.BODY_BYTES}, or record less."
+            f"objects= (the collector's object store), which takes {claim_check.BODY_BYTES}, or record less."
         )

@@ -25,7 +25,7 @@ from onward.ids import new_id
 from onward.reward.answers import Said
 from onward.reward.components import Unscored, components_of
 from onward.reward.role import feedback
-from onward.reward.role import publishing as delivery
+from onward.reward.role import publishing
 from onward.reward.role.analysis import Analyser, Analysis, code_analyser
 from onward.reward.role.feedback import FeedbackReader
 from onward.reward.role.gauges import Gauges, watch_lag
@@ -267,7 +267,7 @@ class Rewarder:
             said = await self._said.about(item.row for item in candidates.values())
             batch = await self._score(messages, ids, candidates, known, stored, said)
             self._fence()
-            await delivery.publish(self._ctx, [*batch.again, *batch.made])
+            await publishing.publish(self._ctx, [*batch.again, *batch.made])
             crashpoint("rewarder.published")
             self._ahead = batch.state
             self._remember(batch, candidates)

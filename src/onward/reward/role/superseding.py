@@ -18,7 +18,7 @@ from onward.context import Context
 from onward.contracts import Trajectory
 from onward.reward.answers import Said
 from onward.reward.components import Component, Unscored
-from onward.reward.role import publishing as delivery
+from onward.reward.role import publishing
 from onward.reward.role.analysis import Analysis
 from onward.reward.role.state import State
 from onward.reward.scoring import rows
@@ -87,9 +87,9 @@ class Superseding:
             made, again, tally = self._score(tasks, candidates, newest, given, said, waiting)
             if not dry and (made or again):
                 self._fence()
-                await delivery.store(self._ctx, made)
+                await publishing.store(self._ctx, made)
                 crashpoint("superseding.stored")
-                await delivery.publish(self._ctx, [*again, *made])
+                await publishing.publish(self._ctx, [*again, *made])
                 crashpoint("superseding.published")
         if not dry:
             for task in tasks:

@@ -16,7 +16,7 @@ from typing import Any
 
 from onward.bus import Bus
 from onward.bus.outbox import Outbox
-from onward.capture import claim_check as claims
+from onward.capture import claim_check
 from onward.capture.collecting.attempt import reason_of, twice
 from onward.capture.collecting.quarantine import Quarantine
 from onward.capture.conversations import turns
@@ -105,7 +105,7 @@ class Recording:
 
     async def deliver(self, bus: Bus) -> None:
         """Publish what is in the outbox, until cancelled or NATS goes away (BusError)."""
-        await self._outbox.drain(bus, send=claims.sender(bus, self._quarantine.objects, self._clock))
+        await self._outbox.drain(bus, send=claim_check.sender(bus, self._quarantine.objects, self._clock))
 
     def close(self) -> None:
         self._outbox.close()

@@ -32,7 +32,7 @@ from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints
 from onward.training.data import frozen
 from onward.training.role.jobs import Held, JobError, JobRecord, JobTable
-from onward.training.spec import departures as requested
+from onward.training.spec import departures
 from onward.training.spec import recipes, request
 
 log = structlog.get_logger(__name__)
@@ -331,7 +331,7 @@ class Trainer:
         await self._publish(record, record.state, **extra)
 
     async def _publish(self, record: JobRecord, tag: str, **fields: Any) -> None:
-        told = requested.not_as_asked(record.request, self.ctx.settings)
+        told = departures.not_as_asked(record.request, self.ctx.settings)
         notes = {"not_as_asked": told} if told else {}
         status = TrainingStatus.model_validate(
             {

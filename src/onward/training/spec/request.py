@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from onward.config import Settings
 from onward.contracts import TrainingRequest
 from onward.errors import ConfigError, TrainingError
-from onward.training.spec import departures as requested
+from onward.training.spec import departures
 from onward.training.spec import environment_plan as plan
 from onward.training.spec import numbers
 from onward.training.spec.recipes import Recipe
@@ -181,7 +181,7 @@ def resolve(
     filters = config.dataset.filter
     older = int(asked.get("max_staleness", 0))
     text = config.algorithm in TEXT_IS_ENOUGH
-    besides = requested.read(request, settings)
+    besides = departures.read(request, settings)
     spec = JobSpec(
         job_id=request.training_job_id,
         epoch=epoch,
