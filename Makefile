@@ -26,7 +26,10 @@ define install
 	$(BIN)/python .ci/install.py
 endef
 
-.PHONY: demo install test test-long lint clean
+.PHONY: demo install test test-fast test-long lint clean
+
+# A file of tests stays in one process: its fixtures are made once.
+PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 
 demo: $(DEMO)
 	$(BIN)/onward demo
@@ -34,7 +37,10 @@ demo: $(DEMO)
 install: $(ALL)
 
 test: $(DEV)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
+
+test-fast: $(DEV)
+	$(BIN)/python -m pytest $(PARALLEL) tests/unit
 
 test-long: $(BENCH)
 	$(BIN)/python -m pytest -m long
