@@ -1,8 +1,8 @@
 """The table of control training: several seeds per task and algorithm, every success metric measured.
 
 What is measured, for each (environment, algorithm, seed): our preset is trained to the end of its steps, the
-policy that evaluation liked best is judged by ``onward.control.evaluation.assess`` (100 greedy episodes on unseen seeds,
-noise of 0.2 running deviations, transfer variants). Over the seeds come the interquartile mean and the
+policy that evaluation liked best is judged by ``onward.control.evaluation.assess`` (100 greedy episodes on
+unseen seeds, noise of 0.2 running deviations, transfer variants). Over the seeds come the interquartile mean and the
 coefficient of variation with bootstrap intervals (from five seeds on). Definitions: docs/control.md. What a
 target asks and was not reached is said in the last column.
 

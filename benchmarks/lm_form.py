@@ -3,8 +3,8 @@
 Per seed the warm-started model v0 attempts 512 training tasks, a job learns from them, and the candidate
 is validated as a release does it (success on the validation tasks, format checks against the current
 model). A candidate that fails is discarded and the next job starts from the current one. ``form`` counts
-well-formed answers to the five format questions of ``onward.release.validation.checks``, twenty samples each; they
-are worded unlike the tasks, which is why form breaks there first.
+well-formed answers to the five format questions of ``onward.release.validation.checks``, twenty samples each;
+they are worded unlike the tasks, which is why form breaks there first.
 
 The variants are one change each from the first to the last; ``recipe`` is what jobs use. What was found
 stands in docs/losses.md ("What was found about form"). Tried on four seeds and left out: sparing

@@ -129,9 +129,9 @@ async def test_killed_at_any_step_loses_and_doubles_nothing(bus, server, tmp_pat
         for sequence in range(1, len(arrived) + 1):
             raw = await bus.js.get_msg(STREAM, seq=sequence)
             claim = claim_check.parse((raw.headers or {})[claim_check.HEADER])
-            assert decode(await claim_check.fetch(objects, claim), Trajectory, max_bytes=claim_check.BODY_BYTES).turns[
-                39
-            ]
+            assert decode(
+                await claim_check.fetch(objects, claim), Trajectory, max_bytes=claim_check.BODY_BYTES
+            ).turns[39]
 
 
 async def test_killed_between_puback_and_delete_is_one_row_also_when_the_window_has_passed(

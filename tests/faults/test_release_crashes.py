@@ -1,14 +1,9 @@
 """Fault 20: the releaser dies before or after each of its writes, comes back, and ends in the same place."""
 
 import json
-import sys
 from datetime import datetime
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "release"))
-
 from release_world import Crash, Policy, World
 
 from onward.release.evidence.evidence import Evidence, Rules, parse

@@ -12,6 +12,7 @@ from onward.contracts import subjects
 
 WRITES = ("create", "record", "model", "desired", "event")
 POINTS = [f"release.{what}.{when}" for what in WRITES for when in ("before", "after")]
+WORLDS = Path(__file__).parents[1] / "worlds"
 IN_DEFAULT = ("release.record.after", "release.event.after")
 
 CHILD = """
@@ -24,7 +25,7 @@ from onward.release.controller import Releaser
 from onward.release.evidence.outcomes import StreamOutcomes
 from onward.release.record import Releases
 from release_world import FakeSuite
-from test_release_stream import context, gateway_follows, publish
+from release_stream import context, gateway_follows, publish
 
 async def main():
     bus = await Bus.connect(sys.argv[1], token=sys.stdin.readline().strip())
@@ -57,7 +58,6 @@ asyncio.run(main())
     [point if point in IN_DEFAULT else pytest.param(point, marks=pytest.mark.long) for point in POINTS],
 )
 async def test_a_killed_releaser_is_taken_up_where_it_was(point: str, tmp_path: Path):
-    root = Path(__file__).parents[1]
     server = NatsServer(tmp_path / "data", respawn=False)
     await server.start()
     try:
@@ -67,8 +67,7 @@ async def test_a_killed_releaser_is_taken_up_where_it_was(point: str, tmp_path: 
 
         def child(crash: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                [sys.executable, "-c", CHILD, server.url, str(tmp_path), str(root / "unit" / "release"),
-                 str(root / "integration"), str(root)],
+                [sys.executable, "-c", CHILD, server.url, str(tmp_path), str(WORLDS)],
                 input=server.token + "\n", text=True, capture_output=True, timeout=60,
                 env={"ONWARD_CRASHPOINT": crash, "OMP_NUM_THREADS": "1", "PATH": ""}, check=False,
             )  # fmt: skip

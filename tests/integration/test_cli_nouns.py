@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from docs_blocks import run_command
+
 from onward import host
 from onward.bus import Bus, NatsServer, deadletter
 from onward.clock import SystemClock

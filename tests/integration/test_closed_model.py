@@ -10,9 +10,9 @@ from typing import Any
 
 import openai
 import pytest
-
 from chat_server import ChatServer, calls, text
 from docs_blocks import ROOT, Block, blocks, run_blocks, run_command
+
 from onward import config, host
 from onward.clock import SystemClock
 from onward.export.demonstrations import openai_line

@@ -15,8 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-
 from docs_blocks import PAGES, ROOT, blocks, run_blocks
+
 from onward import config, host
 from onward.clock import utc_text
 from onward.serving.engines.scripted import ScriptedEngine

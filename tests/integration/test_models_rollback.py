@@ -4,21 +4,17 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "release"))
-
+from counted_warehouse import CountedWarehouse
+from docs_blocks import run_command
+from release_stream import RELEASE, publish
 from release_world import FakeSuite
 from serving_world import World, make_adapter
-from test_coordinator_role import CountedWarehouse, warehouse  # noqa: F401  (a fixture)
-from test_release_stream import RELEASE, publish
 
-from docs_blocks import run_command
 from onward import host
 from onward.bus import Bus, NatsServer
 from onward.context import Context
@@ -33,6 +29,11 @@ from onward.training import checkpoints
 from onward.training.role.jobs import JobTable
 
 V0, V1 = "agent-zero-rl-v0", "agent-zero-rl-v1"
+
+
+@pytest.fixture
+def warehouse(monkeypatch: pytest.MonkeyPatch) -> CountedWarehouse:
+    return CountedWarehouse.installed(monkeypatch)
 
 
 async def committed(world: World, value: float) -> checkpoints.Commit:
@@ -112,7 +113,7 @@ async def test_the_restored_model_serves_at_every_gateway_and_learning_goes_on_f
     nats_server: NatsServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    warehouse: CountedWarehouse,  # noqa: F811
+    warehouse: CountedWarehouse,
 ) -> None:
     async with promoted(bus, nats_server, tmp_path, monkeypatch) as (world, ctx, (d0, d1)):
         assert (await world.ask("before"))["onward"]["model_id"] == V1

@@ -3,44 +3,20 @@
 import asyncio
 import contextlib
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "release"))
-
-from release_world import FakeAlerts, FakeSuite
-
 from docs_blocks import run_command
+from release_stream import context, gateway_follows, publish
+from release_world import FakeSuite
+
 from onward.bus import Bus, NatsServer
-from onward.clock import ManualClock, SystemClock, utc_text
-from onward.config import load
-from onward.context import Context
-from onward.contracts import ModelDeployed, SessionOutcome, decode, encode, subjects
+from onward.clock import ManualClock, SystemClock
+from onward.contracts import ModelDeployed, decode
 from onward.release import controller
 from onward.release.controller import Releaser, install_initial
 from onward.release.evidence.outcomes import STREAM, StreamOutcomes
 from onward.release.record import Releases
-from onward.telemetry.metrics import Metrics
-
-RELEASE = {
-    "time_scale": 1e-5, "min_sessions": [3, 3, 3, 0],
-    "error_maturity_seconds": 0, "reward_maturity_seconds": 0,
-}  # fmt: skip
-
-
-async def publish(
-    bus: Bus, clock, n: int, release: str, arm: str, kind: str, value: float, weight=0.1
-) -> None:
-    now = clock.now()
-    outcome = SessionOutcome.model_validate(
-        {
-            "outcome_id": f"o-{n}-{kind}", "session_id": f"s{n}", "release_id": release, "arm": arm,
-            "weight": weight, "assigned_at": now, "timestamp": now, "kind": kind, "value": value,
-        }
-    )  # fmt: skip
-    await bus.publish(subjects.OUTCOME, encode(outcome), msg_id=outcome.outcome_id)
 
 
 async def test_outcomes_are_read_from_any_cursor_in_order(bus: Bus):
@@ -72,29 +48,6 @@ async def test_a_deleted_consumer_costs_nothing(bus: Bus):
             break
     assert found == [4, 5, 6]
     await reader.close()
-
-
-def context(bus: Bus, clock, folder: Path) -> Context:
-    settings = load(environ={}, overrides={"release": RELEASE, "data_dir": folder})
-    fakes = bus, None, None, Metrics(), FakeAlerts()
-    return Context(settings, clock, *fakes)  # type: ignore[arg-type]
-
-
-async def gateway_follows(bus: Bus, clock) -> dict | None:
-    entry = await bus.bucket("rl_releases").get("desired")
-    if entry is None:
-        return None
-    desired = json.loads(entry.value)
-    served = [arm["adapter_digest"] for arm in desired["arms"]]
-    report = {
-        "revision": desired["revision"],
-        "arms": desired["arms"],
-        "served": served,
-        "updated_at": utc_text(clock.now()),
-        "error": None,
-    }
-    await bus.bucket("rl_gateways").put("gw-1", json.dumps(report).encode())
-    return desired
 
 
 async def add_job(bus: Bus) -> None:

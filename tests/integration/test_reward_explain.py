@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-
 from docs_blocks import run_command
+
 from onward import config, host
 from onward.contracts import Trajectory, encode, subjects, validate
 from onward.warehouse import queries

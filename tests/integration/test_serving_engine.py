@@ -370,8 +370,8 @@ def _alive(pid):
 
 async def test_the_control_side_never_imports_torch():
     code = (
-        "import sys, json; import onward.serving.http.gateway, onward.serving.engines.local, onward.api.service, "
-        "onward.capture.provenance, onward.serving.base_models; "
+        "import sys, json; import onward.serving.http.gateway, onward.serving.engines.local; "
+        "import onward.api.service, onward.capture.provenance, onward.serving.base_models; "
         "print(json.dumps([m for m in ('torch', 'transformers', 'chdb', 'safetensors') if m in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,8 +6,8 @@ The control plays the same number of episodes and learns at a rate of almost not
 from pathlib import Path
 
 import pytest
-
 from docs_blocks import run_command
+
 from onward.envs import registry
 from onward.training import checkpoints
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from docs_blocks import run_command
+from trajectory_store import DAY, reward, stored, trajectory
+
 from onward.contracts import Reward, Trajectory, validate
 from onward.export import records
-from trajectory_store import DAY, reward, stored, trajectory
 
 UUID = "3f0c3ce4-0000-4000-8000-00000000000"
 HOSTILE = "\x1b[31mred\x1b[0m [bold]loud[/bold] \u202ebackwards"

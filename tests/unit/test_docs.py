@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
 from docs_blocks import PAGES, ROOT, blocks, run_blocks, run_command
+
 from onward import config
 from onward.config import SEED_VARIABLES
 

@@ -11,12 +11,17 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src" / "onward").rglob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-QUESTION = frozenset("what which how who whose whom whether where when why".split())
+QUESTION = frozenset((
+    "what", "which", "how", "who", "whose", "whom", "whether", "where", "when", "why",
+))  # fmt: skip
 """No docstring begins with one of these: a clause without a head has to be decoded."""
-PREPOSITION = frozenset("of from until between behind towards".split())
-IMPERATIVE = frozenset(
-    "return put make write read give take ask tell keep let say begin go get bring hold wait raise".split()
-)
+PREPOSITION = frozenset((
+    "of", "from", "until", "between", "behind", "towards",
+))  # fmt: skip
+IMPERATIVE = frozenset((
+    "return", "put", "make", "write", "read", "give", "take", "ask", "tell", "keep", "let", "say",
+    "begin", "go", "get", "bring", "hold", "wait", "raise",
+))  # fmt: skip
 """A docstring says what a function does, in the third person: 'Returns', not 'Return'."""
 WORDS = re.compile(
     r"\b(?:for ever|told|tells|said|says nothing|buried|bury|know before changing|the one thing to know|"
@@ -31,9 +36,9 @@ FENCED = re.compile(r"^```.*?^```|^~~~.*?^~~~|<!--.*?-->", re.DOTALL | re.MULTIL
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
     """Yields (line, text) of each docstring in a file, those of attributes included."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                yield node.lineno, node.value.value
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield node.lineno, value.value
 
 
 def first_word(text: str) -> str:

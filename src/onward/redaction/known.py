@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import ConfigError
-from onward.redaction import placeholders
-from onward.redaction import propagation
+from onward.redaction import placeholders, propagation
 from onward.redaction.judging import values
 from onward.redaction.judging.names import PERSONAL, secret_class
 from onward.redaction.judging.secret_part import governed_spans

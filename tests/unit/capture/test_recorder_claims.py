@@ -150,4 +150,6 @@ async def test_a_store_that_is_away_is_an_object_error(tmp_path):
             raise ObjectError("away")
 
     with pytest.raises(ObjectError):
-        await claim_check.sender(RecordingBus(), Away(), ManualClock(NOW))(waiting(canonical_json(document())))
+        await claim_check.sender(RecordingBus(), Away(), ManualClock(NOW))(
+            waiting(canonical_json(document()))
+        )

@@ -12,8 +12,8 @@ from typing import Any
 
 import openai
 import pytest
-
 from chat_server import ChatServer, calls, completion, text
+
 from onward import Recorder, wrap_openai
 from onward.capture.opt_out import user_hash
 from onward.clock import ManualClock

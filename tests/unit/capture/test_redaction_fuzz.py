@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redaction_rules import FRAGMENTS, PLANTED, check
 
-from fuzz.redaction_rules import FRAGMENTS, PLANTED, check
 from onward.redaction import redact
 from redaction_corpus import cases as corpus_cases
 from redaction_corpus import in_context

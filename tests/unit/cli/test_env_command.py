@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
-
 from docs_blocks import run_command
 from environment_served import served_environment
+
 from onward.envs import registry
 
 

@@ -1,8 +1,8 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-
 from docs_blocks import run_command
+
 from onward.feedback.tokens import Subject, TokenKeys, TokenRefusedError
 
 

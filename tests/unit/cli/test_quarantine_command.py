@@ -4,8 +4,8 @@ tests/integration/test_capture_quarantine.py and test_capture_retry.py.)"""
 from pathlib import Path
 
 import pytest
-
 from docs_blocks import run_command
+
 from onward.capture.collecting.quarantine import Held, Quarantine
 
 

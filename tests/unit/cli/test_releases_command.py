@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-
 from docs_blocks import ROOT, run_command
+
 from onward.cli import releases
 from onward.cli.release_tables import list_table, show_release
 from onward.cli.tables import say

@@ -4,8 +4,8 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-
 from docs_blocks import run_command
+
 from onward.cli.moments import moment
 from onward.cli.rescore import _summary
 from onward.clock import ManualClock

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from docs_blocks import run_command
+
 from onward.capture.collecting.enrich import enrich
 from onward.config import load
 from onward.contracts import Reward, Trajectory, validate

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs_blocks import run_command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from docs_blocks import run_command
 from onward.serving.routing.registry import verify_adapter
 from onward.training import checkpoints
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import stable_baselines3 as sb3
+from docs_blocks import run_command
 
 import control_results as results
 import control_vs_peers as peers
-from docs_blocks import run_command
 from onward.cli.control_evaluate import _over_seeds, _words
 from onward.control import comparison
 from onward.control.comparison import ModelActor, Outcome, equal_settings, translated

@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from docs_blocks import ROOT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from docs_blocks import ROOT
 from onward.envs import desk, registry
 from onward.envs.environment import Environment, LocalSource
 from onward.envs.failures import CAUSES

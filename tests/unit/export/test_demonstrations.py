@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trajectory_store import TOOLS, reward, trajectory
 
 from onward.errors import ConfigError
 from onward.export.demonstrations import Demonstrations
 from onward.export.records import Record
 from onward.lm.tool_words import TOOL_RULES
 from onward.training.data import files
-from trajectory_store import TOOLS, reward, trajectory
 
 
 def record(name: str, **changes: Any) -> Record:

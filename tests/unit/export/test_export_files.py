@@ -16,6 +16,7 @@ import pytest
 from datasets import load_dataset, load_from_disk
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnionParam
 from pydantic import TypeAdapter
+from trajectory_store import TOOLS, reward, trajectory
 from trl.data_utils import is_conversational, maybe_apply_chat_template
 
 from onward.contracts import Reward, Trajectory, validate
@@ -28,7 +29,6 @@ from onward.export.pairs import Pairs, Rules
 from onward.export.records import Record
 from onward.lm.tiny import build_tiny
 from onward.warehouse.trajectory_queries import Chosen
-from trajectory_store import TOOLS, reward, trajectory
 
 TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"

@@ -9,13 +9,13 @@ from typing import Any
 
 import openai
 import pytest
+from chat_server import ChatServer, calls, text
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnionParam
 from pydantic import TypeAdapter
+from trajectory_store import TOOLS
 
-from chat_server import ChatServer, calls, text
 from onward import Recorder, wrap_openai
 from onward.export.messages import NO_RESULT, conversation, with_objects
-from trajectory_store import TOOLS
 
 MESSAGES = TypeAdapter(list[ChatCompletionMessageParam])
 TOOL_LIST = TypeAdapter(list[ChatCompletionToolUnionParam])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from trajectory_store import TOOLS, reward, trajectory
+
 from onward.export.pairs import Pairs, Rules
 from onward.export.records import Record
-from trajectory_store import TOOLS, reward, trajectory
 
 
 def attempt(name: str, completion: float, answer: str | None = None, **changes: Any) -> Record:

@@ -7,8 +7,7 @@ import pytest
 
 from onward.envs import desk
 from onward.errors import TrainingError
-from onward.release.validation import checks, suite
-from onward.release.validation import judge
+from onward.release.validation import checks, judge, suite
 from onward.release.validation.checks import CHECKS, CheckResult, passes
 from onward.release.validation.suite import TaskResult
 from onward.serving.engines import Generation

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_dataset import KEY, _freeze, _sampling, _scored  # type: ignore[import-not-found]
+from scored_trajectories import KEY, freeze, sampling, scored_trajectory
 
 from onward.errors import TrainingError
 from onward.training.data import admission, dataset
@@ -21,37 +21,37 @@ def _with_text(item: Scored) -> Scored:
 
 def test_rows_of_the_policy_before_are_admitted_only_when_asked_for_and_say_so(tmp_path: Path) -> None:
     scored = [
-        _scored("new", _sampling("d2")),
-        _scored("old", _sampling("d1")),
-        _scored("older", _sampling("d0")),
+        scored_trajectory("new", sampling("d2")),
+        scored_trajectory("old", sampling("d1")),
+        scored_trajectory("older", sampling("d0")),
     ]
-    frozen = _freeze(tmp_path, scored, policy_digest="d2", older_digest="d1")
+    frozen = freeze(tmp_path, scored, policy_digest="d2", older_digest="d1")
     assert [(line["trajectory_id"], line["staleness"]) for line in dataset.read(frozen.path)] == [
         ("new", 0),
         ("old", 1),
     ]
     assert frozen.excluded == {"other_policy": 1}
     with pytest.raises(TrainingError, match="2 other_policy"):
-        _freeze(tmp_path, scored, policy_digest="d2")
+        freeze(tmp_path, scored, policy_digest="d2")
 
 
 def test_a_trajectory_of_two_admitted_policies_is_still_mixed(tmp_path: Path) -> None:
     scored = [
-        _scored("a", _sampling("d2")),
-        _scored("b", _sampling("d2")),
-        _scored("mixed", _sampling("d2"), _sampling("d1")),
+        scored_trajectory("a", sampling("d2")),
+        scored_trajectory("b", sampling("d2")),
+        scored_trajectory("mixed", sampling("d2"), sampling("d1")),
     ]
-    assert _freeze(tmp_path, scored, policy_digest="d2", older_digest="d1").excluded == {"mixed_policies": 1}
+    assert freeze(tmp_path, scored, policy_digest="d2", older_digest="d1").excluded == {"mixed_policies": 1}
 
 
 def test_attempts_of_two_policies_are_never_one_group(tmp_path: Path) -> None:
     group: dict[str, Any] = {"context": {"group_id": "a"}}
     scored = [
-        _scored("a1", _sampling("d2"), **group),
-        _scored("a2", _sampling("d2"), success=False, **group),
-        _scored("a3", _sampling("d1"), **group),
+        scored_trajectory("a1", sampling("d2"), **group),
+        scored_trajectory("a2", sampling("d2"), success=False, **group),
+        scored_trajectory("a3", sampling("d1"), **group),
     ]
-    frozen = _freeze(tmp_path, scored, policy_digest="d2", older_digest="d1", algorithm="grpo")
+    frozen = freeze(tmp_path, scored, policy_digest="d2", older_digest="d1", algorithm="grpo")
     assert frozen.sources == ("a1", "a2") and frozen.excluded == {"group_of_one": 1}
 
 
@@ -83,29 +83,29 @@ def test_a_policy_gradient_without_usable_tokens_fails_with_the_remedy(
     tmp_path: Path, record: dict[str, Any] | None, algorithm: str, remedy: str
 ) -> None:
     scored = [
-        _scored(name, None if record is None else _sampling(**record), context={"group_id": "g"})
+        scored_trajectory(name, None if record is None else sampling(**record), context={"group_id": "g"})
         for name in ("a", "b")
     ]
     with pytest.raises(TrainingError, match=remedy) as caught:
-        _freeze(tmp_path, scored, algorithm=algorithm)
+        freeze(tmp_path, scored, algorithm=algorithm)
     assert caught.value.code == "DATA"
 
 
 def test_groups_of_one_are_refused_by_group_methods_with_the_remedy(tmp_path: Path) -> None:
-    scored = [_scored(name, _sampling(), context={"group_id": name}) for name in ("a", "b")]
+    scored = [scored_trajectory(name, sampling(), context={"group_id": name}) for name in ("a", "b")]
     with pytest.raises(TrainingError, match=r"2 group_of_one.*use reinforce or ppo"):
-        _freeze(tmp_path, scored, algorithm="rloo")
+        freeze(tmp_path, scored, algorithm="rloo")
 
 
 def test_preferences_take_text_and_truncated_support_but_no_void_or_forged_record(tmp_path: Path) -> None:
     scored = [
-        _with_text(_scored("text", None)),
-        _with_text(_scored("top-p", _sampling(top_p=0.9), success=False)),
-        _with_text(_scored("other", _sampling("d9"))),
-        _with_text(_scored("void", _sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[]))),
-        _with_text(_scored("forged", {**_sampling(), "token_ids": [9, 9]})),
+        _with_text(scored_trajectory("text", None)),
+        _with_text(scored_trajectory("top-p", sampling(top_p=0.9), success=False)),
+        _with_text(scored_trajectory("other", sampling("d9"))),
+        _with_text(scored_trajectory("void", sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[]))),
+        _with_text(scored_trajectory("forged", {**sampling(), "token_ids": [9, 9]})),
     ]
-    frozen = _freeze(tmp_path, scored, algorithm="dpo")
+    frozen = freeze(tmp_path, scored, algorithm="dpo")
     lines = {line["trajectory_id"]: line for line in dataset.read(frozen.path)}
     assert lines["text"]["messages"] == [
         {"role": "user", "content": "2 + 2?"},
@@ -117,7 +117,7 @@ def test_preferences_take_text_and_truncated_support_but_no_void_or_forged_recor
 
 def test_rewards_per_turn_keep_their_sum_when_a_turn_has_no_tokens() -> None:
     """Turn 2 was another model's: what it earned goes to the next turn of ours."""
-    item = _scored("a", _sampling(), None, _sampling(), None)
+    item = scored_trajectory("a", sampling(), None, sampling(), None)
     for number, turn in enumerate(item.trajectory["turns"], 1):
         turn["turn_id"] = number
     item.reward["metadata"]["dense"] = [
@@ -134,16 +134,16 @@ def test_rewards_per_turn_keep_their_sum_when_a_turn_has_no_tokens() -> None:
 
 def test_tokens_of_a_voided_call_are_never_kept_since_nobody_signed_them() -> None:
     """A record that says void is not verified; tokens that it carries all the same must not be trained on."""
-    forged = {**_sampling(), "tokens_void": True, "token_ids": [666], "logprobs": [-1.0]}
-    made = admission.line(_scored("a", _sampling(), forged), Rules({"d1": 0}, KEY))
+    forged = {**sampling(), "tokens_void": True, "token_ids": [666], "logprobs": [-1.0]}
+    made = admission.line(scored_trajectory("a", sampling(), forged), Rules({"d1": 0}, KEY))
     assert isinstance(made, dict)
     assert [call["token_ids"] for call in made["calls"]] == [[3, 4], []]
     assert [call["logprobs"] for call in made["calls"]] == [[-0.5, -0.25], []]
 
 
 def test_rewards_per_turn_fit_the_turns_that_rows_keep_when_a_call_goes_on_from_a_voided_one() -> None:
-    void = _sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[])
-    item = _scored("a", _sampling(), void, _sampling(continues=void["generation_id"]), _sampling())
+    void = sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[])
+    item = scored_trajectory("a", sampling(), void, sampling(continues=void["generation_id"]), sampling())
     for number, turn in enumerate(item.trajectory["turns"], 1):
         turn["turn_id"] = number
     item.reward["metadata"]["dense"] = [{"turn_id": n, "reward": n / 10} for n in (1, 2, 3, 4)]
@@ -153,7 +153,7 @@ def test_rewards_per_turn_fit_the_turns_that_rows_keep_when_a_call_goes_on_from_
 
 
 def test_a_line_holds_no_more_than_the_job_needs(tmp_path: Path) -> None:
-    frozen = _freeze(tmp_path, [_scored("a", _sampling()), _scored("b", _sampling())])
+    frozen = freeze(tmp_path, [scored_trajectory("a", sampling()), scored_trajectory("b", sampling())])
     line = json.loads(frozen.path.read_text().splitlines()[0])
     assert set(line) == {
         "trajectory_id", "session_id", "task_type", "group_key", "outcome", "success", "unparsable",

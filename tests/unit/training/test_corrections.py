@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_world import Events, MakeJob, write_lines  # type: ignore[import-not-found]
-from test_dataset import _freeze, _sampling  # type: ignore[import-not-found]
+from job_world import Events, MakeJob, write_lines
+from scored_trajectories import freeze, sampling
 
 from onward.contracts import Feedback
 from onward.errors import ConfigError, TrainingError
@@ -117,14 +117,14 @@ def test_what_a_person_wrote_takes_the_form_of_the_answer_that_it_replaces(
 
 
 def _frozen(tmp_path: Path, *items: dataset.Scored) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    made = _freeze(tmp_path, list(items), algorithm="dpo")
+    made = freeze(tmp_path, list(items), algorithm="dpo")
     return dataset.read(made.path), dict(made.excluded)
 
 
 def test_the_dataset_of_dpo_carries_the_correction_of_the_turn_that_was_named_or_of_the_last_answer(
     tmp_path: Path,
 ) -> None:
-    first, second, tool = _sampling(), _sampling(), _sampling()
+    first, second, tool = sampling(), sampling(), sampling()
     turns = [
         _turn(1, "Rome", first),
         _turn(2, "Madrid", second),
@@ -133,7 +133,7 @@ def test_the_dataset_of_dpo_carries_the_correction_of_the_turn_that_was_named_or
     lines, excluded = _frozen(
         tmp_path,
         _item("last", *turns, said=_said("f1"), completion=0.0),
-        _item("named", _turn(1, "Rome", named := _sampling()), _turn(2, "x", _sampling()),
+        _item("named", _turn(1, "Rome", named := sampling()), _turn(2, "x", sampling()),
               said=_said("f2", turn_id=1, comment=" Paris ")),
     )  # fmt: skip
     assert [line["correction"] for line in lines] == [
@@ -149,14 +149,14 @@ def test_corrections_that_make_no_pair_are_left_out_and_counted(tmp_path: Path) 
     call = '{"tool_name": "search", "tool_args": {}}'
     lines, excluded = _frozen(
         tmp_path,
-        _item("good", _turn(1, "Rome", _sampling()), said=_said("f"), completion=0.0),
-        _item("empty", _turn(1, "Rome", _sampling()), said=_said("f", comment=" "), completion=1.0),
-        _item("redacted", _turn(1, "Rome", _sampling()), said=_said("f", comment="<EMAIL:1>"), completion=0),
-        _item("no turn", _turn(1, "Rome", _sampling()), said=_said("f", turn_id=7), completion=0.0),
-        _item("void", _turn(1, "Rome", _sampling()), _turn(2, "x", _sampling(**void)), said=_said("f"),
+        _item("good", _turn(1, "Rome", sampling()), said=_said("f"), completion=0.0),
+        _item("empty", _turn(1, "Rome", sampling()), said=_said("f", comment=" "), completion=1.0),
+        _item("redacted", _turn(1, "Rome", sampling()), said=_said("f", comment="<EMAIL:1>"), completion=0),
+        _item("no turn", _turn(1, "Rome", sampling()), said=_said("f", turn_id=7), completion=0.0),
+        _item("void", _turn(1, "Rome", sampling()), _turn(2, "x", sampling(**void)), said=_said("f"),
               completion=0.0),
-        _item("form", _turn(1, call, _sampling(), "tool_call"), said=_said("f"), completion=0.0),
-        _item("alone", _turn(1, "Rome", _sampling()), said=_said("f", comment=None)),
+        _item("form", _turn(1, call, sampling(), "tool_call"), said=_said("f"), completion=0.0),
+        _item("alone", _turn(1, "Rome", sampling()), said=_said("f", comment=None)),
     )  # fmt: skip
     assert [line["trajectory_id"] for line in lines if "correction" in line] == ["good"]
     assert len(lines) == 6, "the others keep what their reward says"
@@ -167,10 +167,10 @@ def test_corrections_that_make_no_pair_are_left_out_and_counted(tmp_path: Path) 
 
 
 def test_one_correction_is_enough_for_dpo_and_nothing_for_reinforce(tmp_path: Path) -> None:
-    lines, _ = _frozen(tmp_path, _item("t", _turn(1, "Rome", _sampling()), said=_said("f")))
+    lines, _ = _frozen(tmp_path, _item("t", _turn(1, "Rome", sampling()), said=_said("f")))
     assert len(lines) == 1
     with pytest.raises(TrainingError, match="at least 2 are needed"):
-        _freeze(tmp_path, [_item("t", _turn(1, "Rome", _sampling()), completion=0.0)])
+        freeze(tmp_path, [_item("t", _turn(1, "Rome", sampling()), completion=0.0)])
 
 
 # --- as tokens ---------------------------------------------------------------------------------------

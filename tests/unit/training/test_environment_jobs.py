@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arms_environment import Arms  # type: ignore[import-not-found]
-from test_service import World  # type: ignore[import-not-found]
+from arms_environment import Arms
+from trainer_world import World, asked
 
 from onward.contracts import TrainingRequest
 from onward.errors import TrainingError
@@ -15,33 +15,13 @@ from onward.training import checkpoints
 from onward.training.role import trainer as service
 from onward.training.spec import recipes, request
 
-
-def asked(environment: dict[str, Any] | None, algorithm: str = "rloo", **dataset: Any) -> TrainingRequest:
-    return TrainingRequest.model_validate(
-        {
-            "training_job_id": "job-1",
-            "timestamp": "2026-01-01T00:00:00Z",
-            "requester": "tests",
-            "trigger_reason": "manual",
-            "training_config": {
-                "algorithm": algorithm,
-                "base_model": "smollm2",
-                "dataset": {
-                    "source": "local",
-                    "sample_size": 96,
-                    **({} if environment is None else {"environment": environment}),
-                    **dataset,
-                },
-                "hyperparameters": {"learning_rate": 1e-2, "batch_size": 16, "epochs": 1},
-            },
-        }
-    )
+WORLDS = Path(__file__).parents[2] / "worlds"
 
 
 async def test_a_job_learns_in_an_environment_and_commits_what_it_measured(
     tmp_path: Path, arms_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(WORLDS))
     world = World(tmp_path)
     world.ctx.base_model = arms_base
     arm = {"arm": "current", "model_id": "base", "adapter_digest": None, "model_digest": "d"}

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from job_world import MakeJob, write_lines  # type: ignore[import-not-found]
+from job_world import MakeJob, write_lines
 
 from onward.errors import ConfigError
 from onward.lm.policy import Policy

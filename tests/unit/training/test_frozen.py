@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_environment_jobs import asked  # type: ignore[import-not-found]
-from test_service import World  # type: ignore[import-not-found]
+from trainer_world import World, asked
 
 from onward.contracts import TrainingRequest
 from onward.errors import TrainingError

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_world import Events, MakeJob, write_lines  # type: ignore[import-not-found]
+from job_world import Events, MakeJob, write_lines
 
 from onward.training import checkpoints
 from onward.training.data import dataset

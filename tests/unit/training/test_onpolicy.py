@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from arms_environment import Arms  # type: ignore[import-not-found]
-from job_world import Events, MakeJob  # type: ignore[import-not-found]
-
+from arms_environment import Arms
 from environment_served import served_environment
+from job_world import Events, MakeJob
+
 from onward.lm.learner import Learner
 from onward.lm.sampler import Sampler
 from onward.training import checkpoints

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_world import Events, MakeJob, write_lines  # type: ignore[import-not-found]
-from test_service import World  # type: ignore[import-not-found]
+from job_world import Events, MakeJob, write_lines
+from trainer_world import World
 
 from onward import config
 from onward.contracts import TrainingRequest
@@ -14,8 +14,7 @@ from onward.training import checkpoints
 from onward.training.job import worker
 from onward.training.role import trainer as service
 from onward.training.role.jobs import JobRecord
-from onward.training.spec import departures
-from onward.training.spec import recipes, request
+from onward.training.spec import departures, recipes, request
 
 LOGGED: dict[str, Any] = {"source": "clickhouse", "sample_size": 100}
 MAZE: dict[str, Any] = {"source": "local", "sample_size": 320, "environment": {"name": "maze"}}

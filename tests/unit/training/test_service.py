@@ -3,100 +3,20 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from trainer_world import World
 
-from onward import config
-from onward.bus import Entry
-from onward.clock import ManualClock
 from onward.contracts import TrainingRequest, encode
-from onward.errors import BusError, ConfigError, ConflictError, ObjectError, TamperedError, TrainingError
-from onward.telemetry.metrics import Metrics
+from onward.errors import ConfigError, ObjectError, TamperedError, TrainingError
 from onward.training import checkpoints
 from onward.training.data import frozen
 from onward.training.role import trainer as service
-from onward.training.role.jobs import JobRecord
 from onward.warehouse import Objects
-
-
-class Bucket:
-    """Compare-and-set in memory; while ``away`` every call fails as it does after its deadline."""
-
-    def __init__(self) -> None:
-        self.data: dict[str, tuple[bytes, int]] = {}
-        self.away = False
-
-    def _check(self) -> None:
-        if self.away:
-            raise BusError("NATS is away.")
-
-    async def get(self, key: str) -> Entry | None:
-        self._check()
-        return Entry(key, *self.data[key]) if key in self.data else None
-
-    async def keys(self, prefix: str = "") -> list[str]:
-        self._check()
-        return sorted(key for key in self.data if key.startswith(prefix))
-
-    async def create(self, key: str, value: bytes) -> int:
-        if key in self.data:
-            raise ConflictError("It exists.")
-        self.data[key] = (value, 1)
-        return 1
-
-    async def update(self, key: str, value: bytes, revision: int, *, deadline: float = 30.0) -> int:
-        self._check()
-        if self.data[key][1] != revision:
-            raise ConflictError("It changed.")
-        self.data[key] = (value, revision + 1)
-        return revision + 1
-
-
-class World:
-    def __init__(self, folder: Path) -> None:
-        self.clock = ManualClock()
-        self.buckets: dict[str, Bucket] = {}
-        self.request: Any = None
-        self.alerts: list[str] = []
-        self.published: dict[str, dict[str, Any]] = {}
-        self.settings = config.load(environ={}, overrides={"data_dir": folder})
-        self.ctx: Any = SimpleNamespace(
-            settings=self.settings,
-            clock=self.clock,
-            bus=SimpleNamespace(bucket=self.bucket, publish=self._publish),
-            objects=Objects.open(folder / "objects"),
-            metrics=Metrics(),
-            alerts=SimpleNamespace(raise_=self._alert),
-        )
-
-    def bucket(self, name: str) -> Bucket:
-        return self.buckets.setdefault(name, Bucket())
-
-    async def _publish(self, subject: str, data: bytes, *, msg_id: str) -> None:
-        self.published.setdefault(msg_id, json.loads(data))
-
-    async def _alert(self, kind: str, message: str, **facts: Any) -> None:
-        self.alerts.append(kind)
-
-    @property
-    def job(self) -> JobRecord:
-        return JobRecord.model_validate_json(self.bucket("rl_jobs").data["job.job-1"][0])
-
-    @asynccontextmanager
-    async def trainer(self, attempt: Callable[..., Any]) -> AsyncIterator[asyncio.Task[None]]:
-        trainer = service.Trainer(self.ctx)
-        trainer._attempt = attempt  # type: ignore[method-assign]
-        task = asyncio.create_task(trainer.work())
-        try:
-            yield task
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_dataset import _sampling, _scored  # type: ignore[import-not-found]
+from scored_trajectories import sampling, scored_trajectory
 
 from onward.errors import ConfigError, TrainingError
 from onward.training.data import files
@@ -18,7 +18,7 @@ def _file(folder: Path, *records: Any, name: str = "data.jsonl") -> Path:
 
 
 def _trajectory(name: str, *samplings: Any, **changes: Any) -> dict[str, Any]:
-    return dict(_scored(name, *samplings, **changes).trajectory)
+    return dict(scored_trajectory(name, *samplings, **changes).trajectory)
 
 
 def test_rewards_in_records_of_their_own_find_their_trajectory_and_the_newest_counts(tmp_path: Path) -> None:
@@ -28,19 +28,19 @@ def test_rewards_in_records_of_their_own_find_their_trajectory_and_the_newest_co
         return {"trajectory_id": "a", "timestamp": "2026-01-01T00:00:00Z", "reward_components": {},
                 "metadata": metadata}  # fmt: skip
 
-    path = _file(tmp_path, reward(2, 1.0), _trajectory("a", _sampling()), reward(1, 0.0), reward(0, 0.5))
+    path = _file(tmp_path, reward(2, 1.0), _trajectory("a", sampling()), reward(1, 0.0), reward(0, 0.5))
     (line,), excluded = files.read([path], "ppo")
     assert (line["outcome"], line["raw_total"], line["success"]) == (1.0, 0.5, True)
     assert not excluded
 
 
 def test_without_a_reward_the_told_outcome_counts_and_silence_is_unscored(tmp_path: Path) -> None:
-    told = {**_trajectory("a", _sampling()), "metadata": {"outcome": {"status": "completed_successfully"}}}
+    told = {**_trajectory("a", sampling()), "metadata": {"outcome": {"status": "completed_successfully"}}}
     half = {
-        **_trajectory("b", _sampling()),
+        **_trajectory("b", sampling()),
         "metadata": {"outcome": {"status": "partial_completion", "completion_percentage": 40}},
     }
-    silent = _trajectory("c", _sampling())
+    silent = _trajectory("c", sampling())
     lines, excluded = files.read([_file(tmp_path, told, half, silent)], "reinforce", max_unscored_share=0.5)
     assert [(line["outcome"], line["success"]) for line in lines] == [(1.0, True), (0.4, False)]
     assert excluded == {"unscored": 1}
@@ -77,8 +77,8 @@ def test_case_18_files_that_hold_a_remnant_of_what_was_sampled_are_refused(tmp_p
     told = {"metadata": {"outcome": {"status": "failed"}}}
     path = _file(
         tmp_path,
-        {**_trajectory("a", _sampling(), _sampling(**void)), **told},
-        {**_trajectory("b", _sampling(**void)), **told},
+        {**_trajectory("a", sampling(), sampling(**void)), **told},
+        {**_trajectory("b", sampling(**void)), **told},
     )
     with pytest.raises(TrainingError, match=r"2 of 3 sampled answers"):
         files.read([path], "reinforce")
@@ -95,8 +95,8 @@ def test_work_of_two_policies_is_not_one_policys(tmp_path: Path) -> None:
     outcome = {"metadata": {"outcome": {"status": "failed"}}}
     path = _file(
         tmp_path,
-        {**_trajectory("a", _sampling("d1")), **outcome},
-        {**_trajectory("b", _sampling("d2")), **outcome},
+        {**_trajectory("a", sampling("d1")), **outcome},
+        {**_trajectory("b", sampling("d2")), **outcome},
     )
     with pytest.raises(TrainingError, match="work of 2 policies"):
         files.read([path], "rloo")

@@ -60,7 +60,6 @@ class Delivery:
         with IMPORTING:
             from onward.bus import draining  # noqa: F401  (the outbox takes it from there)
             from onward.bus.connection import Bus
-            from onward.capture import claim_check as claims
 
         pause, most = RETRY_SECONDS
         while True:

@@ -24,8 +24,7 @@ from onward.errors import BusError, ConflictError, StreamDriftError, WarehouseEr
 from onward.ids import new_id
 from onward.reward.answers import Said
 from onward.reward.components import Unscored, components_of
-from onward.reward.role import feedback
-from onward.reward.role import publishing
+from onward.reward.role import feedback, publishing
 from onward.reward.role.analysis import Analyser, Analysis, code_analyser
 from onward.reward.role.feedback import FeedbackReader
 from onward.reward.role.gauges import Gauges, watch_lag

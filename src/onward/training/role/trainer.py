@@ -32,8 +32,7 @@ from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints
 from onward.training.data import frozen
 from onward.training.role.jobs import Held, JobError, JobRecord, JobTable
-from onward.training.spec import departures
-from onward.training.spec import recipes, request
+from onward.training.spec import departures, recipes, request
 
 log = structlog.get_logger(__name__)
 

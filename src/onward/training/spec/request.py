@@ -13,9 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from onward.config import Settings
 from onward.contracts import TrainingRequest
 from onward.errors import ConfigError, TrainingError
-from onward.training.spec import departures
+from onward.training.spec import departures, numbers
 from onward.training.spec import environment_plan as plan
-from onward.training.spec import numbers
 from onward.training.spec.recipes import Recipe
 
 Method = Literal["ppo", "rloo", "grpo", "dr_grpo", "reinforce", "reinforce_pp", "dpo", "sft"]

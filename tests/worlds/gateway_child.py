@@ -19,7 +19,7 @@ import httpx
 from onward.bus import Bus, NatsServer
 from onward.contracts import Trajectory, decode
 
-TESTS = Path(__file__).parents[1] / "integration"
+WORLDS = Path(__file__).parent
 GATEWAY = """
 import asyncio, os, resource, sys
 from pathlib import Path
@@ -80,7 +80,7 @@ async def gateway(
         **os.environ,
         "BUS": server.url,
         "TOKEN": server.token,
-        "PYTHONPATH": str(TESTS),
+        "PYTHONPATH": str(WORLDS),
         "ONWARD_CRASHPOINT": crash_at,
         "UNCLEAN": "yes" if unclean else "",
     }

@@ -19,7 +19,10 @@ from fastapi.responses import JSONResponse, Response
 
 from onward.http.server import Server
 
-_FOLDERS = [Path(__file__).parent / "agentgym", Path(os.environ.get("AGENTGYM_TRANSCRIPTS", "/nowhere"))]
+_FOLDERS = [
+    Path(__file__).parents[1] / "integration" / "agentgym",
+    Path(os.environ.get("AGENTGYM_TRANSCRIPTS", "/nowhere")),
+]
 
 
 @dataclass(frozen=True)

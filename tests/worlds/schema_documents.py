@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, FormatChecker
 
-FOLDER = Path(__file__).parents[4] / "shared" / "upstream-schemas"
+FOLDER = Path(__file__).parents[3] / "shared" / "upstream-schemas"
 
 PLAIN_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 ANY_JSON = st.recursive(

@@ -1,0 +1,46 @@
+"""A warehouse for the coordinator that counts what was added to it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from onward.coordinator import coordinator as module
+
+
+class CountedWarehouse:
+    """Stands for the warehouse: how many rewarded trajectories of which policy, up to which sequence."""
+
+    def __init__(self) -> None:
+        self.latest = 0
+        self.rewarded: list[tuple[str, int]] = []
+        self.payloads: list[dict] = []
+        self.corrections: list[dict] = []
+
+    def add(self, digest: str, n: int) -> None:
+        for _ in range(n):
+            self.latest += 1
+            self.rewarded.append((digest, self.latest))
+
+    @classmethod
+    def installed(cls, monkeypatch: pytest.MonkeyPatch) -> CountedWarehouse:
+        """One that the coordinator's queries read."""
+
+        async def latest_seq(w):
+            return w.latest
+
+        async def rewarded_count(w, digest, since_seq=0, until_seq=None):
+            return sum(1 for d, seq in w.rewarded if d == digest and seq > since_seq)
+
+        async def rows(w, digests, since=None, limit=0, **_):
+            return [{"payload": json.dumps(p)} for p in w.payloads[:limit]]
+
+        async def new_corrections(w, digest, since):
+            return w.corrections
+
+        monkeypatch.setattr(module.queries, "latest_seq", latest_seq)
+        monkeypatch.setattr(module.reward_queries, "new_corrections", new_corrections)
+        monkeypatch.setattr(module.queries, "rewarded_count", rewarded_count)
+        monkeypatch.setattr(module.queries, "trajectories_for_training", rows)
+        return cls()

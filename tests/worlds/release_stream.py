@@ -1,0 +1,56 @@
+"""A releaser on a real bus: its context, its outcomes, and a gateway that serves what is desired."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from release_world import FakeAlerts
+
+from onward.bus import Bus
+from onward.clock import utc_text
+from onward.config import load
+from onward.context import Context
+from onward.contracts import SessionOutcome, encode, subjects
+from onward.telemetry.metrics import Metrics
+
+RELEASE = {
+    "time_scale": 1e-5, "min_sessions": [3, 3, 3, 0],
+    "error_maturity_seconds": 0, "reward_maturity_seconds": 0,
+}  # fmt: skip
+
+
+async def publish(
+    bus: Bus, clock, n: int, release: str, arm: str, kind: str, value: float, weight=0.1
+) -> None:
+    now = clock.now()
+    outcome = SessionOutcome.model_validate(
+        {
+            "outcome_id": f"o-{n}-{kind}", "session_id": f"s{n}", "release_id": release, "arm": arm,
+            "weight": weight, "assigned_at": now, "timestamp": now, "kind": kind, "value": value,
+        }
+    )  # fmt: skip
+    await bus.publish(subjects.OUTCOME, encode(outcome), msg_id=outcome.outcome_id)
+
+
+def context(bus: Bus, clock, folder: Path) -> Context:
+    settings = load(environ={}, overrides={"release": RELEASE, "data_dir": folder})
+    fakes = bus, None, None, Metrics(), FakeAlerts()
+    return Context(settings, clock, *fakes)  # type: ignore[arg-type]
+
+
+async def gateway_follows(bus: Bus, clock) -> dict | None:
+    entry = await bus.bucket("rl_releases").get("desired")
+    if entry is None:
+        return None
+    desired = json.loads(entry.value)
+    served = [arm["adapter_digest"] for arm in desired["arms"]]
+    report = {
+        "revision": desired["revision"],
+        "arms": desired["arms"],
+        "served": served,
+        "updated_at": utc_text(clock.now()),
+        "error": None,
+    }
+    await bus.bucket("rl_gateways").put("gw-1", json.dumps(report).encode())
+    return desired
