@@ -102,7 +102,9 @@ def test_preferences_take_text_and_truncated_support_but_no_void_or_forged_recor
         _with_text(scored_trajectory("text", None)),
         _with_text(scored_trajectory("top-p", sampling(top_p=0.9), success=False)),
         _with_text(scored_trajectory("other", sampling("d9"))),
-        _with_text(scored_trajectory("void", sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[]))),
+        _with_text(
+            scored_trajectory("void", sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[]))
+        ),
         _with_text(scored_trajectory("forged", {**sampling(), "token_ids": [9, 9]})),
     ]
     frozen = freeze(tmp_path, scored, algorithm="dpo")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scored_trajectories import freeze, sampling, _scored
+from scored_trajectories import freeze, sampling, scored_trajectory
 
 from onward.errors import TrainingError
 from onward.training.data import dataset
@@ -50,7 +50,9 @@ def test_case_18_a_job_that_would_train_on_a_remnant_of_what_was_sampled_fails(t
     """Case 18 (rllm#352): the fallback masked everything and the run trained on nothing."""
     gone = _void()
     scored = [
-        scored_trajectory("a", sampling(), gone, sampling(continues=gone["generation_id"])),  # 2 of 3 are masked
+        scored_trajectory(
+            "a", sampling(), gone, sampling(continues=gone["generation_id"])
+        ),  # 2 of 3 are masked
         scored_trajectory("b", sampling(), success=False),
         scored_trajectory("c", _void(), _void()),  # 2 of 2, excluded as tokens_void
     ]
@@ -75,7 +77,11 @@ def test_the_dataset_says_which_answers_could_not_be_parsed(tmp_path: Path) -> N
 
 
 def test_an_unscored_trajectory_is_not_a_zero_and_too_many_fail_the_job(tmp_path: Path) -> None:
-    scored = [scored_trajectory("a", sampling()), scored_trajectory("b", sampling()), scored_trajectory("c", sampling(), rewarded=False)]
+    scored = [
+        scored_trajectory("a", sampling()),
+        scored_trajectory("b", sampling()),
+        scored_trajectory("c", sampling(), rewarded=False),
+    ]
     assert freeze(tmp_path, scored).mean_return == 1.0
     with pytest.raises(TrainingError, match="1 of 3 trajectories are unscored") as caught:
         freeze(tmp_path, scored, max_unscored_share=0.2)
@@ -111,7 +117,10 @@ def test_the_file_is_named_by_its_content(tmp_path: Path) -> None:
 
 def test_a_replayed_generation_record_trains_once(tmp_path: Path) -> None:
     record = sampling()
-    frozen = freeze(tmp_path, [scored_trajectory("a", record), scored_trajectory("b", record), scored_trajectory("c", sampling())])
+    frozen = freeze(
+        tmp_path,
+        [scored_trajectory("a", record), scored_trajectory("b", record), scored_trajectory("c", sampling())],
+    )
     assert frozen.excluded == {"replayed": 1}
 
 
@@ -119,7 +128,12 @@ def test_a_call_that_goes_on_from_elsewhere_is_excluded_not_fatal(tmp_path: Path
     first, orphan = sampling(), sampling(continues="g-elsewhere")
     chained = sampling(continues=first["generation_id"])
     frozen = freeze(
-        tmp_path, [scored_trajectory("a", first, chained), scored_trajectory("b", orphan), scored_trajectory("c", sampling())]
+        tmp_path,
+        [
+            scored_trajectory("a", first, chained),
+            scored_trajectory("b", orphan),
+            scored_trajectory("c", sampling()),
+        ],
     )
     assert frozen.excluded == {"broken_chain": 1}
     assert frozen.samples == 2
