@@ -1,10 +1,10 @@
 """The table of control training: several seeds per task and algorithm, every success metric measured.
 
-What is measured, for each (environment, algorithm, seed): our preset is trained to the end of its steps, the
-policy that evaluation liked best is judged by ``onward.control.evaluation.assess`` (100 greedy episodes on
-unseen seeds, noise of 0.2 running deviations, transfer variants). Over the seeds come the interquartile mean and
-the coefficient of variation with bootstrap intervals (from five seeds on). Definitions: docs/control.md. What a
-target asks and was not reached is said in the last column.
+What is measured, for each (environment, algorithm, seed): our preset is trained to the end of its steps,
+the policy that evaluation liked best is judged by ``onward.control.evaluation.assess`` (100 greedy episodes
+on unseen seeds, noise of 0.2 running deviations, transfer variants). Over the seeds come the interquartile
+mean and the coefficient of variation with bootstrap intervals (from five seeds on). Definitions:
+docs/control.md. What a target asks and was not reached is said in the last column.
 
 The one thing to know: every finished cell is written at once, and a cell that was cut goes on from its saved
 state, so the program can be stopped at any time and started again with the same words. A cell is trained anew

@@ -32,7 +32,7 @@ def sampling(digest: str = "d1", **changes: Any) -> dict[str, Any]:
     return {**record, "signature": provenance.sign(record, KEY)}
 
 
-def scored_trajectory(
+def task(
     name: str,
     *samplings: dict[str, Any] | None,
     success: bool = True,

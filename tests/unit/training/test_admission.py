@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scored_trajectories import KEY, freeze, sampling, scored_trajectory
+from scored_trajectories import KEY, freeze, sampling, task
 
 from onward.errors import TrainingError
 from onward.training.data import admission, dataset
@@ -21,9 +21,9 @@ def _with_text(item: Scored) -> Scored:
 
 def test_rows_of_the_policy_before_are_admitted_only_when_asked_for_and_say_so(tmp_path: Path) -> None:
     scored = [
-        scored_trajectory("new", sampling("d2")),
-        scored_trajectory("old", sampling("d1")),
-        scored_trajectory("older", sampling("d0")),
+        task("new", sampling("d2")),
+        task("old", sampling("d1")),
+        task("older", sampling("d0")),
     ]
     frozen = freeze(tmp_path, scored, policy_digest="d2", older_digest="d1")
     assert [(line["trajectory_id"], line["staleness"]) for line in dataset.read(frozen.path)] == [
@@ -37,9 +37,9 @@ def test_rows_of_the_policy_before_are_admitted_only_when_asked_for_and_say_so(t
 
 def test_a_trajectory_of_two_admitted_policies_is_still_mixed(tmp_path: Path) -> None:
     scored = [
-        scored_trajectory("a", sampling("d2")),
-        scored_trajectory("b", sampling("d2")),
-        scored_trajectory("mixed", sampling("d2"), sampling("d1")),
+        task("a", sampling("d2")),
+        task("b", sampling("d2")),
+        task("mixed", sampling("d2"), sampling("d1")),
     ]
     assert freeze(tmp_path, scored, policy_digest="d2", older_digest="d1").excluded == {"mixed_policies": 1}
 
@@ -47,9 +47,9 @@ def test_a_trajectory_of_two_admitted_policies_is_still_mixed(tmp_path: Path) ->
 def test_attempts_of_two_policies_are_never_one_group(tmp_path: Path) -> None:
     group: dict[str, Any] = {"context": {"group_id": "a"}}
     scored = [
-        scored_trajectory("a1", sampling("d2"), **group),
-        scored_trajectory("a2", sampling("d2"), success=False, **group),
-        scored_trajectory("a3", sampling("d1"), **group),
+        task("a1", sampling("d2"), **group),
+        task("a2", sampling("d2"), success=False, **group),
+        task("a3", sampling("d1"), **group),
     ]
     frozen = freeze(tmp_path, scored, policy_digest="d2", older_digest="d1", algorithm="grpo")
     assert frozen.sources == ("a1", "a2") and frozen.excluded == {"group_of_one": 1}
@@ -83,7 +83,7 @@ def test_a_policy_gradient_without_usable_tokens_fails_with_the_remedy(
     tmp_path: Path, record: dict[str, Any] | None, algorithm: str, remedy: str
 ) -> None:
     scored = [
-        scored_trajectory(name, None if record is None else sampling(**record), context={"group_id": "g"})
+        task(name, None if record is None else sampling(**record), context={"group_id": "g"})
         for name in ("a", "b")
     ]
     with pytest.raises(TrainingError, match=remedy) as caught:
@@ -92,20 +92,18 @@ def test_a_policy_gradient_without_usable_tokens_fails_with_the_remedy(
 
 
 def test_groups_of_one_are_refused_by_group_methods_with_the_remedy(tmp_path: Path) -> None:
-    scored = [scored_trajectory(name, sampling(), context={"group_id": name}) for name in ("a", "b")]
+    scored = [task(name, sampling(), context={"group_id": name}) for name in ("a", "b")]
     with pytest.raises(TrainingError, match=r"2 group_of_one.*use reinforce or ppo"):
         freeze(tmp_path, scored, algorithm="rloo")
 
 
 def test_preferences_take_text_and_truncated_support_but_no_void_or_forged_record(tmp_path: Path) -> None:
     scored = [
-        _with_text(scored_trajectory("text", None)),
-        _with_text(scored_trajectory("top-p", sampling(top_p=0.9), success=False)),
-        _with_text(scored_trajectory("other", sampling("d9"))),
-        _with_text(
-            scored_trajectory("void", sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[]))
-        ),
-        _with_text(scored_trajectory("forged", {**sampling(), "token_ids": [9, 9]})),
+        _with_text(task("text", None)),
+        _with_text(task("top-p", sampling(top_p=0.9), success=False)),
+        _with_text(task("other", sampling("d9"))),
+        _with_text(task("void", sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[]))),
+        _with_text(task("forged", {**sampling(), "token_ids": [9, 9]})),
     ]
     frozen = freeze(tmp_path, scored, algorithm="dpo")
     lines = {line["trajectory_id"]: line for line in dataset.read(frozen.path)}
@@ -119,7 +117,7 @@ def test_preferences_take_text_and_truncated_support_but_no_void_or_forged_recor
 
 def test_rewards_per_turn_keep_their_sum_when_a_turn_has_no_tokens() -> None:
     """Turn 2 was another model's: what it earned goes to the next turn of ours."""
-    item = scored_trajectory("a", sampling(), None, sampling(), None)
+    item = task("a", sampling(), None, sampling(), None)
     for number, turn in enumerate(item.trajectory["turns"], 1):
         turn["turn_id"] = number
     item.reward["metadata"]["dense"] = [
@@ -137,7 +135,7 @@ def test_rewards_per_turn_keep_their_sum_when_a_turn_has_no_tokens() -> None:
 def test_tokens_of_a_voided_call_are_never_kept_since_nobody_signed_them() -> None:
     """A record that says void is not verified; tokens that it carries all the same must not be trained on."""
     forged = {**sampling(), "tokens_void": True, "token_ids": [666], "logprobs": [-1.0]}
-    made = admission.line(scored_trajectory("a", sampling(), forged), Rules({"d1": 0}, KEY))
+    made = admission.line(task("a", sampling(), forged), Rules({"d1": 0}, KEY))
     assert isinstance(made, dict)
     assert [call["token_ids"] for call in made["calls"]] == [[3, 4], []]
     assert [call["logprobs"] for call in made["calls"]] == [[-0.5, -0.25], []]
@@ -145,7 +143,7 @@ def test_tokens_of_a_voided_call_are_never_kept_since_nobody_signed_them() -> No
 
 def test_rewards_per_turn_fit_the_turns_that_rows_keep_when_a_call_goes_on_from_a_voided_one() -> None:
     void = sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[])
-    item = scored_trajectory("a", sampling(), void, sampling(continues=void["generation_id"]), sampling())
+    item = task("a", sampling(), void, sampling(continues=void["generation_id"]), sampling())
     for number, turn in enumerate(item.trajectory["turns"], 1):
         turn["turn_id"] = number
     item.reward["metadata"]["dense"] = [{"turn_id": n, "reward": n / 10} for n in (1, 2, 3, 4)]
@@ -155,7 +153,7 @@ def test_rewards_per_turn_fit_the_turns_that_rows_keep_when_a_call_goes_on_from_
 
 
 def test_a_line_holds_no_more_than_the_job_needs(tmp_path: Path) -> None:
-    frozen = freeze(tmp_path, [scored_trajectory("a", sampling()), scored_trajectory("b", sampling())])
+    frozen = freeze(tmp_path, [task("a", sampling()), task("b", sampling())])
     line = json.loads(frozen.path.read_text().splitlines()[0])
     assert set(line) == {
         "trajectory_id", "session_id", "task_type", "group_key", "outcome", "success", "unparsable",

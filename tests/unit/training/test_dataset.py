@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scored_trajectories import freeze, sampling, scored_trajectory
+from scored_trajectories import freeze, sampling, task
 
 from onward.errors import TrainingError
 from onward.training.data import dataset
@@ -17,16 +17,16 @@ def test_refusals_are_counted_by_reason_and_never_trained(tmp_path: Path) -> Non
     frozen = freeze(
         tmp_path,
         [
-            scored_trajectory("good-1", sampling()),
-            scored_trajectory("good-2", sampling(), success=False),
-            scored_trajectory("unscored", sampling(), rewarded=False),
-            scored_trajectory("text only", None),
-            scored_trajectory("other", sampling("d2")),
-            scored_trajectory("mixed", sampling("d1"), sampling("d2")),
-            scored_trajectory("void", sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[])),
-            scored_trajectory("top-p", sampling(top_p=0.9)),
-            scored_trajectory("top-k", sampling(top_k=50)),
-            scored_trajectory("forged", forged),
+            task("good-1", sampling()),
+            task("good-2", sampling(), success=False),
+            task("unscored", sampling(), rewarded=False),
+            task("text only", None),
+            task("other", sampling("d2")),
+            task("mixed", sampling("d1"), sampling("d2")),
+            task("void", sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[])),
+            task("top-p", sampling(top_p=0.9)),
+            task("top-k", sampling(top_k=50)),
+            task("forged", forged),
         ],
     )
     assert frozen.excluded == {
@@ -50,11 +50,9 @@ def test_case_18_a_job_that_would_train_on_a_remnant_of_what_was_sampled_fails(t
     """Case 18 (rllm#352): the fallback masked everything and the run trained on nothing."""
     gone = _void()
     scored = [
-        scored_trajectory(
-            "a", sampling(), gone, sampling(continues=gone["generation_id"])
-        ),  # 2 of 3 are masked
-        scored_trajectory("b", sampling(), success=False),
-        scored_trajectory("c", _void(), _void()),  # 2 of 2, excluded as tokens_void
+        task("a", sampling(), gone, sampling(continues=gone["generation_id"])),  # 2 of 3 are masked
+        task("b", sampling(), success=False),
+        task("c", _void(), _void()),  # 2 of 2, excluded as tokens_void
     ]
     frozen = freeze(tmp_path, scored, max_masked_share=0.7)
     assert (frozen.calls, frozen.masked_calls) == (6, 4) and frozen.excluded == {"tokens_void": 1}
@@ -66,21 +64,21 @@ def test_case_18_a_job_that_would_train_on_a_remnant_of_what_was_sampled_fails(t
 
 
 def test_case_18_does_not_concern_what_learns_from_text(tmp_path: Path) -> None:
-    scored = [scored_trajectory(name, sampling(), _void(), _void(), _void()) for name in ("a", "b")]
+    scored = [task(name, sampling(), _void(), _void(), _void()) for name in ("a", "b")]
     assert freeze(tmp_path, scored, algorithm="sft").samples == 2
 
 
 def test_the_dataset_says_which_answers_could_not_be_parsed(tmp_path: Path) -> None:
-    bad = scored_trajectory("bad", sampling(), success=False, unparsable=True)
-    frozen = freeze(tmp_path, [scored_trajectory("good", sampling()), bad])
+    bad = task("bad", sampling(), success=False, unparsable=True)
+    frozen = freeze(tmp_path, [task("good", sampling()), bad])
     assert [line["unparsable"] for line in dataset.read(frozen.path)] == [False, True]
 
 
 def test_an_unscored_trajectory_is_not_a_zero_and_too_many_fail_the_job(tmp_path: Path) -> None:
     scored = [
-        scored_trajectory("a", sampling()),
-        scored_trajectory("b", sampling()),
-        scored_trajectory("c", sampling(), rewarded=False),
+        task("a", sampling()),
+        task("b", sampling()),
+        task("c", sampling(), rewarded=False),
     ]
     assert freeze(tmp_path, scored).mean_return == 1.0
     with pytest.raises(TrainingError, match="1 of 3 trajectories are unscored") as caught:
@@ -89,27 +87,27 @@ def test_an_unscored_trajectory_is_not_a_zero_and_too_many_fail_the_job(tmp_path
 
 
 def test_work_that_nobody_judged_is_left_out_and_fails_no_job(tmp_path: Path) -> None:
-    unjudged = scored_trajectory("c", sampling(), rewarded=False)
+    unjudged = task("c", sampling(), rewarded=False)
     unjudged.trajectory["metadata"] = {"capture": {"source": "gateway", "closed": "answer"}}
-    scored = [scored_trajectory("a", sampling()), scored_trajectory("b", sampling()), unjudged]
+    scored = [task("a", sampling()), task("b", sampling()), unjudged]
     frozen = freeze(tmp_path, scored, max_unscored_share=0.2)
     assert frozen.excluded == {"no_outcome": 1} and frozen.mean_return == 1.0
 
 
 def test_nothing_to_train_on_says_what_was_excluded(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="2 other_policy"):
-        freeze(tmp_path, [scored_trajectory("a", sampling("d2")), scored_trajectory("b", sampling("d2"))])
+        freeze(tmp_path, [task("a", sampling("d2")), task("b", sampling("d2"))])
 
 
 def test_a_voided_call_leaves_the_others_of_its_trajectory(tmp_path: Path) -> None:
     void = sampling(tokens_void=True, token_ids=[], logprobs=[], prompt_ids=[])
-    frozen = freeze(tmp_path, [scored_trajectory("a", sampling(), void), scored_trajectory("b", sampling())])
+    frozen = freeze(tmp_path, [task("a", sampling(), void), task("b", sampling())])
     calls = dataset.read(frozen.path)[0]["calls"]
     assert [len(call["token_ids"]) for call in calls] == [2, 0]
 
 
 def test_the_file_is_named_by_its_content(tmp_path: Path) -> None:
-    scored = [scored_trajectory("a", sampling()), scored_trajectory("b", sampling())]
+    scored = [task("a", sampling()), task("b", sampling())]
     first, again = freeze(tmp_path, scored), freeze(tmp_path, scored)
     assert first.sha256 == again.sha256
     assert json.loads(first.path.read_text().splitlines()[0])["calls"][0]["token_ids"] == [3, 4]
@@ -119,7 +117,7 @@ def test_a_replayed_generation_record_trains_once(tmp_path: Path) -> None:
     record = sampling()
     frozen = freeze(
         tmp_path,
-        [scored_trajectory("a", record), scored_trajectory("b", record), scored_trajectory("c", sampling())],
+        [task("a", record), task("b", record), task("c", sampling())],
     )
     assert frozen.excluded == {"replayed": 1}
 
@@ -130,9 +128,9 @@ def test_a_call_that_goes_on_from_elsewhere_is_excluded_not_fatal(tmp_path: Path
     frozen = freeze(
         tmp_path,
         [
-            scored_trajectory("a", first, chained),
-            scored_trajectory("b", orphan),
-            scored_trajectory("c", sampling()),
+            task("a", first, chained),
+            task("b", orphan),
+            task("c", sampling()),
         ],
     )
     assert frozen.excluded == {"broken_chain": 1}
@@ -142,12 +140,12 @@ def test_a_call_that_goes_on_from_elsewhere_is_excluded_not_fatal(tmp_path: Path
 def test_groups_are_kept_or_dropped_whole(tmp_path: Path) -> None:
     """min_reward looks at the best member: a failure beside a success carries the gradient."""
     scored = [
-        scored_trajectory("a1", sampling(), context={"group_id": "a"}),
-        scored_trajectory("a2", sampling(), success=False, context={"group_id": "a"}),
-        scored_trajectory("b1", sampling(), success=False, context={"group_id": "b"}),
-        scored_trajectory("b2", sampling(), success=False, context={"group_id": "b"}),
-        scored_trajectory("c1", sampling(), context={"group_id": "c"}),
-        scored_trajectory("d", sampling()),
+        task("a1", sampling(), context={"group_id": "a"}),
+        task("a2", sampling(), success=False, context={"group_id": "a"}),
+        task("b1", sampling(), success=False, context={"group_id": "b"}),
+        task("b2", sampling(), success=False, context={"group_id": "b"}),
+        task("c1", sampling(), context={"group_id": "c"}),
+        task("d", sampling()),
     ]
     frozen = freeze(tmp_path, scored, algorithm="rloo", filters={"min_reward": 0.5})
     assert [line["trajectory_id"] for line in dataset.read(frozen.path)] == ["a1", "a2"]
@@ -156,10 +154,10 @@ def test_groups_are_kept_or_dropped_whole(tmp_path: Path) -> None:
 
 def test_the_requests_filter_is_applied_by_name(tmp_path: Path) -> None:
     scored = [
-        scored_trajectory("a", sampling()),
-        scored_trajectory("b", sampling()),
-        scored_trajectory("long", sampling(), sampling(), sampling()),
-        scored_trajectory("coding", sampling(), context={"domain": "coding"}),
+        task("a", sampling()),
+        task("b", sampling()),
+        task("long", sampling(), sampling(), sampling()),
+        task("coding", sampling(), context={"domain": "coding"}),
     ]
     filters = {"max_trajectory_length": 2, "task_domains": ["general"]}
     assert freeze(tmp_path, scored, filters=filters).excluded == {"too_long": 1, "other_domain": 1}
@@ -172,9 +170,9 @@ def test_greedy_answers_are_left_out_and_do_not_fail_the_job(tmp_path: Path) -> 
     frozen = freeze(
         tmp_path,
         [
-            scored_trajectory("a", sampling()),
-            scored_trajectory("b", sampling(), success=False),
-            scored_trajectory("greedy", sampling(temperature=0.0)),
+            task("a", sampling()),
+            task("b", sampling(), success=False),
+            task("greedy", sampling(temperature=0.0)),
         ],
     )
     assert frozen.sources == ("a", "b")

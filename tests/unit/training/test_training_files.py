@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scored_trajectories import sampling, scored_trajectory
+from scored_trajectories import sampling, task
 
 from onward.errors import ConfigError, TrainingError
 from onward.training.data import files
@@ -18,7 +18,7 @@ def _file(folder: Path, *records: Any, name: str = "data.jsonl") -> Path:
 
 
 def _trajectory(name: str, *samplings: Any, **changes: Any) -> dict[str, Any]:
-    return dict(scored_trajectory(name, *samplings, **changes).trajectory)
+    return dict(task(name, *samplings, **changes).trajectory)
 
 
 def test_rewards_in_records_of_their_own_find_their_trajectory_and_the_newest_counts(tmp_path: Path) -> None:
