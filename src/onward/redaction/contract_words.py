@@ -1,7 +1,7 @@
 """Words of the trajectory contract that redaction never replaces.
 
-They are stated here, so that redaction imports no contract and can be lifted out alone. A test compares them with
-the models in ``onward.contracts``.
+They are copied here so that redaction imports no contract and can be used without the other packages. A test
+compares them with the models in ``onward.contracts``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FIELD_NAMES = frozenset(
     total_tokens trajectory_id turn_id turns type weight
     """.split()
 )
-"""Field names: never renamed, whatever a secret may be called."""
+"""Field names: never renamed, even where one equals a secret."""
 NUMBER_FIELDS = frozenset(
     """
     completion_percentage complexity_score execution_time_ms logprobs prompt_ids subordinates_active
