@@ -5,17 +5,17 @@ A second run changes nothing. The rules are data; their hash is the policy versi
 ``Redactor`` holds the settings of one process: known secrets, optional kinds.
 
 **Adding a rule.** Rule files are in ``rules/``: ``vendors.py`` and ``services.py`` (layer 1),
-``structure.py`` and ``assignments.py`` (layer 2), ``personal.py`` (layer 3), which joins most of the
-``personal_*.py`` files. Each defines ``RULES``, a tuple of ``Rule`` (``rules/rule.py``). Checks for layers 1
-and 2 are in ``judging/checks.py``; a ``personal_*.py`` file may define its own in ``CHECKS``, a dict from
-name to function. ``rules/catalogue.py`` collects all rules and checks; nothing else has to be changed.
+``structure.py`` and ``assignments.py`` (layer 2), ``personal.py`` (layer 3), which joins the
+``personal_*.py`` files except ``personal_optional.py``. Each defines ``RULES``, a tuple of ``Rule``
+(``rules/rule.py``). Checks for layers 1 and 2 are in ``judging/checks.py``; a file of layer 3 may define its
+own in ``CHECKS``, a dict from name to function. ``rules/catalogue.py`` collects all rules and checks; nothing
+else has to be changed.
 
 - ``pattern`` is RE2 over UTF-8 bytes read as Latin-1 (write ``\\xc3\\xa9`` for one accented letter). It must
   not match a NUL byte: all texts of a document are joined by NUL and scanned at once. It has no left
   boundary; put ``"start"`` first in ``checks`` when a match may not follow a letter or digit (escapes such as
-  ``\\n`` are recognised). If a check refuses a match, the search continues from the second byte of the match
-  and not beyond its end. A greedy pattern should therefore not include the text after the secret. Bound every
-  repetition.
+  ``\\n`` are recognised). Such a match, if refused, is searched again from its second byte, but not beyond
+  its end. A greedy pattern should therefore not include the text after the secret. Bound every repetition.
 - A pattern with a literal of 3 bytes or more costs nothing where the literal is absent. A pattern without one
   (``[0-9]{13,19}``) reads every byte of every document, about 1.5 ns each, and calls its checks for each
   candidate, about 1 µs each. Use few of these.

@@ -38,7 +38,7 @@ _TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 _BREAKS = b"\r\n"
 _MIN_URL = 8
 _NO_BASE64 = re2.compile(rb"[0-9a-f]+|[0-9A-F]+|[a-z_/-]+|[A-Z_/-]+|[0-9-]+", _BYTES)
-"""Digests, paths, ruled lines."""
+"""Runs that are not base64: digests, paths, ruled lines."""
 _CONTROL = bytes(sorted(set(range(0x20)) - set(b"\t\n\r\x1b"))) + b"\x7f"
 
 Scan = Callable[[bytes], list[Hit]]
@@ -173,7 +173,7 @@ def _text(run: bytes) -> bytes | None:
 
 
 def _is_text(data: bytes) -> bool:
-    """Whether ``data`` is UTF-8 without control characters; its last character may be cut."""
+    """Returns whether ``data`` is UTF-8 without control characters; its last character may be cut."""
     if len(data.translate(None, _CONTROL)) != len(data):
         return False
     try:

@@ -274,7 +274,7 @@ def rebuild(
 
 
 def _is_long(number: float) -> bool:
-    """Whether a governed float is read as text: positive, five digits or more."""
+    """Returns whether a governed float is read as text: positive, five digits or more."""
     return number > 0 and sum(map(str.isdigit, str(number))) >= 5
 
 
@@ -297,7 +297,8 @@ def _beside(value: dict[Any, Any], governed: NameClass | None) -> tuple[NameClas
 
 
 def _is_schema(value: dict[Any, Any]) -> bool:
-    """Whether it is a JSON Schema: under ``password`` it describes a parameter and is not a password."""
+    """Returns whether it is a JSON Schema: under ``password`` it describes a parameter and is not a
+    password."""
     kind = value.get("type")
     return "$ref" in value or "anyOf" in value or (type(kind) is str and kind in _SCHEMA_TYPES)
 

@@ -17,7 +17,7 @@ _SPACE = rb"(?:[ \t\r\n]|\\+[nrt]){0,64}"
 _NUMBER: Any = re2.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", _BYTES)
 _OF_A_NUMBER = b"0123456789.+-eE"
 _REACH = 400
-"""Bytes before a number that are read; a longer number is not expected in a document."""
+"""Bytes before a number that are read; no number in a document is expected to be longer."""
 _KEY: Any = re2.compile(rb"(?s).*?(\\*)\"" + _SPACE + rb":" + _SPACE, _BYTES)
 _ELEMENT: Any = re2.compile(rb"(?s).*(?:\[|[0-9\"\]}el]" + _SPACE + rb",)" + _SPACE, _BYTES)
 _ENDS_VALUE: Any = re2.compile(_SPACE + rb"(?:[,}\]\x00]|$)", _BYTES)

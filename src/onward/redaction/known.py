@@ -54,9 +54,9 @@ class Known:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], also: Iterable[str] = ()) -> Known:
-        """Collects ``also``, the values of variables with a secret name (``OPENAI_API_KEY``), and the
-        passwords in URLs of any variable. Leaves out references (``${X}``), dummies (``changeme``), paths and
-        values under six characters. Raises ConfigError if one of ``also`` is too short."""
+        """Makes a ``Known`` of ``also``, the values of variables with a secret name (``OPENAI_API_KEY``), and
+        the passwords in URLs of any variable. Leaves out references (``${X}``), dummies (``changeme``), paths
+        and values under six characters. Raises ConfigError if one of ``also`` is too short."""
         return cls(dict.fromkeys([*also, *_in_environment(environ)]))
 
     def __bool__(self) -> bool:

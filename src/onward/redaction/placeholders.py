@@ -19,7 +19,7 @@ import re2
 from onward.redaction.rules.rule import Same
 
 PLACEHOLDER = r"<[A-Z][A-Z0-9_]{0,31}:[0-9]{1,9}>"
-"""The grammar, as an RE2 pattern."""
+"""Grammar of a placeholder, as an RE2 pattern."""
 _BYTES = re2.Options()
 _BYTES.encoding = re2.Options.Encoding.LATIN1
 _FOUND = re2.compile(PLACEHOLDER.encode(), _BYTES)
@@ -32,7 +32,7 @@ def spans(buffer: bytes) -> list[tuple[int, int]]:
 
 
 def overlap(spans: list[tuple[int, int]], start: int, end: int) -> bool:
-    """Whether ``start``..``end`` shares a byte with one of ``spans``, which are sorted."""
+    """Returns whether ``start``..``end`` shares a byte with one of ``spans``, which are sorted."""
     i = bisect_right(spans, (start, end))
     return (i > 0 and spans[i - 1][1] > start) or (i < len(spans) and spans[i][0] < end)
 

@@ -102,8 +102,8 @@ def as_number(value: bytes) -> float | None:
 
 
 def same_number(text: bytes, value: bytes) -> bool:
-    """Whether the JSON number ``text`` equals ``value``, ignoring the sign; true if ``value`` is not a
-    number."""
+    """Returns whether the JSON number ``text`` equals ``value``, ignoring the sign; true if ``value`` is not
+    a number."""
     number = as_number(value)
     return number is None or abs(float(text)) == abs(float(number))
 

@@ -94,7 +94,8 @@ def _any_of(members: Iterable[int]) -> Any:
 
 
 def _begins_literal(pattern: str) -> bool:
-    """Whether every match begins with the same byte: RE2 then skips from one such byte to the next."""
+    """Returns whether every match begins with the same byte: RE2 then skips from one such byte to the
+    next."""
     return pattern[0] not in _META and pattern[1] not in "?*+{"
 
 

@@ -63,7 +63,7 @@ def _redact_trajectory(document: dict[str, Any], known: Known, also: Sequence[Fi
 
 
 def decodes_clean(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> bool:
-    """Whether no rule matches in the text that ``ids`` decode to. An additional check for tests and
+    """Returns whether no rule matches in the text that ``ids`` decode to. An additional check for tests and
     audits."""
     return not redact(decode(ids)).changed
 

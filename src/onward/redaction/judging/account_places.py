@@ -21,7 +21,7 @@ _BEFORE: Any = re2.compile(
     rb"|[-dlbcps][-rwxsStT]{9}[.+@]?\s+[0-9]+\s(?:\S+\s+)?)$",
     _BYTES,
 )
-"""``/x``, ``user=x``, ``uid=1000(x)``, ``drwxr-xr-x 2 x x``."""
+"""Text before an account name: ``/x``, ``user=x``, ``uid=1000(x)``, ``drwxr-xr-x 2 x x``."""
 _AFTER: Any = re2.compile(rb"@|[/\\][A-Za-z0-9._-]|:[~/A-Za-z0-9]", _BYTES)
 _LINE_BEFORE: Any = re2.compile(rb"(?:[\x00\r\n]|\\[nr])[ \t\"']{0,4}$", _BYTES)
 _LINE_AFTER: Any = re2.compile(rb"[ \t\"']{0,4}(?:$|[\x00\r\n]|\\|[ \t]+(?:[0-9]|pts/|tty))", _BYTES)
@@ -36,15 +36,15 @@ _ONSETS = frozenset(
 
 
 def may_be_word(name: bytes) -> bool:
-    """Whether it is small letters alone that may begin a word: ``marshall``; not ``jsmith``, ``tberg2``,
-    ``Ada``."""
+    """Returns whether it is small letters alone that may begin a word: ``marshall``; not ``jsmith``,
+    ``tberg2``, ``Ada``."""
     if not (name.isalpha() and name.islower()):
         return False
     return name[0] in _VOWELS or name[1] in _VOWELS or name[:2] in _ONSETS
 
 
 def names_account(buffer: bytes, first: int, last: int) -> bool:
-    """Whether an account name can stand at ``first``..``last``. Linear; reads 48 bytes around."""
+    """Returns whether an account name can stand at ``first``..``last``. Linear; reads 48 bytes around."""
     start = max(0, first - _REACH)
     before = buffer[start:first] if start else b"\x00" + buffer[:first]
     after = buffer[last : last + _REACH]

@@ -22,7 +22,7 @@ _RUN: Any = re2.compile(rb"[A-Za-z0-9]{14,}")
 
 
 def may_start(buffer: bytes, start: int) -> bool:
-    """Whether a token may begin at ``start``: not after a letter or digit, unless that ends an escape
+    """Returns whether a token may begin at ``start``: not after a letter or digit, unless that ends an escape
     (``\\n``, ``\\u003d``, ``%3D``, a terminal colour)."""
     if start == 0 or buffer[start - 1] not in _ALNUM:
         return True

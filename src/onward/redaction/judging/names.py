@@ -206,7 +206,7 @@ _BEST_FIRST: tuple[NameClass, ...] = tuple(name for name in get_args(NameClass) 
 
 
 def components(name: str) -> list[str]:
-    """``"dbPassword"`` → ``["db", "password"]``; ``"X-API-Key"`` → ``["x", "api", "key"]``."""
+    """Splits a name: ``"dbPassword"`` → ``["db", "password"]``; ``"X-API-Key"`` → ``["x", "api", "key"]``."""
     parts: list[str] = []
     word = ""
     for i, char in enumerate(name):

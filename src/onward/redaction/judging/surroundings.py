@@ -70,7 +70,7 @@ def _has_number(text: bytes) -> bool:
 
 
 def stands_alone(buffer: bytes, first: int, last: int) -> bool:
-    """Whether the span is not part of an identifier, longer number, uuid, decimal or file name."""
+    """Returns whether the span is not part of an identifier, longer number, uuid, decimal or file name."""
     return _free_left(buffer, first) and _free_right(buffer, last)
 
 

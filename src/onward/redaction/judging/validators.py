@@ -27,7 +27,7 @@ def _weighted(digits: Sequence[int], weights: Sequence[int]) -> int:
 
 
 def is_date(year: int, month: int, day: int) -> bool:
-    """Whether the day exists in the Gregorian calendar."""
+    """Returns whether the day exists in the Gregorian calendar."""
     return 1 <= month <= 12 and 1 <= day <= calendar.monthrange(year, month)[1] if year > 0 else False
 
 
@@ -44,7 +44,8 @@ def luhn(text: str) -> bool:
 
 
 def _verhoeff_tables() -> tuple[list[list[int]], list[list[int]]]:
-    """Multiplication in the dihedral group of ten elements, and the powers of Verhoeff's permutation."""
+    """Multiplication table of the dihedral group of ten elements, and the powers of Verhoeff's
+    permutation."""
     product = [
         [(a + b) % 5 + (a // 5 != b // 5) * 5 if a < 5 else (a - b) % 5 + (b < 5) * 5 for b in range(10)]
         for a in range(10)

@@ -37,7 +37,7 @@ _FIELD = (
     rb"|%\([^)]*\)[sdr]|%[sdr]|%[A-Za-z_]+%|\xc2\xa7\xc2\xa7[a-z_]+\([^)]*\)|<[^<>]*>|\[[A-Za-z_ ]+\]"
 )
 _TEMPLATE = re2.compile(rb"(?:%b)(?:[:/@,;|. _-]{1,3}(?:%b))*" % (_FIELD, _FIELD), _BYTES)
-"""``${TOKEN}``, ``{user}:{passwd}``."""
+"""References to a value: ``${TOKEN}``, ``{user}:{passwd}``."""
 _URL: Any = re2.compile(rb"[a-z][a-z0-9+.-]*://[^\s:/?#@]*:([^\s/]+)@[^\s@]", _BYTES)
 _SPACES = b" \t\r\n"
 _ENDS_LOOSE = b" \t\r\n\x00\"'`\\<>|&"
@@ -56,7 +56,7 @@ _PATTERN = re2.compile(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]", _BYTES)
 _NAME_OF_A_THING = re2.compile(
     rb"[A-Z]{0,5}[0-9]{0,2}(?:[A-Z][a-z]{2,}[0-9]{0,2}){2,}|[A-Z]{2,}(?:_[A-Z]{2,})+", _BYTES
 )
-"""``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
+"""Identifiers: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
 _DIGITS = b"0123456789"
 _SYMBOLS = b"!@#$%^&*+=/~?"
 _CAPITALS = bytes(range(0x41, 0x5B))
@@ -76,7 +76,7 @@ class Assigned:
 
 
 def is_reference(value: bytes) -> bool:
-    """Whether ``value`` only names, masks or describes a secret."""
+    """Returns whether ``value`` only names, masks or describes a secret."""
     if not value or placeholders.has_one(value):
         return True
     if value[:1] in _MAY_REFER and (_TEMPLATE.fullmatch(value) or _PATTERN.search(value)):
@@ -94,12 +94,13 @@ def url_password(value: bytes) -> bytes | None:
 
 
 def is_scheme(value: bytes) -> bool:
-    """Whether ``value`` is a scheme before a secret in an authorization: ``Bearer``, ``Basic`` and so on."""
+    """Returns whether ``value`` is an authorization scheme, such as ``Bearer`` or ``Basic``, which precedes a
+    secret."""
     return value.lower().decode("latin-1") in SCHEMES
 
 
 def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
-    """Whether ``value``, assigned to a name of class ``kind``, is a literal secret.
+    """Returns whether ``value``, assigned to a name of class ``kind``, is a literal secret.
 
     ``how``: ``"key"`` (dict value), ``"quoted"``, ``"env"`` (``NAME=value`` and flags) or ``"bare"``.
     """
@@ -159,9 +160,10 @@ def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
 
 
 def closes_a_text(buffer: bytes, at: int) -> bool:
-    """Whether the quote at ``at`` ends the text that contains the name before it: ``input('Password: ')``.
+    """Returns whether the quote at ``at`` ends the text that contains the name before it:
+    ``input('Password: ')``.
 
-    True if a quote of this kind is open on its line and the next character rarely begins a value.
+    It does if a quote of this kind is open on its line and the next character rarely begins a value.
     """
     quote = _OPENING.match(buffer, at, at + 64) if buffer[at : at + 1] in _MAY_CLOSE else None
     if quote is None or _BEHIND_A_TEXT.match(buffer, quote.end()) is None:
@@ -208,7 +210,8 @@ def _closing(buffer: bytes, at: int, limit: int, slashes: int, quote: bytes) -> 
 
 
 def _is_personal(value: bytes, kind: NameClass) -> bool:
-    """Whether it can be a person's name, address, phone or id number, and not a description of the field."""
+    """Returns whether it can be a person's name, address, phone or id number, and not a description of the
+    field."""
     if not 2 <= len(value) <= 200 or any(c in value for c in b"{}[]<>=$\\_"):
         return False
     digits = sum(0x30 <= c <= 0x39 for c in value)
@@ -224,7 +227,7 @@ def _has_letter_or_wide(value: bytes) -> bool:
 
 
 def _is_host(value: bytes) -> bool:
-    """Whether it is the address of a machine: ``10.0.0.1:80``, ``0x7f00``, ``node-3.local``."""
+    """Returns whether it is the address of a machine: ``10.0.0.1:80``, ``0x7f00``, ``node-3.local``."""
     return b" " not in value and (b"." in value or b":" in value or value[:2] == b"0x" or len(value) > 24)
 
 
@@ -243,7 +246,7 @@ def _is_code(value: bytes) -> bool:
 
 
 def _is_constant(value: bytes) -> bool:
-    """Whether it is a name in capitals: ``YOUR_KEY_2``, ``HMACSHA256``; not ``ABCDEF123456``."""
+    """Returns whether it is a name in capitals: ``YOUR_KEY_2``, ``HMACSHA256``; not ``ABCDEF123456``."""
     if not value.isupper() or not value.isalnum() or len(value) < 8:
         return value.isupper()
     digits = len(value) - len(value.translate(None, _DIGITS))
@@ -261,7 +264,7 @@ def _is_path(value: bytes) -> bool:
 
 
 def _is_drawn(value: bytes) -> bool:
-    """Whether it is a base64 key that contains slashes: folder names of a path are short or have few
+    """Returns whether it is a base64 key that contains slashes: folder names of a path are short or have few
     capitals."""
     longest = max(map(len, value.split(b"/")))
     return len(value) >= 32 and longest >= 12 and is_random(value.translate(None, _DIGITS + b"/"))
@@ -273,7 +276,7 @@ def _is_prose(value: bytes, words: int) -> bool:
 
 
 def is_word(value: bytes) -> bool:
-    """Whether it is a plain word or snake_case name: ``required_field``, ``GitHub``."""
+    """Returns whether it is a plain word or snake_case name: ``required_field``, ``GitHub``."""
     parts = value.replace(b"-", b"_").split(b"_")
     return (len(value) < 20 or (b"-" not in value and b"_" in value and len(value) < 48)) and all(
         part.isalpha() and (part.islower() or part.istitle()) for part in parts
@@ -281,7 +284,8 @@ def is_word(value: bytes) -> bool:
 
 
 def _is_dense(value: bytes) -> bool:
-    """Whether it is no word, sentence or snake_case name: it has a digit and a letter, or is a long run."""
+    """Returns whether it is no word, sentence or snake_case name: it has a digit and a letter, or is a long
+    run."""
     if _has_digit(value) and _has_letter(value):
         return True
     if len(value) >= 20 and b" " not in value and b"_" not in value and b"-" not in value:
@@ -290,7 +294,7 @@ def _is_dense(value: bytes) -> bool:
 
 
 def is_random(value: bytes) -> bool:
-    """Whether the letters look random: ``camelCaseNames`` have few capitals."""
+    """Returns whether the letters look random: ``camelCaseNames`` have few capitals."""
     if len(value) < 16 or not value.isalpha():
         return False
     capitals = len(value) - len(value.translate(None, _CAPITALS))

@@ -89,7 +89,7 @@ def _domain_end(buffer: bytes, at: int, last: int) -> int:
 
 
 def _is_closing(buffer: bytes, last: int) -> bool:
-    """Whether an underscore or hyphen ends an emphasis or a clause and is not part of a label."""
+    """Returns whether an underscore or hyphen ends an emphasis or a clause and is not part of a label."""
     return buffer[last : last + 1] in (b"_", b"-") and buffer[last + 1 : last + 2] not in _WORD_BYTES
 
 
@@ -97,7 +97,7 @@ _WORD_BYTES = frozenset(bytes([c]) for c in _ALNUM | frozenset(b"-_"))
 
 
 def _is_scale(label: bytes) -> bool:
-    """Whether it is the scale of a screen image: ``Icon@2x.me``."""
+    """Returns whether it is the scale of a screen image: ``Icon@2x.me``."""
     return len(label) <= 4 and label[-1:] in b"xX" and label[:-1].isdigit()
 
 

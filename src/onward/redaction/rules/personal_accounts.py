@@ -53,7 +53,7 @@ def home(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _is_root(buffer: bytes, slash: int) -> bool:
-    """Whether the folder at ``slash`` is directly below the root, perhaps of a mounted disk."""
+    """Returns whether the folder at ``slash`` is directly below the root, perhaps of a mounted disk."""
     if slash <= 0 or (buffer[slash - 1] not in _NAME and buffer[slash - 1] not in b"~}/)"):
         return True
     if buffer[slash - 1] == 0x2F or (buffer[slash - 1] in _ALNUM and may_start(buffer, slash)):
@@ -70,7 +70,7 @@ def _is_root(buffer: bytes, slash: int) -> bool:
 
 
 def _is_file(buffer: bytes, first: int, last: int) -> bool:
-    """Whether the path ends here with an extension: ``/home/index.html``."""
+    """Returns whether the path ends here with an extension: ``/home/index.html``."""
     stem, dot, ending = buffer[first:last].rpartition(b".")
     return bool(dot and stem) and buffer[last : last + 1] not in (b"/", b"\\") and ending.isalpha()
 

@@ -122,13 +122,14 @@ def national_id(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _begins_with_date(compact: str) -> bool:
-    """Whether it begins with a date of the last or this century and is therefore no DNI: ``20260812T``."""
+    """Returns whether it begins with a date of the last or this century and is therefore no DNI:
+    ``20260812T``."""
     year = int(compact[:4])
     return 1900 <= year < 2100 and v.is_date(year, int(compact[4:6]), int(compact[6:8]))
 
 
 def id_beside_word(buffer: bytes, first: int, last: int) -> Span | None:
-    """Finds, near a matched word such as ``SSN``, the first number that passes the check of that country."""
+    """Finds the first number near a matched word such as ``SSN`` that passes the check of that country."""
     word = buffer[first:last].lower().translate(None, b" _.-")
     checks = next((checks for name, checks in _BY_NAME.items() if name in word), ())
     for start, end in numbers_beside(buffer, first, last, _NUMBER):

@@ -53,7 +53,7 @@ def _is_public_v6(text: str) -> bool:
 
 
 def is_public_v4(text: str) -> bool:
-    """Whether four numbers are an address outside IANA's special-purpose registry (RFC 6890)."""
+    """Returns whether four numbers are an address outside IANA's special-purpose registry (RFC 6890)."""
     parts = text.split(".")
     if any(len(part) > 1 and part[0] == "0" for part in parts):
         return False
@@ -65,7 +65,7 @@ def is_public_v4(text: str) -> bool:
 
 
 def _is_person_v4(buffer: bytes, first: int, last: int, text: str) -> bool:
-    """Whether it is public, and neither a version nor the name of a network."""
+    """Returns whether it is public, and neither a version nor the name of a network."""
     if not is_public_v4(text) or not stands_alone(buffer, first, last) or text.endswith(".0.0"):
         return False
     left, right = buffer[max(0, first - 2) : first], buffer[last : last + 2]

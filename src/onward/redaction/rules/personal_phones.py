@@ -75,8 +75,8 @@ def _trim_neighbours(buffer: bytes, first: int, last: int) -> int:
 
 
 def _is_nanp(digits: bytes) -> bool:
-    """Whether area and exchange of the North American plan begin with 2 to 9 and not all digits are the
-    same."""
+    """Returns whether area and exchange of the North American plan begin with 2 to 9 and not all digits are
+    the same."""
     return len(digits) == 10 and digits[0:1] > b"1" and digits[3:4] > b"1" and len(set(digits)) > 1
 
 
@@ -107,7 +107,7 @@ def phone_beside_word(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _is_something_else(text: bytes, digits: bytes) -> bool:
-    """Whether it is a decimal, an address, a version, a date or a pair of years."""
+    """Returns whether it is a decimal, an address, a version, a date or a pair of years."""
     if text.count(b".") == 1 and text.replace(b".", b"").isdigit():
         return True
     groups = text.translate(_TO_SPACES).split()
