@@ -1,4 +1,4 @@
-"""Turns a task's chat messages and completions, in the form of OpenAI-compatible clients, into turns.
+"""Converts a task's chat messages and completions, in the form of OpenAI-compatible clients, into turns.
 
 One turn for each tool call and each answer; the result of a call is in the request that follows it.
 
