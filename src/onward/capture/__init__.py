@@ -1,4 +1,6 @@
-"""Capture: from what an agent did to a stored trajectory without secrets.
+"""Capture: turns the work of an agent into a stored trajectory without secrets.
 
-Agents embed ``recorder``, so importing this package loads nothing.
+``recorder`` runs inside the agent; ``clients`` wraps client libraries; ``conversations`` turns chats into
+turns; ``collecting`` takes trajectories from the stream into the warehouse. Agents embed ``recorder``, so
+importing this package loads nothing.
 """

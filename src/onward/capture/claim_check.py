@@ -1,9 +1,10 @@
-"""Claim check: a body too large for a message goes to the object store, a small message stands for it.
+"""Claim check: a body too large for a message goes to the object store, and a small message refers to it.
 
-The message is a valid trajectory of its own: ids, times, task and outcome, one turn that says where the
-rest is, and header ``Rl-Claim``. Know before changing: the body is stored before the message is published,
-under a name made of its content; it is taken away only by age, after the stream has forgotten the message,
-or with a secret.
+The message is itself a valid trajectory: ids, times, task and outcome, one turn that names the place of the
+rest, and header ``Rl-Claim``.
+
+Invariants: the body is stored before the message is published, under a name derived from its content. It is
+deleted only by age, after the stream has deleted the message, or because it contains a secret.
 """
 
 from __future__ import annotations
@@ -30,14 +31,13 @@ if TYPE_CHECKING:
 HEADER = "Rl-Claim"
 PREFIX = "claims"
 ROOM = 8 << 10
-"""Bytes of a message left for its headers."""
+"""Bytes of a message reserved for its headers."""
 DIRECT_BYTES = MAX_BYTES - ROOM
-"""A larger body travels by claim check: servers take messages of 1 MiB, headers included, unless told
-else."""
+"""A larger body goes by claim check: by default servers accept messages of 1 MiB, headers included."""
 BODY_BYTES = 64 << 20
-"""The largest body that is taken at all."""
+"""Largest body that is accepted at all."""
 KEEP = timedelta(days=31)
-"""A day longer than the stream keeps the message that names the body."""
+"""One day more than the stream keeps the message that names the body."""
 _TEXT = 2000
 _KEPT_METADATA = ("model", "temperature", "total_tokens", "total_cost_usd", "outcome", "release", "user_hash")
 _URI = re.compile(rf"{PREFIX}/([0-9]{{8}})/({ID_PATTERN.pattern})\.([0-9a-f]{{16}})")
@@ -46,8 +46,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Claim:
-    """Where a body is. ``uri`` is a key of the object store that publisher and collector share, never an
-    address: nobody can make the collector read from anywhere else."""
+    """Place of a body. ``uri`` is a key of the object store that publisher and collector share, never an
+    address: a publisher cannot make the collector read from elsewhere."""
 
     uri: str
     sha256: str
@@ -63,12 +63,11 @@ class Claim:
 
 
 class ClaimBrokenError(ContractError):
-    """The body that a claim names is not there (``claim_missing``), or is another one
-    (``claim_mismatch``)."""
+    """The body that a claim names does not exist (``claim_missing``) or differs (``claim_mismatch``)."""
 
 
 def parse(header: str) -> Claim:
-    """The claim in a header. Raises ContractError (``claim``) for anything but one of our own form."""
+    """Parses the claim in a header. Raises ContractError (``claim``) for any form but our own."""
     try:
         found = json.loads(header)
         claim = Claim(found["uri"], found["sha256"], found["size"])
@@ -91,7 +90,8 @@ def parse(header: str) -> Claim:
 
 
 def is_of(header: str, trajectory_id: str) -> bool:
-    """Whether ``header`` claims a body of that trajectory, in our own form and with nothing else in it."""
+    """Returns whether ``header`` claims a body of that trajectory, in our own form and without other
+    content."""
     try:
         claim = parse(header)
     except ContractError:
@@ -100,19 +100,19 @@ def is_of(header: str, trajectory_id: str) -> bool:
 
 
 async def store(objects: Objects, trajectory_id: str, body: bytes, now: datetime) -> Claim:
-    """Put ``body`` under a name made of its content; once more changes nothing. Raises ObjectError."""
+    """Stores ``body`` under a name derived from its content; a repeat changes nothing. Raises ObjectError."""
     digest = hashlib.sha256(body).hexdigest()
     uri = f"{PREFIX}/{now.astimezone(UTC):%Y%m%d}/{trajectory_id}.{digest[:16]}"
     try:
         await objects.put(uri, body, create_only=True)
     except ConflictError:
-        pass  # the same content, from a try before this one
+        pass  # the same content, from an earlier try
     return Claim(uri, digest, len(body))
 
 
 async def fetch(objects: Objects, claim: Claim) -> bytes:
-    """The body. Raises ClaimBrokenError (``claim_missing``, ``claim_mismatch``), ObjectError when the store
-    is away."""
+    """Returns the body. Raises ClaimBrokenError (``claim_missing``, ``claim_mismatch``), ObjectError if the
+    store is unavailable."""
     try:
         body = await objects.get(claim.uri)
     except NotFoundError:
@@ -130,20 +130,20 @@ async def fetch(objects: Objects, claim: Claim) -> bytes:
 
 
 async def resolve(objects: Objects, message: Message) -> Message:
-    """``message`` with the body that its header claims. Raises ContractError for a header that is not ours,
-    ClaimBrokenError and ObjectError as ``fetch``."""
+    """Returns ``message`` with the body that its header claims. Raises ContractError for a header that is not
+    in our form, ClaimBrokenError and ObjectError like ``fetch``."""
     claim = parse(message.headers[HEADER])
     body = await fetch(objects, claim)
     return replace(message, data=body)
 
 
 def direct(message: Message) -> Message:
-    """``message``, which holds its whole body now, without its claim."""
+    """Returns ``message``, which now contains its whole body, without its claim."""
     return replace(message, headers={k: v for k, v in message.headers.items() if k != HEADER})
 
 
 async def forget(objects: Objects, headers: Mapping[str, str], keep: Claim | None) -> None:
-    """Delete the raw body that ``headers`` claim, unless it is the clean one, ``keep``. Raises
+    """Deletes the raw body that ``headers`` claim, unless it is the clean one, ``keep``. Raises
     ObjectError."""
     if HEADER not in headers:
         return
@@ -156,8 +156,8 @@ async def forget(objects: Objects, headers: Mapping[str, str], keep: Claim | Non
 
 
 def stand_in(document: dict[str, Any], claim: Claim) -> bytes:
-    """The message that stands for ``document``: a valid trajectory with one turn, the same for the same
-    input."""
+    """Returns the message that refers to the body of ``document``: a valid trajectory with one turn, the same
+    for the same input."""
     metadata = {key: document["metadata"][key] for key in _KEPT_METADATA if key in document["metadata"]}
     context = {
         key: _shortened(value)
@@ -188,7 +188,7 @@ def stand_in(document: dict[str, Any], claim: Claim) -> bytes:
 
 
 def needs_store(bus: Bus, subject: str, body: bytes) -> bool:
-    """Whether it is a trajectory that is too large for a message."""
+    """Returns whether it is a trajectory that is too large for a message."""
     return subject == subjects.TRAJECTORY and len(body) > min(DIRECT_BYTES, bus.max_payload - ROOM)
 
 
@@ -202,10 +202,10 @@ async def publish(
     msg_id: str,
     headers: Mapping[str, str],
 ) -> Claim | None:
-    """Publish a message; a trajectory by claim check (returned) where it is too large for a
-    message.
+    """Publishes a message; a trajectory that is too large for a message goes by claim check, which is
+    returned.
 
-    Raises ObjectError when the store is away, PublishRejectedError when there is none.
+    Raises ObjectError if the store is unavailable, PublishRejectedError if none is configured.
     """
     from onward.bus.connection import PublishRejectedError
     from onward.telemetry.crashpoints import crashpoint
@@ -226,7 +226,7 @@ async def publish(
 
 
 def sender(bus: Bus, objects: Objects | None, clock: Clock) -> Send:
-    """``publish`` as an outbox takes it."""
+    """Wraps ``publish`` in the form that an outbox calls."""
 
     async def send(message: Waiting) -> None:
         await publish(
@@ -243,7 +243,8 @@ def sender(bus: Bus, objects: Objects | None, clock: Clock) -> Send:
 
 
 async def clean(objects: Objects, now: datetime) -> int:
-    """Delete bodies that were stored more than KEEP ago, claimed or not; how many. Raises ObjectError."""
+    """Deletes bodies that were stored more than KEEP ago, claimed or not; returns their number. Raises
+    ObjectError."""
     oldest = f"{(now - KEEP).astimezone(UTC):%Y%m%d}"
     gone = 0
     for key in await objects.list(PREFIX):
@@ -259,5 +260,5 @@ def _shortened(value: Any) -> Any:
 
 
 def _shown(where: str) -> str:
-    """An address without a login in it."""
+    """Removes a login from an address."""
     return re.sub(r"//[^/@\s]*@", "//", where)

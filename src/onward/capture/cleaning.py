@@ -1,7 +1,7 @@
-"""How the services redact: one redactor made of the settings, the environment and the keys of this machine.
+"""Builds the redactor of the services from the settings, the environment and the keys of this machine.
 
-Know before changing: every role builds the same one, so that what the gateway records and what the collector
-makes of it agree; and no secret that is read here may ever stand in an error.
+Invariants: every role builds the same redactor, so that the gateway and the collector agree on a trajectory's
+content. No secret that is read here may appear in an error.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from onward.redaction import Known, Redactor
 from onward.redaction.known import read_secrets
 
 LOCAL_KEYS = ("api.key", "nats.token", "gateway.key", "quarantine.key", "feedback.key")
-"""Files in ``run_dir`` with secrets that Onward made, one a line."""
+"""Files in ``run_dir`` with secrets that Onward generated, one a line."""
 
 
 def redactor_of(settings: Settings, environ: Mapping[str, str] | None = None) -> Redactor:
-    """All rules, ``capture.optional_kinds``, and as known: what ``capture.known_secrets_file`` holds, the
-    credentials of ``environ`` (None: of the process) and of the settings, the local keys.
+    """Returns a redactor with all rules and ``capture.optional_kinds``. Known secrets: the content of
+    ``capture.known_secrets_file``, the credentials of ``environ`` (None: of the process) and of the settings,
+    the local keys.
 
-    Raises ConfigError for a kind that there is not and for a file that cannot be read.
+    Raises ConfigError for an unknown kind and for a file that cannot be read.
     """
     file = settings.capture.known_secrets_file
     secrets = [] if file is None else read_secrets(file)
@@ -33,13 +34,13 @@ def redactor_of(settings: Settings, environ: Mapping[str, str] | None = None) ->
 
 
 def judge_of(settings: Settings) -> Judge:
-    """Raises ConfigError."""
+    """Returns the judge for these settings. Raises ConfigError."""
     return Judge(redactor_of(settings), OptOut.parse(settings.capture.opt_out))
 
 
 def _given(settings: Settings) -> dict[str, str]:
-    """Credentials in the settings, under names that say so: weak ones (``clickhouse``) are then left out, as
-    those of the environment are, since they would vanish as words of every text."""
+    """Credentials in the settings, under secret names. Weak ones (``clickhouse``) are then left out, like
+    those of the environment, since they would be replaced as words of every text."""
     external = settings.external
     secrets = {
         "ONWARD_NATS_TOKEN": settings.nats.token,

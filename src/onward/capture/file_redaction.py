@@ -1,7 +1,7 @@
-"""Redaction of files: JSON, JSON lines (each line by itself) or text, piece by piece, bytes in and bytes out.
+"""Redacts files: JSON, JSON lines (each line separately) or text, piece by piece, bytes in and bytes out.
 
-Know before changing: what does not change comes out byte for byte, and a piece that cannot be redacted stops
-the stream before any of it is written. JSON is parsed and redacted by its texts, never as serialised text.
+Invariants: unchanged pieces are copied byte for byte. A piece that cannot be redacted stops the stream before
+any of it is written. JSON is parsed and redacted by its texts, never as serialised text.
 """
 
 from __future__ import annotations
@@ -24,34 +24,36 @@ _SUFFIXES: dict[str, Kind] = {".json": "json", ".jsonl": "jsonl", ".ndjson": "js
 MAX_PIECE = 64 << 20
 """Bytes of one line, or of a JSON file, which is read whole."""
 TEXT_PIECE = 8 << 20
-"""Characters of text that are redacted together; numbering of placeholders starts anew after them."""
+"""Characters of text that are redacted together; the numbering of placeholders restarts after them."""
 _BEGINNINGS = frozenset(('{"', "{}", '["', "[{", "[["))
 _BOM = "\ufeff"
 _SPACE = " \t\r\n"
 
 
 class _NotTakenError(ValueError):
-    """JSON by its grammar, but not one that could be written again."""
+    """Valid JSON that could not be written again."""
 
 
 @dataclass(frozen=True)
 class Piece:
     number: int
-    """Line of JSON lines; else counted from 1."""
+    """Line number in JSON lines; else counted from 1."""
     output: bytes
     redacted: Redacted
     broken: str = ""
-    """It should have been JSON and was redacted as text: the line and why. Nothing of its content."""
+    """Set if it should have been JSON but was redacted as text: the line and the reason, without its
+    content."""
     leaves: list[tuple[str, dict[str, int]]] = field(default_factory=list)
-    """For each text that changed: where (a JSON pointer, RFC 6901) and its placeholders per kind."""
+    """Place (a JSON pointer, RFC 6901) and placeholders per kind of each text that changed."""
 
 
 def pieces(
     source: BinaryIO, name: str, kind: Kind | None = None, redactor: Redactor = PLAIN
 ) -> Iterator[Piece]:
-    """Redact ``source`` in order. Without ``kind``: by the suffix of ``name``, else by its first line.
+    """Redacts ``source`` in order. Without ``kind``: by the suffix of ``name``, else by its first line.
 
-    Raises ConfigError for what is not text, RedactionError (with the line) for what cannot be redacted.
+    Raises ConfigError for data that is not text, RedactionError (with the line) for data that cannot be
+    redacted.
     """
     lines = _lines(source, name)
     head: list[bytes] = []
@@ -82,7 +84,8 @@ def _lines(source: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _guess(head: list[bytes]) -> Kind:
-    """A first line that is a whole object or list begins JSON lines; one that only opens it, JSON."""
+    """Guesses the kind: a first line that is a whole object or list means JSON lines; one that only opens it,
+    JSON."""
     first = _decode(head[-1]).lstrip(_BOM).strip() if head else ""
     if first not in ("{", "[") and first[:1] + first[1:].lstrip()[:1] not in _BEGINNINGS:
         return "text"
@@ -106,7 +109,7 @@ def _json_lines(lines: Iterable[bytes], redactor: Redactor) -> Iterator[Piece]:
 
 
 def _whole_json(lines: Iterable[bytes], name: str, redactor: Redactor, *, sure: bool) -> Iterator[Piece]:
-    """A JSON file. Where that was only a guess (not ``sure``), it may be text after all."""
+    """Redacts a JSON file. If the kind was only a guess (not ``sure``), it may be text after all."""
     parts, size = [], 0
     for line in lines:
         parts.append(line)
@@ -129,7 +132,7 @@ def _whole_json(lines: Iterable[bytes], name: str, redactor: Redactor, *, sure: 
 
 
 def _piece(number: int, text: str, redactor: Redactor) -> Piece:
-    """One JSON text; as plain text where it is not JSON."""
+    """Redacts one JSON text, or as plain text if it is not JSON."""
     mark = _BOM if text.startswith(_BOM) else ""
     bare = text.removeprefix(mark)
     try:
@@ -148,7 +151,7 @@ def _piece(number: int, text: str, redactor: Redactor) -> Piece:
 
 
 def _why(error: ValueError, number: int, text: str) -> str:
-    """Why ``text``, whose first line is ``number``, is not taken as JSON."""
+    """Returns why ``text``, whose first line is ``number``, is not accepted as JSON."""
     if isinstance(error, json.JSONDecodeError):
         return f"line {number + error.lineno - 1}, column {error.colno}: {error.msg.removesuffix(' at')}"
     why = str(error) if isinstance(error, _NotTakenError) else "a number is too long"
@@ -156,7 +159,7 @@ def _why(error: ValueError, number: int, text: str) -> str:
 
 
 def _redact_document(document: Any, redactor: Redactor) -> Redacted:
-    """Any JSON value; token ids go with the text that they stand for."""
+    """Redacts any JSON value; token ids are removed with the text that they encode."""
     if isinstance(document, dict) and isinstance(document.get("turns"), list):
         return redactor.trajectory(document)
     if not isinstance(document, (dict, list)):
@@ -178,7 +181,7 @@ def _texts(lines: Iterable[bytes], redactor: Redactor) -> Iterator[Piece]:
         text = "".join(waiting)
         cut = _cut(text)
         if cut == 0 and enough == TEXT_PIECE:
-            waiting, enough = [text], 2 * TEXT_PIECE  # the rest of the key is still to come
+            waiting, enough = [text], 2 * TEXT_PIECE  # the rest of the key is not read yet
             continue
         number += 1
         cut = cut or len(text)
@@ -190,8 +193,8 @@ def _texts(lines: Iterable[bytes], redactor: Redactor) -> Iterator[Piece]:
 
 
 def _cut(text: str) -> int:
-    """Where a piece of text may end: after an empty line if there is one near the end, never within a key
-    in PEM form; 0 where such a key takes all."""
+    """Returns the end of a piece of text: after an empty line if there is one near the end, never within a
+    key in PEM form; 0 if such a key fills the text."""
     end = len(text)
     begun = text.rfind("-----BEGIN ")
     if begun >= 0 and text.find("-----END ", begun) < 0:
@@ -224,7 +227,8 @@ def _pointer(path: tuple[str | int, ...]) -> str:
 
 
 def _like(text: str, document: Any) -> str:
-    """``document`` as JSON in the style of ``text``: indent, spaces, escapes, white space around it."""
+    """Writes ``document`` as JSON in the style of ``text``: indent, spaces, escapes, surrounding white
+    space."""
     body = text.strip(_SPACE)
     left = text[: len(text) - len(text.lstrip(_SPACE))]
     right = text[len(text.rstrip(_SPACE)) :]
@@ -255,12 +259,12 @@ def _finite(text: str) -> float:
 
 
 def _decode(data: bytes) -> str:
-    """Bytes that are not UTF-8 are kept through redaction and come out as they were."""
+    """Decodes; bytes that are not UTF-8 pass through redaction unchanged."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def _encode(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half of a character, escaped in JSON: only JSON escapes can write it
+    except UnicodeEncodeError:  # half of a character, escaped in JSON: only a JSON escape can express it
         return text.encode("utf-8", "backslashreplace")

@@ -1,7 +1,7 @@
-"""Opting out: whose work is never kept, decided by patterns and before anything is stored.
+"""Opt-out: patterns decide whose work is not stored, before anything is written.
 
-Know before changing: agents import this through the recorder, so it is pure and of the standard library.
-Patterns come from the operator, the ids that they are held against from anybody.
+Agents import this through the recorder, so it is pure and uses only the standard library. The patterns are
+trusted settings; the ids that they are matched against are untrusted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onward.errors import ConfigError
 
 VARIABLE = "RL_CAPTURE_OPT_OUT"
 FIELDS = ("session", "agent", "user")
-"""What a pattern may be held against; ``user`` is ``metadata.user_hash``."""
+"""Fields that a pattern can match; ``user`` is ``metadata.user_hash``."""
 MIN_KEY_BYTES = 16
 _IN_HASH_PATTERNS = frozenset("0123456789abcdef*?[]!-")
 _PREFIX = re.compile(r"[A-Za-z]+")
@@ -31,15 +31,16 @@ class OptOut:
     """Shell patterns (``*``, ``?``, ``[ab]``; capitals matter), each for one field or for all three."""
 
     patterns: tuple[tuple[str, str], ...] = ()
-    """Field (empty for all three) and pattern."""
+    """Pairs of field (empty for all three) and pattern."""
 
     @classmethod
     def parse(cls, text: str) -> OptOut:
-        """``demo-*, agent:tester, user:3f2a*``: patterns with commas between them, empty ones skipped.
+        """Parses comma-separated patterns, such as ``demo-*, agent:tester, user:3f2a*``; empty ones are
+        skipped.
 
-        A prefix ``session:``, ``agent:`` or ``user:`` holds a pattern against that field alone. Raises
-        ConfigError for what would read as a wish and match nothing: a prefix without a pattern, a name or
-        address behind ``user:``. Another ``word:`` is warned about: only an agent id may hold a colon.
+        A prefix ``session:``, ``agent:`` or ``user:`` limits a pattern to that field. Raises ConfigError for
+        patterns that could never match: a prefix without a pattern, a name or address after ``user:``.
+        Another ``word:`` logs a warning: only an agent id may contain a colon.
         """
         found: list[tuple[str, str]] = []
         for part in (piece.strip() for piece in text.split(",")):
@@ -61,7 +62,8 @@ class OptOut:
         return cls(tuple(found))
 
     def matches(self, session_id: str | None, agent_id: str | None, user_hash: str | None) -> bool:
-        """Whether a trajectory with these ids must not be kept. None never matches, not even ``*``."""
+        """Returns whether a trajectory with these ids must not be stored. None never matches, not even
+        ``*``."""
         values = {"session": session_id, "agent": agent_id, "user": user_hash}
         for field, pattern in self.patterns:
             for value in (values[field],) if field else values.values():
@@ -70,7 +72,7 @@ class OptOut:
         return False
 
     def matches_document(self, document: Mapping[str, Any]) -> bool:
-        """The same for a trajectory's document; a field that is not text counts as absent."""
+        """Like ``matches``, for a trajectory's document; a field that is not text counts as absent."""
         metadata = document.get("metadata")
         user = metadata.get("user_hash") if isinstance(metadata, Mapping) else None
         return self.matches(_text(document.get("session_id")), _text(document.get("agent_id")), _text(user))
@@ -90,10 +92,10 @@ def _warn_of_prefix(word: str, colon: str) -> None:
 
 
 def user_hash(user_id: str, key: str | bytes) -> str:
-    """32 hex digits that stand for a user: the first half of HMAC-SHA-256 (RFC 2104) under ``key``.
+    """Returns 32 hex digits that identify a user: the first half of HMAC-SHA-256 (RFC 2104) under ``key``.
 
-    The same user under the same key always gets the same hash, so that a pattern can name it; without
-    the key nobody can try out identifiers against it, as could be done with a plain hash. Raises ConfigError
+    The same user under the same key always gets the same hash, so that a pattern can name it. Without the key
+    no one can test guessed identifiers against it, as would be possible with a plain hash. Raises ConfigError
     for a key under 16 bytes.
     """
     secret = key.encode() if isinstance(key, str) else key

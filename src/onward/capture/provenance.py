@@ -1,8 +1,9 @@
-"""Signed generation records: the gateway vouches for the tokens it served, the trainer checks it.
+"""Signed generation records: the gateway signs the tokens that it served, and the trainer checks the
+signature.
 
-Pure (no torch, no bus). The signature covers every field of the record but itself, with numbers in
-one fixed type, so that a record which went through any JSON library still verifies. Whoever holds
-the key file can sign; it never leaves ``data_dir/run``.
+Pure (no torch, no bus). The signature covers every field of the record except itself, with numbers in one
+fixed type, so that a record still verifies after any JSON library. Anyone with the key file can sign; the
+file never leaves ``data_dir/run``.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ _INTEGERS = ("top_k",)
 
 
 def sign(record: Mapping[str, Any], key: bytes) -> str:
-    """HMAC-SHA256, in hex, over the canonical JSON of ``record`` without ``signature``."""
+    """Returns HMAC-SHA256, in hex, over the canonical JSON of ``record`` without ``signature``."""
     return hmac.new(key, canonical_json(_signed_form(record)), hashlib.sha256).hexdigest()
 
 
 def verify(record: Mapping[str, Any], key: bytes) -> bool:
-    """Whether ``record`` carries the signature that ``key`` gives; False for none or a malformed one."""
+    """Returns whether the signature of ``record`` is the one under ``key``; False for none or a malformed
+    one."""
     given = record.get("signature")
     if not isinstance(given, str) or record.get("tokens_void"):
         return False
@@ -41,9 +43,10 @@ def verify(record: Mapping[str, Any], key: bytes) -> bool:
 
 
 def load_key(run_dir: Path, *, create: bool = False) -> bytes:
-    """The signing key in ``run_dir`` (hex, mode 0600). With ``create`` a missing one is made once.
+    """Returns the signing key in ``run_dir`` (hex, mode 0600). With ``create`` a missing key is generated
+    once.
 
-    Raises NotFoundError where it is missing, ConfigError where it is not a key.
+    Raises NotFoundError if it is missing, ConfigError if it is not a key.
     """
     path = run_dir / KEY_FILE
     if create and not path.exists():
@@ -60,7 +63,8 @@ def load_key(run_dir: Path, *, create: bool = False) -> bytes:
 
 
 def _signed_form(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers in one type each (JSON writers turn 1.0 into 1), absent and null fields alike left out."""
+    """Converts each number to one type (JSON writers turn 1.0 into 1) and leaves out absent and null
+    fields."""
     kept = {name: value for name, value in record.items() if name != "signature" and value is not None}
     for name in _FLOATS:
         if name in kept:

@@ -1,8 +1,10 @@
-"""Sealing: bodies that may be kept only encrypted, and the key file that opens them.
+"""Sealing: encryption of bodies that may be stored only encrypted, and the key file that opens them.
 
-A line of facts that anybody may read, then AES-256-GCM (NIST SP 800-38D) with the facts as associated data.
-Know before changing: what was sealed before has this form, and there is no other copy of it. Agents load this
-when something must be held, so it imports no part of a server.
+The form is a line of readable facts, then AES-256-GCM (NIST SP 800-38D) with the facts as associated data.
+Agents load this module, so it imports no part of a server.
+
+Invariants: earlier sealed bodies have this form, and they are the only copies. A change of the form would
+lose them.
 """
 
 from __future__ import annotations
@@ -24,19 +26,19 @@ _NONCE_BYTES = 12
 
 
 def seal(facts: bytes, plain: bytes, key: bytes) -> bytes:
-    """``facts``: one line, readable afterwards."""
+    """Encrypts ``plain``. ``facts`` is one line, which stays readable."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
     return facts + b"\n" + nonce + AESGCM(key).encrypt(nonce, plain, facts)
 
 
 def parts(data: bytes) -> tuple[bytes, bytes]:
-    """The line of facts and the rest."""
+    """Returns the line of facts and the rest."""
     facts, _, sealed = data.partition(b"\n")
     return facts, sealed
 
 
 def unseal(facts: bytes, sealed: bytes, key: bytes, name: str) -> bytes:
-    """Raises TamperedError, which calls it ``name``."""
+    """Decrypts a body. Raises TamperedError, which names it ``name``, if it was changed."""
     try:
         return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], facts)
     except (InvalidTag, ValueError):
@@ -50,8 +52,8 @@ def key_id_of(key: bytes) -> str:
 
 
 def key_in(file: Path) -> bytes:
-    """Makes the file (mode 0600) at first use. Raises ObjectError when it cannot be written or read,
-    ConfigError when what is in it is no key."""
+    """Reads the key; creates the file (mode 0600) at first use. Raises ObjectError if it cannot be written or
+    read, ConfigError if it contains no key."""
     try:
         if not file.exists():
             make_once(file, base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode())
@@ -61,7 +63,7 @@ def key_in(file: Path) -> bytes:
 
 
 def key_of(text: str, where: str) -> bytes:
-    """A key in base64. Raises ConfigError, which names ``where``, for anything else."""
+    """Decodes a key from base64. Raises ConfigError, which names ``where``, for anything else."""
     try:
         key = base64.b64decode(
             text.strip(), altchars=b"-_" if {"-", "_"} & set(text) else None, validate=True

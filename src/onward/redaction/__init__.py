@@ -1,29 +1,32 @@
-"""Redaction: secrets and personal data leave a document before it is written anywhere.
+"""Redaction: secrets and personal data are removed from a document before it is written anywhere.
 
-It fails closed: whatever goes wrong is a RedactionError, and the caller must hold the document back.
+It fails closed: every failure is a RedactionError, and the caller must then not write the document.
 A second run changes nothing. The rules are data; their hash is the policy version.
-``Redactor`` carries how one process redacts: known secrets, optional kinds.
+``Redactor`` holds the settings of one process: known secrets, optional kinds.
 
-**How a rule is added.** A rule file (``vendors.py`` and ``services.py`` layer 1, ``structure.py`` and
-``assignments.py`` layer 2, ``personal.py`` layer 3) holds ``RULES``, a tuple of ``rule.Rule``, and may hold
-``CHECKS``, a dict from name to function; ``rules.py`` puts them together, nothing else is to be done.
+**Adding a rule.** Rule files are in ``rules/``: ``vendors.py`` and ``services.py`` (layer 1),
+``structure.py`` and ``assignments.py`` (layer 2), ``personal.py`` (layer 3), which joins the
+``personal_*.py`` files except ``personal_optional.py``. Each defines ``RULES``, a tuple of ``Rule``
+(``rules/rule.py``). Checks for layers 1 and 2 are in ``judging/checks.py``; a file of layer 3 may define its
+own in ``CHECKS``, a dict from name to function. ``rules/catalogue.py`` collects all rules and checks; nothing
+else has to be changed.
 
 - ``pattern`` is RE2 over UTF-8 bytes read as Latin-1 (write ``\\xc3\\xa9`` for one accented letter). It must
   not match a NUL byte: all texts of a document are joined by NUL and scanned at once. It has no left
-  boundary; put ``"start"`` first in ``checks`` when a match may not follow a letter or digit (escapes such
-  as ``\\n`` are seen through). A match that a check refuses is searched again from its second byte, but
-  not behind its end: a greedy pattern should not swallow the neighbour. Bound every repetition.
-- A pattern with a literal of 3 bytes or more is skipped at no cost where the literal is absent; one without
+  boundary; put ``"start"`` first in ``checks`` when a match may not follow a letter or digit (escapes such as
+  ``\\n`` are recognised). Such a match, if refused, is searched again from its second byte, but not beyond
+  its end. A greedy pattern should therefore not include the text after the secret. Bound every repetition.
+- A pattern with a literal of 3 bytes or more costs nothing where the literal is absent. A pattern without one
   (``[0-9]{13,19}``) reads every byte of every document, about 1.5 ns each, and calls its checks for each
   candidate, about 1 µs each. Use few of these.
-- ``checks``: names of functions ``(buffer, first, last) -> (first, last) | None``, all must agree, each may
-  narrow the span. ``buffer`` is the whole joined buffer, so a check may look at what stands before
-  ``first`` and behind ``last`` (context words: at most 64 bytes, stop at NUL). Linear time, no ``re``.
-- ``take``: ``"match"`` takes all of the match, ``"group"`` its first group; ``assigned``, ``flag`` and
-  ``cookies`` are for layer 2 (``assigned.py``).
-- ``kind``: upper case, the name in the placeholder ``<KIND:n>``. ``same`` says when two writings of a value
-  share a placeholder.
-- Each rule carries ``positives`` and ``negatives``, run by ``tests/unit/capture/test_redaction_rules.py``.
+- ``checks``: names of functions ``(buffer, first, last) -> (first, last) | None``. All must agree; each may
+  narrow the span. ``buffer`` is the whole joined buffer, so a check may read the text before ``first`` and
+  after ``last`` (context words: at most 64 bytes, stop at NUL). Linear time, no ``re``.
+- ``take``: ``"match"`` takes the whole match, ``"group"`` its first group; ``assigned``, ``flag`` and
+  ``cookies`` are for layer 2 (``judging/assigned_values.py``).
+- ``kind``: upper case, the name in the placeholder ``<KIND:n>``. ``same`` decides when two spellings of a
+  value share a placeholder.
+- Each rule has ``positives`` and ``negatives``, run by ``tests/unit/capture/test_redaction_rules.py``.
 """
 
 from onward.redaction.engine import POLICY_VERSION, Redacted, redact

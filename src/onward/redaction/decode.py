@@ -1,9 +1,9 @@
-"""One layer of encoding is looked through: base64 and URL-encoded runs are decoded and scanned as text, and
-so are texts with escaped letters (``\\u0067``).
+"""Decodes one layer of encoding: base64 and URL-encoded runs are decoded and scanned as text, and so are
+texts with escaped letters (``\\u0067``).
 
-A base64 run with a secret in it goes as a whole, since its letters cannot be cut; in the other two only the
-part that tells goes, letters whole, so that JSON within a text still parses. What decodes to no text is no
-business of this file.
+A base64 run that contains a secret is replaced whole, since parts of it cannot be cut out. In the other two
+encodings only the secret is replaced, by whole letters, so that JSON within a text still parses. A run that
+does not decode to text is ignored.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _LETTERS = {
     if letter != ord("\\")
     for code in (f"{letter:02x}", f"{letter:02X}")
 }
-"""What such an escape stands for."""
+"""The letter for each escape code."""
 _TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 _BREAKS = b"\r\n"
 _MIN_URL = 8
 _NO_BASE64 = re2.compile(rb"[0-9a-f]+|[0-9A-F]+|[a-z_/-]+|[A-Z_/-]+|[0-9-]+", _BYTES)
-"""Digests, paths, ruled lines."""
+"""Runs that are not base64: digests, paths, ruled lines."""
 _CONTROL = bytes(sorted(set(range(0x20)) - set(b"\t\n\r\x1b"))) + b"\x7f"
 
 Scan = Callable[[bytes], list[Hit]]
 
 
 def hits(buffer: bytes, scan: Scan) -> list[Hit]:
-    """What ``scan`` finds in the decoded runs of ``buffer``, as hits in ``buffer``."""
+    """Returns the hits of ``scan`` in the decoded runs of ``buffer``, as hits in ``buffer``."""
     found = _in_base64(buffer, scan)
     if b"%" in buffer:
         found += _in_urls(buffer, scan)
@@ -53,14 +53,15 @@ def hits(buffer: bytes, scan: Scan) -> list[Hit]:
 
 
 class Unescaped:
-    """The texts of a buffer that hold escaped letters, unescaped; and where their bytes stand in it."""
+    """The unescaped form of the texts of a buffer that contain escaped letters, with a map back to the
+    buffer."""
 
     def __init__(self, buffer: bytes) -> None:
         parts: list[bytes] = []
         self._at: list[int] = []
-        """Edges, in ``text``: where a text begins, and where an escaped letter ends …"""
+        """Positions in ``text``: the start of each text and the end of each escaped letter."""
         self._from: list[int] = []
-        """… and the same in the buffer."""
+        """The corresponding positions in the buffer."""
         size, match = 0, _ESCAPE.search(buffer)
         while match is not None:
             here = buffer.rfind(b"\x00", 0, match.start()) + 1
@@ -78,7 +79,7 @@ class Unescaped:
                     parts += (_MARK, piece)
                     size += len(_MARK) + len(piece)
                 else:
-                    if parts[-1].endswith(b"\\"):  # escaped itself, in JSON within JSON
+                    if parts[-1].endswith(b"\\"):  # the backslash is itself escaped, in JSON within JSON
                         size -= len(parts[-1])
                         parts[-1] = parts[-1].rstrip(b"\\")
                         size += len(parts[-1])
@@ -93,11 +94,11 @@ class Unescaped:
         self.text = b"".join(parts[:-1])
 
     def place(self, first: int, last: int) -> tuple[int, int]:
-        """Where bytes ``first``..``last`` of ``text`` stand in the buffer, escapes whole."""
+        """Returns the place in the buffer of bytes ``first``..``last`` of ``text``, with whole escapes."""
         return self._back(first), self._back(last)
 
     def hits(self, find: Scan) -> list[Hit]:
-        """What ``find`` finds in ``text``, as hits in the buffer."""
+        """Returns the hits of ``find`` in ``text``, as hits in the buffer."""
         found = []
         for hit in find(self.text):
             value = self.text[hit.start : hit.end] if hit.value is None else hit.value
@@ -110,7 +111,7 @@ class Unescaped:
 
 
 def unescaped(buffer: bytes) -> Unescaped | None:
-    """None where no letter is escaped."""
+    """Returns the unescaped texts, or None if no letter is escaped."""
     return Unescaped(buffer) if _MARK in buffer and _ESCAPE.search(buffer) else None
 
 
@@ -136,7 +137,7 @@ def _in_base64(buffer: bytes, scan: Scan) -> list[Hit]:
 
 
 def _candidates(buffer: bytes, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The run as a whole where it decodes, else each of its lines."""
+    """Yields the run as a whole if it decodes, else each of its lines."""
     if _NO_BASE64.fullmatch(buffer, first, last):
         return
     run = buffer[first:last]
@@ -149,7 +150,8 @@ def _candidates(buffer: bytes, first: int, last: int) -> Iterator[tuple[int, int
 
 
 def _decoded(run: bytes) -> bytes | None:
-    """The text that ``run`` stands for, or None. A slash before it (a path) does not hide it."""
+    """Returns the decoded text of ``run``, or None. A path before the run, up to a slash, is skipped if
+    needed."""
     run = run.replace(b"\\n", b"").translate(_TO_STANDARD, _BREAKS).rstrip(b"=")
     text = _text(run)
     if text is None and b"/" in run:
@@ -171,7 +173,7 @@ def _text(run: bytes) -> bytes | None:
 
 
 def _is_text(data: bytes) -> bool:
-    """UTF-8 without control characters; its last character may be cut."""
+    """Returns whether ``data`` is UTF-8 without control characters; its last character may be cut."""
     if len(data.translate(None, _CONTROL)) != len(data):
         return False
     try:
@@ -182,7 +184,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def _in_urls(buffer: bytes, scan: Scan) -> list[Hit]:
-    """Hits in the decoded text, put back to the bytes that they came from."""
+    """Returns hits in the decoded text, mapped back to the encoded bytes."""
     pieces: list[bytes] = []
     runs: list[tuple[int, int]] = []
     for match in _PERCENT.finditer(buffer):
@@ -203,7 +205,7 @@ def _in_urls(buffer: bytes, scan: Scan) -> list[Hit]:
 
 
 def _encoded_span(buffer: bytes, run: tuple[int, int], first: int, last: int) -> tuple[int, int]:
-    """Where decoded bytes ``first``..``last`` of ``run`` stand in ``buffer``."""
+    """Returns the place in ``buffer`` of decoded bytes ``first``..``last`` of ``run``."""
     at, decoded = run[0], 0
     edges = []
     for wanted in (first, last):

@@ -1,10 +1,10 @@
-"""A document as distinct texts, and back. Values, dict keys and long numbers are texts; structure never
-changes.
+"""Splits a document into distinct texts and rebuilds it. Values, dict keys and long numbers are texts; the
+structure never changes.
 
-``collect`` reads, ``rebuild`` writes a copy with some texts replaced. Equal texts are one text: agents
-repeat their history in every prompt, and it is scanned once. What a dict key says about its value
-(``password``) travels down with the walk; the judgement is made in ``engine.py``. Shorter numbers are
-looked at only by ``rebuild``, once something was found: documents hold thousands of them.
+``collect`` reads; ``rebuild`` writes a copy with some texts replaced. Equal texts are one text: agents repeat
+their history in every prompt, and it is scanned once. The class of a secret-named dict key (``password``) is
+passed down to its values; ``engine.py`` decides what is secret in them. Shorter numbers are read only by
+``rebuild``, once something was found: documents contain thousands of them.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ MAX_PARTS = 2_000_000
 MAX_TEXT = 32 << 20
 """Characters of all distinct texts together."""
 LONG_NUMBER = 10**8
-"""Numbers of nine digits and more are read like text: a card number is one."""
+"""Numbers of nine digits or more are read as text: a card number may be one."""
 _GOVERNED = 10_000
-"""Below a secret-named key: numbers of five digits and more."""
+"""Under a secret-named key, numbers of five digits or more are read as text."""
 
 Path = tuple[str | int, ...]
 Governed = tuple[str, NameClass]
 Key = str | Governed
-"""A text as it stands, or with the class of the secret-named key above it."""
+"""A text alone, or with the class of the secret-named key above it."""
 
 _SCHEMA_TYPES = frozenset(("string", "integer", "number", "boolean", "object", "array", "null"))
 
 
 @dataclass
 class Texts:
-    """``keys``: distinct texts in document order. ``under``: where a governed value stands, by container
-    identity and key; the document must outlive this."""
+    """``keys``: distinct texts in document order. ``under``: places of governed values, by container identity
+    and key; the document must outlive this."""
 
     keys: list[Key]
     under: dict[tuple[int, str | int], NameClass]
@@ -58,7 +58,7 @@ class _Collector:
         self._parts = 0
 
     def walk(self, document: Any) -> None:
-        """Depth first, in document order, without recursion."""
+        """Walks depth first, in document order, without recursion."""
         stack: list[Iterator[tuple[Any, NameClass | None]]] = [self._in_list([document], None)]
         while stack:
             for value, governed in stack[-1]:
@@ -75,7 +75,7 @@ class _Collector:
     def _in_dict(
         self, value: dict[Any, Any], governed: NameClass | None
     ) -> Iterator[tuple[Any, NameClass | None]]:
-        """Adds the texts; yields the containers with what governs them."""
+        """Adds the texts; yields the containers with the class that governs them."""
         seen, classes, fixed = self.seen, self._classes, self._fixed_keys
         self._count(len(value))
         named, inherited = _beside(value, governed) if "value" in value else (None, governed)
@@ -154,9 +154,10 @@ class _Collector:
 
 
 def collect(document: Any, fixed_keys: frozenset[str] = frozenset()) -> Texts:
-    """All distinct texts of ``document``. Raises RedactionError beyond the limits and for what is not JSON.
+    """Returns all distinct texts of ``document``. Raises RedactionError beyond the limits and for values that
+    are not JSON.
 
-    ``fixed_keys`` are dict keys that are no texts, and whose numbers are none.
+    ``fixed_keys`` are dict keys that are not read as texts; long numbers under them are not read either.
     """
     collector = _Collector(fixed_keys)
     collector.walk(document)
@@ -167,8 +168,8 @@ def collect(document: Any, fixed_keys: frozenset[str] = frozenset()) -> Texts:
 
 
 class Fixed(NamedTuple):
-    """Words of a contract. ``keys``: dict keys that are no texts, and whose long numbers are not read.
-    ``numbers``: those whose numbers, or lists of numbers, are never replaced."""
+    """Words of a contract. ``keys``: dict keys that are not read as texts, nor long numbers under them.
+    ``numbers``: keys whose numbers, or lists of numbers, are never replaced."""
 
     keys: frozenset[str] = frozenset()
     numbers: frozenset[str] = frozenset()
@@ -180,9 +181,9 @@ NOTHING_FIXED = Fixed()
 class Rebuilt(NamedTuple):
     document: Any
     paths: set[Path]
-    """Of what changed, in the copy."""
+    """Paths of the changes, in the copy."""
     places: Counter[Key]
-    """How often each text that changed stood."""
+    """Number of occurrences of each changed text."""
     numbers: Counter[str]
     """Placeholders of numbers that were not read as texts."""
 
@@ -217,7 +218,7 @@ class _Rebuilder:
         return value
 
     def _text(self, value: Any, text: str, holder: Any, step: str | int, path: Path) -> Any:
-        """What stands for ``value``, whose text is ``text``; ``value`` where nothing does."""
+        """Returns the replacement of ``value``, whose text is ``text``; ``value`` itself if there is none."""
         governed = self._under.get((id(holder), step))
         key = text if governed is None else (text, governed)
         new = self._new.get(key)
@@ -262,9 +263,10 @@ def rebuild(
     number: Callable[[float], str | None] | None = None,
     fixed: Fixed = NOTHING_FIXED,
 ) -> Rebuilt:
-    """A copy of ``document`` with ``new`` texts, and with what ``number`` gives for shorter numbers.
+    """Returns a copy of ``document`` with ``new`` texts, and with the results of ``number`` for shorter
+    numbers.
 
-    Keys that were renamed keep their order and never merge. A number becomes text.
+    Renamed keys keep their order and never merge. A replaced number becomes text.
     """
     rebuilder = _Rebuilder(texts, new, number, fixed)
     copy = rebuilder.copy(document, None, 0, ())
@@ -272,18 +274,19 @@ def rebuild(
 
 
 def _is_long(number: float) -> bool:
-    """A governed float that is read like text: positive, five digits and more."""
+    """Returns whether a governed float is read as text: positive, five digits or more."""
     return number > 0 and sum(map(str.isdigit, str(number))) >= 5
 
 
 def _inherit(own: NameClass | None, governed: NameClass) -> NameClass:
-    """What governs a value below a governed container: a cookie in a cookie jar is a cookie's value."""
+    """Returns the class of a value below a governed container: a cookie value within cookies, else its own
+    class or that of the container."""
     return "COOKIE_VALUE" if governed in ("COOKIE", "COOKIE_VALUE") else own or governed
 
 
 def _beside(value: dict[Any, Any], governed: NameClass | None) -> tuple[NameClass | None, NameClass | None]:
-    """``{"name": "Authorization", "value": …}``: the name stands beside its value, and what else is in
-    such an object (a cookie's path, a header's comment) is no secret."""
+    """Handles ``{"name": "Authorization", "value": …}``: the name is next to its value, and other members of
+    the object (a cookie's path, a header's comment) are not secret."""
     for label in ("name", "key", "header"):
         name = value.get(label)
         if type(name) is str:
@@ -294,7 +297,8 @@ def _beside(value: dict[Any, Any], governed: NameClass | None) -> tuple[NameClas
 
 
 def _is_schema(value: dict[Any, Any]) -> bool:
-    """A JSON Schema under ``password`` describes a parameter; it is not a password."""
+    """Returns whether it is a JSON Schema: under ``password`` it describes a parameter and is not a
+    password."""
     kind = value.get("type")
     return "$ref" in value or "anyOf" in value or (type(kind) is str and kind in _SCHEMA_TYPES)
 

@@ -1,7 +1,8 @@
-"""``redact``: rules over all texts, then every found secret everywhere, until nothing changes.
+"""``redact``: applies the rules to all texts, then replaces every found secret everywhere, until nothing
+changes.
 
-Know before changing: replacing text moves token boundaries, so changed texts are scanned again until
-a scan finds nothing; that is what makes a second run a no-op. Errors never carry document text.
+Invariants: replacing text moves token boundaries, so changed texts are scanned again until a scan finds
+nothing. A second run therefore changes nothing. Errors never contain document text.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _MIN_TENANT_KEY = 16
 
 @dataclass(frozen=True)
 class Redacted:
-    """``document``: the given one itself where nothing changed, else a copy. ``counts``: replaced places per
-    kind. ``touched``: paths, in ``document``, of values and keys that changed."""
+    """``document``: the input object if nothing changed, else a copy. ``counts``: replaced places per kind.
+    ``touched``: paths, in ``document``, of changed values and keys."""
 
     document: Any
     counts: dict[str, int] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class Redacted:
         return bool(self.touched)
 
     def report(self, tenant_key: bytes | None = None) -> dict[str, Any]:
-        """What happened, without any value: policy version, counts per kind, number of texts that changed.
+        """Returns a summary without any value: policy version, counts per kind, number of texts that changed.
 
         With a ``tenant_key`` of at least 16 bytes also ``links``: a tag per placeholder, equal for equal
         values in all documents of the tenant. Raises ConfigError for a shorter key.
@@ -80,12 +81,12 @@ def redact(
     fixed: Fixed = NOTHING_FIXED,
     fixed_values: frozenset[str] = frozenset(),
 ) -> Redacted:
-    """``document`` without secrets; the same value gets the same ``<KIND:n>`` everywhere in it.
+    """Returns ``document`` without secrets; the same value gets the same ``<KIND:n>`` everywhere in it.
 
-    ``known`` are secrets of the client, replaced wherever they stand; ``also`` finds more than the rules do
-    (``personal_optional.py``). ``fixed`` and ``fixed_values`` are words of a contract (field names, enum
-    members) that stay even where they happen to equal a found secret.
-    Raises RedactionError for anything that goes wrong: the document must then be held back.
+    ``known`` are secrets of the client, replaced wherever they occur. ``also`` are finders besides the rules
+    (``rules/personal_optional.py``). ``fixed`` and ``fixed_values`` are words of a contract (field names,
+    enum members) that stay even where they equal a found secret. Raises RedactionError for any failure: the
+    document must then not be written.
     """
     try:
         return _redact(document, known, also, fixed, fixed_values)
@@ -150,7 +151,7 @@ class _Span(NamedTuple):
 
 
 class _Work:
-    """The texts of one document while they change."""
+    """The texts of one document during redaction."""
 
     def __init__(self, texts: Texts, plain: list[str], buffer: bytes, fixed_values: frozenset[str]) -> None:
         self.keys = texts.keys
@@ -177,7 +178,7 @@ class _Work:
         return b"\x00".join(parts), list(accumulate((len(p) + 1 for p in parts), initial=0))[:-1]
 
     def governed(self, indexes: Sequence[int], starts: list[int]) -> list[Hit]:
-        """Values under a secret-named key."""
+        """Returns the values under keys with a secret name."""
         if not self._under:
             return []
         at = dict(zip(indexes, starts, strict=True)) if len(indexes) < len(self.keys) else starts
@@ -191,7 +192,7 @@ class _Work:
         return hits
 
     def replace(self, found: dict[int, list[tuple[_Span, str]]], hits: list[Hit]) -> list[int]:
-        """Put placeholders for what was found, and for every other place where it stands."""
+        """Replaces the hits, and every other occurrence of their values, by placeholders."""
         wanted: dict[bytes, str] = {}
         spans: dict[int, list[_Span]] = {}
         for index, here in found.items():
@@ -205,7 +206,7 @@ class _Work:
                 if hit.layer:
                     _want(wanted, hit.value, hit.kind)
                 else:
-                    wanted.pop(hit.value, None)  # known ones were looked for in every form already
+                    wanted.pop(hit.value, None)  # known secrets were already searched in every form
         if self._fixed:
             wanted = {v: k for v, k in wanted.items() if v.decode("utf-8", "replace") not in self._fixed}
         self._propagate(wanted, spans)
@@ -232,9 +233,9 @@ class _Work:
             spans.setdefault(i, []).append(_Span(start - starts[i], end - starts[i], needle.value, False))
 
     def _rewrite(self, text: bytes, spans: list[_Span]) -> bytes:
-        """``spans`` may overlap: one that was found goes first, then the longest; the rest of an overlap
-        goes with it. A number of JSON goes whole, for text in quotes; one that only holds the digits of what
-        was found elsewhere is another number, and stays as it does outside of texts."""
+        """Replaces ``spans``, which may overlap: a found span wins, then the longest. The rest of an overlap
+        is removed with it. A JSON number is replaced whole, by text in quotes. A number that only contains
+        the digits of a value found elsewhere is a different number and stays, as it does outside of texts."""
         spans.sort(key=lambda span: (span.start, not span.found, -span.end))
         out: list[bytes] = []
         numbers = Numbers(text)
@@ -260,7 +261,8 @@ class _Work:
         return {self.keys[i]: part.decode("utf-8", "surrogatepass") for i, part in self._parts.items()}
 
     def numbers(self, known: Known) -> Callable[[float], str | None] | None:
-        """What gives the placeholder of a number that equals a found or known secret; None without any."""
+        """Returns a function from a number to its placeholder if it equals a found or known secret; None if
+        there is no such secret."""
         found = dict(known.numbers)
         for value, kind in self._kinds.items():
             number = as_number(value)
@@ -294,13 +296,13 @@ def _encode(text: str) -> bytes:
 
 
 def _want(wanted: dict[bytes, str], value: bytes, kind: str) -> None:
-    """What is a user's name and a password as well is looked for as a password."""
+    """Adds a value to propagate. A value that is both a user name and a password counts as a password."""
     if wanted.get(value, "USER") == "USER":
         wanted[value] = kind
 
 
 def _settle(hits: list[Hit]) -> list[Hit]:
-    """Overlaps resolved: tokens and structure merge into one span, personal data gives way."""
+    """Resolves overlaps: tokens and structure merge into one span, personal data loses to them."""
     strong = sorted((h for h in hits if h.layer < 3), key=lambda h: (h.start, -h.end, h.layer))
     settled: list[Hit] = []
     for hit in strong:
@@ -322,7 +324,7 @@ def _settle(hits: list[Hit]) -> list[Hit]:
 def _per_text(
     hits: list[Hit], buffer: bytes, starts: list[int], indexes: Sequence[int]
 ) -> dict[int, list[tuple[_Span, str]]]:
-    """Hits by text, widened to whole characters."""
+    """Groups hits by text and widens them to whole characters."""
     placed: dict[int, list[tuple[_Span, str]]] = {}
     size = len(buffer)
     for hit in hits:

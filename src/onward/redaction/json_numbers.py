@@ -1,7 +1,8 @@
-"""Bare numbers of JSON within a text: what replaces one needs quotes, or the text no longer parses.
+"""Finds bare JSON numbers within a text. A placeholder in place of one needs quotes, or the text no longer
+parses.
 
-Know before changing: a value behind a key is judged by what stands beside it, so cut-off JSON counts; an
-element of an array by the brackets and quotes before it in its text. What is neither stays without quotes.
+A value after a key is recognised by the text next to it, so cut-off JSON counts. An array element is
+recognised by the brackets and quotes before it in its text. Any other number gets no quotes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _SPACE = rb"(?:[ \t\r\n]|\\+[nrt]){0,64}"
 _NUMBER: Any = re2.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", _BYTES)
 _OF_A_NUMBER = b"0123456789.+-eE"
 _REACH = 400
-"""Bytes before a number that are looked at; a longer number is no number of a document."""
+"""Bytes before a number that are read; no number in a document is expected to be longer."""
 _KEY: Any = re2.compile(rb"(?s).*?(\\*)\"" + _SPACE + rb":" + _SPACE, _BYTES)
 _ELEMENT: Any = re2.compile(rb"(?s).*(?:\[|[0-9\"\]}el]" + _SPACE + rb",)" + _SPACE, _BYTES)
 _ENDS_VALUE: Any = re2.compile(_SPACE + rb"(?:[,}\]\x00]|$)", _BYTES)
@@ -26,7 +27,8 @@ _MARKS: Any = re2.compile(rb"\\*\"|[\[\]{}\n]", _BYTES)
 
 
 class Number(NamedTuple):
-    """Bytes ``first``..``last`` are a whole number; ``quote`` is how its text writes the quotes around it."""
+    """Bytes ``first``..``last`` are a whole number. ``quote`` is the quote to write around it, with the
+    backslashes of its text."""
 
     first: int
     last: int
@@ -34,19 +36,20 @@ class Number(NamedTuple):
 
 
 class Numbers:
-    """The bare numbers of one text. Places must be asked for from left to right."""
+    """The bare numbers of one text. ``around`` must be called with increasing positions."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
         self._marks = iter(_MARKS.finditer(text))
         self._next = next(self._marks, None)
         self._strings: list[int] = []
-        """Open strings, outermost first: the backslashes before their quotes."""
+        """Open strings, outermost first: the number of backslashes before their quotes."""
         self._open: list[list[bool]] = [[]]
-        """Open brackets outside, and within each open string: whether each is an array of JSON."""
+        """Open brackets outside of strings, then within each open string. Each entry is true for a JSON
+        array."""
 
     def around(self, start: int, end: int) -> Number | None:
-        """The JSON number that bytes ``start``..``end`` are, or are a part of."""
+        """Returns the JSON number that contains bytes ``start``..``end``, or None."""
         whole = _whole(self._text, start, end)
         if whole is None:
             return None
@@ -67,7 +70,7 @@ class Numbers:
     def _read_to(self, position: int) -> None:
         while self._next is not None and self._next.start() < position:
             mark, at = self._next.group(), self._next.start()
-            if mark == b"\n":  # no string of JSON holds one: what seemed open was none
+            if mark == b"\n":  # a JSON string contains no newline: the strings were not open
                 del self._strings[:], self._open[1:]
             elif mark in (b"[", b"{"):
                 before = self._text[max(0, at - _REACH) : at]
@@ -89,7 +92,8 @@ class Numbers:
 
 
 def behind_key(text: bytes, first: int, last: int) -> bytes | None:
-    """The quote, backslashes included, of the key whose value ``first``..``last`` is; None without one."""
+    """Returns the quote, backslashes included, of the key whose value is ``first``..``last``; None without a
+    key."""
     if not _ENDS_VALUE.match(text, last):
         return None
     key = _KEY.fullmatch(text[max(0, first - _REACH) : first])

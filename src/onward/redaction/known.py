@@ -1,7 +1,7 @@
-"""Layer 0: secrets that the client itself knows, found wherever and however they are written.
+"""Layer 0: secrets that the client knows in advance, found in any context and encoding.
 
-A client's registered keys are replaced also where nothing around them gives them away. Values are held in
-memory only and appear in no message, repr or report.
+They are replaced also where the surrounding text gives no hint. Values are in memory only and appear in no
+message, repr or report.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _MIN_LINE = 8
 
 
 class Known:
-    """Secrets of a client, ready to be found: as they are, JSON-escaped, URL-encoded, in base64, and each
-    line of those that have several. Short ones count as whole words only; the longest wins."""
+    """Registered secrets of a client, with their search forms: raw, JSON-escaped, URL-encoded, base64, and
+    each line of a secret of several lines. Short forms match whole words only; the longest match wins."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        """Raises ConfigError for an empty secret and for one under 6 characters: it would mask half the
+        """Raises ConfigError for an empty secret and for one under 6 characters, which would mask half the
         text."""
         self._needles: dict[bytes, Needle] = {}
         for number, secret in enumerate(secrets, start=1):
@@ -44,7 +44,7 @@ class Known:
                 if len(text) >= _MIN_LINE and not values.is_word(text) and b"-----" not in text:
                     self._needles.setdefault(text, Needle(text, value, whole_word=len(text) < 16))
         self.numbers: dict[float, tuple[bytes, str]] = {}
-        """Those that a document may hold as a number, which no expression sees."""
+        """Secrets that a document may contain as a JSON number, which no expression scans."""
         for needle in self._needles.values():
             number = propagation.as_number(needle.value)
             if number is not None:
@@ -53,9 +53,9 @@ class Known:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], also: Iterable[str] = ()) -> Known:
-        """``also`` and the values of variables whose name says so (``OPENAI_API_KEY``), and the passwords
-        in URLs of any variable. References (``${X}``), dummies (``changeme``), paths and values under six
-        characters are left out. Raises ConfigError for one of ``also`` that is too short."""
+        """Makes a ``Known`` of ``also``, the values of variables with a secret name (``OPENAI_API_KEY``), and
+        the passwords in URLs of any variable. Leaves out references (``${X}``), dummies (``changeme``), paths
+        and values under six characters. Raises ConfigError if one of ``also`` is too short."""
         return cls(dict.fromkeys([*also, *_in_environment(environ)]))
 
     def __bool__(self) -> bool:
@@ -65,7 +65,7 @@ class Known:
         return f"Known({len({needle.value for needle in self._needles.values()})} secrets)"
 
     def find(self, buffer: bytes) -> list[Hit]:
-        """Where they stand in ``buffer``, our own placeholders left alone."""
+        """Returns the matches in ``buffer``, except within our own placeholders."""
         hits = []
         kept: list[tuple[int, int]] | None = None
         for expression in self._expressions:
@@ -81,7 +81,7 @@ class Known:
 
 
 def read_secrets(path: Path) -> list[str]:
-    """Known secrets, one a line. Raises ConfigError, which repeats nothing of the content."""
+    """Reads known secrets, one a line. Raises ConfigError, whose text contains nothing of the content."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Placeholders: ``<KIND:n>``, the same value the same one, counted by first appearance in one document.
+"""Placeholders ``<KIND:n>``: equal values get the same one, numbered by first appearance in a document.
 
-The grammar is fixed: ASCII, upper case, no quotes, backslashes or braces, so that JSON within JSON stays
-whole and a second run recognises what the first one wrote. Which value has which placeholder lives in
-memory only; links across documents are HMAC tags, made on demand.
+The grammar is fixed: ASCII, upper case, no quotes, backslashes or braces. JSON within JSON therefore stays
+valid, and a second run recognises the placeholders of the first. The map from value to placeholder is in
+memory only; links across documents are HMAC tags, computed on demand.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import re2
 from onward.redaction.rules.rule import Same
 
 PLACEHOLDER = r"<[A-Z][A-Z0-9_]{0,31}:[0-9]{1,9}>"
-"""The grammar, as an RE2 pattern."""
+"""Grammar of a placeholder, as an RE2 pattern."""
 _BYTES = re2.Options()
 _BYTES.encoding = re2.Options.Encoding.LATIN1
 _FOUND = re2.compile(PLACEHOLDER.encode(), _BYTES)
@@ -27,12 +27,12 @@ _TAG_DIGITS = 16
 
 
 def spans(buffer: bytes) -> list[tuple[int, int]]:
-    """Where placeholders stand in ``buffer``."""
+    """Spans of the placeholders in ``buffer``."""
     return [match.span() for match in _FOUND.finditer(buffer)] if b"<" in buffer else []
 
 
 def overlap(spans: list[tuple[int, int]], start: int, end: int) -> bool:
-    """Whether ``start``..``end`` shares a byte with one of ``spans``, which are in order."""
+    """Returns whether ``start``..``end`` shares a byte with one of ``spans``, which are sorted."""
     i = bisect_right(spans, (start, end))
     return (i > 0 and spans[i - 1][1] > start) or (i < len(spans) and spans[i][0] < end)
 
@@ -42,7 +42,7 @@ def has_one(value: bytes) -> bool:
 
 
 def count(text: bytes) -> Counter[str]:
-    """Placeholders in ``text`` per kind."""
+    """Counts the placeholders in ``text`` per kind."""
     found: Counter[str] = Counter()
     for first, last in spans(text):
         found[text[first + 1 : last].partition(b":")[0].decode()] += 1
@@ -50,7 +50,7 @@ def count(text: bytes) -> Counter[str]:
 
 
 def normal(value: bytes, same: Same, kind: str) -> bytes:
-    """What two writings of one value have in common."""
+    """Returns the normal form that two spellings of one value share."""
     if same == "lower":
         return value.lower().replace(b"%40", b"@")
     if same == "digits":
@@ -61,7 +61,7 @@ def normal(value: bytes, same: Same, kind: str) -> bytes:
 
 
 class Book:
-    """Which value has which placeholder in one document."""
+    """Assigns placeholders to the values of one document."""
 
     def __init__(self, same: dict[str, Same], forms: Callable[[bytes], Iterable[bytes]]) -> None:
         self._same = same
@@ -71,13 +71,13 @@ class Book:
         self._values: dict[str, tuple[str, bytes]] = {}
 
     def go_on_after(self, texts: bytes) -> None:
-        """Count on from the placeholders that the document already holds."""
+        """Continues the numbering after the placeholders that the document already contains."""
         for first, last in spans(texts):
             kind, _, number = texts[first + 1 : last - 1].decode().partition(":")
             self._numbers[kind] = max(self._numbers[kind], int(number))
 
     def name(self, value: bytes, kind: str) -> str:
-        """The placeholder of ``value``; equal under any of its encodings."""
+        """Returns the placeholder of ``value``; all encodings of a value share it."""
         known = self._names.get(value)
         if known is not None:
             return known
@@ -96,8 +96,8 @@ class Book:
         return placeholder
 
     def links(self, tenant_key: bytes) -> dict[str, str]:
-        """A tag per placeholder: HMAC-SHA256 of kind and normalised value. Equal values have equal tags in
-        every document of a tenant; without the key nobody can try values against them."""
+        """Returns a tag per placeholder: HMAC-SHA256 of kind and normalised value. Equal values have equal
+        tags in every document of a tenant; without the key no one can test guesses against them."""
         return {
             placeholder: hmac.new(tenant_key, kind.encode() + b"\x00" + plain, hashlib.sha256).hexdigest()[
                 :_TAG_DIGITS

@@ -1,7 +1,7 @@
-"""Pass two: a secret found once is looked for everywhere in the document, in every form.
+"""Second pass: a secret found once is searched everywhere in the document, in every form.
 
-Forms: as it is, JSON-escaped (once and twice), URL-encoded, base64 at its three alignments, and
-line by line for a secret of several lines. Short values count only as whole words.
+Forms: raw, JSON-escaped (once and twice), URL-encoded, base64 at its three alignments, and line by line for a
+secret of several lines. Short values match whole words only.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _BASE64 = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 
 @dataclass(frozen=True)
 class Needle:
-    """``text`` stands for the secret ``value``; ``encoded`` ones take the whole base64 run with them,
-    ``account`` ones count only where accounts are named."""
+    """``text`` stands for the secret ``value``. A match of an ``encoded`` one is extended to the whole base64
+    run; an ``account`` one matches only where an account name can stand."""
 
     text: bytes
     value: bytes
@@ -45,9 +45,10 @@ class Needle:
 
 
 def needles(value: bytes, kind: str = "") -> Iterator[Needle]:
-    """Every form in which ``value`` may stand elsewhere. Nothing for values under 6 bytes.
+    """Yields every form in which ``value`` may occur elsewhere. Nothing for values under 6 bytes.
 
-    A ``USER`` that may be a word (``marshall``) is looked for only as it is, where an account can stand.
+    A ``USER`` that may be a word (``marshall``) is searched only in its raw form, where an account name can
+    stand.
     """
     if len(value) < MIN_LENGTH:
         return
@@ -67,7 +68,7 @@ def needles(value: bytes, kind: str = "") -> Iterator[Needle]:
 
 
 def forms(value: bytes) -> set[bytes]:
-    """``value`` raw, unescaped, JSON-escaped and URL-encoded."""
+    """Returns ``value`` raw, unescaped, JSON-escaped and URL-encoded."""
     found = {value}
     if b"%" in value:
         found.add(unquote_to_bytes(value))
@@ -88,7 +89,8 @@ def forms(value: bytes) -> set[bytes]:
 
 
 def as_number(value: bytes) -> float | None:
-    """The number, of six characters and more, that a document may hold in place of ``value``, or None."""
+    """Returns the number, of six characters or more, that a document may contain in place of ``value``, or
+    None."""
     whole, point, rest = value.removeprefix(b"-").partition(b".")
     if not MIN_LENGTH <= len(value) <= _LONGEST_NUMBER or not whole.isdigit():
         return None
@@ -100,13 +102,14 @@ def as_number(value: bytes) -> float | None:
 
 
 def same_number(text: bytes, value: bytes) -> bool:
-    """Whether the number ``text`` of JSON is what ``value`` is, sign aside; true where ``value`` is none."""
+    """Returns whether the JSON number ``text`` equals ``value``, ignoring the sign; true if ``value`` is not
+    a number."""
     number = as_number(value)
     return number is None or abs(float(text)) == abs(float(number))
 
 
 def find(buffer: bytes, by_text: dict[bytes, Needle]) -> Iterator[tuple[int, int, Needle]]:
-    """Where each needle stands in ``buffer``: (start, end, needle)."""
+    """Yields each occurrence of a needle in ``buffer``: (start, end, needle)."""
     for start, needle in _find_few(buffer, by_text) if len(by_text) <= _FEW else _find_many(buffer, by_text):
         span = placed(buffer, start, needle)
         if span is not None:
@@ -114,7 +117,7 @@ def find(buffer: bytes, by_text: dict[bytes, Needle]) -> Iterator[tuple[int, int
 
 
 def placed(buffer: bytes, start: int, needle: Needle) -> tuple[int, int] | None:
-    """What to take for ``needle`` at ``start``; None where it is but a part of a longer word."""
+    """Returns the span to take for ``needle`` at ``start``; None if it is only part of a longer word."""
     end = start + len(needle.text)
     if needle.whole_word and not _stands_alone(buffer, start, end):
         return None
@@ -138,7 +141,7 @@ def _find_many(buffer: bytes, by_text: dict[bytes, Needle]) -> Iterator[tuple[in
 
 
 def alternations(texts: Iterable[bytes]) -> Iterator[Any]:
-    """Expressions that find the longest of ``texts`` at each place, each for some hundred of them."""
+    """Yields expressions that find the longest of ``texts`` at each place, each for some hundred texts."""
     ordered = sorted(texts)
     for i in range(0, len(ordered), _BATCH):
         yield re2.compile(b"|".join(map(re2.escape, ordered[i : i + _BATCH])), _LONGEST)
@@ -159,7 +162,8 @@ def _whole_run(buffer: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def _base64_cores(value: bytes) -> set[bytes]:
-    """What is the same in every base64 text that contains ``value`` at one of three alignments."""
+    """Returns the part that is the same in every base64 text that contains ``value``, for each of three
+    alignments."""
     cores: set[bytes] = set()
     for shift in range(3):
         encoded = base64.b64encode(b"\x00" * shift + value).rstrip(b"=")

@@ -1,7 +1,7 @@
-"""``Redactor``: how one process redacts, made once and handed to whatever redacts.
+"""``Redactor``: the redaction settings of one process, made once and passed to all code that redacts.
 
-Know before changing: the policy version is part of a trajectory's identity, so everything here that decides
-what is redacted must be in it, except known secrets, which are each client's own.
+Invariants: the policy version is part of a trajectory's identity. Every setting here that decides what is
+redacted must be part of it, except known secrets, which differ per client.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from onward.redaction.trajectory import redact_trajectory
 
 @dataclass(frozen=True)
 class Redactor:
-    """All rules, and beside them what was chosen. Thread-safe.
+    """All rules, with the chosen settings. Thread-safe.
 
-    Raises ConfigError, when it is made, for an optional kind that there is not.
+    The constructor raises ConfigError for an unknown optional kind.
     """
 
     known: Known = NOTHING_KNOWN
-    """Secrets of the client, replaced wherever they stand."""
+    """Secrets of the client, replaced wherever they occur."""
     optional_kinds: tuple[str, ...] = ()
-    """Of ``personal_optional.OPTIONAL``: off unless named here."""
+    """Kinds from ``rules/personal_optional.py`` (``OPTIONAL``): off unless named here."""
     finders: tuple[Finder, ...] = ()
-    """Further finders, such as ``entities(…)``. The policy version has their names, not what they do."""
+    """Further finders, such as ``entities(…)``. The policy version includes their names, not their
+    behaviour."""
     policy_version: str = field(init=False)
-    """``POLICY_VERSION``; with optional kinds or finders, eight hex digits more that say which."""
+    """``POLICY_VERSION``; with optional kinds or finders, eight more hex digits that identify them."""
     _also: tuple[Finder, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -43,11 +44,11 @@ class Redactor:
         object.__setattr__(self, "policy_version", POLICY_VERSION + _suffix(kinds, self.finders))
 
     def document(self, document: dict[str, Any] | list[Any] | str) -> Redacted:
-        """As ``redact``. Raises RedactionError: the document must then be held back."""
+        """Like ``redact``. Raises RedactionError: the document must then not be written."""
         return self._signed(redact(document, known=self.known, also=self._also))
 
     def trajectory(self, document: dict[str, Any]) -> Redacted:
-        """As ``redact_trajectory``, token ids included. Raises RedactionError."""
+        """Like ``redact_trajectory``, token ids included. Raises RedactionError."""
         return self._signed(redact_trajectory(document, known=self.known, also=self._also))
 
     def _signed(self, redacted: Redacted) -> Redacted:
@@ -65,4 +66,4 @@ def _suffix(kinds: Iterable[str], finders: Iterable[Finder]) -> str:
 
 
 PLAIN = Redactor()
-"""The rules alone."""
+"""All rules, without known secrets, optional kinds or finders."""

@@ -1,10 +1,10 @@
-"""Pass one: run the rules over the joined texts and return what they found.
+"""First pass: runs the rules over the joined texts and returns their hits.
 
-Texts are joined by a NUL byte so that one RE2 call covers a document. Most rules cost next to nothing where
-nothing is to be found: ``re2.Filter`` names in one pass those whose literals occur at all, and rules that
-begin with no literal (``[0-9]{13,19}``) are run only over texts in which their gate, one expression made of
-all of them, finds anything. A match whose check fails is searched again from its second byte: it may hide a
-real token (``task-sk-…``).
+Texts are joined by a NUL byte so that one RE2 call covers a document. Most rules cost almost nothing where
+nothing is found: ``re2.Filter`` selects in one pass the rules whose literals occur. Rules that begin with no
+literal (``[0-9]{13,19}``) run only over texts in which their gate matches; a gate is one expression made of
+all of them. A match whose check fails is searched again from its second byte: it may contain a real token
+(``task-sk-…``).
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from onward.redaction.rules.rule import Check, Hit, Rule, Span
 
 _LONGEST_RETRY = 512
 _GATE_MEMORY = 24 << 20
-"""For what RE2 has learned of a gate; full, it forgets all and learns again. More makes that a pause of 8 ms
-every few hundred documents (2.5 ms with this), under 16 MB real logs are scanned at a tenth of the speed."""
+"""Memory for the states that RE2 caches for a gate. When full, RE2 drops all states and builds them again. A
+larger cache makes that a pause of 8 ms every few hundred documents (2.5 ms with this value); under 16 MB real
+logs are scanned at a tenth of the speed."""
 _APART = (frozenset({"NATIONAL_ID", "CARD"}), frozenset({"ASSIGNED", "PASSWORD"}))
-"""Kinds with gates of their own: together, the states of one multiply with those of the other."""
+"""Kinds with gates of their own: in one gate, their states would multiply."""
 _META = "([{.^$|?*+\\"
 _BY_VALUE: dict[str, Callable[[Any, bytes], Iterator[Hit]]] = {
     "assigned": assigned_values.assigned,
@@ -50,7 +51,7 @@ class _Gate(NamedTuple):
 
 def _options() -> Any:
     options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1  # bytes as they are: no text is too odd to be scanned
+    options.encoding = re2.Options.Encoding.LATIN1  # raw bytes: every text can be scanned
     options.log_errors = False
     return options
 
@@ -75,7 +76,8 @@ def _filter() -> Any:
 
 
 def _gates() -> tuple[_Gate, ...]:
-    """Some for rules without any literal, one for those with a literal somewhere behind their beginning."""
+    """Makes gates for rules without any literal, and one gate for rules whose literal is not at the
+    beginning."""
     slow = {i for i, rule in enumerate(RULES) if not _begins_literal(rule.pattern)}
     bare = slow.intersection(_PREFILTER.Match(b"", True))
     apart = [{i for i in bare if RULES[i].kind in kinds} for kinds in _APART]
@@ -92,7 +94,8 @@ def _any_of(members: Iterable[int]) -> Any:
 
 
 def _begins_literal(pattern: str) -> bool:
-    """Whether every match begins with the same byte: RE2 then leaps from one to the next."""
+    """Returns whether every match begins with the same byte: RE2 then skips from one such byte to the
+    next."""
     return pattern[0] not in _META and pattern[1] not in "?*+{"
 
 
@@ -102,14 +105,14 @@ _GATES = _gates()
 
 
 def scan(buffer: bytes) -> list[Hit]:
-    """Every hit of every rule, in no order, overlaps included; one layer of encoding is looked through."""
+    """Returns every hit of every rule, unordered, overlaps included; one layer of encoding is decoded."""
     hits = scan_plain(buffer)
     hits += decode.hits(buffer, scan_plain)
     return hits
 
 
 def scan_plain(buffer: bytes) -> list[Hit]:
-    """As ``scan``, without looking through encodings."""
+    """Like ``scan``, without decoding."""
     hits: list[Hit] = []
     possible = set(_PREFILTER.Match(buffer, True))
     for gate in _GATES:
@@ -123,7 +126,7 @@ def scan_plain(buffer: bytes) -> list[Hit]:
 
 
 def _through(gate: _Gate, rules: list[int], buffer: bytes) -> Iterator[Hit]:
-    """Hits of ``rules`` in the texts of ``buffer`` in which ``gate`` finds anything."""
+    """Yields hits of ``rules`` in the texts of ``buffer`` in which ``gate`` matches."""
     texts = _texts_of_interest(gate, buffer)
     if sum(last - first for first, last in texts) * 2 > len(buffer):
         for i in rules:

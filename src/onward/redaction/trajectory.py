@@ -1,8 +1,8 @@
-"""Redaction of a whole trajectory: text as everywhere, and the token ids that would give it back.
+"""Redaction of a whole trajectory: its texts, and the token ids that decode to redacted text.
 
-Token ids decode to text. The first turn whose prompt or completion may hold redacted text loses its
-sampling record's ids and log-probs, and so does every turn after it: a later prompt repeats or extends
-what came before, and where that cannot be known it is assumed.
+The first turn whose prompt or completion may contain redacted text loses the ids and log-probs of its
+sampling record, and so does every later turn. A later prompt repeats or extends earlier text, and where this
+is unknown it is assumed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ _FIXED = Fixed(FIELD_NAMES, NUMBER_FIELDS)
 def redact_trajectory(
     document: dict[str, Any], *, known: Known = NOTHING_KNOWN, also: Sequence[Finder] = ()
 ) -> Redacted:
-    """``document`` without secrets, token ids of affected turns included (``tokens_void``).
+    """Returns ``document`` without secrets; token ids of affected turns are removed too (``tokens_void``).
 
-    A result is not yet in its own turn's tokens, so what is redacted there voids from the next turn on.
-    Task text, metadata and anything outside of the turns void from the first. An id that holds a
-    secret becomes ``redacted-…``, the same for the same value within this trajectory. Raises RedactionError.
+    A result is not yet in the tokens of its own turn, so redaction in a result voids from the next turn on.
+    Redaction in task text, metadata or anything outside of the turns voids from the first turn. An id that
+    contains a secret becomes ``redacted-…``, the same for the same value within this trajectory. Raises
+    RedactionError.
     """
     try:
         return _redact_trajectory(document, known, also)
@@ -62,12 +63,13 @@ def _redact_trajectory(document: dict[str, Any], known: Known, also: Sequence[Fi
 
 
 def decodes_clean(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> bool:
-    """Whether no rule finds anything in the text that ``ids`` decode to. A belt, for tests and audits."""
+    """Returns whether no rule matches in the text that ``ids`` decode to. An additional check for tests and
+    audits."""
     return not redact(decode(ids)).changed
 
 
 def void_tokens(node: Any) -> None:
-    """Empty every sampling record at or below ``node`` and mark it; repeated calls change nothing."""
+    """Empties and marks every sampling record at or below ``node``; repeated calls change nothing."""
     pending = [node]
     while pending:
         here = pending.pop()
@@ -81,7 +83,7 @@ def void_tokens(node: Any) -> None:
 
 
 def _first_affected(touched: Iterable[Path], turns: int) -> int:
-    """Index of the first turn whose tokens may hold redacted text; ``turns`` when none may."""
+    """Index of the first turn whose tokens may contain redacted text; ``turns`` if there is none."""
     first = turns
     for path in touched:
         if len(path) >= 2 and path[0] == "turns" and isinstance(path[1], int):
@@ -93,7 +95,7 @@ def _first_affected(touched: Iterable[Path], turns: int) -> int:
 
 
 def _void_closure(turns: list[Any], first: int) -> set[int]:
-    """All turns from ``first`` on, and any earlier one that says it continues one of those."""
+    """All turns from ``first`` on, and each earlier turn whose record continues one of them."""
     void = set(range(first, len(turns)))
     records = [_sampling(turn) for turn in turns]
     dead = {records[i].get("generation_id") for i in void} - {None}
@@ -115,7 +117,8 @@ def _sampling(turn: Any) -> dict[str, Any]:
 
 
 def _mend_ids(clean: dict[str, Any], touched: Iterable[Path]) -> None:
-    """Placeholders are no ids: give a usable one that says nothing about the secret."""
+    """Replaces placeholders in ids, which are not valid ids, by valid ids that reveal nothing of the
+    secret."""
     for path in touched:
         if (len(path) == 1 and path[0] in _UNCHANGEABLE) or _is_turn_time(path):
             raise RedactionError("An id or time of the trajectory holds a secret; give it a plain one.")

@@ -1,7 +1,7 @@
 """``langchain_handler``: LangChain's callbacks become trajectories, one for each outermost run.
 
-Know before changing: the optional package ``langchain-core`` is imported when a handler is made, never
-before. LangChain logs what a handler raises and goes on, so recording cannot disturb the chain.
+The optional package ``langchain-core`` is imported only when a handler is made. LangChain logs exceptions of
+a handler and goes on, so recording cannot disturb the chain.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def langchain_handler(recorder: Recorder, **described: Any) -> BaseCallbackHandler:
-    """A callback handler: ``chain.invoke(…, config={"callbacks": [langchain_handler(recorder)]})``.
+    """Returns a callback handler: ``chain.invoke(…, config={"callbacks": [langchain_handler(recorder)]})``.
 
-    The outermost run is the task; it is recorded when that run ends, with its error where it has one.
+    The outermost run is the task; it is recorded when that run ends, with its error if it has one.
     ``described`` (``domain``, ``task_type``, ``session_id`` …) goes to ``Recorder.task``;
     ``metadata={"session_id": …}`` of a run names its session. One handler serves any number of runs and
     threads. Raises MissingExtraError.
@@ -36,7 +36,7 @@ def langchain_handler(recorder: Recorder, **described: Any) -> BaseCallbackHandl
         raise MissingExtraError("langchain", "Recording from LangChain") from None
 
     class Handler(_Runs, BaseCallbackHandler):
-        """What LangChain calls; the work is done in ``_Runs``."""
+        """The class that LangChain calls; ``_Runs`` does the work."""
 
     return Handler(recorder, described)
 
@@ -48,11 +48,11 @@ class _Root:
         self.run_id = run_id
         self.dialogue: Dialogue | None = None
         self.known: list[Any] = []
-        """Messages that turns show already."""
+        """Messages that are already in turns."""
 
 
 class _Runs:
-    """Which run belongs to which task. Callbacks come from any thread."""
+    """Assigns runs to tasks. Callbacks come from any thread."""
 
     def __init__(self, recorder: Recorder, described: Mapping[str, Any]) -> None:
         self._recorder = recorder
@@ -183,7 +183,7 @@ class _Runs:
         self._ended(run_id)
 
     def _ended(self, run_id: UUID, error: BaseException | None = None) -> None:
-        """A run is over; with the outermost one the task is."""
+        """Ends a run, and with the outermost run its task."""
         with self._lock:
             root = self._roots.pop(run_id, None)
             if root is None or root.run_id != run_id or root.dialogue is None:
@@ -205,7 +205,7 @@ class _Runs:
 
 
 def _completion(response: Any) -> dict[str, Any]:
-    """LangChain's result in the form of a chat completion."""
+    """Converts LangChain's result to the form of a chat completion."""
     from langchain_core.messages import convert_to_openai_messages
 
     generation = response.generations[0][0]

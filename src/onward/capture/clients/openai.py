@@ -1,8 +1,9 @@
-"""``wrap_openai``: every task of an agent is recorded, and of its code one line changes.
+"""``wrap_openai``: records every task of an agent, with a change of one line in its code.
 
-Know before changing: the caller gets the very objects that the client made, streams included, and the very
-exceptions; what goes wrong in recording is logged and goes no further. The package ``openai`` is not
-imported here: whoever has a client has it.
+The package ``openai`` is not imported here: a caller who has a client has it.
+
+Invariants: the caller gets the client's own objects, streams included, and its own exceptions. Errors in
+recording are logged and not raised.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 SESSION_HEADER = "Onward-Session"
 CAPTURE_HEADER = "Onward-Capture"
-"""Tells our gateway that somebody records already; any other server ignores it."""
+"""Signals to our gateway that the client records already; any other server ignores it."""
 ATTRIBUTE = "onward"
 _log = logs.get("recorder")
 
@@ -37,20 +38,19 @@ def wrap_openai(
     errors: Errors = "log",
     **described: Any,
 ) -> C:
-    """``client`` (``OpenAI`` or ``AsyncOpenAI``), which from now on records what it is used for.
+    """Returns ``client`` (``OpenAI`` or ``AsyncOpenAI``), which from now on records its calls.
 
-    One trajectory for each task: it goes from the first request over all tool calls to the answer that
-    calls no tool. Without such an answer it ends after ``idle_seconds`` of silence, or when the client or
-    the recorder is closed. Session: header ``Onward-Session``, else one for each ``user``, else
-    ``session_id``, else one for each conversation. The ``user`` itself is kept nowhere; with a ``user_key``
-    the recorder has its hash. Within ``with recorder.task(…)`` the calls are turns of that task.
-    ``described`` (``domain``, ``task_type``, ``metadata`` …) goes to ``Recorder.task``. ``errors="raise"``
-    lets the agent see recording fail. Requests carry two headers for our gateway: ``Onward-Capture: off``,
-    so that it does not record the same again, and, where they have none of their own, ``Onward-Session``, so
-    that both speak of the same session.
+    One trajectory for each task: from the first request over all tool calls to the answer that calls no tool.
+    Without such an answer it ends after ``idle_seconds`` of silence, or when the client or the recorder is
+    closed. Session: header ``Onward-Session``, else one for each ``user``, else ``session_id``, else one for
+    each conversation. The ``user`` itself is not stored; with a ``user_key`` the recorder stores its hash.
+    Within ``with recorder.task(…)`` the calls are turns of that task. ``described`` (``domain``,
+    ``task_type``, ``metadata`` …) goes to ``Recorder.task``. With ``errors="raise"`` the agent sees errors of
+    recording. Requests get two headers for our gateway: ``Onward-Capture: off``, so that it does not record
+    them again, and, unless they have one of their own, ``Onward-Session``, so that both use the same session.
 
-    Raises ConfigError for an object without ``chat.completions.create``, ContractError for a ``session_id``
-    that is no id.
+    Raises ConfigError for an object without ``chat.completions.create``, ContractError for an invalid
+    ``session_id``.
     """
     if getattr(client, ATTRIBUTE, None) is not None:
         return client
@@ -87,7 +87,7 @@ def _wrapped(client: C, chats: Chats) -> C:
 
 
 def _recorded(original: Callable[..., Any], client: Any, chats: Chats) -> Callable[..., Any]:
-    """``original`` for the caller, with a look at what goes in and what comes out."""
+    """Wraps ``original`` and records its input and output."""
 
     @functools.wraps(original)
     def create(*args: Any, **given: Any) -> Any:
@@ -139,7 +139,7 @@ async def _awaited(result: Awaitable[Any], call: Call, chats: Chats) -> Any:
     if hasattr(answer, "__aiter__"):
         return _taken(answer, call, chats)
     with guard(chats.errors):
-        # In a thread, since a final answer is written to disk; shielded, so that it is written in any case.
+        # In a thread: a final answer is written to disk. Shielded, so that it is written in any case.
         await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(_take, answer, call)))
     return answer
 
@@ -157,7 +157,8 @@ def _taken(answer: Any, call: Call, chats: Chats) -> Any:
 
 
 def _take(answer: Any, call: Call) -> None:
-    """A completion, or the raw response of one (``with_raw_response``), which keeps what it parsed."""
+    """Records a completion, or the raw response of one (``with_raw_response``), which caches its parsed
+    form."""
     if not hasattr(answer, "choices") and hasattr(answer, "http_response") and callable(answer.parse):
         answer = answer.parse()
     if hasattr(answer, "choices"):
@@ -196,7 +197,7 @@ async def _watch_async(chunks: AsyncIterator[Any], call: Call) -> AsyncIterator[
 
 
 class Assembly:
-    """The completion that the chunks of a stream add up to."""
+    """Assembles a completion from the chunks of a stream."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
@@ -206,7 +207,7 @@ class Assembly:
         self._finish: str | None = None
 
     def add(self, chunk: Any) -> None:
-        """One chunk, as the client made it. What cannot be read is left out: the caller goes first."""
+        """Adds one chunk, as the client made it. Unreadable chunks are skipped: the caller has priority."""
         with guard("log"):
             document = chunk if isinstance(chunk, Mapping) else chunk.model_dump(mode="json")
             for name in ("id", "model", "usage", ATTRIBUTE):
@@ -263,7 +264,7 @@ def _message(message: Any) -> Mapping[str, Any]:
 
 
 def _session(client: Any, given: Mapping[str, Any]) -> str | None:
-    """What the caller's own header says."""
+    """Returns the value of the caller's own session header."""
     for headers in (given.get("extra_headers"), getattr(client, "_custom_headers", None)):
         for name, value in (headers or {}).items():
             if name.lower() == SESSION_HEADER.lower() and isinstance(value, str) and value:

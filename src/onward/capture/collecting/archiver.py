@@ -1,8 +1,8 @@
-"""The archiver role: training status, deployments and session outcomes go from their streams into tables.
+"""The archiver role: copies training status, deployments and session outcomes from their streams into tables.
 
-Streams forget (RL_TRAINING after 90 days); the tables are what reports and questions read later. Know
-before changing: nothing is decided from these tables, so a message that cannot be read is put aside and
-the rest goes on. A row is named by what its event says, so a redelivered message stays one row.
+Streams expire (RL_TRAINING after 90 days); reports and queries read the tables later. Nothing is decided from
+these tables, so an unreadable message becomes a dead letter and the rest goes on. A row is named by the
+content of its event, so a redelivered message stays one row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from onward.telemetry.crashpoints import crashpoint
 ROLE = "archiver"
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)
-"""What a time column holds. One row outside of it would make the warehouse refuse its whole batch."""
+"""Range of a time column (``EARLIEST`` to ``LATEST``). The warehouse would refuse a whole batch for one row
+outside of it."""
 UINT32 = 2**32 - 1
 
 Row = dict[str, Any]
@@ -41,7 +42,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Copy:
-    """From ``subject`` of ``stream`` into ``table``; ``row`` takes the raw body and raises ContractError,
+    """Copies ``subject`` of ``stream`` into ``table``; ``row`` takes the raw body and raises ContractError,
     RedactionError."""
 
     stream: str
@@ -55,7 +56,7 @@ class Copy:
 
 
 async def run(ctx: Context) -> None:
-    """Copy until cancelled; the batches in hand are finished first."""
+    """Copies until cancelled; the current batches are finished first."""
     ctx.ready[ROLE] = True
     try:
         async with asyncio.TaskGroup() as group:
@@ -84,7 +85,8 @@ class Archiver:
         self._redactor = redactor_of(ctx.settings)
 
     async def handle(self, messages: list[Message]) -> list[Disposition]:
-        """Raises WarehouseError when the warehouse is away: the batch is then repeated."""
+        """Stores a batch. Raises WarehouseError if the warehouse is unavailable: the batch is then
+        repeated."""
         rows: list[Row] = []
         done: list[Disposition] = []
         for message in messages:
@@ -102,7 +104,7 @@ class Archiver:
 
 
 def status_row(data: bytes, redactor: Redactor) -> Row:
-    """The row of table ``status``."""
+    """Returns the row of table ``status``."""
     event = decode(data, TrainingStatus)
     progress = event.progress
     return {
@@ -117,8 +119,8 @@ def status_row(data: bytes, redactor: Redactor) -> Row:
 
 
 def deployment_row(data: bytes, redactor: Redactor) -> Row:
-    """The row of table ``deployments``. ``traffic`` is a percentage; an event without one that takes
-    effect at once means all of it."""
+    """Returns the row of table ``deployments``. ``traffic`` is a percentage; an event without one that takes
+    effect at once means all traffic."""
     event = decode(data, ModelDeployed)
     config, metadata = event.deployment_config, event.metadata
     traffic = config.traffic_percentage
@@ -136,7 +138,7 @@ def deployment_row(data: bytes, redactor: Redactor) -> Row:
 
 
 def outcome_row(data: bytes, _: Redactor) -> Row:
-    """The row of table ``outcomes``; empty text where the event names no release or model."""
+    """Returns the row of table ``outcomes``; empty text if the event names no release or model."""
     event = decode(data, SessionOutcome)
     return {
         "outcome_id": event.outcome_id,
@@ -160,7 +162,7 @@ COPIES = (
 
 
 def _payload(document: dict[str, Any], redactor: Redactor) -> str:
-    """Error messages and notes are anybody's text: what is kept is redacted."""
+    """Returns the redacted document: error messages and notes may contain any text."""
     return canonical_json(redactor.document(document).document).decode()
 
 
@@ -171,7 +173,7 @@ def _time(value: datetime) -> datetime:
 
 
 def _clean(data: bytes, redactor: Redactor) -> bytes:
-    """The body of a dead letter: redacted text, or nothing where that fails."""
+    """Returns the body of a dead letter: redacted text, or nothing if redaction fails."""
     try:
         return str(redactor.document(data.decode("utf-8", "replace")).document).encode()
     except RedactionError:
@@ -179,7 +181,7 @@ def _clean(data: bytes, redactor: Redactor) -> bytes:
 
 
 def _token(rows: list[Row]) -> str:
-    """Names the content, so that an exact repeat of a batch costs nothing."""
+    """Returns a hash of the content, so that an exact repeat of a batch costs nothing."""
     return sha256_hex(canonical_json([{**row, **_texts(row)} for row in rows]))
 
 

@@ -1,4 +1,5 @@
-"""Work that may fail on a document: it gets one more try, and of what fails again only a word is kept."""
+"""Runs a step on a document, retrying once. After a second failure only a reason code is stored: the error's
+text could leak the document."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ T = TypeVar("T")
 
 
 def twice(work: Callable[[], T]) -> T:
-    """``work()``, once more where it fails. Raises what the second try raises."""
+    """Returns ``work()``, with one retry after a failure. Raises the error of the second try."""
     try:
         return work()
     except Exception:
@@ -19,5 +20,5 @@ def twice(work: Callable[[], T]) -> T:
 
 
 def reason_of(error: Exception) -> str:
-    """Why a document is held, as a fixed word: the text of an error may repeat the document."""
+    """Returns the reason code for holding a document: the text of an error may repeat the document."""
     return error.reason if isinstance(error, ContractError) else "redaction"

@@ -1,9 +1,9 @@
 """The collector role: every trajectory on the stream becomes one row without secrets.
 
-Know before changing: what carries a secret is first stored redacted, then published again redacted, and only
-then erased from the stream; what cannot be redacted is sealed in the quarantine and then erased. A crash
-between any two steps repeats them, and each is idempotent. Raw bodies never reach a log, a metric or a
-dead letter.
+Invariants: a message that contains a secret is first stored redacted, then republished redacted, and only
+then erased from the stream. A message that cannot be redacted is encrypted in the quarantine and then erased.
+A crash between any two steps repeats them, and each is idempotent. Raw bodies never reach a log, a metric or
+a dead letter.
 """
 
 from __future__ import annotations
@@ -45,23 +45,25 @@ from onward.warehouse import Objects, queries
 STREAM = "RL_TRAJECTORIES"
 DURABLE = "collector"
 ACK_WAIT_SECONDS = 15.0
-"""After this long without a sign of life another collector gets what this one held."""
+"""After this long without a sign of life the collector's messages go to another collector."""
 COUNTS_BUCKET = "rl_capture"
 OPTED_OUT = "opted_out"
-"""Key of ``{"count", "recent"}``: dropped so far, and the newest sequences, so that none counts twice."""
+"""Key of ``{"count", "recent"}``: the number dropped so far, and the newest sequences, so that none counts
+twice."""
 _RECENT = 1000
 CLAIM_TRIES = 5
-"""Deliveries before a claim without its body is a dead letter: about 15 s, in which a store may catch up."""
+"""Deliveries before a claim without its body becomes a dead letter: about 15 s, in which a store may catch
+up."""
 STUCK_SECONDS = 60.0
-"""Until a message that can be neither stored nor held is tried again."""
+"""Pause before the retry of a message that can be neither stored nor held."""
 CLEAN_SECONDS = 6 * 3600.0
-"""How often bodies are deleted that were stored longer ago than the stream keeps their messages."""
+"""Period of deleting bodies that are older than the stream keeps their messages."""
 
 _log = logs.get("collector")
 
 
 async def run(ctx: Context) -> None:
-    """Collect until cancelled; the batch in hand is finished first."""
+    """Collects until cancelled; the current batch is finished first."""
     collector = Collector(ctx)
     cleaning = asyncio.create_task(clean_claims(ctx))
     ctx.ready[DURABLE] = True
@@ -81,7 +83,7 @@ async def run(ctx: Context) -> None:
 
 
 async def clean_claims(ctx: Context) -> None:
-    """Delete old bodies of the claim check, four times a day, until cancelled."""
+    """Deletes old bodies of the claim check, four times a day, until cancelled."""
     while True:
         try:
             gone = await claim_check.clean(ctx.objects, ctx.clock.now())
@@ -99,9 +101,9 @@ class Collector:
         self._quarantine = Quarantine(ctx.objects, Keys.of(ctx.settings), ctx.clock)
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
-        """Store a batch. Raises BusError, WarehouseError or ObjectError when one is away: the batch is then
-        repeated. A message that alone fails in any other way is held in the end: the bus would bury it
-        without its body and leave the raw message on the stream."""
+        """Stores a batch. Raises BusError, WarehouseError or ObjectError if one of them is unavailable: the
+        batch is then repeated. A message that alone fails in any other way is held in the end: the bus would
+        make it a dead letter without its body and leave the raw message on the stream."""
         try:
             return await self._handle(messages)
         except AWAY:
@@ -120,13 +122,13 @@ class Collector:
         return [answers.get(message.sequence, Ack()) for message in messages]
 
     async def _give_up(self, message: Message, error: Exception) -> Disposition:
-        """Hold it, whole; where not even that succeeds, it stays unacknowledged and comes again for ever."""
+        """Holds the whole message; if even that fails, it stays unacknowledged and is redelivered forever."""
         try:
             if claim_check.HEADER in message.headers:
                 try:
                     message = await claim_check.resolve(self._ctx.objects, message)
                 except ContractError:
-                    pass  # there is no body to be had
+                    pass  # the body is not available
             await self._settle([poisoned(message, error)])
         except AWAY:
             raise
@@ -141,7 +143,7 @@ class Collector:
         return Ack()
 
     async def _keep_claimed(self, message: Message) -> Disposition:
-        """One at a time: a body may be as large as 64 MiB."""
+        """Stores one message at a time: a body may be as large as 64 MiB."""
         try:
             whole = await claim_check.resolve(self._ctx.objects, message)
         except claim_check.ClaimBrokenError as error:
@@ -158,7 +160,7 @@ class Collector:
         return Ack()
 
     async def _was_settled(self, message: Message, error: claim_check.ClaimBrokenError) -> bool:
-        """Whether this is the repeat of a step before a crash: a body goes only with a secret, after its
+        """Returns whether this repeats a step before a crash: a body is deleted only with a secret, after its
         clean form was stored or the whole was held."""
         if error.reason != "claim_missing":
             return False
@@ -180,7 +182,7 @@ class Collector:
         await self._settle(items)
 
     async def _sort(self, items: list[Item]) -> tuple[list[Item], list[Item]]:
-        """All items, with conflicts turned into dead letters, and those that are to be stored."""
+        """Returns all items, with conflicts turned into dead letters, and the items to be stored."""
         ids = {item.document["trajectory_id"] for item in items if item.document is not None}
         known = await queries.stored(self._ctx.warehouse, ids) if ids else {}
         sorted_items: list[Item] = []
@@ -212,7 +214,7 @@ class Collector:
                 )
             )
         crashpoint("collector.before_store")
-        # The token names the content: a batch with other rows must never pass for a repeat.
+        # The token is a hash of the content: a batch with other rows must never count as a repeat.
         token = sha256_hex("\n".join(f"{r['trajectory_id']} {r['payload_sha256']}" for r in rows).encode())
         await self._ctx.warehouse.insert("trajectories", rows, token=token)
         self._ctx.just_stored.put(rows)
@@ -230,7 +232,8 @@ class Collector:
                 metrics.redactions.labels(kind).inc(count)
 
     async def _settle(self, items: list[Item]) -> None:
-        """What remains after the rows: hold, bury or publish again; then erase what must not stay raw."""
+        """Finishes items after their rows: holds, dead-letters or republishes them, then erases messages that
+        must not stay raw."""
         await self._count_opted_out([item for item in items if item.fate is Fate.DROP])
         for item in items:
             await self._settle_one(item)
@@ -266,7 +269,7 @@ class Collector:
 
     async def _bury(self, item: Item) -> None:
         if item.secret and (item.stand_in is not None or not fits(self._ctx.bus, item.body)):
-            # A dead letter leaves a large body where it came from, and that is about to be erased.
+            # A dead letter leaves a large body in its stream or store, where it is about to be erased.
             await self._hold(item)
             return
         body = item.body if item.stand_in is None else item.stand_in
@@ -284,8 +287,8 @@ class Collector:
 
 
 async def count_opted_out(bus: Bus, sequences: Sequence[int | str]) -> int:
-    """Add messages, by what names them, to the count that ``onward status`` shows, each once; how many were
-    new."""
+    """Adds messages, by their names, to the count that ``onward status`` shows, each once; returns the number
+    of new ones."""
     bucket = bus.bucket(COUNTS_BUCKET)
     while True:
         entry = await bucket.get(OPTED_OUT)
@@ -302,8 +305,8 @@ async def count_opted_out(bus: Bus, sequences: Sequence[int | str]) -> int:
 
 
 async def republish(bus: Bus, item: Item, objects: Objects, now: datetime) -> claim_check.Claim | None:
-    """Publish the redacted form under a message id of its own: the dedupe window refuses the old one. By
-    claim check, which is returned, where it is large. Raises BusError, ObjectError."""
+    """Publishes the redacted form under a message id of its own: the dedupe window refuses the old one. A
+    large one goes by claim check, which is returned. Raises BusError, ObjectError."""
     assert item.document is not None
     return await claim_check.publish(
         bus,
@@ -317,9 +320,9 @@ async def republish(bus: Bus, item: Item, objects: Objects, now: datetime) -> cl
 
 
 async def erase(bus: Bus, sequence: int, stream: str = STREAM) -> None:
-    """Overwrite the raw message on the server's disk (secure delete). Erasing twice is harmless.
+    """Overwrites the raw message on the server's disk (secure delete). Erasing twice is harmless.
 
-    Raises BusError when the server is away or refuses.
+    Raises BusError if the server is unavailable or refuses.
     """
     try:
         await bus.js.delete_msg(stream, sequence)

@@ -1,7 +1,7 @@
-"""What the collector adds to a trajectory, and the row it becomes. Pure.
+"""Adds fields to a trajectory for the collector, and builds its row. Pure.
 
-The identity is taken before anything here is added: two versions of Onward that guess another domain
-still agree on whether two messages are the same trajectory.
+The identity is computed before any field is added: two versions of Onward that guess different domains still
+agree whether two messages are the same trajectory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from onward.contracts import canonical_json, sha256_hex
 
 MIXED = "mixed"
-"""``model_digest`` of a trajectory that several policies sampled: never trained on."""
+"""``model_digest`` of a trajectory that several policies sampled: never used for training."""
 
 _DOMAIN_WORDS: dict[str, str] = {
     "debugging": "bug debug debugging error exception traceback crash fails failing failure fix broken",
@@ -31,18 +31,18 @@ _WORDS = {domain: frozenset(words.split()) for domain, words in _DOMAIN_WORDS.it
 
 
 def identity(redacted: dict[str, Any], policy_version: str) -> str:
-    """``<policy version>:<SHA-256>`` of the canonical JSON after redaction and before enrichment."""
+    """Returns ``<policy version>:<SHA-256>`` of the canonical JSON after redaction and before enrichment."""
     return f"{policy_version}:{sha256_hex(canonical_json(redacted))}"
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two identities may be one trajectory. Under different policies only a guess is possible:
-    the text may have been redacted differently, so it is not called a conflict."""
+    """Returns whether two identities may be one trajectory. Across policy versions this is only a guess: the
+    text may have been redacted differently, so it does not count as a conflict."""
     return one == other or one.partition(":")[0] != other.partition(":")[0]
 
 
 def enrich(document: dict[str, Any]) -> dict[str, Any]:
-    """A copy with ``domain``, ``task_type`` and ``complexity_score`` filled in where they are absent."""
+    """Returns a copy in which absent ``domain``, ``task_type`` and ``complexity_score`` are filled in."""
     context = dict(document["task_context"])
     if context.get("domain") is None:
         context["domain"] = guess_domain(document)
@@ -54,7 +54,8 @@ def enrich(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def guess_domain(document: dict[str, Any]) -> str:
-    """The domain whose words occur most in instructions and tool names; ``general`` without any."""
+    """Returns the domain whose words are most frequent in instructions and tool names; ``general`` without
+    any."""
     text = " ".join([document["task_context"]["instructions"], *_tools(document)])
     words = "".join(c if c.isalnum() else " " for c in text[:20_000].lower()).split()
     scores = {domain: sum(word in known for word in words) for domain, known in _WORDS.items()}
@@ -63,7 +64,8 @@ def guess_domain(document: dict[str, Any]) -> str:
 
 
 def complexity(document: dict[str, Any]) -> float:
-    """0 (one plain answer) to 1: turns, distinct tools, failures, length of the request, subordinates."""
+    """Returns 0 (one plain answer) to 1, from turns, distinct tools, failures, length of the request,
+    subordinates."""
     turns = document["turns"]
     failed = sum(not turn["result"]["success"] for turn in turns) / len(turns)
     delegated = any(turn["action"]["type"] == "subordinate_call" for turn in turns)
@@ -78,7 +80,7 @@ def complexity(document: dict[str, Any]) -> float:
 
 
 def row(document: dict[str, Any], *, identity: str, stream_seq: int, ingested_at: datetime) -> dict[str, Any]:
-    """The row of table ``trajectories`` for an enriched document. Unknown text columns are empty."""
+    """Returns the row of table ``trajectories`` for an enriched document. Unknown text columns are empty."""
     context, metadata = document["task_context"], document["metadata"]
     success, completion = _success(document)
     release = metadata.get("release") if isinstance(metadata.get("release"), dict) else {}
@@ -108,20 +110,22 @@ def row(document: dict[str, Any], *, identity: str, stream_seq: int, ingested_at
 
 
 def is_unjudged(metadata: Mapping[str, Any]) -> bool:
-    """Whether the gateway recorded this and nobody told it an outcome: it saw the texts and no success."""
+    """Returns whether the gateway recorded this and no one reported an outcome: it saw the texts but not the
+    success."""
     capture = metadata.get("capture")
     told = isinstance(metadata.get("outcome"), Mapping)
     return not told and isinstance(capture, Mapping) and capture.get("source") == "gateway"
 
 
 def model_digest(document: dict[str, Any]) -> str:
-    """Digest of the one policy that sampled every recorded turn; MIXED for several, empty for none."""
+    """Returns the digest of the one policy that sampled every recorded turn; MIXED for several, empty for
+    none."""
     digests = {record["model_digest"] for record in _records(document) if record.get("model_digest")}
     return digests.pop() if len(digests) == 1 else MIXED if digests else ""
 
 
 def tokens(document: dict[str, Any]) -> int:
-    """``metadata.total_tokens``, else the sampled and prompt tokens that the records hold."""
+    """Returns ``metadata.total_tokens``, else the number of sampled and prompt tokens in the records."""
     total = document["metadata"].get("total_tokens")
     if isinstance(total, int):
         return total
@@ -129,8 +133,9 @@ def tokens(document: dict[str, Any]) -> int:
 
 
 def _success(document: dict[str, Any]) -> tuple[bool, float]:
-    """From ``metadata.outcome``; without one, whether the last turn is a successful response. Nothing is
-    derived of what the gateway recorded unjudged (``is_unjudged``): the rewarder gives it no score either."""
+    """Reads ``metadata.outcome``; without one, a successful response as the last turn is a success. A
+    trajectory that the gateway recorded unjudged (``is_unjudged``) counts as 0: the rewarder gives it no
+    score either."""
     outcome = document["metadata"].get("outcome")
     if isinstance(outcome, dict) and "status" in outcome:
         success = outcome["status"] == "completed_successfully"

@@ -1,9 +1,10 @@
-"""The quarantine: raw bodies that could not be redacted, encrypted, until they can be or are dropped.
+"""The quarantine: raw bodies that could not be redacted, stored encrypted until they can be or are dropped.
 
 One object ``quarantine/<id>`` per message: a line of JSON facts, then AES-256-GCM over headers and body, with
-the facts as associated data. Know before changing: an id comes from stream, sequence and time of the
-message, or from the gateway's own trajectory id, so holding it again after a crash makes no second one; and
-no fact ever comes out of the content.
+the facts as associated data.
+
+Invariants: an id is derived from stream, sequence and time of the message, or from the gateway's own
+trajectory id, so holding it again after a crash makes no second object. No fact comes from the content.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ STREAM, GATEWAY = "stream", "gateway"
 
 @dataclass(frozen=True)
 class Held:
-    """The facts of one held message; none of them comes out of its content."""
+    """Facts of one held message; none of them comes from its content."""
 
     held_id: str
     since: str
@@ -45,19 +46,20 @@ class Held:
     stream: str
     sequence: int
     arrived: str
-    """When the server stored the message."""
+    """Time at which the server stored the message."""
     size: int
     """Bytes of the body."""
     trajectory_id: str
     """Empty unless it was a UUID."""
     key_id: str
-    """Which key opens it: the beginning of that key's hash."""
+    """Identifies the key that opens it: the beginning of that key's hash."""
     source: str = STREAM
-    """``stream``, or ``gateway``: recorded there, redacted nowhere, and on no stream yet."""
+    """``stream``, or ``gateway``: recorded there, not redacted, and on no stream yet."""
 
 
 class Keys:
-    """The key that seals (``capture.quarantine_key``, else the file's) and all that open."""
+    """The key that encrypts (``capture.quarantine_key``, else the one in the file) and all keys that
+    decrypt."""
 
     def __init__(self, given: bytes | None, file: Path) -> None:
         self._given = given
@@ -65,20 +67,20 @@ class Keys:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Raises ConfigError when ``capture.quarantine_key`` is not 32 bytes in base64."""
+        """Reads the settings. Raises ConfigError if ``capture.quarantine_key`` is not 32 bytes in base64."""
         given = settings.capture.quarantine_key
         key = None if given is None else sealing.key_of(given.get_secret_value(), "capture.quarantine_key")
         return cls(key, settings.run_dir / KEY_FILE)
 
     def sealing(self) -> bytes:
-        """Makes the file at first use. Raises ObjectError when it cannot be written, ConfigError when
-        what is in it is no key."""
+        """Returns the key that encrypts; creates the file at first use. Raises ObjectError if it cannot be
+        written, ConfigError if it contains no key."""
         if self._given is not None:
             return self._given
         return sealing.key_in(self._file)
 
     def opening(self, key_id: str) -> bytes:
-        """The key with that id. Raises ConfigError when it is not here."""
+        """Returns the key with that id. Raises ConfigError if it is missing."""
         candidates = [self._given] if self._given is not None else []
         if self._file.exists():
             candidates.append(sealing.key_in(self._file))
@@ -100,8 +102,8 @@ class Quarantine:
     async def hold(
         self, stream: str, message: Message, reason: str, error: str = "", trajectory_id: str = ""
     ) -> Held:
-        """Seal and store durably, over what is there of the same message. Raises ObjectError: the message
-        must then stay where it is."""
+        """Encrypts and stores a message durably; overwrites an earlier object of the same message. Raises
+        ObjectError: the message must then stay on the stream."""
         key = self._sealing_key()
         known = {topic.subject for topic in subjects.TOPICS}
         held = Held(
@@ -121,8 +123,9 @@ class Quarantine:
         return held
 
     async def hold_captured(self, trajectory_id: str, body: bytes, reason: str, error: str) -> Held:
-        """Seal a trajectory that the gateway recorded, once: after a crash it comes back from the journal,
-        with less in it than what is held. Raises ObjectError: it must then be kept."""
+        """Encrypts and stores a trajectory that the gateway recorded, once: after a crash it comes again from
+        the journal, with less content than the stored one. Raises ObjectError: the caller must then keep
+        it."""
         key, now = self._sealing_key(), self._clock.now()
         held = Held(
             held_id=f"{GATEWAY}-{hashlib.sha256(trajectory_id.encode()).hexdigest()[:16]}",
@@ -147,26 +150,26 @@ class Quarantine:
         try:
             return self._keys.sealing()
         except ConfigError as failure:
-            raise ObjectError(str(failure)) from None  # a reason to wait, not to give the message up
+            raise ObjectError(str(failure)) from None  # a reason to wait, not to discard the message
 
     async def holds(self, stream: str, message: Message) -> bool:
         return await self.objects.exists(f"{PREFIX}/{held_id(stream, message.sequence, message.timestamp)}")
 
     async def held(self, limit: int | None = None) -> list[Held]:
-        """Facts, by sequence, of at most ``limit``."""
+        """Returns the facts of at most ``limit`` messages, by sequence."""
         ids = [key.rpartition("/")[2] for key in await self.objects.list(PREFIX)]
         found: list[Held] = []
         for name in sorted(ids, key=_sequence_of)[:limit]:
             try:
                 found.append(await self.facts(name))
             except NotFoundError:
-                continue  # dropped or retried in the meantime
+                continue  # dropped or retried meanwhile
         return found
 
     async def open(self, name: str) -> tuple[Held, Message]:
-        """The facts and, decrypted in memory only, the message as it came.
+        """Returns the facts and, decrypted in memory only, the original message.
 
-        Raises NotFoundError, ConfigError (its key is not here), TamperedError (it was changed).
+        Raises NotFoundError, ConfigError (its key is missing), TamperedError (it was changed).
         """
         data = await self._read(name)
         held, line, sealed = _facts(data)
@@ -174,7 +177,8 @@ class Quarantine:
         return held, _message(held, plain)
 
     async def facts(self, name: str) -> Held:
-        """What may be shown; with reason ``damaged`` where it cannot be read. Raises NotFoundError."""
+        """Returns the facts, which may be shown; with reason ``damaged`` if they are unreadable. Raises
+        NotFoundError."""
         data = await self._read(name)
         try:
             return _facts(data)[0]
@@ -182,7 +186,7 @@ class Quarantine:
             return Held(name, "", "damaged", "", "", "", _sequence_of(name), "", len(data), "", "")
 
     async def drop(self, name: str) -> None:
-        """Remove it for good. Raises NotFoundError when it is not there."""
+        """Deletes it for good. Raises NotFoundError if it does not exist."""
         if not is_id(name) or not await self.objects.exists(f"{PREFIX}/{name}"):
             raise _not_there(name)
         await self.objects.delete(f"{PREFIX}/{name}")
@@ -197,12 +201,13 @@ class Quarantine:
 
 
 async def count(objects: Objects) -> int:
-    """How many messages are held."""
+    """Returns the number of held messages."""
     return len(await objects.list(PREFIX))
 
 
 def held_id(stream: str, sequence: int, arrived: datetime) -> str:
-    """``<sequence>-<8 hex digits>``: the same for the same message, another when a stream was made anew."""
+    """Returns ``<sequence>-<8 hex digits>``: the same for the same message, different after a stream was
+    created again."""
     return f"{sequence}-{hashlib.sha256(f'{stream} {arrived.isoformat()}'.encode()).hexdigest()[:8]}"
 
 
@@ -213,11 +218,11 @@ def _seal(held: Held, message: Message, key: bytes) -> bytes:
 
 
 def _facts(data: bytes) -> tuple[Held, bytes, bytes]:
-    """The facts, their line as it was sealed, and the rest."""
+    """Returns the facts, their encoded line, and the rest."""
     line, sealed = sealing.parts(data)
     try:
         facts = json.loads(line)
-        facts = {"source": STREAM, **facts}  # what was held before there was another
+        facts = {"source": STREAM, **facts}  # older objects have no source
         return Held(**{field.name: facts[field.name] for field in fields(Held)}), line, sealed
     except (ValueError, KeyError, TypeError):
         raise TamperedError("A held body has no readable facts: it cannot be used, only dropped.") from None

@@ -1,9 +1,11 @@
-"""Second try of held messages, and their removal by a person.
+"""Retries held messages, and removes them on request.
 
-A held message is judged again by today's rules, its age as when it came, and then takes the way that the
-collector would have sent it; one that the gateway recorded takes the gateway's, under the same message id.
-Know before changing: it leaves the quarantine last, so a crash repeats a step instead of losing it; the
-message id is made from id and content, or is the trajectory's, so a repeat is a duplicate.
+A held message is judged again by the present rules, with its age at arrival, and then continues as the
+collector would have sent it. One that the gateway recorded is published as the gateway does, under the same
+message id.
+
+Invariants: the message is deleted from the quarantine last, so a crash repeats a step and loses nothing. The
+message id is derived from id and content, or is the trajectory's, so a repeat is a duplicate.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class Retried:
 
 
 async def retry(bus: Bus, quarantine: Quarantine, name: str, clock: Clock, judge: Judge) -> Retried:
-    """Raises NotFoundError, ConfigError (its key is not here), TamperedError, BusError, ObjectError."""
+    """Retries one held message. Raises NotFoundError, ConfigError (its key is missing), TamperedError,
+    BusError, ObjectError."""
     held, message = await quarantine.open(name)
     if held.source == GATEWAY:
         result = await _send_captured(bus, quarantine, held, message, clock, judge)
@@ -55,7 +58,7 @@ async def retry(bus: Bus, quarantine: Quarantine, name: str, clock: Clock, judge
 
 
 async def discard(bus: Bus, quarantine: Quarantine, name: str, clock: Clock) -> None:
-    """Remove a held message for good; the audit stream has it first. Raises NotFoundError, BusError."""
+    """Deletes a held message for good, after a record in the audit stream. Raises NotFoundError, BusError."""
     held = await quarantine.facts(name)
     await _audit(bus, clock, "quarantine.drop", held, "dropped")
     crashpoint("quarantine.audited")
@@ -68,14 +71,14 @@ async def _settle(bus: Bus, quarantine: Quarantine, held: Held, clock: Clock, fa
     try:
         await quarantine.drop(held.held_id)
     except NotFoundError:
-        pass  # somebody else retried it at the same time
+        pass  # another process retried it at the same time
     crashpoint("quarantine.dropped")
 
 
 async def _send_captured(
     bus: Bus, quarantine: Quarantine, held: Held, message: Message, clock: Clock, judge: Judge
 ) -> Retried:
-    """What the gateway recorded is prepared as the gateway does and published as it would have been."""
+    """Prepares and publishes a trajectory that the gateway recorded, in the same way as the gateway."""
     document = json.loads(message.data)
     if judge.opt_out.matches_document(document):
         await count_opted_out(bus, [held.held_id])
@@ -83,7 +86,7 @@ async def _send_captured(
     intake = Intake(judge.redactor, has_store=True)
     try:
         body = await asyncio.to_thread(intake.prepare, document)
-    except Exception as error:  # whatever it is, its text may repeat the document
+    except Exception as error:  # any error: its text may repeat the document
         reason = error.reason if isinstance(error, ContractError) else "redaction"
         return Retried(held.held_id, Fate.HOLD, reason)
     await claim_check.publish(

@@ -1,8 +1,9 @@
-"""What becomes of one message: stored, buried with a reason, held encrypted, or dropped on request.
+"""Decides the fate of one message: stored, dead letter with a reason, held encrypted, or dropped on request.
 
-Pure, and the only code that sees raw bodies. Know before changing: it never raises and it fails closed.
-What could not be read or redacted as JSON is held, never passed on in part; a dead letter only gets
-a body in which redaction found nothing or which it cleaned.
+Pure, and the only code that sees raw bodies.
+
+Invariants: it never raises and it fails closed. A body that could not be read or redacted as JSON is held,
+never passed on in part. A dead letter only gets a body in which redaction found nothing or which it cleaned.
 """
 
 from __future__ import annotations
@@ -34,25 +35,26 @@ from onward.errors import ContractError
 from onward.redaction import PLAIN, Redactor
 
 REDACTED = "Onward-Redacted"
-"""Header of a message that the collector published again; its value is the policy version."""
+"""Header of a message that the collector republished; its value is the policy version."""
 ARRIVED = "Onward-Arrived"
-"""Header of what Onward published again: when it came first. Its age is that of then, however long it was
-held or waited; a publisher gains nothing by it that a forged time in its body would not give."""
+"""Header of messages that Onward republished: the time of first arrival. The age of a message is its age at
+that time, however long it was held or waited. A publisher who forges it gains no more than by a forged time
+in the body."""
 FUTURE = timedelta(hours=24)
 PAST = timedelta(days=30)
-"""Accepted range: after now, and before the arrival. A late outbox is legitimate; the retention period is
-the limit."""
+"""Accepted range: ``FUTURE`` after now, ``PAST`` before the arrival. A late outbox is legitimate; the
+retention period is the limit."""
 NOBODY = OptOut()
 _LIMITS = frozenset(("too_large", "too_deep"))
 _TOKEN_WORDS = ("token_ids", "prompt_ids")
 _DEEPEST = 200
-"""Levels to which a body is read only to learn whose it is."""
+"""Levels to which a body is read only to find the ids for opt-out and quarantine."""
 
 
 class Fate(StrEnum):
     STORE = "store"
     BURY = "bury"
-    """A dead letter with ``reason``, ``detail`` and a clean ``body``."""
+    """Dead letter with ``reason``, ``detail`` and a clean ``body``."""
     HOLD = "hold"
     """Encrypted, since redaction failed; ``reason`` and, in ``detail``, the class of the error."""
     DROP = "drop"
@@ -61,24 +63,24 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """One message, judged."""
+    """One message with its verdict."""
 
     message: Message
-    """With redacted headers, unless it is held."""
+    """Message with redacted headers, unless it is held."""
     fate: Fate
     document: dict[str, Any] | None = None
-    """To be stored: redacted, not yet enriched."""
+    """Document to be stored: redacted, not yet enriched."""
     identity: str = ""
     secret: bool = False
-    """The raw message holds something that was redacted."""
+    """True if something in the raw message was redacted."""
     counts: dict[str, int] = field(default_factory=dict)
     reason: str = ""
     detail: str = ""
     body: bytes = b""
     trajectory_id: str = ""
-    """Of what is held; empty unless it is a UUID, since any other text might be the secret."""
+    """Id of a held trajectory; empty unless it is a UUID, since any other text might be the secret."""
     stand_in: bytes | None = None
-    """The message on the stream, where the body came by claim check."""
+    """Message on the stream, if the body came by claim check."""
 
     @property
     def raw_must_go(self) -> bool:
@@ -93,15 +95,16 @@ class Judge:
     opt_out: OptOut = NOBODY
 
     def judge(self, message: Message, now: datetime) -> Item:
-        """Decode, check and redact one message; what fails is tried once more and then held."""
+        """Decodes, checks and redacts one message; after a failure it retries once and then holds the
+        message."""
         try:
             return twice(lambda: self._judge(message, now))
         except Exception as error:
             return hold(message, "redaction", error)
 
     def judge_claimed(self, message: Message, stand_in: bytes, now: datetime) -> Item:
-        """``judge`` for a body that came by claim check. What stands for it on the stream must be what would
-        be made of it; anything else is somebody's own text and is replaced like a secret."""
+        """Like ``judge``, for a body that came by claim check. The message on the stream must equal the
+        stand-in of the clean document; any other text is a publisher's own and is replaced like a secret."""
         item = replace(self.judge(message, now), stand_in=stand_in)
         if item.fate is Fate.STORE and not item.secret:
             claim = claim_check.parse(message.headers[claim_check.HEADER])
@@ -112,7 +115,7 @@ class Judge:
         return item
 
     def judge_without_body(self, message: Message, error: ContractError) -> Item:
-        """A claim whose body is not to be had: a dead letter that can be replayed."""
+        """Judges a claim whose body is not available: a dead letter that can be replayed."""
         try:
             return twice(lambda: self._unreadable(message, error))
         except Exception as failure:
@@ -142,7 +145,7 @@ class Judge:
         return Item(message, Fate.STORE, clean, identity, secret, redacted.counts)
 
     def _unreadable(self, message: Message, error: ContractError) -> Item:
-        """A message that is no trajectory: a dead letter where its body is clean or can be cleaned."""
+        """Judges a message that is no trajectory: a dead letter if its body is clean or can be cleaned."""
         document = _read_anyway(message.data)
         if isinstance(document, dict) and self.opt_out.matches_document(document):
             return Item(message, Fate.DROP)
@@ -159,7 +162,7 @@ class Judge:
         return Item(clean, Fate.BURY, secret=secret, reason=error.reason, detail=str(error), body=body)
 
     def _clean_body(self, data: bytes) -> bytes | None:
-        """``data`` for a dead letter, redacted where it is JSON; None where it cannot be told to be clean."""
+        """Returns ``data`` for a dead letter, redacted if it is JSON; None if it may not be clean."""
         try:
             document = decode_document(data)
         except ContractError:
@@ -169,8 +172,8 @@ class Judge:
         return canonical_json(redacted.document) if redacted.changed else data
 
     def _spotless_text(self, data: bytes) -> bool:
-        """Whether ``data`` is plain text in which nothing is found. Escaped text and token ids cannot be
-        judged without a parser, so they count as not spotless."""
+        """Returns whether ``data`` is plain text without findings. Escaped text and token ids cannot be
+        judged without a parser, so they count as not clean."""
         try:
             text = data.decode()
         except UnicodeDecodeError:
@@ -180,8 +183,8 @@ class Judge:
         return not twice(lambda: self.redactor.document(text)).changed
 
     def _clean_headers(self, message: Message, trajectory_id: str = "") -> tuple[Message, bool]:
-        """``message`` with redacted headers, and whether that changed anything: they are the publisher's
-        too."""
+        """Returns ``message`` with redacted headers, and whether that changed anything: headers come from the
+        publisher, too."""
         headers = {k: v for k, v in message.headers.items() if not _ours(k, v, trajectory_id)}
         if not headers:
             return message, False
@@ -190,7 +193,8 @@ class Judge:
 
 
 def hold(message: Message, reason: str, error: Exception, document: Any = None) -> Item:
-    """``reason`` is a fixed word. Of the error only its class is kept: its text may repeat a body."""
+    """Returns the item for a message to be held. ``reason`` is a reason code. Only the class of the error is
+    stored: its text may repeat a body."""
     return Item(
         message,
         Fate.HOLD,
@@ -201,17 +205,17 @@ def hold(message: Message, reason: str, error: Exception, document: Any = None) 
 
 
 def poisoned(message: Message, error: Exception) -> Item:
-    """To be held since what comes after redaction fails again and again."""
+    """Returns the item for a message to be held because the steps after redaction fail repeatedly."""
     return hold(message, "handler_error", error, _read_anyway(message.data))
 
 
 def arrived(message: Message) -> datetime:
-    """When the trajectory came first: before it was published again."""
+    """Returns the time of first arrival: before the message was republished."""
     return _moment(message.headers.get(ARRIVED, "")) or message.timestamp
 
 
 def conflict(item: Item) -> Item:
-    """``item`` as the dead letter of an id that stands for another trajectory already."""
+    """Returns ``item`` as a dead letter whose id already belongs to another trajectory."""
     return replace(
         item,
         fate=Fate.BURY,
@@ -223,13 +227,14 @@ def conflict(item: Item) -> Item:
 
 
 def _limit(message: Message) -> int:
-    """Bytes that a body may have: more where it came by claim check."""
+    """Returns the maximum size of a body in bytes: more if it came by claim check."""
     return claim_check.BODY_BYTES if claim_check.HEADER in message.headers else MAX_BYTES
 
 
 def _ours(name: str, value: str, trajectory_id: str) -> bool:
-    """Headers of Onward's own making: a message id and a claim made of the trajectory's id, which is judged
-    with the body, and a policy version. Found to be a secret, they would be published again for ever."""
+    """Returns whether a header was made by Onward: a message id or claim derived from the trajectory's id,
+    which is judged with the body; a policy version; a time of arrival. If one were taken for a secret, the
+    message would be republished forever."""
     if name == "Nats-Msg-Id" and trajectory_id:
         rest = value.removeprefix(trajectory_id)
         return rest == "" or (rest.startswith(".redacted.") and _is_hex(rest.removeprefix(".redacted.")))
@@ -239,7 +244,7 @@ def _ours(name: str, value: str, trajectory_id: str) -> bool:
 
 
 def _check_limits(trajectory: Trajectory, clean: dict[str, Any], now: datetime, arrival: datetime) -> None:
-    """Inbound limits beyond the contract. Raises ContractError."""
+    """Checks inbound limits beyond the contract. Raises ContractError."""
     if len(trajectory.turns) > turns.MAX_TURNS:
         raise ContractError("too_many_turns", f"The trajectory has more than {turns.MAX_TURNS} turns.")
     if turns.has_long_text(clean):
@@ -251,7 +256,7 @@ def _check_limits(trajectory: Trajectory, clean: dict[str, Any], now: datetime, 
 
 
 def _read_anyway(data: bytes) -> Any:
-    """The document, beyond the limits of the contract where need be; None when it cannot be read."""
+    """Returns the document, if necessary beyond the limits of the contract; None if it cannot be read."""
     try:
         return decode_document(data, max_bytes=len(data), max_depth=_DEEPEST)
     except ContractError:
@@ -267,7 +272,7 @@ def _uuid_of(document: Any) -> str:
 
 
 def _moment(text: str) -> datetime | None:
-    """The time that ``utc_text`` wrote, or None for any other text."""
+    """Returns the time that ``utc_text`` wrote, or None for any other text."""
     try:
         moment = datetime.fromisoformat(text)
         return moment if utc_text(moment) == text else None

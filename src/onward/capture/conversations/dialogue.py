@@ -1,8 +1,9 @@
-"""A task told in chat messages and completions, as OpenAI-compatible clients hold them, turned into turns.
+"""Converts a task's chat messages and completions, in the form of OpenAI-compatible clients, into turns.
 
-One turn for each tool call and each answer; what came of a call is in the request that follows it. Know
-before changing: everything that the prompt held goes into the document (system text, tool schemas,
-history), because what the redactor does not see it cannot find in the token ids.
+One turn for each tool call and each answer; the result of a call is in the request that follows it.
+
+Invariants: all content of the prompt goes into the document (system text, tool schemas, history). The
+redactor cannot find in the token ids what it does not see as text.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 Message = Mapping[str, Any]
 Closed = Literal["answer", "idle", "close"]
-"""Why a task ended: a final answer; silence; the end of the client, the recorder or the process."""
+"""Reason that a task ended: a final answer; silence; the end of the client, the recorder or the process."""
 INTERRUPTED = "the caller stopped reading the answer"
 _OBSERVED = {"user": "user_message", "tool": "tool_result", "function": "tool_result"}
 
@@ -34,16 +35,16 @@ class Asked:
 
 
 class Dialogue:
-    """Fills ``task`` turn by turn. Not thread-safe; several may fill one task."""
+    """Fills ``task`` turn by turn. Not thread-safe; several dialogues may fill one task."""
 
     def __init__(self, task: Task, source: str) -> None:
         self.task = task
         self._source = source
         self._waiting: dict[str, dict[str, Any]] = {}
-        """Id of a call, or its number where it has none → the turn that waits for its result."""
+        """Maps the id of a call, or its number if it has none, to the turn that waits for its result."""
         self._tools: Any = None
         self.failed = False
-        """Whether the latest call had no answer."""
+        """True if the latest call had no answer."""
 
     @property
     def waits_for(self) -> frozenset[str]:
@@ -51,13 +52,14 @@ class Dialogue:
         return frozenset(self._waiting)
 
     def asked(self, new: Sequence[Message], tools: Any, at: datetime) -> Asked:
-        """A request: ``new`` is what it holds beyond the messages before, ``tools`` what it offers."""
+        """Adds a request: ``new`` are its messages beyond the previous ones, ``tools`` the tools that it
+        offers."""
         self._take_results(new)
         return Asked(self._observation(new, tools), at)
 
     def answered(self, asked: Asked, document: Mapping[str, Any]) -> bool:
-        """The completion that answers a request. Whether it is final: it calls no tool. Raises
-        ContractError."""
+        """Adds the completion that answers a request. Returns whether it is final, that is, calls no tool.
+        Raises ContractError."""
         read = turns.completion(document)
         self.task.note(read.metadata, read.tokens, read.session_id)
         calls = document["choices"][0]["message"].get("tool_calls") or []
@@ -79,8 +81,8 @@ class Dialogue:
     def interrupted(
         self, asked: Asked, completion: Mapping[str, Any] | None, error: BaseException | None
     ) -> None:
-        """A request had no whole answer: ``error``, or the caller stopped reading. ``completion`` is what
-        came of it."""
+        """Adds a request without a whole answer: ``error``, or the caller stopped reading. ``completion`` is
+        the part that arrived."""
         action: dict[str, Any] = {"type": "response"}
         if completion is not None:
             action = turns.completion(completion).action
@@ -89,7 +91,7 @@ class Dialogue:
         self.failed = True
 
     def result(self, call_id: str, result: Any, milliseconds: float | None = None) -> bool:
-        """What came of one call, where it is known at once; whether any call waited for it."""
+        """Adds the result of one call, if known at once; returns whether a call waited for it."""
         turn = self._waiting.pop(call_id, None)
         if turn is None:
             return False
@@ -99,8 +101,8 @@ class Dialogue:
         return True
 
     def close(self, why: Closed) -> None:
-        """Record the task. Without a final answer, and unless the agent said otherwise, it was abandoned, or
-        failed where the latest call did. Raises OnwardError when it could not be recorded."""
+        """Records the task. Without a final answer, and unless the agent set an outcome, it is abandoned, or
+        failed if the latest call failed. Raises OnwardError if it could not be recorded."""
         self.task.note({"capture": {"source": self._source, "closed": why}})
         if why != "answer":
             self.task.default_outcome("failed" if self.failed else "abandoned")
@@ -118,7 +120,8 @@ class Dialogue:
                 self.result(name, _text(message.get("content")))
 
     def _observation(self, new: Sequence[Message], tools: Any) -> dict[str, Any]:
-        """A single message as its text, several as they are; none when the request is repeated."""
+        """Returns a single message as its text, several messages unchanged; a reference if the request is
+        repeated."""
         if not new:
             return {"type": "system_message", "content": {"same_as_turn": max(1, self.task.turns_so_far)}}
         last = new[-1].get("role")
@@ -135,7 +138,7 @@ class Dialogue:
         return shown
 
     def _add_answer(self, asked: Asked, action: dict[str, Any]) -> bool:
-        """Text that is itself a call of a tool (Agent Zero's form) waits for what the next message says."""
+        """Adds an answer. Text that is itself a tool call (Agent Zero's form) waits for the next message."""
         turn = {"observation": asked.observation, "action": action}
         if action["type"] == "tool_call":
             self._waiting = {"": self.task.add(turn, asked.at)}
@@ -145,13 +148,13 @@ class Dialogue:
 
 
 def instructions(messages: Sequence[Message]) -> str:
-    """The user's request: the last user message, else whatever was said last."""
+    """Returns the user's request: the last user message, else the last message."""
     asked = [message for message in messages if message.get("role") == "user"] or list(messages[-1:])
     return _text(asked[-1].get("content")) if asked else ""
 
 
 def _text(content: Any) -> str:
-    """A message's content as text; parts that are not text as JSON."""
+    """Returns a message's content as text; parts that are not text as JSON."""
     if isinstance(content, str):
         return content
     if content is None:

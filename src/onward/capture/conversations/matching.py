@@ -1,9 +1,10 @@
-"""Which call of a chat client belongs to which task, found without a word from the agent.
+"""Assigns each call of a chat client to a task, without help from the agent.
 
-A request goes on from an answer when it brings the results of that answer's tool calls, or repeats
-everything up to that answer and adds to it. Know before changing: nothing here may disturb the agent, so
-``Call`` catches what goes wrong; and what is open is held by this process alone, so a forked child forgets
-it.
+A request continues an answer when it contains the results of that answer's tool calls, or repeats everything
+up to that answer and adds to it.
+
+Invariants: nothing here may disturb the agent, so ``Call`` catches errors. Only this process knows the open
+chats, so a forked child forgets them.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
 Errors = Literal["log", "raise"]
 BUSY_SECONDS = 3600.0
-"""A call without an answer keeps its task open this long; a stream that nobody reads never ends."""
+"""A call without an answer keeps its task open this long; a stream that no one reads never ends."""
 _REMEMBERED = 10_000
-"""Conversations whose session is remembered after their task was closed."""
+"""Closed conversations whose session is remembered."""
 _log = logs.get("recorder")
 
 
@@ -42,12 +43,12 @@ class Chat:
     dialogue: Dialogue
     seed: str
     link: bytes = b""
-    """Stands for all messages up to the latest answer, that one included."""
+    """Hash of all messages up to and including the latest answer."""
     length: int = 0
     ambient: bool = False
-    """Within ``with recorder.task(…)``: the block says when it ends."""
+    """True within ``with recorder.task(…)``: the block ends the task."""
     call: Call | None = None
-    """The one that waits for its answer."""
+    """The call that waits for its answer."""
     touched: float = 0.0
 
     @property
@@ -55,13 +56,13 @@ class Chat:
         return self.call is not None
 
     def is_free(self, seed: str, task: Task | None) -> bool:
-        """Whether a request of that session, or within that task, may go on with it."""
+        """Returns whether a request of that session, or within that task, may continue it."""
         if self.busy:
             return False
         return self.dialogue.task is task if self.ambient else task is None and self.seed == seed
 
     def is_before(self, links: Sequence[bytes]) -> bool:
-        """Whether the messages that ``links`` stand for begin with all that was said here."""
+        """Returns whether the messages behind ``links`` begin with all messages of this chat."""
         return 0 < self.length < len(links) and links[self.length] == self.link
 
 
@@ -95,8 +96,8 @@ class Chats(Forking):
     def begin(
         self, messages: Sequence[Message], tools: Any, session_id: str | None, user: str | None = None
     ) -> Call:
-        """A request is on its way. ``user`` names its session where ``session_id`` does not, and is kept
-        nowhere."""
+        """Registers a request before it is sent. ``user`` identifies its session if ``session_id`` does not,
+        and is not stored."""
         clock = self.recorder.clock
         named = session_id or (self.recorder.session_of(user) if user else None)
         seed = named or self._session_id or ""
@@ -114,11 +115,11 @@ class Chats(Forking):
         return chat.call
 
     def close(self) -> None:
-        """Record every open task as it is."""
+        """Records every open task in its present state."""
         self._close_all(lambda chat: True, "close")
 
     def sweep(self) -> None:
-        """Record the tasks that were silent for too long."""
+        """Records the tasks that were silent for too long."""
         now = self.recorder.clock.monotonic()
         self._close_all(
             lambda chat: now - chat.touched > (max(self._idle, BUSY_SECONDS) if chat.busy else self._idle),
@@ -131,14 +132,14 @@ class Chats(Forking):
     def _find(
         self, messages: Sequence[Message], links: list[bytes], seed: str, task: Task | None
     ) -> tuple[Chat | None, int]:
-        """The chat that the request goes on with, and how many of its messages are known from there."""
+        """Returns the chat that the request continues, and the number of its messages already known there."""
         free = [chat for chat in self._open if chat.is_free(seed, task)]
         follows = [chat for chat in free if chat.is_before(links)]
         if follows:
             longest = max(chat.length for chat in follows)
             chat = min((c for c in follows if c.length == longest), key=lambda c: c.touched)
             return chat, chat.length
-        # A history that was shortened on the way: the ids of the calls are enough.
+        # The history was shortened: the ids of the calls are enough.
         told = {str(m.get("tool_call_id")) for m in messages if m.get("role") == "tool"}
         answered = [chat for chat in free if chat.dialogue.waits_for & told]
         if answered:
@@ -157,7 +158,7 @@ class Chats(Forking):
         return chat
 
     def _describe(self, chat: Chat, session_id: str | None, user: str | None) -> None:
-        """What a call says of its task goes to the task; what the agent's block said already counts more."""
+        """Passes a call's session and user to the task; values set by the agent's block take precedence."""
         task = chat.dialogue.task
         task.note({}, session_id=session_id)
         hashed = self.recorder.user_hash(user) if user else None
@@ -172,7 +173,7 @@ class Chats(Forking):
                 self._open.remove(chat)
 
     def _end(self, chat: Chat, why: Closed) -> None:
-        """Record outside of the lock: it takes a disk write, and longer when the outbox is full."""
+        """Records outside of the lock: it takes a disk write, and longer if the outbox is full."""
         with self._lock:
             if chat not in self._open:
                 return
@@ -212,8 +213,8 @@ class Chats(Forking):
 
 
 class Call:
-    """One request until its answer is there. Whatever goes wrong here is logged, and raised only where told
-    to."""
+    """One request until it has an answer. Every error here is logged, or raised if ``errors`` is
+    ``raise``."""
 
     def __init__(self, chats: Chats, chat: Chat, asked: Asked, link: bytes, length: int) -> None:
         self._chats = chats
@@ -222,14 +223,14 @@ class Call:
         self._link = link
         self._length = length
         self.so_far: Callable[[], Mapping[str, Any] | None] = lambda: None
-        """What came of a stream until now."""
+        """Returns the part of a stream received so far."""
 
     @property
     def session_id(self) -> str:
         return self._chat.dialogue.task.session_id
 
     def answered(self, completion: Any) -> None:
-        """The whole answer: a dict, or an object of the client."""
+        """Records the whole answer: a dict, or an object of the client."""
         with self._guard():
             document = completion if isinstance(completion, Mapping) else completion.model_dump(mode="json")
             with self._chats._lock:
@@ -240,10 +241,10 @@ class Call:
                 self._chats._end(self._chat, "answer")
 
     def interrupted(self, completion: Mapping[str, Any] | None, error: BaseException | None) -> None:
-        """No whole answer: an error, or (None) the caller stopped reading."""
+        """Records that there is no whole answer: an error, or (None) the caller stopped reading."""
         with self._guard():
             if not isinstance(error, Exception):
-                error = None  # a cancellation is the caller's wish
+                error = None  # a cancellation was requested by the caller
             with self._chats._lock:
                 self._chat.dialogue.interrupted(self.asked, completion, error)
                 self._settle(self._link, self._length)
@@ -258,7 +259,7 @@ class Call:
 
 
 class guard(AbstractContextManager[None]):
-    """Within it an error of the recorder is logged and goes no further, unless ``errors`` is ``raise``."""
+    """Context in which an error of the recorder is logged and not raised, unless ``errors`` is ``raise``."""
 
     def __init__(self, errors: Errors) -> None:
         self._errors: Errors = errors
@@ -279,7 +280,7 @@ def _tell(error: Exception) -> None:
 
 
 def _chain(seed: str, messages: Sequence[Message]) -> list[bytes]:
-    """``links[n]`` stands for the first n messages."""
+    """Returns hashes; ``links[n]`` stands for the first n messages."""
     links = [hashlib.blake2b(seed.encode("utf-8", "replace"), digest_size=16).digest()]
     for message in messages:
         links.append(_next_link(links[-1], message))
@@ -287,8 +288,8 @@ def _chain(seed: str, messages: Sequence[Message]) -> list[bytes]:
 
 
 def _next_link(link: bytes, message: Message) -> bytes:
-    """Clients leave out what an answer held beside its text and calls when they send it back, so no more
-    than these count."""
+    """Extends a hash by a message. Only text and calls of an answer count: clients leave out other parts when
+    they send it back."""
     calls = message.get("tool_calls")
     if calls:
         told: Any = [call.get("id") if isinstance(call, Mapping) else str(call) for call in calls]
@@ -305,7 +306,7 @@ def _after_last_answer(messages: Sequence[Message]) -> int:
 
 
 def _sweep(chats: weakref.ref[Chats], seconds: float) -> None:
-    """The body of a daemon thread: it ends with its client."""
+    """Runs in a daemon thread, which ends with its client."""
     pause = threading.Event()
     while not pause.wait(seconds):
         here = chats()

@@ -1,6 +1,6 @@
-"""Plain values into the parts of a turn: an agent hands over text, dicts and completions as they are.
+"""Converts plain values into the parts of a turn: an agent passes text, dicts and completions unchanged.
 
-Pure. Everything becomes JSON here (``plain``), so that the redactor sees all of it and nothing is dropped.
+Pure. ``plain`` converts everything to JSON, so that the redactor sees all of it and nothing is dropped.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from onward.errors import ContractError
 
 MAX_TURNS = 2000
 MAX_STRING = 64 * 1024
-"""Bytes of one text, in UTF-8. Inbound limits: the collector refuses more."""
+"""Bytes of one text, in UTF-8. An inbound limit: the collector refuses longer texts."""
 CALL_DEPTH = MAX_DEPTH - 6
-"""Levels of a tool call: the deepest place where a trajectory holds one's arguments is six levels down."""
+"""Levels of a tool call: the deepest place of its arguments in a trajectory is six levels down."""
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What a chat completion says: the action, and what belongs to the whole task."""
+    """Content of a chat completion: the action, and values for the whole task."""
 
     action: dict[str, Any]
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Completion:
 
 
 def observation(value: Any, *, first: bool) -> dict[str, Any]:
-    """``{"type", "content", …}`` of text or an object. Raises ContractError for anything else."""
+    """Returns ``{"type", "content", …}`` for text or an object. Raises ContractError for anything else."""
     kind = "user_message" if first else "tool_result"
     if isinstance(value, str):
         return {"type": kind, "content": value}
@@ -49,7 +49,7 @@ def observation(value: Any, *, first: bool) -> dict[str, Any]:
 
 
 def action(value: Any) -> dict[str, Any]:
-    """``{"type", …}`` of text (a response) or a dict. Raises ContractError for anything else."""
+    """Returns ``{"type", …}`` for text (a response) or a dict. Raises ContractError for anything else."""
     if isinstance(value, str):
         return {"type": "response", "raw_response": value}
     if isinstance(value, Mapping):
@@ -61,7 +61,8 @@ def action(value: Any) -> dict[str, Any]:
 
 
 def result(value: Any) -> dict[str, Any]:
-    """``{"success", …}`` of None, text, a bool, a dict or an exception."""
+    """Returns ``{"success", …}`` for None, text, a bool, a dict or an exception. Raises ContractError for
+    anything else."""
     if value is None:
         return {"success": True}
     if isinstance(value, bool):
@@ -82,7 +83,7 @@ def is_completion(value: Any) -> bool:
 
 
 def completion(response: Any) -> Completion:
-    """Read a chat completion: a dict, or any object with ``model_dump``. Raises ContractError."""
+    """Reads a chat completion: a dict, or any object with ``model_dump``. Raises ContractError."""
     document = response if isinstance(response, Mapping) else response.model_dump(mode="json")
     try:
         message = document["choices"][0]["message"]
@@ -95,7 +96,7 @@ def completion(response: Any) -> Completion:
     taken = _from_tool_calls(calls, text) or _from_text(text)
     ours = document.get("onward") or {}
     if ours.get("raw_response"):
-        taken["raw_response"] = ours["raw_response"]  # what the model wrote where the gateway read tool calls
+        taken["raw_response"] = ours["raw_response"]  # the model's text, before the gateway parsed it
     if ours.get("sampling"):
         taken["sampling"] = dict(ours["sampling"])
     metadata: dict[str, Any] = {}
@@ -111,7 +112,7 @@ def completion(response: Any) -> Completion:
 
 
 def tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """One of a message's ``tool_calls`` as an action."""
+    """Converts one of a message's ``tool_calls`` to an action."""
     function = call.get("function") or {}
     return {
         "type": "tool_call",
@@ -121,7 +122,7 @@ def tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_tool_calls(calls: list[Any], text: str) -> dict[str, Any] | None:
-    """The first call is the action; further ones (parallel calls) are kept beside it."""
+    """Returns the first call as the action; further ones (parallel calls) are stored with it."""
     if not calls:
         return None
     first, *others = (tool_call(call) for call in calls)
@@ -134,7 +135,7 @@ def _from_tool_calls(calls: list[Any], text: str) -> dict[str, Any] | None:
 
 
 def _from_text(text: str) -> dict[str, Any]:
-    """Text that is one JSON object with ``tool_name`` (Agent Zero's form) is a tool call."""
+    """Reads text; one JSON object with ``tool_name`` (Agent Zero's form) is a tool call."""
     plain_answer = {"type": "response", "raw_response": text}
     if not text.lstrip().startswith("{"):
         return plain_answer
@@ -161,10 +162,11 @@ def _arguments(text: Any) -> dict[str, Any]:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """A copy of ``value`` in JSON values only: other objects become text, NaN and infinity become null.
+    """Returns a copy of ``value`` in JSON values only: other objects become text, NaN and infinity become
+    null.
 
-    ``depth`` is how deep it will lie in the message. Raises ContractError (``too_deep``) beyond the
-    contract's limit, which is also what becomes of a value that contains itself.
+    ``depth`` is its depth in the message. Raises ContractError (``too_deep``) beyond the contract's limit,
+    also for a value that contains itself.
     """
     if value is None or isinstance(value, (bool, int)):
         return value
@@ -192,10 +194,10 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def cut_long(document: Any) -> tuple[Any, int]:
-    """A copy in which no text is longer than MAX_STRING bytes, and how many were cut: in their middle, since
-    what was asked stands at the beginning of a text and what went wrong at its end.
+    """Returns a copy in which no text is longer than MAX_STRING bytes, and the number of texts that were cut.
+    Texts are cut in the middle: a request is at the beginning of a text and an error at its end.
 
-    Only after redaction: what is cut away is still in the token ids, so the redactor must have seen it.
+    Only after redaction: the token ids still contain the text that is cut, so the redactor must have seen it.
     """
     if isinstance(document, str):
         if len(document) * 4 <= MAX_STRING or len(document.encode()) <= MAX_STRING:
@@ -215,7 +217,7 @@ def cut_long(document: Any) -> tuple[Any, int]:
 
 
 def has_long_text(document: Any) -> bool:
-    """Whether some text is longer than MAX_STRING bytes in UTF-8."""
+    """Returns whether some text is longer than MAX_STRING bytes in UTF-8."""
     pending = [document]
     while pending:
         value = pending.pop()

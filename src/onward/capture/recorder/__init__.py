@@ -1,7 +1,7 @@
-"""The recorder: what an agent embeds to hand its work to Onward.
+"""The recorder: an agent embeds it to send its work to Onward.
 
-Redacts, then writes to a local outbox that is durable on return; a background thread publishes. Without a
-server, or with one that dies, the agent notices nothing and nothing is lost. A task is recorded in one piece,
+It redacts, then writes to a local outbox that is durable on return; a background thread publishes. Without a
+server, or if the server dies, the agent is not affected and nothing is lost. A task is recorded in one piece,
 when it ends::
 
     from onward import Recorder
@@ -13,8 +13,8 @@ when it ends::
                 turn.result("42")
             task.outcome("completed_successfully")
 
-Know before changing: importing this loads neither the message models nor a client of any server; making a
-Recorder loads the former, its thread the latter.
+Invariants: importing this loads neither the message models nor a client of any server. Making a Recorder
+loads the models, its thread loads the client.
 """
 
 from onward.capture.recorder.core import Recorder, Stats

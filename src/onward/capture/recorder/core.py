@@ -1,4 +1,4 @@
-"""``Recorder``: settings, the outbox and what happens when it is full, the end of the process, forks."""
+"""``Recorder``: settings, the outbox and its limits, the end of the process, forks."""
 
 from __future__ import annotations
 
@@ -38,39 +38,40 @@ if TYPE_CHECKING:
 HEADERS = {"Rl-Schema": "v1"}
 USER_KEY = "ONWARD_USER_KEY"
 EXIT_SECONDS = 2.0
-"""How long the end of the process waits for what is still on its way to a server that answers."""
+"""Time that the end of the process waits for pending messages, if the server answers."""
 _BLOCK_SECONDS = 0.05
 _log = logs.get("recorder")
 
 
 @dataclass(frozen=True)
 class Stats:
-    """What became of finished tasks since the recorder was made."""
+    """Counts of finished tasks since the recorder was made."""
 
     recorded: int = 0
     """On disk before the agent went on."""
     opted_out: int = 0
-    """Dropped on request (``RL_CAPTURE_OPT_OUT``), before anything was written."""
+    """Dropped by opt-out (``RL_CAPTURE_OPT_OUT``), before anything was written."""
     failed: int = 0
-    """Tries that did not record; the agent was told by an exception or, where it had one of its own, by
-    the log."""
+    """Tries that recorded nothing; reported to the agent by an exception or, if it had one of its own, in the
+    log."""
     pending: int = 0
     """In the outbox, not acknowledged yet."""
     refused: int = 0
-    """In the outbox, and the server will not take them as they are: see the log."""
+    """In the outbox, rejected by the server in their present form: see the log."""
     waiting_bytes: int = 0
     held: int = 0
-    """Could not be redacted or made to fit, and are kept encrypted beside the outbox: ``Recorder.held``."""
+    """Could not be redacted or made to fit; stored encrypted beside the outbox: ``Recorder.held``."""
 
 
 class Recorder(Forking):
-    """One per process. Thread-safe; tasks from any number of threads or coroutines run side by side.
+    """Records the tasks of one process. Thread-safe; tasks from any number of threads or coroutines run in
+    parallel.
 
-    ``nats_url`` None only fills the outbox. ``on_full`` says what a full outbox (``max_bytes``, or the
-    disk) does to the agent: ``raise`` OutboxFullError, or ``block`` until there is room, for
-    ``block_seconds`` at most, and then raise. Nothing is ever dropped in silence. ``objects`` is the
-    collector's object store, a folder or ``s3://…`` (credentials from the environment): trajectories of
-    more than 1 MiB go through it, up to 64 MiB.
+    ``nats_url`` None only fills the outbox. ``on_full`` decides what happens if the outbox is full
+    (``max_bytes``, or the disk): ``raise`` OutboxFullError, or ``block`` until there is room, for
+    ``block_seconds`` at most, and then raise. Nothing is ever dropped silently. ``objects`` is the
+    collector's object store, a folder or ``s3://…`` (credentials from the environment): trajectories of more
+    than 1 MiB go through it, up to 64 MiB.
     """
 
     def __init__(
@@ -91,13 +92,14 @@ class Recorder(Forking):
         user_key: str | bytes | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """``known_secrets`` vanish wherever they stand; None takes those of the environment (variables
-        named like ``OPENAI_API_KEY``, passwords in URLs). ``optional_kinds`` are those that are redacted
-        only when named (``GPS``, ``WALLET`` …). ``opt_out`` are patterns, None those of
-        ``RL_CAPTURE_OPT_OUT``. ``user_key`` (or ``ONWARD_USER_KEY``) hashes the ``user`` of a task. Raises
-        ConfigError, BusError.
+        """Opens the outbox and starts the thread that publishes.
+
+        ``known_secrets`` are removed wherever they occur; None uses those of the environment (variables named
+        like ``OPENAI_API_KEY``, passwords in URLs). ``optional_kinds`` are redacted only if named here
+        (``GPS``, ``WALLET`` …). ``opt_out`` are patterns; None uses ``RL_CAPTURE_OPT_OUT``. ``user_key`` (or
+        ``ONWARD_USER_KEY``) hashes the ``user`` of a task. Raises ConfigError, BusError.
         """
-        # Here and not above: building the message models and rules takes longer than all other imports.
+        # Imported here: building the message models and rules takes longer than all other imports.
         with IMPORTING:
             from onward.capture.recorder.intake import Intake, agents_redactor
             from onward.capture.recorder.task import Task
@@ -115,7 +117,7 @@ class Recorder(Forking):
         self._opt_out = OptOut.parse(os.environ.get(VARIABLE, "") if opt_out is None else opt_out)
         self._user_key = user_key or os.environ.get(USER_KEY)
         if self._user_key is not None:
-            user_hash("", self._user_key)  # a key that is too short is told at once
+            user_hash("", self._user_key)  # a key that is too short is reported at once
         self._own_key = secrets.token_bytes(32)
         redactor = agents_redactor(known_secrets, nats_url, nats_token, optional_kinds)
         self._intake = Intake(redactor, has_store=self._objects is not None)
@@ -147,10 +149,10 @@ class Recorder(Forking):
         agent_id: str | None = None,
         user: str | None = None,
     ) -> Task:
-        """A context manager (``with`` and ``async with``) that records one trajectory when it ends.
+        """Returns a context manager (``with`` and ``async with``) that records one trajectory when it ends.
 
-        Without ``session_id`` the session of the gateway's first answer is taken, else a new id. Attempts
-        at the same task from the same start share a ``group_id``. ``user`` is kept as a hash alone. Raises
+        The default ``session_id`` is the session of the gateway's first answer, else a new id. Attempts at
+        the same task from the same start share a ``group_id``. ``user`` is stored only as a hash. Raises
         ContractError for an unknown domain, ConfigError for a user without a key.
         """
         described = dict(metadata or {})
@@ -174,19 +176,19 @@ class Recorder(Forking):
         )
 
     def user_hash(self, user: str) -> str | None:
-        """What stands for a user in metadata; None without a key."""
+        """Returns the hash of a user for the metadata; None without a key."""
         return None if self._user_key is None else user_hash(user, self._user_key)
 
     def session_of(self, user: str) -> str:
-        """The session of a user whose calls name no other: an id that does not tell who it is, the same on
-        each call; and in each process, given a key. One whom a pattern opts out by name keeps the name: it
-        is matched when the task ends, and goes nowhere."""
+        """Returns the session of a user whose calls name no other: an id that does not reveal the user and is
+        the same on each call; with a key also in each process. A user whom a pattern opts out by name keeps
+        the name: it is matched when the task ends, and is stored nowhere."""
         if self._opt_out.matches(user, None, None):
             return user
         return "u-" + user_hash(user, self._user_key or self._own_key)
 
     def pending(self) -> int:
-        """Trajectories that wait for the server's acknowledgement."""
+        """Returns the number of trajectories that wait for the server's acknowledgement."""
         return self._outbox.pending()
 
     def stats(self) -> Stats:
@@ -201,16 +203,16 @@ class Recorder(Forking):
         )
 
     def held(self) -> list[Held]:
-        """Tasks that could not be redacted or made to fit, in order, without their content."""
+        """Returns the tasks that could not be redacted or made to fit, in order, without their content."""
         return self._held.all()
 
     def drop_held(self, held_id: str) -> None:
-        """Remove it for good. One that is not there is no error."""
+        """Deletes a held task for good. A missing one is no error."""
         self._held.drop(held_id)
 
     def retry_held(self) -> int:
-        """Give all that is held another chance, by the present rules and settings; how many are recorded
-        now. What fails again stays. Raises OutboxFullError, BusError."""
+        """Retries all held tasks, with the present rules and settings; returns the number recorded. Tasks
+        that fail again stay held. Raises OutboxFullError, BusError."""
         recorded = 0
         for held in self.held():
             try:
@@ -224,7 +226,8 @@ class Recorder(Forking):
                 _log.warning("a task is still held", held_id=held.held_id, reason=_reason(error))
                 continue
             self._start_drainer()
-            with suppress(ConflictError):  # recorded before, by one that was killed before it said so here
+            # It may have been recorded already, by a process that was killed before it dropped the held copy.
+            with suppress(ConflictError):
                 self._put(data, document["trajectory_id"])
             self._held.drop(held.held_id)
             self._count("recorded")
@@ -236,12 +239,13 @@ class Recorder(Forking):
         return self._closed.is_set()
 
     def flush(self, timeout: float = 30.0) -> bool:
-        """Wait until everything is acknowledged; False after ``timeout`` seconds (it goes on later)."""
+        """Waits until everything is acknowledged. Returns False after ``timeout`` seconds; publishing then
+        continues."""
         return self._flush(timeout, while_away=True)
 
     def close(self, timeout: float = 5.0) -> None:
-        """End what is open, send what can be sent within ``timeout`` seconds, and stop. What is left stays
-        in the outbox until a recorder opens the same file."""
+        """Ends open tasks, publishes as much as possible within ``timeout`` seconds, and stops. The rest
+        stays in the outbox until a recorder opens the same file."""
         if self._closed.is_set():
             return
         for step in list(self._before_close):
@@ -257,7 +261,8 @@ class Recorder(Forking):
         _living.discard(self)
 
     def before_close(self, step: Callable[[], object]) -> None:
-        """Call ``step`` when the recorder is closed or the process ends, while it still records."""
+        """Registers ``step`` to be called when the recorder closes or the process ends, while it still
+        records."""
         self._before_close.append(step)
 
     def __enter__(self) -> Self:
@@ -275,12 +280,12 @@ class Recorder(Forking):
         await asyncio.to_thread(self.close)
 
     def accept(self, document: dict[str, Any]) -> None:
-        """Redact a finished trajectory, check it against the contract, and make it durable.
+        """Redacts a finished trajectory, checks it against the contract, and makes it durable.
 
-        What cannot be redacted, whatever the reason, is tried once more and then held (``held``). Raises
-        ContractError for what breaks the contract or its limits, which is held, too; OutboxFullError,
-        BusError, and RedactionError when it cannot even be held: it is then not recorded. Blocks for one
-        fsync, and for longer only when the outbox is full and ``on_full`` is ``block``.
+        A trajectory that cannot be redacted, for any reason, is retried once and then held (``held``). Raises
+        ContractError if it breaks the contract or its limits; it is then held, too. Raises OutboxFullError,
+        BusError, and RedactionError if it cannot even be held: it is then not recorded. Blocks for one fsync,
+        and for longer only if the outbox is full and ``on_full`` is ``block``.
         """
         if self._opt_out.matches_document(document):
             self._count("opted_out")
@@ -299,7 +304,8 @@ class Recorder(Forking):
         self._count("recorded")
 
     def _hold(self, document: dict[str, Any], error: Exception) -> None:
-        """Of the error only its class is kept: its text may repeat the document."""
+        """Stores the task encrypted. Only the class of the error is stored: its text may repeat the
+        document."""
         reason = reason_of(error)
         name = type(error).__name__
         try:
@@ -316,7 +322,7 @@ class Recorder(Forking):
             raise error
 
     def _put(self, data: bytes, trajectory_id: str) -> None:
-        # Real time: an agent is blocked in real time, whatever clock its records carry.
+        # Real time: an agent is blocked in real time, whatever the clock of its records.
         until = None if self._block_seconds is None else time.monotonic() + self._block_seconds
         while True:
             try:
@@ -331,7 +337,7 @@ class Recorder(Forking):
             self._closed.wait(_BLOCK_SECONDS)
 
     def _tell_full(self, error: OutboxFullError) -> None:
-        """One alert each time that it gets full, not one for each task that meets it full."""
+        """Sends one alert each time that the outbox becomes full, not one for each task."""
         if self._full_since is None:
             self._full_since = time.monotonic()
             _log.error("alert", kind="outbox_full", message=str(error))
@@ -363,9 +369,10 @@ class Recorder(Forking):
             self._counts[what] += 1
 
     def after_fork_in_child(self) -> None:
-        """The child has no drainer: threads do not survive a fork. It makes its own when it records."""
+        """Removes the drainer in the child: threads do not survive a fork. The child makes its own when it
+        records."""
         if self._drainer is not None:
-            _of_parents.append(self._drainer)  # kept, so that nothing of the parent's is closed here
+            _of_parents.append(self._drainer)  # kept alive, so that nothing of the parent's is closed here
         self._drainer = None
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(self._counts, 0)
@@ -375,7 +382,7 @@ class Recorder(Forking):
 
 
 def _reason(error: BaseException) -> str:
-    """What may be logged: our own sentences carry no secret, others' may."""
+    """Returns text that may be logged: our own messages contain no secret, others may."""
     return str(error) if isinstance(error, OnwardError) else type(error).__name__
 
 
@@ -387,7 +394,7 @@ def _close_all() -> None:
     for recorder in list(_living):
         try:
             recorder.close(timeout=EXIT_SECONDS)
-        except Exception as error:  # the others are closed all the same
+        except Exception as error:  # the others are closed anyway
             _log.error("a recorder could not be closed", reason=_reason(error))
 
 

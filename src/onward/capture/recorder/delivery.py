@@ -1,8 +1,8 @@
-"""The drainer: a thread with its own event loop that takes the outbox to NATS, and survives whatever NATS
-does.
+"""The drainer: a thread with its own event loop that publishes the outbox to NATS, and survives every failure
+of NATS.
 
-Know before changing: errors of the network are its own business and never reach the agent. It must work while
-the interpreter exits, when no pool of threads takes work any more; so its loop has none.
+Invariants: network errors are handled here and never reach the agent. It must work while the interpreter
+exits, when no thread pool accepts work any more; so its loop has none.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logs.get("recorder")
 
 
 class Delivery:
-    """Connect, drain, and again, until cancelled. ``clock`` paces the tries."""
+    """Connects and drains, repeatedly, until cancelled. ``clock`` paces the tries."""
 
     def __init__(
         self, outbox: Outbox, url: str, token: str | None, objects: str | None, clock: Clock | None = None
@@ -48,17 +48,17 @@ class Delivery:
         self._bus: Bus | None = None
         self._failed = False
         self._sent = False
-        """Whether the present try had something acknowledged."""
+        """True if a message of the present try was acknowledged."""
 
     @property
     def away(self) -> bool:
-        """Whether NATS was tried and is not there now."""
+        """Returns whether NATS was tried and is unavailable now."""
         bus = self._bus
         return self._failed if bus is None else not bus.is_connected
 
     async def run(self) -> None:
         with IMPORTING:
-            from onward.bus import draining  # noqa: F401  (the outbox takes it from there)
+            from onward.bus import draining  # noqa: F401  (the outbox imports it from there)
             from onward.bus.connection import Bus
 
         pause, most = RETRY_SECONDS
@@ -78,7 +78,7 @@ class Delivery:
                 _log.warning("the outbox waits for NATS", reason=str(error))
             except OnwardError as error:
                 _log.error("the outbox cannot be drained", reason=str(error))
-            except Exception as error:  # whatever it is, the agent goes on and so does this
+            except Exception as error:  # any error: the agent and this loop go on
                 _log.error("the outbox could not be drained", reason=type(error).__name__)
             finally:
                 self._failed = True
@@ -91,8 +91,8 @@ class Delivery:
             pause = min(pause * 2, most)
 
     async def notify(self, kind: str, message: str) -> None:
-        """An alert as roles send them: a plain message, lost while NATS is away; the log has it in any
-        case."""
+        """Sends an alert in the form of the roles: a plain message, lost while NATS is unavailable. The log
+        has it in any case."""
         if self._bus is None:
             return
         body = {
@@ -105,8 +105,8 @@ class Delivery:
         await self._bus.notify(subjects.ALERT, json.dumps(body, sort_keys=True).encode())
 
     def _sender(self, bus: Bus) -> Send:
-        """How a message is published. The store is opened for the first that needs it, so that an address
-        that is wrong, or a client that is missing, keeps no other message waiting."""
+        """Returns the function that publishes a message. The store is opened for the first message that needs
+        it, so that a wrong address or a missing client delays no other message."""
         from onward.capture import claim_check as claims
 
         async def send(message: Waiting) -> None:
@@ -117,7 +117,7 @@ class Delivery:
         return send
 
     def _store(self) -> Objects | None:
-        """Raises ObjectError when it cannot be opened."""
+        """Opens the store, if one is configured. Raises ObjectError if it cannot be opened."""
         if self._objects is None and self._where is not None:
             with IMPORTING:
                 from onward.warehouse.objects import Objects
@@ -135,7 +135,7 @@ class Delivery:
 
 
 class Drainer:
-    """``Delivery`` in a daemon thread."""
+    """Runs ``Delivery`` in a daemon thread."""
 
     def __init__(self, outbox: Outbox, url: str, token: str | None, objects: str | None) -> None:
         self._delivery = Delivery(outbox, url, token, objects)
@@ -151,7 +151,7 @@ class Drainer:
         return self._delivery.away
 
     def alert(self, kind: str, message: str) -> None:
-        """Send an alert in the background; never waits, never raises."""
+        """Sends an alert in the background; never waits, never raises."""
 
         def send() -> None:
             task = self._loop.create_task(self._delivery.notify(kind, message))
@@ -182,7 +182,7 @@ class Drainer:
         finally:
             self._task.cancel()
             self._loop.run_until_complete(asyncio.gather(self._task, return_exceptions=True))
-            while left := asyncio.all_tasks(self._loop):  # what a client that was connecting left behind
+            while left := asyncio.all_tasks(self._loop):  # tasks of a client that was connecting
                 for task in left:
                     task.cancel()
                 self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
@@ -190,8 +190,8 @@ class Drainer:
 
 
 class _InPlace(concurrent.futures.ThreadPoolExecutor):
-    """Runs what it is given at once, in the caller's thread: the drainer's loop has its thread to itself,
-    and a pool of threads refuses work while the interpreter exits."""
+    """Runs each call at once, in the caller's thread: the drainer's loop has its thread to itself, and a
+    thread pool refuses work while the interpreter exits."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()

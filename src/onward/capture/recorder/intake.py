@@ -1,4 +1,4 @@
-"""From a finished document to the bytes that may be written: redacted first, then cut, checked and
+"""Converts a finished document to the bytes that may be written: it is redacted first, then cut, checked and
 encoded."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onward.forks import Gate
 from onward.redaction import Known, Redactor
 
 _REDACTING = Gate()
-"""RE2 locks its own memory while it works without the interpreter's lock."""
+"""RE2 locks its own memory while it runs without the interpreter's lock."""
 
 
 def agents_redactor(
@@ -24,8 +24,8 @@ def agents_redactor(
     nats_token: str | None,
     optional_kinds: Iterable[str],
 ) -> Redactor:
-    """How an agent's recorder redacts. Raises ConfigError for a known secret that is too short, and for an
-    optional kind that there is not."""
+    """Makes the redactor of an agent's recorder. Raises ConfigError for a known secret that is too short, and
+    for an unknown optional kind."""
     own = {"NATS_URL": nats_url or "", "NATS_TOKEN": nats_token or ""}
     if known_secrets is None:
         known = Known.from_environment({**os.environ, **own})
@@ -41,7 +41,7 @@ class Intake:
         self._limit = claim_check.BODY_BYTES if has_store else claim_check.DIRECT_BYTES
 
     def prepare(self, document: dict[str, Any]) -> bytes:
-        """Canonical JSON without secrets. Raises RedactionError, ContractError."""
+        """Returns canonical JSON without secrets. Raises RedactionError, ContractError."""
         if len(document["turns"]) > turns.MAX_TURNS:
             raise ContractError(
                 "too_many_turns", f"A trajectory takes at most {turns.MAX_TURNS} turns: split the task."

@@ -1,7 +1,7 @@
-"""Tasks that could not be redacted or made to fit: sealed in a folder beside the outbox until they can be.
+"""Tasks that could not be redacted or made to fit: encrypted in a folder beside the outbox until they can be.
 
-Know before changing: what is in here was not redacted, so it is written encrypted only, and no fact beside it
-comes out of its content. The collector never sees it; its key is made here and stays here.
+Invariants: the content is not redacted, so it is written only encrypted, and no readable fact comes from it.
+The collector never sees it. The key is made here and never leaves.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _DRAFT = "."
 
 @dataclass(frozen=True)
 class Held:
-    """The facts of one held task; none of them comes out of its content."""
+    """Facts of one held task; none of them comes from its content."""
 
     held_id: str
-    """Its trajectory id, or a hash of that where it is no id."""
+    """Its trajectory id, or a hash of it if it is not a valid id."""
     since: str
     reason: str
-    """``redaction``, or what it did not keep to: ``too_large``, ``too_deep``, ``too_many_turns`` …"""
+    """``redaction``, or the broken limit: ``too_large``, ``too_deep``, ``too_many_turns`` …"""
     error: str
     """Class of the error that stopped it."""
     size: int
@@ -43,14 +43,14 @@ class HeldTasks:
     processes may share them."""
 
     def __init__(self, outbox: Path, max_bytes: int) -> None:
-        """``max_bytes`` bounds all bodies together."""
+        """``max_bytes`` limits the total size of all bodies."""
         self._folder = outbox.with_name(outbox.name + ".held")
         self._key_file = outbox.with_name(outbox.name + ".key")
         self._max_bytes = max_bytes
 
     def hold(self, document: Mapping[str, Any], reason: str, error: str, now: datetime) -> Held:
-        """Seal durably; the same task again overwrites itself. Raises OutboxFullError, ObjectError,
-        ConfigError (the key file holds no key)."""
+        """Encrypts and stores a task durably; the same task again overwrites itself. Raises OutboxFullError,
+        ObjectError, ConfigError (the key file contains no key)."""
         from onward.capture import sealing
 
         body = json.dumps(document, default=str).encode()
@@ -70,7 +70,7 @@ class HeldTasks:
         return held
 
     def names(self) -> list[str]:
-        """Raises ObjectError when the folder cannot be read."""
+        """Returns the ids of all held tasks. Raises ObjectError if the folder cannot be read."""
         try:
             return sorted(name for name in os.listdir(self._folder) if not name.startswith(_DRAFT))
         except (FileNotFoundError, NotADirectoryError):
@@ -79,13 +79,13 @@ class HeldTasks:
             raise ObjectError(f"{self._folder} cannot be read: {error.strerror}.") from None
 
     def all(self) -> list[Held]:
-        """By time; those that cannot be read have the reason ``damaged``."""
+        """Returns the facts by time; unreadable ones have the reason ``damaged``."""
         found = []
         for name in self.names():
             try:
                 data = (self._folder / name).read_bytes()
             except FileNotFoundError:
-                continue  # recorded by somebody else in the meantime
+                continue  # recorded by another process in the meantime
             except OSError:
                 data = b""
             try:
@@ -96,7 +96,7 @@ class HeldTasks:
         return sorted(found, key=lambda held: (held.since, held.held_id))
 
     def open(self, held_id: str) -> dict[str, Any]:
-        """The document, decrypted in memory only. Raises TamperedError, ObjectError, ConfigError."""
+        """Returns the document, decrypted in memory only. Raises TamperedError, ObjectError, ConfigError."""
         from onward.capture import sealing
 
         try:

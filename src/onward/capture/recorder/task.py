@@ -1,7 +1,7 @@
-"""A task in progress and its turns: what the agent's code holds while it works.
+"""A task in progress and its turns: the objects that the agent's code uses.
 
-Know before changing: values are copied when they are handed over, since agents go on changing their lists.
-Nothing is written before the task ends, and then as one trajectory.
+Invariants: values are copied when they are passed in, since agents go on changing their lists. Nothing is
+written before the task ends, and then as one trajectory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _log = logs.get("recorder")
 
 
 class Task:
-    """One task in progress. ``turn`` may be called from several threads; turns are numbered as they begin."""
+    """One task in progress. ``turn`` may be called from several threads; turns are numbered in the order of
+    their start."""
 
     def __init__(
         self,
@@ -72,13 +73,13 @@ class Task:
         self._turn_began = self._start
         self._done = False
         self._document: dict[str, Any] | None = None
-        """What is finished and not recorded yet."""
+        """The finished document, until it is recorded."""
         self._when_done: list[Callable[[], object]] = []
         self._outer: Token[Task | None] | None = None
 
     @property
     def session_id(self) -> str:
-        """Send it to the gateway as ``Onward-Session``: outcomes are counted by session."""
+        """Session id, to be sent to the gateway as ``Onward-Session``: outcomes are counted by session."""
         with self._lock:
             if self._session_id is None:
                 self._session_id = new_id()
@@ -92,11 +93,11 @@ class Task:
         result: Any = None,
         thoughts: str | list[str] | None = None,
     ) -> None:
-        """Add one finished turn. Plain values do: text, dicts, an exception, a chat completion.
+        """Adds one finished turn from plain values: text, dicts, an exception, a chat completion.
 
-        ``observation``: text or an object; its type is ``user_message`` in the first turn and
-        ``tool_result`` later unless given. ``action``: text, a dict with ``type``, or a chat completion.
-        ``result``: None (success), text, a dict, a bool or an exception. Raises ContractError for others.
+        ``observation``: text or an object; its default type is ``user_message`` in the first turn and
+        ``tool_result`` later. ``action``: text, a dict with ``type``, or a chat completion. ``result``: None
+        (success), text, a dict, a bool or an exception. Raises ContractError for other values.
         """
         turn: dict[str, Any] = {
             "observation": turns.observation(observation, first=not self._turns),
@@ -110,11 +111,11 @@ class Task:
     def open_turn(
         self, observation: Any, *, action: Any = None, thoughts: str | list[str] | None = None
     ) -> OpenTurn:
-        """A context manager (``with`` and ``async with``) for a turn in progress.
+        """Returns a context manager (``with`` and ``async with``) for a turn in progress.
 
-        It measures how long its action takes; an exception that leaves it becomes its result and goes on.
-        What ``observation`` and ``action`` may be is said at ``turn``. Raises ContractError for other
-        values.
+        It measures the duration of its action. An exception that leaves it becomes its result and is raised
+        further. ``turn`` describes the values of ``observation`` and ``action``. Raises ContractError for
+        other values.
         """
         opened = OpenTurn(self, turns.observation(observation, first=not self._turns))
         if action is not None:
@@ -124,9 +125,8 @@ class Task:
         return opened
 
     def add(self, turn: dict[str, Any], began: datetime | None = None) -> dict[str, Any]:
-        """Add a turn in the form of the contract, without number and time. Returns the copy that is kept,
-        which the caller may go on filling in with JSON values. Raises ContractError when the task is
-        over."""
+        """Adds a turn in the form of the contract, without number and time. Returns the stored copy, to which
+        the caller may add JSON values. Raises ContractError if the task is over."""
         kept = turns.plain(turn, _TURN_DEPTH)
         with self._lock:
             if self._done:
@@ -137,17 +137,17 @@ class Task:
         return kept
 
     def from_completion(self, response: Any) -> dict[str, Any]:
-        """The action of a chat completion: a dict, or an OpenAI client's object.
+        """Returns the action of a chat completion: a dict, or an OpenAI client's object.
 
-        Takes over the gateway's sampling record, and notes model, release, session and token usage.
-        Raises ContractError when it holds no choice.
+        Copies the gateway's sampling record, and notes model, release, session and token usage. Raises
+        ContractError if it contains no choice.
         """
         completion = turns.completion(response)
         self.note(completion.metadata, completion.tokens, completion.session_id)
         return completion.action
 
     def note(self, metadata: Mapping[str, Any], tokens: int = 0, session_id: str | None = None) -> None:
-        """Add to the task's metadata and tokens; the session counts where none is known yet."""
+        """Adds to the task's metadata and tokens; the session is used if none is known yet."""
         described = turns.plain(dict(metadata), 1)
         with self._lock:
             self._metadata.update(described)
@@ -156,12 +156,12 @@ class Task:
                 self._session_id = session_id
 
     def note_user(self, user_hash: str) -> None:
-        """Whose work it is, where nobody said so before."""
+        """Notes the user's hash, unless one is known already."""
         with self._lock:
             self._metadata.setdefault("user_hash", user_hash)
 
     def outcome(self, status: Status, completion_percentage: float | None = None) -> None:
-        """How the task ended; ``completion_percentage`` is a share, 0 to 1. The last call counts."""
+        """Sets the outcome; ``completion_percentage`` is a share, 0 to 1. The last call counts."""
         outcome: dict[str, Any] = {"status": status}
         if completion_percentage is not None:
             outcome["completion_percentage"] = completion_percentage
@@ -169,7 +169,7 @@ class Task:
             self._metadata["outcome"] = outcome
 
     def default_outcome(self, status: Status) -> None:
-        """How the task ended, unless ``outcome`` says it."""
+        """Sets the outcome unless one is set already."""
         with self._lock:
             self._metadata.setdefault("outcome", {"status": status})
 
@@ -179,21 +179,22 @@ class Task:
             return len(self._turns)
 
     def discard(self) -> None:
-        """Record nothing of this task."""
+        """Ends the task without recording it."""
         with self._lock:
             self._done, finished, self._document = True, self._document, None
         if finished is not None:
             self._recorder.drop_held(self.trajectory_id)
 
     def when_done(self, step: Callable[[], object]) -> None:
-        """Call ``step`` when the task is recorded or left."""
+        """Registers ``step`` to be called when the task is recorded or left."""
         self._when_done.append(step)
 
     def finish(self) -> None:
-        """Record the task as it is; what ``with`` does at its end. Once recorded, a call does nothing.
+        """Records the task in its present state, as ``with`` does at its end. Once recorded, a call does
+        nothing.
 
-        Raises OnwardError when it could not be recorded (``Recorder.accept``): it is kept as it was then, for
-        another call.
+        Raises OnwardError if it could not be recorded (``Recorder.accept``): the same document is then stored
+        for another call.
         """
         self._close()
         while self._when_done:
@@ -221,7 +222,7 @@ class Task:
 
     def _leave(self) -> None:
         if self._outer is not None:
-            with suppress(ValueError):  # left in another context than it was entered in
+            with suppress(ValueError):  # left in a different context than it was entered in
                 _current.reset(self._outer)
             self._outer = None
 
@@ -245,14 +246,14 @@ class Task:
         import asyncio
 
         self._leave()
-        # Shielded: a task that is cancelled meanwhile is recorded all the same.
+        # Shielded: a task that is cancelled meanwhile is recorded too.
         await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(self._finish_after, error)))
 
     def _action(self, value: Any) -> dict[str, Any]:
         return turns.action(self.from_completion(value) if turns.is_completion(value) else value)
 
     def _close(self) -> None:
-        """Make the document, once and where there is something to record."""
+        """Makes the document, once, if there is something to record."""
         session_id = self.session_id
         with self._lock:
             if self._done:
@@ -282,7 +283,7 @@ _current: ContextVar[Task | None] = ContextVar("onward_task", default=None)
 
 
 def current_task(recorder: Recorder) -> Task | None:
-    """The task of ``recorder`` in whose ``with`` block the caller is."""
+    """Returns the task of ``recorder`` in whose ``with`` block the caller is, or None."""
     task = _current.get()
     return task if task is not None and task._recorder is recorder else None
 
@@ -304,18 +305,18 @@ class OpenTurn:
         self._since = task._clock.monotonic()
 
     def action(self, action: Any) -> None:
-        """What the agent does: text, a dict, or a chat completion. Its time runs from here."""
+        """Sets the agent's action: text, a dict, or a chat completion. Its duration is measured from here."""
         self._action = turns.plain(self._task._action(action), _TURN_DEPTH + 1)
         if self._kept is not None:
             self._kept["action"] = self._action
         self._since = self._task._clock.monotonic()
 
     def think(self, thought: str) -> None:
-        """One thought before the action."""
+        """Adds one thought before the action."""
         self._thoughts.append(thought)
 
     def result(self, result: Any) -> None:
-        """What came of it: None (success), text, a dict, a bool or an exception. Without it: success."""
+        """Sets the result: None (success), text, a dict, a bool or an exception. The default is success."""
         self._result = turns.result(result)
 
     def __enter__(self) -> Self:
@@ -338,7 +339,7 @@ class OpenTurn:
             result = {**result, "execution_time_ms": round(milliseconds, 3)}
         if self._thoughts:
             self._kept["thought_process"] = turns.plain(self._thoughts)
-        # A turn whose action never came to be, as when the model did not answer, is one that failed.
+        # A turn without an action, for example if the model did not answer, has failed.
         self._kept.setdefault("action", {"type": "response"})
         self._kept["result"] = turns.plain(result, _TURN_DEPTH + 1)
 

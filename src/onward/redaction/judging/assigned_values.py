@@ -1,4 +1,4 @@
-"""Assignments, flags and cookie headers: a rule finds the name, this finds the value and judges it.
+"""Assignments, flags and cookie headers: a rule finds the name; this module finds the value and judges it.
 
 ``name=value``, ``"name": "value"`` at any depth of escaping, ``name: type = "value"``,
 ``<name>value</name>``, ``--name value``.
@@ -20,11 +20,11 @@ from onward.redaction.rules.rule import Hit, Span
 _NAME_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-."
 _NAME = frozenset(_NAME_BYTES)
 _IN_NAMES = _NAME_BYTES + b" '" + bytes(range(0x80, 0x100))
-"""What the name that a rule found may hold, letters beyond ASCII too (``contraseña``)."""
+"""Bytes that a name found by a rule may contain, including letters beyond ASCII (``contraseña``)."""
 _NAME_REACH = 64
 _LONGEST_HINT = 64
 _PIN = 5
-"""Digits that a bare number of JSON needs to be a password, as it does outside of texts."""
+"""Digits that a bare JSON number needs to count as a password, as it does outside of texts."""
 _BYTES = re2.Options()
 _BYTES.encoding = re2.Options.Encoding.LATIN1
 _LINE = re2.compile(rb"(?:[^\x00\r\n\"'\\]|\\[^nr\"'\x00])*", _BYTES)
@@ -32,12 +32,12 @@ _NEXT_PAIR = re2.compile(rb";[ ]?[A-Za-z][A-Za-z0-9 _.-]{0,40}=", _BYTES)
 
 
 def assigned(expression: Any, buffer: bytes) -> Iterator[Hit]:
-    """The values behind the names that ``expression`` finds."""
+    """Yields the values after the names that ``expression`` finds."""
     done = 0
     for match in expression.finditer(buffer):
         first, last = match.span()
         if last <= done:
-            continue  # within the value before
+            continue  # within the previous value
         before = buffer[max(0, first - _NAME_REACH) : first]
         first -= len(before) - len(before.rstrip(_NAME_BYTES))
         name = _name(buffer[first:last])
@@ -53,7 +53,7 @@ def assigned(expression: Any, buffer: bytes) -> Iterator[Hit]:
 
 
 def flags(expression: Any, buffer: bytes) -> Iterator[Hit]:
-    """The values behind ``--name``."""
+    """Yields the values after ``--name``."""
     for match in expression.finditer(buffer):
         kind = secret_class(match.group().decode("utf-8", "replace").strip(" \t-"))
         if kind is None or buffer[match.end() : match.end() + 1] == b"-":
@@ -72,12 +72,12 @@ def flags(expression: Any, buffer: bytes) -> Iterator[Hit]:
 
 
 def cookies(expression: Any, buffer: bytes) -> Iterator[Hit]:
-    """The values within the header that begins behind each match."""
+    """Yields the values within the header that begins after each match."""
     done = 0
     for match in expression.finditer(buffer):
         at = match.end()
         if at < done:
-            continue  # within the header before
+            continue  # within the previous header
         line = _LINE.match(buffer, at)
         done = line.end() if line else at
         for first, last, kind in cookie_values(buffer[at:done]):
@@ -85,8 +85,8 @@ def cookies(expression: Any, buffer: bytes) -> Iterator[Hit]:
 
 
 def _how(buffer: bytes, first: int, last: int, name: str) -> str:
-    """``env`` where the place itself says that a literal follows: an environment variable, a query, a list
-    of options."""
+    """Returns ``element`` for XML, ``env`` where the place shows that a literal follows (an environment
+    variable, a query, a list of options), else ``bare``."""
     if buffer[last - 1] == 0x3E and buffer[last - 2 : last] != b"=>":
         return "element"
     before = buffer[first - 1] if first else 0
@@ -105,7 +105,7 @@ def _value(buffer: bytes, at: int, kind: NameClass, how: str) -> Hit | None:
         return None
     start, end = found.start, found.end
     if how == "element":
-        end = buffer.find(b"<", start)  # every candidate has one itself: no byte is read twice
+        end = buffer.find(b"<", start)  # every candidate contains a "<" itself: no byte is read twice
         if end < 0 or buffer[end : end + 2] != b"</" or b"\x00" in buffer[start:end]:
             return None
     if not found.quoted and how == "env" and buffer.find(b";", start, end + 1) >= 0:
@@ -122,7 +122,7 @@ def _value(buffer: bytes, at: int, kind: NameClass, how: str) -> Hit | None:
         start, end, how = found.start, found.end, "bare"
         text = buffer[start:end]
     if kind == "COOKIE" and b"=" in text:
-        return None  # its values are found one by one
+        return None  # its values are found separately
     if kind == "PASSWORD" and not quoted and len(text) == _PIN and text.isdigit():
         how = "key" if behind_key(buffer, start, end) and not text.startswith(b"0") else how
     if values.is_secret_value(text, kind, how="quoted" if quoted else how):
@@ -138,7 +138,7 @@ def _value(buffer: bytes, at: int, kind: NameClass, how: str) -> Hit | None:
 
 
 def _after_scheme(buffer: bytes, start: int, end: int, kind: NameClass) -> Span | None:
-    """``Bearer abc`` → the span of ``abc``."""
+    """Returns the span of ``abc`` in ``Bearer abc``; without a scheme, the span itself."""
     scheme, space, rest = buffer[start:end].partition(b" ")
     if space and values.is_scheme(scheme):
         rest = rest.strip()

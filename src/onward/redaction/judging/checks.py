@@ -1,7 +1,7 @@
-"""What a pattern cannot say: where a token may begin, whether a match is what it looks like.
+"""Checks that a pattern cannot express: where a token may begin, whether a match is a real one.
 
-A check gets the whole buffer and the span of the candidate and returns the span to take (perhaps
-narrower), or None. Checks see bytes from anybody: linear time, no ``re``.
+A check gets the whole buffer and the span of the candidate. It returns the span to take (perhaps narrower),
+or None. The bytes come from untrusted sources: linear time, no ``re``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RUN: Any = re2.compile(rb"[A-Za-z0-9]{14,}")
 
 
 def may_start(buffer: bytes, start: int) -> bool:
-    """Whether a token may begin at ``start``: not after a letter or digit, unless that ends an escape
+    """Returns whether a token may begin at ``start``: not after a letter or digit, unless that ends an escape
     (``\\n``, ``\\u003d``, ``%3D``, a terminal colour)."""
     if start == 0 or buffer[start - 1] not in _ALNUM:
         return True
@@ -49,7 +49,7 @@ def digit(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def dense(buffer: bytes, first: int, last: int) -> Span | None:
-    """Not words joined by hyphens: a run of 20 letters and digits, or digits beside capitals."""
+    """Accepts a run of 20 letters and digits, or digits and capitals; not words joined by hyphens."""
     text = buffer[first:last]
     run = longest = 0
     for c in text:
@@ -61,20 +61,20 @@ def dense(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def telling(buffer: bytes, first: int, last: int) -> Span | None:
-    """A digit or a capital: not a placeholder in words (``glpat-your-token-goes-here``)."""
+    """Requires a digit or a capital; refuses a placeholder in words (``glpat-your-token-goes-here``)."""
     text = buffer[first:last].partition(b"-")[2]
     return (first, last) if any(0x30 <= c <= 0x39 or 0x41 <= c <= 0x5A for c in text) else None
 
 
 def dense_or_basic(buffer: bytes, first: int, last: int) -> Span | None:
-    """For what follows ``Authorization: <scheme>``: a digit, a capital or base64 padding is enough."""
+    """Checks the text after ``Authorization: <scheme>``: a digit, a capital or base64 padding is enough."""
     text = buffer[first:last]
     telling = any(0x30 <= c <= 0x39 or 0x41 <= c <= 0x5A or c == 0x3D for c in text)
     return (first, last) if telling or len(text) >= 24 else None
 
 
 def drawn(buffer: bytes, first: int, last: int) -> Span | None:
-    """Behind its prefix a run of fourteen letters and digits, both present: no words joined by signs."""
+    """Requires a run of fourteen letters and digits, both present; refuses words joined by signs."""
     run = _RUN.search(buffer, first, last)
     while run is not None:
         text = run.group()
@@ -85,7 +85,7 @@ def drawn(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def mixed(buffer: bytes, first: int, last: int) -> Span | None:
-    """Capitals, small letters and digits: not a word, not a digest."""
+    """Requires capitals, small letters and digits; refuses words and digests."""
     text = buffer[first:last]
     telling = (
         any(0x30 <= c <= 0x39 for c in text)
@@ -96,7 +96,8 @@ def mixed(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def token_user(buffer: bytes, first: int, last: int) -> Span | None:
-    """What stands for the user of a URL is a token: its letters say so, or the word for "no password"."""
+    """Accepts a token in the place of a URL's user: by its letters, or by ``x-oauth-basic`` as the
+    password."""
     drawn = values.is_random(buffer[first:last]) or buffer[last : last + 15] == b":x-oauth-basic@"
     return (first, last) if drawn else mixed(buffer, first, last)
 
@@ -106,7 +107,7 @@ def not_example(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def dense_query(buffer: bytes, first: int, last: int) -> Span | None:
-    """The value of a query key that may be secret (``code``, ``key``): digits beside letters, or long."""
+    """Checks the value of a query key that may be secret (``code``, ``key``): digits and letters, or long."""
     text = buffer[first:last].replace(b"%3D", b"").replace(b"%3d", b"")
     digits = sum(0x30 <= c <= 0x39 for c in text)
     letters = sum(c in _ALNUM for c in text) - digits
@@ -114,20 +115,20 @@ def dense_query(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def encoded_private(buffer: bytes, first: int, last: int) -> Span | None:
-    """base64 of a PEM block whose header says that it is private."""
+    """Accepts base64 of a PEM block whose header names a private key."""
     run = buffer[first : min(last, first + 88)].replace(b"-", b"+").replace(b"_", b"/")
     head = binascii.a2b_base64(run[: len(run) // 4 * 4])
     return (first, last) if b"PRIVATE KEY" in head or b"NKEY SEED" in head else None
 
 
 def jwk(buffer: bytes, first: int, last: int) -> Span | None:
-    """A member of an object that has a key type beside it."""
+    """Accepts a member of an object that has a key type near it."""
     around = buffer[max(0, first - _JWK_REACH) : last + _JWK_REACH]
     return (first, last) if b"kty" in around else None
 
 
 def jwt_header(buffer: bytes, first: int, last: int) -> Span | None:
-    """The first part decodes to a JSON object."""
+    """Requires that the first part decodes to a JSON object."""
     head = buffer[first:last].split(b".", 1)[0]
     try:
         decoded = base64.urlsafe_b64decode(head + b"=" * (-len(head) % 4))
@@ -137,7 +138,7 @@ def jwt_header(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def trim(buffer: bytes, first: int, last: int) -> Span | None:
-    """Without white space and escaped line ends at both ends; None when nothing or a placeholder is left."""
+    """Trims white space and escaped line ends at both ends; None if nothing or a placeholder is left."""
     while first < last:
         text = buffer[first : first + 16].lstrip(b"\\")
         slashes = len(buffer[first : first + 16]) - len(text)
@@ -172,7 +173,7 @@ def literal(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def password_like(buffer: bytes, first: int, last: int) -> Span | None:
-    """In a sentence only what is no word: with a digit, or a sign in its middle."""
+    """Accepts a password in a sentence: not a word, so with a digit, or a sign after its first character."""
     text = buffer[first:last].rstrip(b".,;:)!?")
     telling = any(0x30 <= c <= 0x39 for c in text) or any(c in b"!@#$%^&*+=~" for c in text[1:])
     port = text.isdigit() and len(text) < 6

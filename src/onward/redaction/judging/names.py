@@ -1,8 +1,8 @@
-"""Which names govern a secret: ``db_password``, ``apiKey``, ``X-Auth-Token``; not ``max_tokens``.
+"""Decides which names govern a secret: ``db_password``, ``apiKey``, ``X-Auth-Token``; not ``max_tokens``.
 
-A name is split into components (separators and camelCase) before it is judged, so that ``author``
-is not ``auth`` and ``monkey`` is not ``key``. Token counters, ids and settings about a secret
-(``token_count``, ``password_file``) are not secrets themselves.
+A name is split into components (separators and camelCase) first, so that ``author`` is not ``auth`` and
+``monkey`` is not ``key``. Token counters, ids and settings of a secret (``token_count``, ``password_file``)
+are not secrets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PERSONAL: frozenset[NameClass] = frozenset(("PERSON", "ADDRESS", "PHONE", "NATIO
 KIND: dict[NameClass, str] = {
     name: "COOKIE" if name == "COOKIE_VALUE" else name for name in get_args(NameClass)
 }
-"""The placeholder of what a class of name governs."""
+"""Placeholder kind for each class of name."""
 
 SINGLE: dict[str, NameClass] = {
     "password": "PASSWORD",
@@ -180,14 +180,14 @@ PERSONAL_NAMES: dict[tuple[str, ...], NameClass] = {
         "NATIONAL_ID",
     ),
 }  # fmt: skip
-"""How a name must end to govern personal data."""
+"""Last components of names that govern personal data."""
 _MAIL_AND_MACHINES = """
 mac ip ipv4 ipv6 email mail memory bind listen listening remote local server host base web url wallet
 contract socket peer source dest destination start end return jump virtual physical bus hardware network
 broadcast gateway dns proxy endpoint node nats api from to reply bcc cc target
 """
 NOT_PLACES = frozenset(_MAIL_AND_MACHINES.split())
-"""What stands before ``address`` when it is no place where somebody lives."""
+"""Words before ``address`` that show that it is not a postal address."""
 _BEFORE_EXEMPT_WORDS = """
 max min total num n eos bos pad unk sep cls mask stop special next last first per avg mean each no is
 has use prompt completion public
@@ -206,7 +206,7 @@ _BEST_FIRST: tuple[NameClass, ...] = tuple(name for name in get_args(NameClass) 
 
 
 def components(name: str) -> list[str]:
-    """``"dbPassword"`` → ``["db", "password"]``; ``"X-API-Key"`` → ``["x", "api", "key"]``."""
+    """Splits a name: ``"dbPassword"`` → ``["db", "password"]``; ``"X-API-Key"`` → ``["x", "api", "key"]``."""
     parts: list[str] = []
     word = ""
     for i, char in enumerate(name):
@@ -228,9 +228,9 @@ def components(name: str) -> list[str]:
 
 
 def secret_class(name: str) -> NameClass | None:
-    """What kind of secret a value under ``name`` is, or None. Linear in the length of ``name``.
+    """Returns the class of secret under ``name``, or None. Linear in the length of ``name``.
 
-    A name with a placeholder in it (a key that was redacted) governs nothing.
+    A name that contains a placeholder (a redacted key) governs nothing.
     """
     return _cached(name) if len(name) <= 64 and "<" not in name else None
 

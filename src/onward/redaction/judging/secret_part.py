@@ -1,6 +1,7 @@
-"""What is secret in a value whose dict key names a secret: all of it, or the part that tells.
+"""Finds the secret part of a value whose dict key names a secret: all of it, or only a part.
 
-``Bearer abc`` loses ``abc``, a cookie header its values, a URL its password; references stay.
+From ``Bearer abc`` only ``abc`` is removed, from a cookie header its values, from a URL its password;
+references stay.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Part = tuple[int, int, str]
 
 
 def governed_spans(value: bytes, name: NameClass) -> list[Part]:
-    """(first, last, kind) of each secret part of a dict value under a name of class ``name``."""
+    """Returns (first, last, kind) of each secret part of a dict value under a name of class ``name``."""
     kind = KIND[name]
     if name == "COOKIE" and b"=" in value:
         parts = list(cookie_values(value))
@@ -42,7 +43,7 @@ def governed_spans(value: bytes, name: NameClass) -> list[Part]:
 
 
 def cookie_values(header: bytes) -> Iterator[Part]:
-    """The values of ``a=b; c=d``; names and attributes stay, and so do plain words (``theme=dark``)."""
+    """Yields the values of ``a=b; c=d``; names, attributes and plain words (``theme=dark``) stay."""
     judged: dict[bytes, bool] = {}
     for match in _COOKIE.finditer(header):
         first, last = match.span()

@@ -1,8 +1,9 @@
-"""What stands around a candidate of layer 3: escapes before it, identifiers it is part of, words near by.
+"""Checks the text around a candidate of layer 3: escapes before it, identifiers that contain it, nearby
+words.
 
-A number proves little about itself. It counts only where it stands alone, and for kinds without a strong
-check only beside a word that says what it is. Such rules look for the word, which is rare, and then for the
-number beside it: looking at every number would cost more than all other rules together.
+A number alone proves little. It counts only where it stands alone, and for kinds without a strong check only
+near a word that names its kind. Such rules search for the word, which is rare, and then for a number near it.
+Checking every number would cost more than all other rules together.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ _HEX = frozenset(b"0123456789abcdefABCDEF")
 _JOINTS = frozenset(b"_-.")
 BEHIND = 56
 AHEAD = 44
-"""Where a number may stand: up to this many bytes behind its word, or before it."""
+"""Range for a number: up to this many bytes after its word (``BEHIND``), or before it (``AHEAD``)."""
 _FEWEST_DIGITS = 4
 
 LEFT = r"(?:%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[nrtbf]|\x1b\[[0-9;]{0,8}m|_|\b)"
-"""Opens a pattern whose first group may begin after a letter or digit only where that ends an escape."""
+"""Prefix of a pattern. The first group may then begin after a letter or digit only where that ends an
+escape."""
 
 
 def word_pattern(*words: str) -> str:
-    """Any of the words as a part of a sentence or a name: ``ssn``, ``SSN_2``, ``userSsn``."""
+    """Returns a pattern for any of the words as part of a sentence or a name: ``ssn``, ``SSN_2``,
+    ``userSsn``."""
     ascii_words = [word for word in words if word.isascii()]
     joined = "|".join(word.replace(" ", "[ _.-]?") for word in ascii_words)
     titled = "|".join(word.title().replace(" ", "") for word in ascii_words)
@@ -49,9 +52,10 @@ def compiled(pattern: str) -> re2._Regexp:
 
 
 def numbers_beside(buffer: bytes, first: int, last: int, number: re2._Regexp) -> Iterator[Span]:
-    """Group 1 of each match of ``number`` behind the word at ``first``..``last``, then before it on its line.
+    """Yields group 1 of each match of ``number`` after the word at ``first``..``last``, then before it on its
+    line.
 
-    Only within the word's own text: its neighbours in the buffer may come from anywhere in the document.
+    Only within the word's own text: neighbouring texts in the buffer may come from anywhere in the document.
     """
     behind = last + len(buffer[last : last + BEHIND].partition(b"\x00")[0])
     same_line = buffer[max(0, first - AHEAD) : first].rpartition(b"\x00")[2].rpartition(b"\n")[2]
@@ -66,7 +70,7 @@ def _has_number(text: bytes) -> bool:
 
 
 def stands_alone(buffer: bytes, first: int, last: int) -> bool:
-    """Whether the span is no part of an identifier, a longer number, a uuid, a decimal or a file name."""
+    """Returns whether the span is not part of an identifier, longer number, uuid, decimal or file name."""
     return _free_left(buffer, first) and _free_right(buffer, last)
 
 
@@ -75,7 +79,7 @@ def _free_left(buffer: bytes, first: int) -> bool:
         return True
     before = buffer[first - 1]
     if before in _JOINTS and first > 1:
-        # a joint between letters is part of a name, unless those letters end an escape themselves
+        # a joint between letters is part of a name, unless those letters end an escape
         return buffer[first - 2] not in _ALNUM or may_start(buffer, first - 1)
     return (before < 0x80 and may_start(buffer, first)) or before >= 0x80
 
@@ -92,7 +96,8 @@ def _free_right(buffer: bytes, last: int) -> bool:
 
 
 def after_escapes(buffer: bytes, first: int, last: int) -> int:
-    """Behind the last escape (``\\n``, ``\\u003c``, ``%3C``, a colour) that reaches into the span."""
+    """Returns the end of the last escape (``\\n``, ``\\u003c``, ``%3C``, a colour) that reaches into the
+    span."""
     start = first
     for at in range(max(0, first - 5), last):
         if buffer[at] == 0x1B:

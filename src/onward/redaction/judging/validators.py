@@ -1,8 +1,8 @@
 """Check digits and built-in dates of cards, accounts and national ids: pure functions from text to bool.
 
-They take the compact form: no separators, ASCII, capitals. Each is linear, raises nothing for any ``str``,
-and names the standard it follows. A number that is right by chance passes (one in ten for Luhn), so the
-rules that call these also look at the form and the words around.
+Input is the compact form: no separators, ASCII, capitals. Each function is linear, raises nothing for any
+``str``, and names its standard. A wrong number passes by chance (one in ten for Luhn), so the rules that use
+these also check the form and the words around.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
 def _number(text: str, *lengths: int) -> list[int] | None:
-    """The digits of ``text``, or None unless it is digits alone and of one of ``lengths``."""
+    """Returns the digits of ``text``, or None unless it consists of digits and has one of ``lengths``."""
     if len(text) not in lengths or not _DIGITS.issuperset(text):
         return None
     return [int(c) for c in text]
@@ -27,7 +27,7 @@ def _weighted(digits: Sequence[int], weights: Sequence[int]) -> int:
 
 
 def is_date(year: int, month: int, day: int) -> bool:
-    """Whether the day exists in the Gregorian calendar."""
+    """Returns whether the day exists in the Gregorian calendar."""
     return 1 <= month <= 12 and 1 <= day <= calendar.monthrange(year, month)[1] if year > 0 else False
 
 
@@ -35,7 +35,8 @@ def is_date(year: int, month: int, day: int) -> bool:
 
 
 def luhn(text: str) -> bool:
-    """ISO/IEC 7812-1, annex B: every second digit from the right doubled, digit sums, a multiple of ten."""
+    """ISO/IEC 7812-1, annex B: every second digit from the right is doubled; the sum of all digits is a
+    multiple of ten."""
     if not text or not _DIGITS.issuperset(text):
         return False
     digits = [int(c) for c in reversed(text)]
@@ -43,7 +44,8 @@ def luhn(text: str) -> bool:
 
 
 def _verhoeff_tables() -> tuple[list[list[int]], list[list[int]]]:
-    """Multiplication in the dihedral group of ten elements, and the powers of Verhoeff's permutation."""
+    """Multiplication table of the dihedral group of ten elements, and the powers of Verhoeff's
+    permutation."""
     product = [
         [(a + b) % 5 + (a // 5 != b // 5) * 5 if a < 5 else (a - b) % 5 + (b < 5) * 5 for b in range(10)]
         for a in range(10)
@@ -59,7 +61,7 @@ _PRODUCT, _POWERS = _verhoeff_tables()
 
 
 def verhoeff(text: str) -> bool:
-    """J. Verhoeff, Error Detecting Decimal Codes, 1969; the check digit is the last."""
+    """Check of J. Verhoeff, Error Detecting Decimal Codes, 1969; the check digit is the last."""
     if not text or not _DIGITS.issuperset(text):
         return False
     check = 0
@@ -108,7 +110,7 @@ _CARDS: tuple[tuple[int, int, tuple[int, ...]], ...] = (
 
 
 def payment_card(text: str) -> bool:
-    """A number in an issuer's range (ISO/IEC 7812 issuer identification), of its length, right by Luhn."""
+    """Number in an issuer's range (ISO/IEC 7812 issuer identification), of its length, valid by Luhn."""
     if not 13 <= len(text) <= 19 or not _DIGITS.issuperset(text):
         return False
     for low, high, lengths in _CARDS:
@@ -141,7 +143,7 @@ def iban(text: str) -> bool:
 
 
 def us_ssn(text: str) -> bool:
-    """US social security number: no check digit; area, group and serial that are never given are refused."""
+    """US social security number: no check digit; area, group and serial that are never issued are refused."""
     if _number(text, 9) is None or text in ("078051120", "219099999", "457555462"):
         return False
     return text[:3] not in ("000", "666") and text[0] != "9" and text[3:5] != "00" and text[5:] != "0000"
@@ -156,7 +158,7 @@ def us_itin(text: str) -> bool:
 
 
 def uk_nino(text: str) -> bool:
-    """UK national insurance number: no check digit; prefixes that are never given are refused."""
+    """UK national insurance number: no check digit; prefixes that are never issued are refused."""
     if len(text) != 9 or not _DIGITS.issuperset(text[2:8]) or text[8] not in "ABCD":
         return False
     if text[0] in "DFIQUV" or text[1] in "DFIOQUV" or text[:2] in ("BG", "GB", "KN", "NK", "NT", "TN", "ZZ"):
@@ -165,18 +167,18 @@ def uk_nino(text: str) -> bool:
 
 
 def uk_nhs(text: str) -> bool:
-    """NHS number: weights 10 … 2, the check digit completes to a multiple of 11."""
+    """NHS number: weights 10 … 2; with the check digit the sum is a multiple of 11."""
     digits = _number(text, 10)
     return digits is not None and any(digits) and _weighted(digits, range(10, 0, -1)) % 11 == 0
 
 
 def ca_sin(text: str) -> bool:
-    """Canadian social insurance number: Luhn; 0 and 8 begin no person's number."""
+    """Canadian social insurance number: Luhn; no person's number begins with 0 or 8."""
     return _number(text, 9) is not None and text[0] not in "08" and luhn(text)
 
 
 def de_steuer_id(text: str) -> bool:
-    """German tax id: one digit of the first ten stands two or three times; ISO 7064 mod 11,10."""
+    """German tax id: one digit of the first ten occurs two or three times; ISO 7064 mod 11,10."""
     digits = _number(text, 11)
     if digits is None or digits[0] == 0:
         return False
@@ -198,16 +200,16 @@ def es_nif(text: str) -> bool:
 
 
 def es_nie(text: str) -> bool:
-    """Spanish number of a foreigner: X, Y or Z stands for 0, 1 or 2, then as the DNI."""
+    """Spanish number of a foreigner: X, Y or Z stands for 0, 1 or 2, then like the DNI."""
     return text[:1] in ("X", "Y", "Z") and es_nif("012"["XYZ".index(text[0])] + text[1:])
 
 
 _CF_ODD = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23)
-"""Value of A … Z at an odd place; a digit counts as its letter, 0 as A … 9 as J."""
+"""Value of A … Z at an odd place; a digit has the value of its letter, 0 as A … 9 as J."""
 
 
 def it_codice_fiscale(text: str) -> bool:
-    """Italian tax code (D.M. 23/12/1976): letters for digits where two persons would share a code."""
+    """Italian tax code (D.M. 23/12/1976). Letters replace digits where two persons would share a code."""
     if len(text) != 16 or not all(c in _LETTERS for c in text[:6] + text[8] + text[11] + text[15]):
         return False
     if not all(c in "0123456789LMNPQRSTUV" for c in text[6:8] + text[9:11] + text[12:15]):
@@ -223,7 +225,7 @@ def it_codice_fiscale(text: str) -> bool:
 
 
 def fr_nir(text: str) -> bool:
-    """French social security number: 97 minus the rest by 97; Corsica's 2A and 2B count as 19 and 18."""
+    """French social security number: 97 minus the remainder by 97; Corsica's 2A and 2B count as 19 and 18."""
     digits = text[:5] + {"2A": "19", "2B": "18"}.get(text[5:7], text[5:7]) + text[7:]
     if _number(digits, 15) is None or digits[0] not in "123478":
         return False
@@ -231,7 +233,7 @@ def fr_nir(text: str) -> bool:
 
 
 def pl_pesel(text: str) -> bool:
-    """Polish PESEL: the month carries the century; weights 1, 3, 7, 9."""
+    """Polish PESEL: the month encodes the century; weights 1, 3, 7, 9."""
     digits = _number(text, 11)
     if digits is None:
         return False
@@ -256,7 +258,7 @@ def in_aadhaar(text: str) -> bool:
 
 
 def in_pan(text: str) -> bool:
-    """Indian PAN: no public check digit; the fourth letter names the kind of holder."""
+    """Indian PAN: no public check digit; the fourth letter is the type of holder."""
     return (
         len(text) == 10
         and _LETTERS.issuperset(text[:5] + text[9])
@@ -281,7 +283,7 @@ def au_tfn(text: str) -> bool:
 
 
 def kr_rrn(text: str) -> bool:
-    """Korean resident number: a date whose century the seventh digit tells, weights 2 … 9, 2 … 5."""
+    """Korean resident number: a date whose century is in the seventh digit; weights 2 … 9, 2 … 5."""
     digits = _number(text, 13)
     if digits is None or int(text[7:9]) > 96:
         return False
@@ -292,7 +294,8 @@ def kr_rrn(text: str) -> bool:
 
 
 def kr_rrn_since_2020(text: str) -> bool:
-    """A Korean resident number given since October 2020 has no check digit: the date is all there is."""
+    """Korean resident number issued since October 2020: it has no check digit, so only the date is
+    checked."""
     if _number(text, 13) is None or text[6] not in "12345678":
         return False
     century = 2000 if text[6] in "3478" else 1900
@@ -306,7 +309,8 @@ def nl_bsn(text: str) -> bool:
 
 
 def be_national_number(text: str) -> bool:
-    """Belgian national number: 97 minus the rest by 97, a 2 before the number for births from 2000 on."""
+    """Belgian national number: 97 minus the remainder by 97; a 2 precedes the number for births from 2000
+    on."""
     if _number(text, 11) is None or int(text[2:4]) > 12 or int(text[4:6]) > 31 or not int(text):
         return False
     return any(97 - int(century + text[:9]) % 97 == int(text[9:]) for century in ("", "2"))
@@ -333,6 +337,6 @@ def pt_nif(text: str) -> bool:
 
 
 def ch_ahv(text: str) -> bool:
-    """Swiss AHV number: 756 and the check digit of EAN-13."""
+    """Swiss AHV number: prefix 756 and the check digit of EAN-13."""
     digits = _number(text, 13)
     return digits is not None and text.startswith("756") and _weighted(digits, (1, 3) * 6 + (1,)) % 10 == 0

@@ -1,7 +1,7 @@
-"""What counts as a literal secret: not a placeholder, a variable, a type hint or a code expression.
+"""Decides whether a value is a literal secret, and not a placeholder, variable, type hint or code expression.
 
-Over-matching here destroys training text and, through the second pass, destroys it everywhere;
-under-matching leaks. The order of the tests is by cost, all are linear.
+A false match destroys training text, and the second pass repeats it everywhere; a missed match leaks. The
+tests are ordered by cost; all are linear.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _FIELD = (
     rb"|%\([^)]*\)[sdr]|%[sdr]|%[A-Za-z_]+%|\xc2\xa7\xc2\xa7[a-z_]+\([^)]*\)|<[^<>]*>|\[[A-Za-z_ ]+\]"
 )
 _TEMPLATE = re2.compile(rb"(?:%b)(?:[:/@,;|. _-]{1,3}(?:%b))*" % (_FIELD, _FIELD), _BYTES)
-"""``${TOKEN}``, ``{user}:{passwd}``."""
+"""References to a value: ``${TOKEN}``, ``{user}:{passwd}``."""
 _URL: Any = re2.compile(rb"[a-z][a-z0-9+.-]*://[^\s:/?#@]*:([^\s/]+)@[^\s@]", _BYTES)
 _SPACES = b" \t\r\n"
 _ENDS_LOOSE = b" \t\r\n\x00\"'`\\<>|&"
 _ENDS_STRICT = _ENDS_LOOSE + b",;)}]"
 _LOOSE, _STRICT = (bytes.maketrans(ends, b"\x00" * len(ends)) for ends in (_ENDS_LOOSE, _ENDS_STRICT))
-"""What ends a bare value, as NUL."""
+"""Translation tables that turn the bytes that end a bare value into NUL."""
 _OPENING: Any = re2.compile(rb"[fFrRbBuU]?(\\*)([\"'`])", _BYTES)
 _MAY_OPEN = tuple(bytes([c]) for c in b"fFrRbBuU\\\"'`")
 _MAY_CLOSE = tuple(bytes([c]) for c in b"\\\"'`")
@@ -52,23 +52,23 @@ _APOSTROPHE: Any = re2.compile(rb"(?:[A-Za-z]{2}|\bI)'[a-z]", _BYTES)
 _LINE_REACH = 200
 _MAY_REFER = tuple(bytes([c]) for c in b"${%<[(^\\\xc2")
 _PATTERN = re2.compile(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]", _BYTES)
-"""A regular expression, in code that looks for secrets."""
+"""A regular expression, in code that searches for secrets."""
 _NAME_OF_A_THING = re2.compile(
     rb"[A-Z]{0,5}[0-9]{0,2}(?:[A-Z][a-z]{2,}[0-9]{0,2}){2,}|[A-Z]{2,}(?:_[A-Z]{2,})+", _BYTES
 )
-"""``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
+"""Identifiers: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
 _DIGITS = b"0123456789"
 _SYMBOLS = b"!@#$%^&*+=/~?"
 _CAPITALS = bytes(range(0x41, 0x5B))
 _WIDEST_QUOTED = 4096
 _FIRST_LOOK = 48
-"""Bytes in which a bare value mostly ends."""
+"""Most bare values end within this many bytes."""
 WIDEST_BARE = 256
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """A candidate value found after ``name=``: where it stands and how it was written."""
+    """A candidate value found after ``name=``: its place and whether it was quoted."""
 
     start: int
     end: int
@@ -76,7 +76,7 @@ class Assigned:
 
 
 def is_reference(value: bytes) -> bool:
-    """Whether ``value`` only names, hides or describes a secret."""
+    """Returns whether ``value`` only names, masks or describes a secret."""
     if not value or placeholders.has_one(value):
         return True
     if value[:1] in _MAY_REFER and (_TEMPLATE.fullmatch(value) or _PATTERN.search(value)):
@@ -88,18 +88,19 @@ def is_reference(value: bytes) -> bool:
 
 
 def url_password(value: bytes) -> bytes | None:
-    """The password of a URL with credentials, if ``value`` is one."""
+    """Returns the password if ``value`` is a URL with credentials, else None."""
     match = _URL.match(value)
     return match.group(1) if match is not None and not is_reference(match.group(1)) else None
 
 
 def is_scheme(value: bytes) -> bool:
-    """``Bearer``, ``Basic`` and so on: what stands before a secret in an authorization."""
+    """Returns whether ``value`` is an authorization scheme, such as ``Bearer`` or ``Basic``, which precedes a
+    secret."""
     return value.lower().decode("latin-1") in SCHEMES
 
 
 def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
-    """Whether ``value``, given for a name of class ``kind``, is a literal secret.
+    """Returns whether ``value``, assigned to a name of class ``kind``, is a literal secret.
 
     ``how``: ``"key"`` (dict value), ``"quoted"``, ``"env"`` (``NAME=value`` and flags) or ``"bare"``.
     """
@@ -132,9 +133,9 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
 
 
 def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
-    """The value that starts at ``at``: quoted with any number of backslashes, or bare.
+    """Returns the value that starts at ``at``: quoted with any number of backslashes, or bare.
 
-    ``loose`` lets a bare value hold ``, ; ) } ]`` (environment style), trimmed at its end.
+    ``loose`` allows ``, ; ) } ]`` in a bare value (environment style); they are trimmed at its end.
     """
     start = at
     opening = _OPENING.match(buffer, at, at + 64) if buffer[at : at + 1] in _MAY_OPEN else None
@@ -151,7 +152,7 @@ def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
     while end > start:
         if buffer[end - 1] in b".,;:)}]!?":
             end -= 1
-        elif end - start > 4 and buffer[end - 2 : end] == b"**":  # bold in markdown
+        elif end - start > 4 and buffer[end - 2 : end] == b"**":  # bold in Markdown
             end -= 2
         else:
             break
@@ -159,9 +160,10 @@ def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
 
 
 def closes_a_text(buffer: bytes, at: int) -> bool:
-    """Whether the quote at ``at`` ends the text that the name before it is part of: ``input('Password: ')``.
+    """Returns whether the quote at ``at`` ends the text that contains the name before it:
+    ``input('Password: ')``.
 
-    A quote of this kind is open on its line, and values hardly ever begin with what follows.
+    It does if a quote of this kind is open on its line and the next character rarely begins a value.
     """
     quote = _OPENING.match(buffer, at, at + 64) if buffer[at : at + 1] in _MAY_CLOSE else None
     if quote is None or _BEHIND_A_TEXT.match(buffer, quote.end()) is None:
@@ -174,14 +176,15 @@ def closes_a_text(buffer: bytes, at: int) -> bool:
 
 
 def end_of_bare(buffer: bytes, end: int, *, loose: bool) -> int:
-    """Where a bare value really ends that was judged by its beginning."""
+    """Returns the end of a bare value of which only the beginning was judged."""
     while (later := _end_of_bare(buffer, end, WIDEST_BARE, loose)) == end + WIDEST_BARE:
         end = later
     return later
 
 
 def _end_of_bare(buffer: bytes, start: int, widest: int, loose: bool) -> int:
-    """The first byte from ``start`` on that ends a bare value, at most ``widest`` further. Most are short."""
+    """Returns the first byte from ``start`` on that ends a bare value, at most ``widest`` further. Most are
+    short."""
     table = _LOOSE if loose else _STRICT
     for width in (_FIRST_LOOK, widest):
         at = buffer[start : start + width].translate(table).find(b"\x00")
@@ -191,7 +194,7 @@ def _end_of_bare(buffer: bytes, start: int, widest: int, loose: bool) -> int:
 
 
 def _closing(buffer: bytes, at: int, limit: int, slashes: int, quote: bytes) -> int | None:
-    """Index where the closing quote (with its own backslashes) begins; None beyond the end of the leaf."""
+    """Returns the start of the closing quote (with its own backslashes); None if the text ends before it."""
     nul = buffer.find(b"\x00", at, limit)
     limit = limit if nul < 0 else nul
     while True:
@@ -207,7 +210,8 @@ def _closing(buffer: bytes, at: int, limit: int, slashes: int, quote: bytes) -> 
 
 
 def _is_personal(value: bytes, kind: NameClass) -> bool:
-    """Something that a person could be called, live at or be reached by; not a description of the field."""
+    """Returns whether it can be a person's name, address, phone or id number, and not a description of the
+    field."""
     if not 2 <= len(value) <= 200 or any(c in value for c in b"{}[]<>=$\\_"):
         return False
     digits = sum(0x30 <= c <= 0x39 for c in value)
@@ -223,7 +227,7 @@ def _has_letter_or_wide(value: bytes) -> bool:
 
 
 def _is_host(value: bytes) -> bool:
-    """``10.0.0.1:80``, ``0x7f00``, ``node-3.local``: an address of a machine."""
+    """Returns whether it is the address of a machine: ``10.0.0.1:80``, ``0x7f00``, ``node-3.local``."""
     return b" " not in value and (b"." in value or b":" in value or value[:2] == b"0x" or len(value) > 24)
 
 
@@ -242,7 +246,7 @@ def _is_code(value: bytes) -> bool:
 
 
 def _is_constant(value: bytes) -> bool:
-    """Capitals that name something: ``YOUR_KEY_2``, ``HMACSHA256``; not ``ABCDEF123456``."""
+    """Returns whether it is a name in capitals: ``YOUR_KEY_2``, ``HMACSHA256``; not ``ABCDEF123456``."""
     if not value.isupper() or not value.isalnum() or len(value) < 8:
         return value.isupper()
     digits = len(value) - len(value.translate(None, _DIGITS))
@@ -260,7 +264,8 @@ def _is_path(value: bytes) -> bool:
 
 
 def _is_drawn(value: bytes) -> bool:
-    """A key in base64 that happens to hold slashes: folders of a path are short or have few capitals."""
+    """Returns whether it is a base64 key that contains slashes: folder names of a path are short or have few
+    capitals."""
     longest = max(map(len, value.split(b"/")))
     return len(value) >= 32 and longest >= 12 and is_random(value.translate(None, _DIGITS + b"/"))
 
@@ -271,7 +276,7 @@ def _is_prose(value: bytes, words: int) -> bool:
 
 
 def is_word(value: bytes) -> bool:
-    """A plain word or snake_case name: ``required_field``, ``GitHub``."""
+    """Returns whether it is a plain word or snake_case name: ``required_field``, ``GitHub``."""
     parts = value.replace(b"-", b"_").split(b"_")
     return (len(value) < 20 or (b"-" not in value and b"_" in value and len(value) < 48)) and all(
         part.isalpha() and (part.islower() or part.istitle()) for part in parts
@@ -279,7 +284,8 @@ def is_word(value: bytes) -> bool:
 
 
 def _is_dense(value: bytes) -> bool:
-    """Not a word, a sentence or snake_case: a digit beside letters, mixed case, or a long run."""
+    """Returns whether it is no word, sentence or snake_case name: it has a digit and a letter, or is a long
+    run."""
     if _has_digit(value) and _has_letter(value):
         return True
     if len(value) >= 20 and b" " not in value and b"_" not in value and b"-" not in value:
@@ -288,7 +294,7 @@ def _is_dense(value: bytes) -> bool:
 
 
 def is_random(value: bytes) -> bool:
-    """Letters in no order of words: ``camelCaseNames`` have few capitals."""
+    """Returns whether the letters look random: ``camelCaseNames`` have few capitals."""
     if len(value) < 16 or not value.isalpha():
         return False
     capitals = len(value) - len(value.translate(None, _CAPITALS))

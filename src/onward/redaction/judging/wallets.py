@@ -1,6 +1,7 @@
-"""Checksums of crypto wallets and of passports' machine-readable zone: pure functions from text to bool.
+"""Checksums of crypto wallets and of a passport's machine-readable zone: pure functions from text to bool.
 
-Used by the optional kinds only. Keccak-256 is here because Python has the later SHA-3, which pads otherwise.
+Only the optional kinds use them. Keccak-256 is implemented here because Python has only the later SHA-3,
+whose padding differs.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def bitcoin_bech32(text: str) -> bool:
 
 
 def ethereum(text: str) -> bool:
-    """EIP-55: a hex digit is a capital where Keccak-256 of the lower-case address has 8 or more."""
+    """EIP-55: a hex letter is upper case where Keccak-256 of the lower-case address has a digit of 8 or
+    more."""
     body = text[2:]
     if len(body) != 40 or text[:2] != "0x" or not set("0123456789abcdefABCDEF").issuperset(body):
         return False

@@ -1,7 +1,7 @@
-"""Layer 2, second part: values behind a name or a flag, in code, settings, JSON, XML, SQL and commands.
+"""Layer 2, second part: values after a name or a flag, in code, settings, JSON, XML, SQL and commands.
 
-A rule only finds the name; ``names.py`` says which names govern a secret and ``values.py`` which values are
-literals, so that ``token = getToken()`` and ``max_tokens: 4096`` stay.
+A rule only finds the name. ``judging/names.py`` decides which names govern a secret and ``judging/values.py``
+which values are literals, so that ``token = getToken()`` and ``max_tokens: 4096`` stay.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ _PASSWORDS_ABROAD = (
     r"kennwort|mot[ _-]?de[ _-]?passe|mdp|contrase(?:n|\xc3[\xb1\x91])a|senha|wachtwoord|"
     r"has(?:l|\xc5[\x82\x81])o|palavra[ _-]passe|parola[ _-]d(?:['_-]|\xe2\x80\x99)?ordine"
 )
-"""German, French, Spanish, Portuguese, Dutch, Polish, Italian; UTF-8 by its bytes. ``passw`` is elsewhere."""
+"""Words for password in German, French, Spanish, Portuguese, Dutch, Polish and Italian, as UTF-8 bytes.
+``passw`` is in the other lists."""
 
 COMMANDS = (
     Rule(

@@ -1,6 +1,7 @@
-"""All rules and checks in one place, and the policy version: the hash of everything that decides.
+"""Collects all rules and checks, and computes the policy version: the hash of everything that decides
+redaction.
 
-Changing a rule, a name, a word or ENGINE_VERSION changes the identity of every trajectory after it.
+Changing a rule, a name, a word or ENGINE_VERSION changes the identity of every later trajectory.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from onward.redaction.rules import assignments, personal, services, structure, v
 from onward.redaction.rules.rule import LAYERS, Check, Rule, Same
 
 ENGINE_VERSION = 6
-"""Raise it when code, not data, changes what is redacted."""
+"""To be increased when code, not data, changes what is redacted."""
 RULES: tuple[Rule, ...] = (
     *vendors.RULES,
     *services.RULES,
@@ -26,7 +27,7 @@ SAME: dict[str, Same] = {rule.kind: rule.same for rule in RULES}
 
 
 def policy_version() -> str:
-    """Twelve hex digits over everything that decides what is redacted: rules, names, words, engine."""
+    """Returns twelve hex digits over everything that decides redaction: rules, names, words, engine."""
     content = [
         ENGINE_VERSION,
         [[rule.kind, rule.pattern, rule.layer, rule.take, rule.checks, rule.same] for rule in RULES],
@@ -39,7 +40,7 @@ def policy_version() -> str:
 
 
 def table() -> list[tuple[str, int, str, int]]:
-    """(kind, layer, recognised by, number of examples) for each kind, in rule order."""
+    """Returns (kind, layer, recognised by, number of examples) for each kind, in rule order."""
     rows: dict[tuple[str, int], int] = {}
     for rule in RULES:
         key = (rule.kind, rule.layer)

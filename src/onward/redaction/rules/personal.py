@@ -1,8 +1,8 @@
-"""Layer 3: personal data that its own form gives away. Here e-mail; the rest in its own files.
+"""Layer 3: personal data recognised by its form. This file has e-mail addresses and joins the other files.
 
 Telephone numbers are in ``personal_phones.py``, national ids in ``personal_ids.py``, cards and accounts in
-``personal_numbers.py``, addresses of machines in ``personal_network.py``, user names in
-``personal_accounts.py``. ``RULES`` and ``CHECKS`` hold all of them.
+``personal_numbers.py``, network addresses in ``personal_network.py``, user names in ``personal_accounts.py``.
+``RULES`` and ``CHECKS`` include all of them.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ fish pet vet toys sale deals gifts market markets trade trading exchange click l
 cyou bond lol fyi how
 """
 TOP_DOMAINS = frozenset((_COUNTRY_DOMAINS + _OTHER_DOMAINS).encode().split())
-"""Where mailboxes are: all countries, and the generic domains that are no brands and no words of code."""
+"""Domains with mailboxes: all countries, and the generic domains that are neither brands nor words of
+code."""
 _RESERVED = (b"example.com", b"example.org", b"example.net")
 _ROLES = frozenset((b"git", b"noreply", b"no-reply", b"donotreply", b"do-not-reply", b"x-oauth-basic"))
 
 
 def email(buffer: bytes, first: int, last: int) -> Span | None:
-    """The mailbox around the ``@`` that was found: at a real top-level domain, with a name before it.
+    """Finds the mailbox around the ``@``: at a real top-level domain, with a name before it.
 
-    Not ``Icon@3x.png``, ``git@host:path``, ``user@host:/path`` or an address of the documentation.
+    Refuses ``Icon@3x.png``, ``git@host:path``, ``user@host:/path`` and addresses reserved for documentation.
     """
     sign = 3 if buffer[first : first + 1] == b"%" else 1
     last = _domain_end(buffer, first + sign, last)
@@ -75,7 +76,8 @@ def email(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _domain_end(buffer: bytes, at: int, last: int) -> int:
-    """Where the domain that begins at ``at`` ends, without what follows a full stop; -1 when it is none."""
+    """Returns the end of the domain that begins at ``at``, without the text after a full stop; -1 if there is
+    none."""
     while True:
         labels = buffer[at:last].split(b".")
         if len(labels) < 2:
@@ -87,7 +89,7 @@ def _domain_end(buffer: bytes, at: int, last: int) -> int:
 
 
 def _is_closing(buffer: bytes, last: int) -> bool:
-    """An underscore or hyphen that ends an emphasis or a clause, and no label."""
+    """Returns whether an underscore or hyphen ends an emphasis or a clause and is not part of a label."""
     return buffer[last : last + 1] in (b"_", b"-") and buffer[last + 1 : last + 2] not in _WORD_BYTES
 
 
@@ -95,7 +97,7 @@ _WORD_BYTES = frozenset(bytes([c]) for c in _ALNUM | frozenset(b"-_"))
 
 
 def _is_scale(label: bytes) -> bool:
-    """``Icon@2x.me``: an image for a screen."""
+    """Returns whether it is the scale of a screen image: ``Icon@2x.me``."""
     return len(label) <= 4 and label[-1:] in b"xX" and label[:-1].isdigit()
 
 
@@ -112,7 +114,8 @@ def _local_start(buffer: bytes, sign: int) -> int:
 
 
 def _after_quotes(buffer: bytes, start: int, end: int) -> int:
-    """Behind the last character that is no letter: letters with accents belong to a name, “ and … do not."""
+    """Returns the position after the last character that is not a letter: accented letters belong to a name,
+    “ and … do not."""
     text = buffer[start:end].decode("utf-8", "replace")
     for i in range(len(text) - 1, -1, -1):
         if not (text[i].isalnum() or text[i] in "._%+'-"):
@@ -127,7 +130,7 @@ DECIDING: tuple[frozenset[bytes] | frozenset[str], ...] = (
     personal_network.RESOLVERS,
     personal_phones.CALLING_CODES,
 )
-"""The lists that decide besides the rules: part of the policy version."""
+"""Lists that decide besides the rules: part of the policy version."""
 
 CHECKS: dict[str, Check] = {
     "email": email,

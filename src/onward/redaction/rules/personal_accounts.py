@@ -1,7 +1,7 @@
-"""Layer 3: who was logged in. User names in home folders and prompts, author lines of git.
+"""Layer 3: accounts of persons. User names in home folders and prompts, author lines of git.
 
-Accounts that name a role or an image (root, ubuntu, runner) stay, and so do web routes that look like home
-folders (``/home/settings``).
+Account names of roles or images (root, ubuntu, runner) stay, and so do web routes that look like home folders
+(``/home/settings``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _is_generic(name: bytes) -> bool:
 
 
 def home(buffer: bytes, first: int, last: int) -> Span | None:
-    """The user of ``/home/<user>``: not a route of a web site, a file, or an account of an image."""
+    """Accepts the user of ``/home/<user>``; refuses web routes, files and accounts of images."""
     while last > first and buffer[last - 1] in b".-":
         last -= 1
     folder = buffer.rfind(b"/home/" if buffer[first - 6 : first] == b"/home/" else b"/Users/", 0, first)
@@ -53,7 +53,7 @@ def home(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _is_root(buffer: bytes, slash: int) -> bool:
-    """Whether the folder at ``slash`` is one below the root, perhaps of a mounted disk."""
+    """Returns whether the folder at ``slash`` is directly below the root, perhaps of a mounted disk."""
     if slash <= 0 or (buffer[slash - 1] not in _NAME and buffer[slash - 1] not in b"~}/)"):
         return True
     if buffer[slash - 1] == 0x2F or (buffer[slash - 1] in _ALNUM and may_start(buffer, slash)):
@@ -70,7 +70,7 @@ def _is_root(buffer: bytes, slash: int) -> bool:
 
 
 def _is_file(buffer: bytes, first: int, last: int) -> bool:
-    """``/home/index.html``: ends here, with an extension."""
+    """Returns whether the path ends here with an extension: ``/home/index.html``."""
     stem, dot, ending = buffer[first:last].rpartition(b".")
     return bool(dot and stem) and buffer[last : last + 1] not in (b"/", b"\\") and ending.isalpha()
 
@@ -80,14 +80,14 @@ def windows_home(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def url_user(buffer: bytes, first: int, last: int) -> Span | None:
-    """The user of ``https://user@host``. A password behind it is a matter of layer 2."""
+    """Accepts the user of ``https://user@host``. A password after it belongs to layer 2."""
     name = buffer[first:last].lower()
     machine = name in (b"x-access-token", b"oauth2", b"x-token-auth", b"token", b"anonymous")
     return None if machine or _is_generic(name) else (first, last)
 
 
 def login(buffer: bytes, first: int, last: int) -> Span | None:
-    """The user before ``@host:~$``, ``@host dir]$`` or ``@host:/path``. Looks left of the match."""
+    """Finds the user before ``@host:~$``, ``@host dir]$`` or ``@host:/path``, left of the match."""
     start = first
     while start > 0 and first - start < 32 and buffer[start - 1] in _NAME:
         start -= 1
@@ -101,7 +101,7 @@ def login(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def person(buffer: bytes, first: int, last: int) -> Span | None:
-    """A name in an author line: not a machine's, not a template."""
+    """Accepts a name in an author line; refuses names of machines and templates."""
     name = buffer[first:last].strip(b" \t\"'")
     low = name.lower()
     if not name or low in NOT_PEOPLE or low.endswith((b"[bot]", b"-bot", b" bot")) or name[:1] in b"$<{%":

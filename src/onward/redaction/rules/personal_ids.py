@@ -1,7 +1,7 @@
 """Layer 3: national ids of persons.
 
-A form that proves itself (check letter, grouping, two check digits) is enough; a run of digits counts only
-beside a word that names its kind, since one number in ten passes a single check digit.
+A form that is proof alone (check letter, grouping, two check digits) is enough. A run of digits counts only
+near a word that names its kind, since one number in ten passes a single check digit.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _BY_SHAPE: dict[bytes, tuple[Validator, ...]] = {
     b"9 99 99 99 999 999 99": (v.fr_nir,),
     b"9 99 99 9A 999 999 99": (v.fr_nir,),
 }
-"""Forms that need no word beside them."""
+"""Forms that need no word near them."""
 
 
 def _seven_digits(text: str) -> bool:
-    """A DNI without its leading zero, or the NIF of a person without one (K, L or M before it)."""
+    """DNI without its leading zero, or the NIF of a person without one (K, L or M before it)."""
     without = text[1:] if text[:1] in ("K", "L", "M") else text
     return len(without) == 8 and v.es_nif("0" + without)
 
 
 def _hetu(text: str) -> bool:
-    """A HETU that lost its sign: of the last century unless it had a letter."""
+    """HETU without its century sign; it is then of the last century unless it had a letter."""
     return v.fi_hetu(text) or (len(text) == 10 and v.fi_hetu(text[:6] + "-" + text[6:]))
 
 
@@ -107,7 +107,7 @@ _BY_NAME = _by_name()
 
 
 def national_id(buffer: bytes, first: int, last: int) -> Span | None:
-    """An id whose form proves it."""
+    """Accepts an id whose form is proof."""
     text = buffer[first:last]
     if not stands_alone(buffer, first, last) or buffer[first - 1 : first] == b"/":
         return None
@@ -122,13 +122,14 @@ def national_id(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _begins_with_date(compact: str) -> bool:
-    """``20260812T``: a day of the last or this century, and not a DNI."""
+    """Returns whether it begins with a date of the last or this century and is therefore no DNI:
+    ``20260812T``."""
     year = int(compact[:4])
     return 1900 <= year < 2100 and v.is_date(year, int(compact[4:6]), int(compact[6:8]))
 
 
 def id_beside_word(buffer: bytes, first: int, last: int) -> Span | None:
-    """The match is a word such as ``SSN``: the first number beside it that passes that country's check."""
+    """Finds the first number near a matched word such as ``SSN`` that passes the check of that country."""
     word = buffer[first:last].lower().translate(None, b" _.-")
     checks = next((checks for name, checks in _BY_NAME.items() if name in word), ())
     for start, end in numbers_beside(buffer, first, last, _NUMBER):
@@ -139,7 +140,7 @@ def id_beside_word(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _readings(buffer: bytes, start: int, end: int) -> Iterator[Span]:
-    """The number as found, and without what stands before it (``is 123``) or behind it (``123 4 of``)."""
+    """Yields the number as found, and without the text before it (``is 123``) or after it (``123 4 of``)."""
     digit = next(i for i in range(start, end) if 0x30 <= buffer[i] <= 0x39)
     for first in dict.fromkeys((start, digit)):
         last = end

@@ -1,7 +1,7 @@
-"""Layer 3: public addresses and hardware addresses.
+"""Layer 3: public IP addresses and hardware addresses.
 
-What points at nobody stays: loopback, private and documentation ranges, netmasks, well-known resolvers,
-and four numbers that are a version.
+Addresses that identify no one stay: loopback, private and documentation ranges, netmasks, well-known
+resolvers, and four numbers that are a version.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _TWO_OCTETS = frozenset(((169, 254), (192, 168), (198, 18), (198, 19)))
 _OBJECT_IDENTIFIERS = ("2.5.4.", "2.5.29.", "1.3.6.", "1.3.14.", "1.3.36.", "1.3.101.", "1.3.132.")
 _THREE_OCTETS = frozenset(((192, 0, 0), (192, 0, 2), (192, 88, 99), (198, 51, 100), (203, 0, 113)))
 _SMALL = 20
-"""Four numbers below this are a version or a section: of public addresses one in 27,000 looks like that."""
+"""Four numbers below this are a version or a section; one in 27,000 public addresses looks like that."""
 _NOBODY = (b"00:00:00:00:00:00", b"ff:ff:ff:ff:ff:ff", b"02:42:", b"33:33:", b"01:00:5e:", b"00:00:5e:00:53:")
 
 
 def ip(buffer: bytes, first: int, last: int) -> Span | None:
-    """A public IPv4 or IPv6 address that stands alone."""
+    """Accepts a public IPv4 or IPv6 address that stands alone."""
     text = buffer[first:last].decode("latin-1")
     if ":" not in text:
         return (first, last) if _is_person_v4(buffer, first, last, text) else None
@@ -53,7 +53,7 @@ def _is_public_v6(text: str) -> bool:
 
 
 def is_public_v4(text: str) -> bool:
-    """Whether four numbers are an address outside IANA's special-purpose registry (RFC 6890)."""
+    """Returns whether four numbers are an address outside IANA's special-purpose registry (RFC 6890)."""
     parts = text.split(".")
     if any(len(part) > 1 and part[0] == "0" for part in parts):
         return False
@@ -65,7 +65,7 @@ def is_public_v4(text: str) -> bool:
 
 
 def _is_person_v4(buffer: bytes, first: int, last: int, text: str) -> bool:
-    """Public, and neither a version nor the name of a network."""
+    """Returns whether it is public, and neither a version nor the name of a network."""
     if not is_public_v4(text) or not stands_alone(buffer, first, last) or text.endswith(".0.0"):
         return False
     left, right = buffer[max(0, first - 2) : first], buffer[last : last + 2]
@@ -86,7 +86,7 @@ def _is_person_v4(buffer: bytes, first: int, last: int, text: str) -> bool:
 
 
 def mac(buffer: bytes, first: int, last: int) -> Span | None:
-    """A hardware address: not part of a fingerprint, not a time, not one that stands for all or none."""
+    """Accepts a hardware address; refuses parts of a fingerprint, times, and broadcast or null addresses."""
     text = buffer[first:last].lower()
     if not stands_alone(buffer, first, last):
         return None

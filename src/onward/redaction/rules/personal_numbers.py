@@ -12,7 +12,8 @@ def _compact(text: bytes) -> str:
 
 
 def card(buffer: bytes, first: int, last: int) -> Span | None:
-    """A card number that stands alone: no float, no id in a path or a name; a code behind it is not taken."""
+    """Accepts a card number that stands alone: no float, no id in a path or name. A code after it is left
+    out."""
     groups = buffer[first:last].replace(b"-", b" ").split(b" ")
     shorter = last - len(groups[-1]) - 1 if len(groups) == 5 else last
     last = next((end for end in (last, shorter) if _is_card(buffer, first, end)), -1)
@@ -27,9 +28,10 @@ def _is_card(buffer: bytes, first: int, last: int) -> bool:
 
 
 def iban(buffer: bytes, first: int, last: int) -> Span | None:
-    """The pattern has each country's length; mod 97 and the surroundings are left to check.
+    """Checks mod 97 and the surroundings; the pattern already has each country's length.
 
-    With a sign elsewhere than between fours, it must be digits for the most part, so that it is no sentence.
+    With a separator elsewhere than between groups of four, more than half of the characters must be digits,
+    so that it is no sentence.
     """
     text = buffer[first:last]
     compact = _compact(text)
@@ -42,7 +44,8 @@ def iban(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _iban_pattern() -> str:
-    """Each country with its length, grouped by single signs: no match reaches into what follows."""
+    """Returns a pattern of each country with its length, grouped by single signs, so that no match includes
+    the text after it."""
     by_length: dict[int, list[str]] = {}
     for country, length in v.IBAN_LENGTH.items():
         by_length.setdefault(length, []).append(country)

@@ -1,8 +1,8 @@
-"""Kinds of layer 3 that are off unless asked for, and the place where an entity finder plugs in.
+"""Kinds of layer 3 that are off by default, and the interface for an entity finder.
 
-Wallets, seed phrases, coordinates, dates of birth and passports are what some teams work with every day, and
-secrets for others. ``optional(kinds)`` makes a finder of the chosen ones for ``redact(..., also=[…])``.
-Licence plates are left out: no check tells them from product codes. Coordinates go from text, not from JSON
+Wallets, seed phrases, coordinates, dates of birth and passports are everyday data for some teams and secrets
+for others. ``optional(kinds)`` makes a finder of the chosen ones for ``redact(..., also=[…])``. Licence
+plates are left out: no check separates them from product codes. Coordinates are found in text, not in JSON
 numbers.
 """
 
@@ -19,7 +19,7 @@ from onward.redaction.judging.validators import is_date
 from onward.redaction.rules.rule import Check, Hit, Rule, Span, body, whole
 
 Finder = Callable[[bytes], list[Hit]]
-"""Hits in a buffer of texts joined by NUL."""
+"""Function that returns the hits in a buffer of texts joined by NUL."""
 _PHRASE_SIZES = (12, 15, 18, 21, 24)
 _NO_SEED_WORDS = frozenset(
     b"the and for are was not has had from can your which were been their will".split()
@@ -28,14 +28,14 @@ _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 
 
 class EntityFinder(Protocol):
-    """Finds names, places and the like in free text, for example with a model: (first, last, kind) in
-    characters. ``kind`` is upper case with underscores; it names the placeholder."""
+    """Finds names, places and similar entities in free text, for example with a model. Yields (first, last,
+    kind) in characters. ``kind`` is upper case with underscores; it names the placeholder."""
 
     def __call__(self, text: str) -> Iterable[tuple[int, int, str]]: ...
 
 
 def optional(kinds: Iterable[str]) -> Finder:
-    """A finder of optional kinds. Raises ConfigError for a kind that there is not."""
+    """Makes a finder of optional kinds. Raises ConfigError for an unknown kind."""
     rules = []
     for kind in kinds:
         if kind not in OPTIONAL:
@@ -55,7 +55,7 @@ def optional(kinds: Iterable[str]) -> Finder:
 
 
 def entities(finder: EntityFinder) -> Finder:
-    """``finder`` over each text of a document, as the engine wants it."""
+    """Makes a ``Finder`` that applies ``finder`` to each text of a document."""
 
     def find(buffer: bytes) -> list[Hit]:
         hits, at = [], 0
@@ -79,7 +79,7 @@ def wallet(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def seed_phrase(buffer: bytes, first: int, last: int) -> Span | None:
-    """As many words as BIP-39 has, each of 3 to 8 letters, behind a word that says what they are."""
+    """Accepts as many words as BIP-39 has, each of 3 to 8 letters, after a word that names a seed phrase."""
     found = buffer[first:last].split()
     if buffer[last : last + 1].isalnum() or buffer[last + 1 : last + 2].islower():
         return None
@@ -89,7 +89,7 @@ def seed_phrase(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def coordinates(buffer: bytes, first: int, last: int) -> Span | None:
-    """Latitude and longitude in degrees, with four decimals or more: to ten metres."""
+    """Accepts latitude and longitude in degrees, with four decimals or more (a precision of ten metres)."""
     text = buffer[first:last].replace(b",", b" ").replace(b";", b" ").split()
     if len(text) != 2 or not stands_alone(buffer, first, last):
         return None
@@ -106,7 +106,7 @@ def birth_date(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _orders(parts: list[str]) -> Iterator[tuple[str, str, str]]:
-    """As year, month, day: written year first, day first or month first."""
+    """Yields (year, month, day) for dates written year first, day first or month first."""
     a, b, c = parts
     yield a, b, c
     yield c, b, a
@@ -122,7 +122,7 @@ def _is_birthday(date: tuple[str, str, str]) -> bool:
 
 
 def passport(buffer: bytes, first: int, last: int) -> Span | None:
-    """The second line of the machine-readable zone, or a number behind the word."""
+    """Accepts the second line of the machine-readable zone, or a number after the word."""
     text = buffer[first:last].decode("latin-1")
     if not may_start(buffer, first):
         return None

@@ -1,7 +1,7 @@
 """Layer 3: telephone numbers.
 
-A number is a telephone number by its ``+`` and calling code, by the form of its country, or by a word before
-it; a bare run of digits never is, unless it follows ``phone:`` itself.
+A telephone number is recognised by its ``+`` and calling code, by the form of its country, or by a word
+before it. A bare run of digits is not one, unless it follows ``phone:`` directly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def _digits(text: bytes) -> bytes:
 
 
 def phone_international(buffer: bytes, first: int, last: int) -> Span | None:
-    """``+`` and a calling code: 8 to 15 digits, in North America eleven; not a float, an offset or a sum."""
+    """Accepts ``+`` and a calling code: 8 to 15 digits, in North America eleven; not a float, an offset or a
+    sum."""
     last = _trim_neighbours(buffer, first, last)
     if not stands_alone(buffer, first, last) or buffer[first - 1 : first] in (b"+", b")", b"]"):
         return None
@@ -62,7 +63,7 @@ def phone_international(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _trim_neighbours(buffer: bytes, first: int, last: int) -> int:
-    """Without a date or another number that follows."""
+    """Returns the end without a date or another number that follows."""
     text = buffer[first:last]
     for century in (b" 19", b" 20"):
         at = text.find(century)
@@ -74,12 +75,13 @@ def _trim_neighbours(buffer: bytes, first: int, last: int) -> int:
 
 
 def _is_nanp(digits: bytes) -> bool:
-    """Area and exchange of the North American plan begin with 2 to 9; not all digits are the same."""
+    """Returns whether area and exchange of the North American plan begin with 2 to 9 and not all digits are
+    the same."""
     return len(digits) == 10 and digits[0:1] > b"1" and digits[3:4] > b"1" and len(set(digits)) > 1
 
 
 def phone(buffer: bytes, first: int, last: int) -> Span | None:
-    """A national number whose form tells: ``415-555-2671``, ``0171/1234567``."""
+    """Accepts a national number by its form: ``415-555-2671``, ``0171/1234567``."""
     if not stands_alone(buffer, first, last) or buffer[first - 1 : first] in _NOT_BEFORE:
         return None
     digits = _digits(buffer[first:last])
@@ -92,7 +94,7 @@ def phone(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def phone_beside_word(buffer: bytes, first: int, last: int) -> Span | None:
-    """The match begins with a word such as ``call``: the first number with separators behind it."""
+    """Finds the first number with separators after the word, such as ``call``, at the start of the match."""
     for start, end in numbers_beside(buffer, first, first, _NUMBER):
         text = buffer[start:end]
         digits = _digits(text)
@@ -105,7 +107,7 @@ def phone_beside_word(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _is_something_else(text: bytes, digits: bytes) -> bool:
-    """A decimal, an address, a version, a date, a pair of years."""
+    """Returns whether it is a decimal, an address, a version, a date or a pair of years."""
     if text.count(b".") == 1 and text.replace(b".", b"").isdigit():
         return True
     groups = text.translate(_TO_SPACES).split()
@@ -125,7 +127,7 @@ _NOT_AFTER = (b"/", b":", b"%")
 
 
 def bracketed_phone(buffer: bytes, first: int, last: int) -> Span | None:
-    """``(415) 555-2671``, with the trunk ``1`` before it if there is one."""
+    """Accepts ``(415) 555-2671``, with the trunk ``1`` before it if there is one."""
     digits = _digits(buffer[first:last])
     american = digits[:1] != b"0"
     if american and buffer[first - 2 : first] in (b"1 ", b"1-", b"1."):
@@ -136,7 +138,7 @@ def bracketed_phone(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def labelled_phone(buffer: bytes, first: int, last: int) -> Span | None:
-    """Whatever follows ``phone:``, also bare digits, unless they are a date or a point in time."""
+    """Accepts any number after ``phone:``, also bare digits, unless they are a date or a point in time."""
     digits = _digits(buffer[first:last])
     if not stands_alone(buffer, first, last) or len(set(digits)) < 3:
         return None

@@ -1,8 +1,8 @@
-"""What a rule is. The rules themselves are data in ``vendors.py``, ``structure.py`` and ``personal.py``.
+"""Definition of a rule. The rules themselves are data in the other files of this package.
 
-A rule says only what a secret looks like; ``scan.py`` knows how to look. Examples are put together when
-the module is loaded, from pieces or from (prefix, alphabet, length), so that no scanner takes a rule file
-for a leak. The contract for who adds rules is in the docstring of the package.
+A rule only describes the form of a secret; ``scan.py`` does the search. Examples are built when the module is
+loaded, from pieces or from (prefix, alphabet, length), so that no secret scanner reports a rule file. The
+docstring of ``onward.redaction`` explains how to add a rule.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple
 
 Span = tuple[int, int]
 Check = Callable[[bytes, int, int], Span | None]
-"""``(buffer, first, last)`` of a candidate → the span to take, perhaps narrower, or None to leave it."""
+"""Function from ``(buffer, first, last)`` of a candidate to the span to take, perhaps narrower, or None to
+refuse it."""
 Take = Literal["match", "group", "assigned", "flag", "cookies"]
 Same = Literal["exact", "lower", "digits", "alnum"]
 Layer = Literal[1, 2, 3]
@@ -30,8 +31,8 @@ ALNUM = "aB3dE5fG7hJ9kLmN2pQr"
 
 
 class Hit(NamedTuple):
-    """Bytes ``start``..``end`` of the buffer are a secret of ``kind``; ``value`` is what they stand for where
-    that is not what stands there (an encoded secret)."""
+    """Bytes ``start``..``end`` of the buffer are a secret of ``kind``. ``value`` is the secret if the bytes
+    there are an encoding of it."""
 
     start: int
     end: int
@@ -47,27 +48,27 @@ class Rule:
     kind: str
     pattern: str
     layer: Layer
-    """1 vendor token, 2 structure around it, 3 personal data. The lower layer wins an overlap."""
+    """1 vendor token, 2 surrounding structure, 3 personal data. The lower layer wins an overlap."""
     take: Take = "match"
     checks: tuple[str, ...] = ()
     """Names of functions that must all agree, in this order; each may narrow the span."""
     positives: tuple[tuple[str, str], ...] = ()
-    """(text, the part of it that must disappear)"""
+    """Pairs of (text, the part of it that must be replaced)."""
     negatives: tuple[str, ...] = ()
-    """Texts that must stay as they are."""
+    """Texts that must stay unchanged."""
     same: Same = "exact"
-    """When two writings of a value share a placeholder: ``lower`` ignores case, ``digits`` and ``alnum``
-    compare nothing but digits, or letters and digits without case."""
+    """Decides when two spellings of a value share a placeholder. ``lower`` ignores case; ``digits`` compares
+    only digits; ``alnum`` compares only letters and digits, without case."""
     note: str = field(default="", compare=False)
 
 
 def body(length: int, alphabet: str = ALNUM) -> str:
-    """``length`` characters that look random and are always the same."""
+    """Returns ``length`` characters that look random but are always the same."""
     return (alphabet * (length // len(alphabet) + 1))[:length]
 
 
 def whole(*secrets: str) -> tuple[tuple[str, str], ...]:
-    """Positive examples in which all of the secret disappears."""
+    """Positive examples in which the whole secret is replaced."""
     return tuple((f"see {secret} here", secret) for secret in secrets)
 
 

@@ -254,7 +254,7 @@ _PREFIXES = (
     r"wrka[a-z]{2}-", r"xnd_(?:production|development)_", r"zpka_", r"pubkey-", r"scauth_", r"sk_car_",
     r"tss_",
 )  # fmt: skip
-"""Of smaller services; what follows must look drawn at random."""
+"""Key prefixes of smaller services; the text after the prefix must look random."""
 OTHERS = (
     token(
         "SERVICE_KEY",

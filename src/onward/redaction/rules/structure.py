@@ -1,4 +1,4 @@
-"""Layer 2, first part: private keys in every wrapping, headers, cookies and URLs."""
+"""Layer 2, first part: private keys in every format, headers, cookies and URLs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Layer 1, first part: keys of model vendors, clouds and code hosts, each given away by its own form.
+"""Layer 1, first part: keys of model vendors, clouds and code hosts, each recognised by its own form.
 
-No pattern has a left boundary: the check ``start`` knows where a token may begin, which RE2 cannot say.
-Nor a right one: a key is found before ``. , ) * < } & ]`` and before an escaped quote.
+No pattern has a left boundary: the check ``start`` decides where a token may begin, which RE2 cannot express.
+No pattern has a right boundary either: a key is found before ``. , ) * < } & ]`` and before an escaped quote.
 """
 
 from __future__ import annotations
