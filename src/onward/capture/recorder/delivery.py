@@ -60,6 +60,7 @@ class Delivery:
         with IMPORTING:
             from onward.bus import draining  # noqa: F401  (the outbox imports it from there)
             from onward.bus.connection import Bus
+            from onward.capture import claim_check  # noqa: F401  (imported again in ``_sender``)
 
         pause, most = RETRY_SECONDS
         while True:
@@ -107,11 +108,11 @@ class Delivery:
     def _sender(self, bus: Bus) -> Send:
         """Returns the function that publishes a message. The store is opened for the first message that needs
         it, so that a wrong address or a missing client delays no other message."""
-        from onward.capture import claim_check as claims
+        from onward.capture import claim_check
 
         async def send(message: Waiting) -> None:
-            large = claims.needs_store(bus, message.subject, message.body)
-            await claims.sender(bus, self._store() if large else None, self._clock)(message)
+            large = claim_check.needs_store(bus, message.subject, message.body)
+            await claim_check.sender(bus, self._store() if large else None, self._clock)(message)
             self._sent = True
 
         return send
