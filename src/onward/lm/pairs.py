@@ -31,7 +31,7 @@ A = TypeVar("A", bound=Attempt)
 
 @dataclass
 class Pair:
-    """Two answers to exactly the same prompt tokens. A side has several rows if its history was edited."""
+    """Two answers to exactly the same prompt tokens. A side that is not append-only has several rows."""
 
     chosen: list[TokenRow]
     rejected: list[TokenRow]

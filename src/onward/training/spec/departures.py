@@ -71,7 +71,8 @@ def _tell_compute(compute: Compute, told: list[str]) -> None:
 
 def _held_out(request: TrainingRequest, evaluation: EvaluationSpec, told: list[str]) -> int | None:
     """Returns the number of tasks to hold out in an environment: 0 if evaluation is off, else its share of
-    all episodes; None if nothing was requested or ``dataset.environment`` sets it, which takes precedence.
+    all episodes; None for logged work, without a request for it, or if ``dataset.environment`` sets it, which
+    takes precedence.
     """
     dataset = request.training_config.dataset
     off, share = evaluation.enabled is False, evaluation.holdout_size
