@@ -1,5 +1,4 @@
-"""Cycle 0, the warm start: ``python -m onward.training.warm_start.warmup --model NAME --out DIR --seed N
---json``.
+"""The warm start (cycle 0): ``python -m onward.training.warm_start.warmup --model NAME --out DIR --seed N``.
 
 It is supervised fine-tuning on at most 200 demonstrations of training templates. It stops as soon as success
 sampled at temperature 1 is inside the recipe's window. The result is v0: for ``tiny`` all weights are trained
