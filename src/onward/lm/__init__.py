@@ -1,9 +1,11 @@
 """The reinforcement-learning core for language policies.
 
-It imports nothing of onward but ``errors`` and knows no bus, job or storage: a researcher can lift it
-out. It needs torch, so only child processes and tests import it. The one thing to know: OpenMP threads
-that spin while they wait make a step ten times slower as soon as another process wants the same core,
-so waiting is made passive here, which works only when this package is imported before torch.
+It imports nothing of onward but ``errors`` and knows no bus, job or storage, so a researcher can lift it out.
+It needs torch, so only child processes and tests import it.
+
+Invariants: this package is imported before torch. It sets OpenMP's waiting to passive, which has no effect
+later. Threads that spin while they wait make a step ten times slower as soon as another process wants the
+same core.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Low-rank adapters (LoRA, 2106.09685): our own tensors, peft's file format.
+"""Low-rank adapters (LoRA, 2106.09685) with our own tensors and peft's file format.
 
-The one thing to know: parameters are held per projection in transformers' row order, exactly as peft
-saves them; ``fused`` gives the stacked, permuted and scaled form that the forward loop uses.
+Parameters are stored per projection in transformers' row order, exactly as peft saves them. ``fused`` returns
+the stacked, permuted and scaled form that the forward loop uses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BLOCK = {name: ("mlp" if name in ("gate_proj", "up_proj", "down_proj") else "se
 
 
 class Adapter:
-    """Trainable ``A`` and ``B`` of the projections ``targets`` in ``layers``; the rest has base weights.
+    """Trainable ``A`` and ``B`` of the projections ``targets`` in ``layers``; all else uses the base weights.
 
     They are float32 whatever the base is (small updates vanish in bfloat16); ``fused`` casts to ``dtype``.
     """
@@ -69,7 +69,7 @@ class Adapter:
             "k_proj": shape.rope_order(shape.kv_heads).to(device),
         }
         generator = torch.Generator().manual_seed(seed)
-        with torch.inference_mode(False):  # parameters must count their writes, wherever they are made
+        with torch.inference_mode(False):  # in-place writes must be counted in any mode
             for layer in self.layers:
                 for name, (rows, columns) in shape.projections().items():
                     if name not in self.targets:
@@ -84,11 +84,11 @@ class Adapter:
         return self.layers[0]
 
     def version(self) -> tuple[int, ...]:
-        """Changes whenever a parameter was written in place (an optimiser step does that)."""
+        """Returns a value that changes at each in-place write to a parameter, as in an optimiser step."""
         return tuple(p._version for p in self.params.values())
 
     def fused(self) -> list[LoraLayer | None]:
-        """The form the forward loop uses; differentiable in grad mode, cached otherwise."""
+        """Returns the form that the forward loop uses; differentiable in grad mode, cached otherwise."""
         if torch.is_grad_enabled() and any(p.requires_grad for p in self.params.values()):
             return self._fuse()
         if self._fused is None or self._fused_at != self.version():
@@ -112,14 +112,14 @@ class Adapter:
         return result
 
     def _output(self, layer: int, name: str) -> Tensor:
-        """``B`` in our row order; for a projection that is no target, its rows without any column."""
+        """Returns ``B`` in our row order; for a projection that is not a target, its rows with no columns."""
         if name not in self.targets:
             return next(iter(self.params.values())).new_zeros(self.shape.projections()[name][0], 0)
         b, order = self.params[_key(layer, name, "B")], self._orders.get(name)
         return b if order is None else b[order]
 
     def save(self, folder: Path, base: str = "") -> None:
-        """Write ``adapter_model.safetensors`` and ``adapter_config.json`` as peft does."""
+        """Writes ``adapter_model.safetensors`` and ``adapter_config.json`` in peft's format."""
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {k: v.detach().to("cpu", torch.float32).contiguous() for k, v in self.params.items()}
         save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
@@ -143,7 +143,7 @@ class Adapter:
     def read(
         cls, shape: Shape, folder: Path, device: torch.device, dtype: torch.dtype = torch.float32
     ) -> Adapter:
-        """Raises ConfigError for a folder that is not a plain LoRA adapter of this network."""
+        """Reads a peft folder. Raises ConfigError unless it is a plain LoRA adapter of this network."""
         config_path, tensor_path = folder / "adapter_config.json", folder / "adapter_model.safetensors"
         if not config_path.is_file() or not tensor_path.is_file():
             raise ConfigError(
@@ -173,7 +173,7 @@ class Adapter:
             )
         for name, parameter in adapter.params.items():
             given = tensors.get(name)
-            if given is None:  # peft may train a subset of the projections: the rest stays unchanged
+            if given is None:  # peft may train a subset of the projections; the others stay unchanged
                 continue
             if given.shape != parameter.shape or not torch.isfinite(given).all():
                 raise ConfigError(

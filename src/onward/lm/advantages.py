@@ -1,8 +1,8 @@
-"""Advantages and returns: pure functions from rewards to what multiplies the gradient.
+"""Advantages and returns: pure functions from rewards to the factors that multiply the gradient.
 
-The one thing to know: only tokens that the policy sampled take part. Observation tokens between them
-neither decay nor break a return (the running value is carried across them), and a group of one is
-refused, because its own reward is not an advantage.
+Only tokens that the policy sampled take part. Observation tokens between them neither decay nor break a
+return: the running value is carried across them. A group of one is refused, because its own reward is not an
+advantage.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import Tensor
 
 from onward.errors import TrainingError
 
-MIN_STD = 1e-3  # a group whose rewards differ less than this carries no ranking; its advantages are 0
+MIN_STD = 1e-3  # reward differences below this carry no ranking: the group's advantages are 0
 
 
 @dataclass
 class RunningBaseline:
     """REINFORCE with a baseline per task type: A = r − b, where b never contains r itself.
 
-    b is the mean over earlier rewards of the type, each update counting ``decay`` times less than the
-    next, together with the other rewards of the same update. A type without any other reward uses all
-    types; where nothing at all is known the advantage is 0.
+    b is the mean of earlier rewards of the type and of the other rewards of the same update. Each update
+    weighs ``decay`` times less than the next. A type with no other reward uses all types; with no other
+    reward at all the advantage is 0.
     """
 
     decay: float = 0.9
@@ -36,7 +36,7 @@ class RunningBaseline:
     def advantages(
         self, rewards: Sequence[float], types: Sequence[str], trainable: Sequence[bool] | None = None
     ) -> list[float]:
-        """One advantage per reward; samples that are not ``trainable`` get 0 and leave the baseline alone."""
+        """One advantage per reward; samples not ``trainable`` get 0 and do not affect the baseline."""
         keep = [True] * len(rewards) if trainable is None else list(trainable)
         now: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
         for reward, kind, kept in zip(rewards, types, keep, strict=True):
@@ -92,10 +92,10 @@ def grpo(
 ) -> list[float]:
     """A = (r − μ)/(σ + eps) per group, σ with n−1 (2402.03300); without σ it is Dr. GRPO (2503.20783).
 
-    n−1 (torch's and TRL's choice) and ``eps`` are the one definition here; numpy's n differs by √(n/(n−1)).
+    σ divides by n−1, as in torch and TRL; numpy's n would differ by √(n/(n−1)).
 
-    With σ, a group whose σ is below ``MIN_STD`` gets 0: dividing would blow noise up to full size.
-    Raises TrainingError on a group of one.
+    With σ, a group whose σ is below ``MIN_STD`` gets 0: dividing would blow noise up to full size. Raises
+    TrainingError on a group of one.
     """
     result = [0.0] * len(rewards)
     for members in _members(groups, trainable, "grpo"):
@@ -124,9 +124,9 @@ def _members(groups: Sequence[Hashable], trainable: Sequence[bool] | None, metho
 
 
 def place_reward(mask: Tensor, reward: Tensor) -> Tensor:
-    """Rewards (rows, tokens) with each row's ``reward`` at its last trainable token.
+    """Returns rewards (rows, tokens) with each row's ``reward`` at its last trainable token.
 
-    Raises TrainingError when a row has none: its reward would vanish without a word.
+    Raises TrainingError when a row has no trainable token: its reward would be lost silently.
     """
     mask = mask.bool()
     if not bool(mask.any(-1).all()):
@@ -138,8 +138,8 @@ def place_reward(mask: Tensor, reward: Tensor) -> Tensor:
 def returns(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
     """REINFORCE++ returns G_t = r_t + γ G_{t'}, t' the next *trainable* token (2501.03262).
 
-    All (rows, tokens). One factor γ per trainable token, not per position; rewards at other tokens are
-    ignored; values at other tokens are 0.
+    All tensors are (rows, tokens). There is one factor γ per trainable token, not per position. Rewards at
+    other tokens are ignored; values at other tokens are 0.
     """
     mask = mask.bool()
     rewards = torch.where(mask, rewards, 0.0)
@@ -156,9 +156,9 @@ def gae(
 ) -> tuple[Tensor, Tensor]:
     """Advantages and returns (A + V), both (rows, tokens), by GAE (1506.02438, eq. 16).
 
-    The next value and the running sum are carried across tokens that are not trainable, so that
-    observation tokens anywhere leave every action's advantage unchanged; their own values and padding
-    are never read. The end of a row is terminal.
+    The next value and the running sum are carried across tokens that are not trainable. Observation tokens
+    anywhere therefore leave every action's advantage unchanged; their own values and padding are never read.
+    The end of a row is terminal.
     """
     mask = mask.bool()
     rewards, values = torch.where(mask, rewards, 0.0), torch.where(mask, values, 0.0)
@@ -174,11 +174,11 @@ def gae(
 
 
 def asymmetric(advantages: Sequence[float], negative_weight: float) -> list[float]:
-    """Negative advantages times ``negative_weight`` (0 to 1), positive ones as they are.
+    """Multiplies negative advantages by ``negative_weight`` (0 to 1) and leaves positive ones unchanged.
 
-    What is pushed down goes somewhere: with many tokens to choose from, mostly to ones that were never
-    good. Less weight below the baseline keeps a policy in its form. AsymRE (2506.20520) has the same aim
-    with a lower baseline; a weight of 1 is plain REINFORCE.
+    Probability taken from one token goes to others: with many tokens to choose from, mostly to ones that were
+    never good. Less weight below the baseline preserves the form of a policy's answers. AsymRE (2506.20520)
+    has the same aim with a lower baseline; a weight of 1 is plain REINFORCE.
     """
     return [value if value > 0 else value * negative_weight for value in advantages]
 
@@ -186,12 +186,12 @@ def asymmetric(advantages: Sequence[float], negative_weight: float) -> list[floa
 def whiten(
     advantages: Tensor, mask: Tensor, weighting: Literal["token", "sequence"] = "token", eps: float = 1e-8
 ) -> Tensor:
-    """Zero mean and unit variance over the trainable tokens; a single one is returned as it is.
+    """Scales to zero mean and unit variance over the trainable tokens; a single one is returned unchanged.
 
     "token": every trainable token counts once (variance with n−1), so long rows set the mean. "sequence":
-    every row counts once (its tokens share a weight of 1; variance with n−1 rows). Where the deviation is
-    below ``MIN_STD`` the mean is taken off and nothing else, since dividing would blow noise up to full
-    size. Call it once per update, over all of its rows, before they are cut into steps.
+    every row counts once (its tokens share a weight of 1; variance with n−1 rows). If the deviation is below
+    ``MIN_STD``, only the mean is subtracted, since dividing would blow noise up to full size. To be called
+    once per update, over all of its rows, before they are cut into steps.
     """
     mask, advantages = mask.bool(), advantages.float()
     weight = mask.float()

@@ -1,8 +1,8 @@
 """Attention of the sampler over its slot cache: prompts of any length, then one token per row.
 
-The one thing to know: keys and values are written in place before they are read, heads that share a key
-are rows of one product (keys are never copied), and when decoding, a prefix that neighbouring rows have
-in common is read once for all of them instead of once per row.
+Keys and values are written in place before they are read. Heads that share a key are rows of one product, so
+keys are never copied. In decoding, a prefix common to neighbouring rows is read once for all of them, not
+once per row.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 from onward.lm.cache import SlotCache
 from onward.lm.network import Attend, Shape
 
-MIN_SAVED = 2 << 20  # bytes of keys and values per layer that sharing must save to be worth its extra calls
+MIN_SAVED = 2 << 20  # bytes of keys and values per layer; sharing that saves less is not worth its calls
 
 
 def prompt_attend(shape: Shape, cache: SlotCache, spans: Sequence[tuple[int, int, int]]) -> Attend:
-    """For tokens of several rows in a stream; ``spans`` are (slot, first position, end position)."""
+    """Attention for a stream of several rows' tokens; ``spans`` are (slot, first position, end position)."""
     h, kv, g, d = shape.heads, shape.kv_heads, shape.group, shape.head_dim
     masks = []
     for _, start, stop in spans:
@@ -52,7 +52,8 @@ def prompt_attend(shape: Shape, cache: SlotCache, spans: Sequence[tuple[int, int
 def decode_attend(
     shape: Shape, cache: SlotCache, positions: Tensor, longest: int, groups: Sequence[tuple[int, int, int]]
 ) -> Attend:
-    """For one new token in each of the slots 0 … n-1, at ``positions``; ``longest`` is the largest plus 1.
+    """Attention for one new token in each of the slots 0 … n-1, at ``positions``; ``longest`` is their
+    maximum plus 1.
 
     ``groups`` are (first slot, end slot, length of the prefix those rows share) and cover all slots.
     """
@@ -73,14 +74,14 @@ def decode_attend(
         cache.value_rows[layer].index_copy_(0, where, qkv[:, h + kv :].reshape(n * kv, d))
 
     def alone(layer: int, q: Tensor, a: int, b: int) -> Tensor:
-        """Rows ``a`` to ``b``, each with its own keys: (rows · kv, g, d)."""
+        """Attention of rows ``a`` to ``b``, each with its own keys: (rows · kv, g, d)."""
         rows = slice(a * kv, b * kv)
         keys = cache.keys[layer][rows, :longest].transpose(1, 2)
         weights = torch.baddbmm(mask[rows], q, keys, alpha=scale).softmax(-1)
         return torch.bmm(weights, cache.values[layer][rows, :longest])
 
     def together(layer: int, q: Tensor, a: int, b: int, common: int) -> Tensor:
-        """The same, with the first ``common`` positions read from the first row's slot only."""
+        """As ``alone``, with the first ``common`` positions read from the first row's slot only."""
         rows, count = slice(a * kv, b * kv), b - a
         first = slice(a * kv, a * kv + kv)
         keys, values = cache.keys[layer], cache.values[layer]

@@ -1,7 +1,7 @@
-"""What the learner runs over: checked rows, cut into micro-batches, with frozen layers done once.
+"""Checked rows of the learner, cut into micro-batches, with the output of frozen layers computed once.
 
-The one thing to know: layers below the adapter's first one do not depend on what is trained, so their
-output is computed once per update, without a graph, and reused in every epoch when memory allows.
+Layers below the adapter's first one do not depend on the trained parameters. Their output is computed once
+per update, without a graph, and reused in every epoch when memory allows.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Behaviour = Literal["recorded", "recompute", "unused"]
 
 @dataclass
 class Prepared:
-    """Rows with at least one trained token, cut after the last one; ``origin`` is where each came from."""
+    """Rows with at least one trained token, cut after the last one; ``origin`` is the input index of each."""
 
     rows: list[TokenRow]
     origin: list[int]
     given: list[int]
-    """Length of every row that was given, kept or not."""
+    """Length of every input row, kept or not."""
 
     @classmethod
     def of(cls, rows: Sequence[TokenRow], max_positions: int, behaviour: Behaviour = "recorded") -> Prepared:
-        """Raises TrainingError (DATA) with the first thing that is wrong.
+        """Checks and cuts ``rows``. Raises TrainingError (DATA) with the first problem found.
 
-        ``behaviour`` says where the probability of each sampled token comes from: it was recorded, the
-        learner computes it, or the loss (preferences) has no use for it.
+        ``behaviour`` is the source of each sampled token's probability: recorded, computed by the learner, or
+        unused by the loss (preferences).
         """
         kept: list[TokenRow] = []
         origin: list[int] = []
@@ -63,7 +63,7 @@ class Prepared:
         return [len(row.trained) for row in self.rows]
 
     def aligned(self, values: Sequence[float | Sequence[float] | Tensor], what: str) -> list[Tensor]:
-        """``values`` per given row as (trained tokens,) float32 tensors per kept row.
+        """Converts ``values`` per input row to (trained tokens,) float32 tensors per kept row.
 
         A value is one number for the row, or one per token of it, or one per trained token.
         """
@@ -129,8 +129,8 @@ def _unusable(number: int, problem: str) -> TrainingError:
 class Batches:
     """Micro-batches of ``prepared`` for one adapter (None: all weights).
 
-    What all rows begin with is computed once per micro-batch, and so is the prompt of rows that answer the
-    same one (a group of attempts, the two sides of a pair): such rows stay neighbours.
+    The prefix of all rows is computed once per micro-batch. So is the prompt of rows that answer the same one
+    (a group of attempts, the two sides of a pair): such rows stay neighbours.
     """
 
     def __init__(
@@ -165,8 +165,11 @@ class Batches:
         return states
 
     def split(self, indices: Sequence[int]) -> list[list[int]]:
-        """Rows of one prompt together, else rows of similar length, at most ``limit`` computed tokens (after
-        the prefix of all) per part; a part has at least one row."""
+        """Splits rows into parts of at most ``limit`` computed tokens (after the common prefix) and at least
+        one row.
+
+        Rows of one prompt stay together; otherwise a part has rows of similar length.
+        """
         units: list[list[int]] = []
         lengths: list[int] = []
         for together in self.sharing.together(indices):
@@ -184,7 +187,7 @@ class Batches:
         return Packed(rows, self.sharing.prefix, self.policy.device, self.sharing.runs(part))
 
     def hidden(self, part: Sequence[int], adapter: str | None) -> tuple[Packed, Tensor]:
-        """The packed rows, and the last hidden state before each of their trained tokens, in row order."""
+        """Returns the packed rows, and the last hidden state before each trained token, in row order."""
         packed = self._pack(part)
         x, first = None, 0
         if self._states is not None:
@@ -193,7 +196,7 @@ class Batches:
 
     @torch.no_grad()
     def each(self, adapter: str | None, found: Callable[[Packed, Tensor], Tensor]) -> list[Tensor]:
-        """``found(packed, hidden)`` gives one number or vector per trained token; split by row again."""
+        """Applies ``found(packed, hidden)``, a number or vector per trained token, and splits it by row."""
         result: dict[int, Tensor] = {}
         for part in self.split(range(len(self.prepared.rows))):
             packed, hidden = self.hidden(part, adapter)
@@ -201,7 +204,7 @@ class Batches:
         return [result[i] for i in range(len(self.prepared.rows))]
 
     def logprobs(self, adapter: str | None) -> list[Tensor]:
-        """Log-probs of each row's trained tokens under ``adapter`` as it is now."""
+        """Returns log-probs of each row's trained tokens under the current ``adapter``."""
 
         def found(packed: Packed, hidden: Tensor) -> Tensor:
             return token_logprobs(hidden, self.policy.weights.head, packed.targets, packed.temperature)[0]

@@ -1,8 +1,7 @@
 """Keys and values of running rows (one slot each), and of prefixes that later prompts may share.
 
-The one thing to know: a stored prefix is valid for one set of fused adapter weights, compared by
-identity: after an optimiser step or a swap ``Adapter.fused`` is another object and the prefix is not
-found any more.
+A stored prefix is valid for one set of fused adapter weights, compared by identity. After an optimiser step
+or a swap ``Adapter.fused`` is another object, and the prefix is no longer found.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from torch import Tensor
 from onward.lm.network import Shape
 
 BLOCK = 8  # tokens
-STEP = 64  # the length of the slots is a multiple of this
+STEP = 64  # tokens; the length of the slots is a multiple of this
 
 
 class SlotCache:
-    """Static cache ``(layers, 2, slots, kv_heads, length, head_dim)`` that grows to what was reserved.
+    """Static cache ``(layers, 2, slots, kv_heads, length, head_dim)`` that grows to the reserved size.
 
-    It is as large as the rows that run need, not as the largest batch would: a sampler that is made for one
-    group of answers must not spend a third of a second clearing memory that nobody reads.
+    Its size follows the running rows, not the largest possible batch: a sampler made for one group of answers
+    must not spend a third of a second clearing memory that is never read.
     """
 
     def __init__(self, shape: Shape, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
@@ -35,7 +34,7 @@ class SlotCache:
         self._views()
 
     def _zeros(self, slots: int, length: int) -> Tensor:
-        """Zeros, since a masked position is still multiplied by 0; taken from the system untouched."""
+        """Allocates zeros, since a masked position is still multiplied by 0; on a CPU, untouched pages."""
         s = self.shape
         size = (s.layers, 2, slots, s.kv_heads, length, s.head_dim)
         if self._device.type == "cpu" and self._dtype == torch.float32:
@@ -52,12 +51,12 @@ class SlotCache:
         self.value_rows = [flat[i, 1].view(-1, d) for i in range(layers)]
 
     def reserve(self, slots: int, length: int) -> None:
-        """Make room for ``slots`` rows of ``length`` tokens; what is there stays."""
+        """Grows to at least ``slots`` rows of ``length`` tokens; existing content is preserved."""
         if slots <= self.slots and length <= self.length:
             return
         old = self.data
         length = max(self.length, -(-length // STEP) * STEP)
-        if self.slots:  # growing again and again would copy again and again
+        if self.slots:  # grow by half, so that repeated growth does not copy each time
             slots = max(slots, 3 * self.slots // 2) if slots > self.slots else self.slots
             length = max(length, 3 * self.length // 2) if length > self.length else length
         self.data = self._zeros(slots, length)
@@ -65,7 +64,7 @@ class SlotCache:
         self._views()
 
     def read(self, slot: int, length: int) -> Tensor:
-        """A copy of the first ``length`` positions of ``slot``."""
+        """Returns a copy of the first ``length`` positions of ``slot``."""
         return self.data[:, :, slot, :, :length].clone()
 
     def write(self, slot: int, data: Tensor) -> None:
@@ -77,7 +76,7 @@ class SlotCache:
 
 @dataclass
 class Prefix:
-    """Tokens whose keys and values are known under ``weights`` (the fused adapter, or None)."""
+    """Tokens with their keys and values under ``weights`` (the fused adapter, or None)."""
 
     ids: np.ndarray
     weights: object
@@ -89,10 +88,11 @@ class Prefix:
 
 
 class PrefixStore:
-    """Least recently used prefixes within ``limit`` bytes, found by blocks of ``BLOCK`` tokens.
+    """Prefixes within ``limit`` bytes, found by blocks of ``BLOCK`` tokens; the least recently used are
+    evicted.
 
-    Each entry is listed under every whole block of its beginning, so a search costs one look-up per
-    block of the prompt, however many prefixes are stored.
+    Each entry is listed under every whole block of its beginning, so a search costs one look-up per block of
+    the prompt, however many prefixes are stored.
     """
 
     def __init__(self, limit: int) -> None:
@@ -106,7 +106,7 @@ class PrefixStore:
         return len(self._entries)
 
     def find(self, ids: np.ndarray, weights: object) -> tuple[Prefix | None, int]:
-        """An entry that begins as ``ids`` does, and for how many tokens (less than a block is not found)."""
+        """Returns an entry that begins as ``ids`` does, and the common length, at least one block."""
         for key in reversed(_block_keys(ids, weights)):
             number = self._blocks.get(key)
             if number is not None:
@@ -118,7 +118,7 @@ class PrefixStore:
         return None, 0
 
     def add(self, ids: np.ndarray, weights: object, data: Tensor) -> None:
-        """Keep a prefix; the entry that it extends is dropped, and old ones when the limit is reached."""
+        """Stores a prefix; drops the entry that it extends, and the oldest entries beyond the limit."""
         known, length = self.find(ids, weights)
         if known is not None and length == len(ids):
             return
@@ -136,7 +136,7 @@ class PrefixStore:
             self._drop(next(iter(self._entries)))
 
     def keep_only(self, weights: list[object]) -> None:
-        """Forget prefixes of adapters that are no longer resident or have changed."""
+        """Drops prefixes of adapters that are no longer resident or have changed."""
         for number, entry in list(self._entries.items()):
             if not any(entry.weights is w for w in weights):
                 self._drop(number)
@@ -156,7 +156,7 @@ def _block_keys(ids: np.ndarray, weights: object) -> list[tuple[int, int]]:
 
 
 def shared(a: np.ndarray, b: np.ndarray) -> int:
-    """Length of the common prefix of two integer arrays."""
+    """Returns the length of the common prefix of two integer arrays."""
     n = min(len(a), len(b))
     if n == 0 or a[0] != b[0]:
         return 0

@@ -1,8 +1,8 @@
 """Chat messages to token ids, without ever encoding history twice.
 
-The one thing to know: text of a message can never become a control token. Control strings such as
-``<|im_end|>`` inside a message are encoded as ordinary characters, so that a user cannot end a turn or
-speak as another role. For all other text the ids equal those of the tokenizer's own chat template.
+Invariants: text of a message never becomes a control token. Control strings such as ``<|im_end|>`` inside a
+message are encoded as ordinary characters, so that a user cannot end a turn or speak as another role. For all
+other text the ids equal those of the tokenizer's own chat template.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["TOOL_RULES", "Chat", "Message", "Text", "in_words"]
 
 
 class Chat:
-    """Renders messages with ``tokenizer``'s chat template and extends what was rendered before."""
+    """Renders messages with ``tokenizer``'s chat template and extends earlier renderings."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         if not getattr(tokenizer, "chat_template", None):
@@ -42,25 +42,26 @@ class Chat:
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Ids after which an answer is complete."""
+        """Ids that complete an answer."""
         eos = self.tokenizer.eos_token_id
         ids = {self.end_of_turn} | ({eos} if isinstance(eos, int) else set())
         return tuple(sorted(ids))
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> list[int]:
-        """Ids of ``messages`` followed by the opening of the assistant's turn.
+        """Returns the ids of ``messages`` followed by the opening of the assistant's turn.
 
-        ``tools`` (schemas as in the chat API) are shown by the template, or in words where it knows no tools.
+        ``tools`` (schemas as in the chat API) are shown by the template, or in words if it does not support
+        tools.
         """
         mark = self._mark([*messages, *tools])
         return self._encode(self._text(messages, mark, prompt=True, tools=tools), mark)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text (no message around it); a control string in it is ordinary characters."""
+        """Returns the ids of plain text outside a message; a control string is ordinary characters."""
         return list(self._plain.encode(text, add_special_tokens=False).ids)
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """The text of sampled tokens, without control tokens."""
+        """Returns the text of sampled tokens, without control tokens."""
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def extend(
@@ -71,12 +72,13 @@ class Chat:
         finished: bool,
         tools: Sequence[Message] = (),
     ) -> list[int] | None:
-        """Ids to append to ``previous_ids`` (a prompt and its completion) to reach ``new_messages``.
+        """Returns the ids to append to ``previous_ids`` (a prompt and its completion) to reach
+        ``new_messages``.
 
-        ``new_messages`` is the whole new conversation: ``previous_messages``, the assistant's answer,
-        then what followed. ``finished`` says that the completion ended with the end-of-turn token; when
-        it was cut off, that token is added here (and is context, not a sampled token). Returns None when
-        the conversation was edited or the template rewrites history: then render it as a new prompt.
+        ``new_messages`` is the whole new conversation: ``previous_messages``, the assistant's answer, then
+        the later messages. ``finished`` is true when the completion ended with the end-of-turn token. When it
+        was cut off, that token is added here, as context and not as a sampled token. Returns None when the
+        conversation was edited or the template rewrites history: it must then be rendered as a new prompt.
         """
         count = len(previous_messages)
         if len(new_messages) <= count + 1 or list(new_messages[:count]) != list(previous_messages):
@@ -122,7 +124,7 @@ class Chat:
         return self._control[found.group(0)], found.group(0)
 
     def _mark(self, messages: Sequence[Message]) -> str:
-        """A string that occurs in no message; it stands in for the first character of a control string."""
+        """Returns a string that occurs in no message, to be inserted into control strings as a mask."""
         everything = json.dumps(list(messages), ensure_ascii=False, default=str)
         mark = "\ue0f1"
         while mark in everything:
@@ -151,7 +153,7 @@ class Chat:
         return str(rendered)
 
     def _shows_tools(self) -> bool:
-        """Whether the template writes the name of a tool that it is given."""
+        """Reports if the template writes the name of a tool passed to it."""
         function = {"name": "probe_tool_zq", "description": "d", "parameters": {"type": "object"}}
         try:
             text = self.tokenizer.apply_chat_template(
@@ -160,12 +162,12 @@ class Chat:
                 tokenize=False,
                 add_generation_prompt=True,
             )
-        except Exception:  # a template that cannot do with tools at all
+        except Exception:  # a template that cannot handle tools at all
             return False
         return "probe_tool_zq" in str(text)
 
     def _encode(self, text: str, mark: str) -> list[int]:
-        """Control strings of the template become their ids; all else is encoded as plain characters."""
+        """Encodes text: control strings of the template become their ids, all else plain characters."""
         ids: list[int] = []
         for piece in self._split.split(text) if self._split else [text]:
             if piece in self._control:
@@ -176,7 +178,7 @@ class Chat:
 
 
 class Text:
-    """The text of tokens that come one after the other, in pieces that never change again."""
+    """The text of successive tokens, in pieces that never change once returned."""
 
     def __init__(self, chat: Chat) -> None:
         self._chat = chat
@@ -184,7 +186,7 @@ class Text:
         self._told = ""
 
     def add(self, token_ids: Sequence[int]) -> str:
-        """What is new and settled. A character of which bytes are still to come waits for them."""
+        """Adds tokens and returns the new final text. A character whose bytes are incomplete is delayed."""
         self._ids += token_ids
         text = self._chat.text(self._ids)
         while text.endswith("\ufffd"):
@@ -197,7 +199,7 @@ class Text:
 
 
 def _without_control_tokens(tokenizer: PreTrainedTokenizerBase, control: set[str]) -> Tokenizer:
-    """A copy of the tokenizer that has never heard of its control tokens."""
+    """Returns a copy of the tokenizer without its control tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise OnwardError(

@@ -1,7 +1,7 @@
-"""Turns a GGUF file into a transformers folder, once, so that later loads take seconds.
+"""Converts a GGUF file to a transformers folder, once, so that later loads take seconds.
 
-The one thing to know: a Q4_1 file is dequantised to float32 here, and the quantisation notes that
-transformers keeps on the model must be cleared, or the saved folder claims to be quantised.
+A Q4_1 file is dequantised to float32 here. The quantisation notes that transformers stores on the model must
+be cleared, or the saved folder claims to be quantised.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onward.errors import NotFoundError
 
 
 def gguf_to_safetensors(gguf: Path, out: Path) -> None:
-    """Write ``config.json``, ``model.safetensors`` and the tokenizer files of ``gguf`` into ``out``.
+    """Writes ``config.json``, ``model.safetensors`` and the tokenizer files of ``gguf`` into ``out``.
 
     Takes about half a minute for 135 M parameters. Raises NotFoundError when ``gguf`` is not a file.
     """

@@ -1,8 +1,8 @@
-"""Draws tokens from logits and says with what probability each was drawn.
+"""Draws tokens from logits and returns the probability of each draw.
 
-The one thing to know: the log-prob is that of the distribution really sampled, temperature applied and,
-with top-k or top-p, renormalised over the kept set. Each row brings its own uniform number, so a draw
-does not depend on who else is in the batch.
+The log-prob is that of the distribution really sampled: with temperature applied and, with top-k or top-p,
+renormalised over the kept set. Each row has its own uniform number, so a draw does not depend on the other
+rows of the batch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK = 256  # the inverse of the distribution function is searched in two levels of this width
+BLOCK = 256  # width of each of the two levels in the search of the inverse distribution function
 
 
 def draw(
@@ -21,7 +21,7 @@ def draw(
     top_k: list[int | None] | None = None,
     top_p: list[float] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Tokens and log-probs, both (rows,), for ``logits`` (rows, vocab), overwritten here.
+    """Returns tokens and log-probs, both (rows,), for ``logits`` (rows, vocab), which are overwritten.
 
     ``temperature`` None means 1 for all; 0 takes the most probable token with log-prob 0 (a point mass).
     """
@@ -57,14 +57,14 @@ def _invert(probs: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def _search(probs: Tensor, target: Tensor) -> Tensor:
-    """First index whose cumulative sum exceeds ``target``; never one of probability zero."""
+    """Returns the first index whose cumulative sum exceeds ``target``; never one of probability zero."""
     cumulative = probs.cumsum(-1)
     target = torch.minimum(target.clamp_min(0.0), cumulative[:, -1:] * (1 - 1e-6))
     return torch.searchsorted(cumulative, target, right=True).clamp_max_(probs.shape[-1] - 1)
 
 
 def _truncate_(logits: Tensor, top_k: list[int | None] | None, top_p: list[float] | None) -> None:
-    """Set logits outside the kept set to -inf, row by row: top-k first, then the top-p nucleus."""
+    """Sets logits outside the kept set to -inf, row by row: top-k first, then the top-p nucleus."""
     vocab = logits.shape[-1]
     for i, row in enumerate(logits):
         k = top_k[i] if top_k is not None else None

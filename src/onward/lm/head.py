@@ -1,9 +1,9 @@
 """Log-probs of chosen tokens from hidden states, and the gradient back through the output head.
 
-The one thing to know: logits exist for ``CHUNK`` positions at a time only, so that they stay in the
-processor's cache and memory does not grow with the vocabulary. The backward pass therefore happens
-inside, chunk by chunk, once the caller has said what d loss / d log-prob is. The softmax is float32 whatever
-the network is; the temperature of each position divides its logits.
+Logits exist for only ``CHUNK`` positions at a time, so they stay in the processor's cache and memory does not
+grow with the vocabulary. The backward pass therefore happens inside, chunk by chunk; the caller supplies d
+loss / d log-prob. The softmax is float32 whatever the network is; the temperature of each position divides
+its logits.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def backward_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """As ``token_logprobs``, and backpropagates a loss through ``head`` and ``hidden`` to the parameters.
 
-    ``slope(logp, part)`` returns d loss / d logp for the positions ``part``; the loss must be a sum over
-    positions, which every loss of ``losses`` is. ``entropy_slope`` (positions,) is d loss / d entropy;
-    ``also`` (positions, hidden) is a gradient that reaches ``hidden`` from elsewhere (the value head).
+    ``slope(logp, part)`` returns d loss / d logp for the positions ``part``. The loss must be a sum over
+    positions, as every loss of ``losses`` is. ``entropy_slope`` (positions,) is d loss / d entropy; ``also``
+    (positions, hidden) is a gradient that reaches ``hidden`` from elsewhere (the value head).
     """
     logp, entropy = _results(hidden)
     states = hidden.detach()
@@ -70,8 +70,11 @@ def backward_logprobs(
 
 
 def _accumulate(head: Tensor, dlogits: Tensor, states: Tensor) -> None:
-    """Add a chunk's gradient to ``head.grad``, in ``head.grad_dtype``: float32 where a stepper trains it,
-    since in bfloat16 what a chunk adds is soon less than half a bit of the sum and vanishes."""
+    """Adds a chunk's gradient to ``head.grad``, in ``head.grad_dtype``.
+
+    That is float32 where a stepper trains the head: in bfloat16 a chunk's contribution soon falls below half
+    a bit of the sum and vanishes.
+    """
     if head.grad is None:
         head.grad = torch.zeros_like(head, dtype=head.grad_dtype)
     kind = head.grad.dtype
@@ -90,7 +93,7 @@ def _chunks(count: int) -> Iterator[slice]:
 def _softmax(
     hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor, logp: Tensor, entropy: Tensor
 ) -> Tensor:
-    """Probabilities (positions, vocab); fills ``logp`` and ``entropy``."""
+    """Returns probabilities (positions, vocab); fills ``logp`` and ``entropy``."""
     logits = product(hidden, head).float()
     if not bool((temperature == 1).all()):
         logits.div_(temperature[:, None])

@@ -1,10 +1,9 @@
 """The arithmetic inside a block, in the form that is fastest on CPUs; plain torch everywhere else.
 
-The one thing to know: for float32 matrices that are not tiny, oneDNN (through an operator that torch's
-compiler uses) is 1.2 to 2 times as fast as the library behind ``F.linear``, and more so with weights
-packed beforehand. The operator is private to torch, so it is tried once at import and left alone where
-it is missing or wrong. Base weights are frozen while an adapter trains: their backward needs no
-weight gradient.
+For float32 matrices that are not tiny, oneDNN (through an operator that torch's compiler uses) is 1.2 to 2
+times as fast as the library behind ``F.linear``, and faster still with prepacked weights. The operator is
+private to torch. It is tested once at import and not used if it is missing or wrong. Base weights are frozen
+while an adapter trains, so their backward pass needs no weight gradient.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-MIN_SIZE = 160_000  # weights with fewer elements: the operator's call overhead (15 µs) outweighs its speed
+MIN_SIZE = 160_000  # below this many elements the operator's call overhead (15 µs) outweighs its speed
 
 
 def _probe() -> tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]] | None:
-    """(x, weight) -> x·weightᵀ and the packing of a weight, or None where oneDNN cannot be used.
+    """Returns (x, weight) -> x·weightᵀ and the packing of a weight, or None where oneDNN cannot be used.
 
-    On one thread: what runs in parallel here would leave a team of threads behind, and with a second team
-    in the process (the sampler's) OpenMP sleeps at every wait, which costs sampling a quarter of its speed.
+    Runs on one thread: parallel work here would leave a team of threads behind. With a second team in the
+    process (the sampler's), OpenMP sleeps at every wait, which costs sampling a quarter of its speed.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -59,7 +58,7 @@ def _is_fast(weight: Tensor) -> bool:
 
 
 def pack(weight: Tensor) -> Tensor | None:
-    """``weight`` in the layout that ``product`` reads fastest (a copy), or None where that gains nothing."""
+    """Copies ``weight`` to the layout that ``product`` reads fastest; None where that gains nothing."""
     if not _is_fast(weight) or _FAST is None:
         return None
     with torch.no_grad():
@@ -67,7 +66,7 @@ def pack(weight: Tensor) -> Tensor | None:
 
 
 def product(x: Tensor, weight: Tensor, packed: Tensor | None = None) -> Tensor:
-    """x·weightᵀ without a graph; ``packed`` is ``pack(weight)`` where that was made."""
+    """Computes x·weightᵀ without a graph; ``packed`` is ``pack(weight)`` if available."""
     if _FAST is not None and (packed is not None or _is_fast(weight)):
         return _FAST[0](x, weight if packed is None else packed)
     return F.linear(x, weight)
@@ -85,7 +84,7 @@ class _FrozenLinear(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight: Tensor, packed: Tensor | None = None) -> Tensor:
-    """x·weightᵀ, with a gradient for whichever of the two requires one."""
+    """Computes x·weightᵀ, with a gradient for each of the two that requires one."""
     if torch.is_grad_enabled():
         if weight.requires_grad or not _is_fast(weight):
             return F.linear(x, weight)
@@ -95,7 +94,7 @@ def linear(x: Tensor, weight: Tensor, packed: Tensor | None = None) -> Tensor:
 
 
 def linear_add(base: Tensor, x: Tensor, weight: Tensor, packed: Tensor | None = None) -> Tensor:
-    """base + x·weightᵀ."""
+    """Computes base + x·weightᵀ."""
     if packed is None and not _is_fast(weight):
         return torch.addmm(base, x, weight.t())
     return base + linear(x, weight, packed)
@@ -130,7 +129,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 class _SwiGlu(torch.autograd.Function):
-    """Keeps only its input; silu is computed again in the backward pass."""
+    """SwiGLU that saves only its input; silu is computed again in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, gate_up: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GAIN, BOUND = 0.1, 0.2  # K_β and the clipping of the error in the paper
+GAIN, BOUND = 0.1, 0.2  # K_β and the clipping bound of the error in the paper
 
 
 @dataclass

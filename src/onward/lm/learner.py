@@ -1,9 +1,8 @@
 """Clipped policy-gradient updates of one adapter, or of all weights, from token rows and their advantages.
 
-The one thing to know: everything here follows from rows, advantages, configuration and ``state``; the
-order of rows is derived from (seed, update, epoch), so an update that was saved half-way and restored
-takes exactly the steps that an uninterrupted one takes. What algorithm the advantages come from is nothing
-that the learner knows.
+Invariants: every step follows from rows, advantages, configuration and ``state`` alone. The order of rows is
+derived from (seed, update, epoch), so an update that is saved half-way and restored takes exactly the steps
+of an uninterrupted one. The learner does not depend on the algorithm behind the advantages.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ PerToken = Sequence[float | Sequence[float] | Tensor]
 
 
 class Learner(Stepping):
-    """Owns the optimiser of one resident adapter, and of its critic where ``config.critic`` is given.
+    """Owns the optimiser of one resident adapter, and of its critic if ``config.critic`` is set.
 
-    With ``adapter`` None all weights are trained in place; otherwise the base weights are never touched.
+    With ``adapter`` None all weights are trained in place; otherwise the base weights are never changed.
     """
 
     def __init__(self, policy: Policy, adapter: str | None, config: LearnerConfig) -> None:
@@ -67,19 +66,19 @@ class Learner(Stepping):
         self.stepper.scale_for(policy.weights.norm.dtype)
         self.kl = KlCoefficient(config.kl_coef, config.kl_target)
         self.updates = 0
-        self._cursor = 0  # optimiser steps of the current update that are done
-        self._fixed: dict[str, Any] = {}  # what the current update holds on to, see ``open``
+        self._cursor = 0  # completed optimiser steps of the current update
+        self._fixed: dict[str, Any] = {}  # values fixed during the current update, see ``open``
         self._opened: Sequence[TokenRow] | None = None
         self._batches: Batches | None = None
 
     # --- an update ---------------------------------------------------------------------------------
 
     def open(self, rows: Sequence[TokenRow]) -> None:
-        """Check ``rows`` and compute what stays fixed during their update, before its first step.
+        """Checks ``rows`` and computes the values that stay fixed during their update, before its first step.
 
-        That is: log-probs at the start and of the reference, values of the critic, and the coefficient of
-        KL in the reward. After ``restore`` in the middle of an update they come from the saved state.
-        Raises TrainingError (DATA) when a row cannot be trained on, or the rows are not those of the state.
+        These are the log-probs at the start and of the reference, and the coefficient of KL in the reward.
+        After ``restore`` in the middle of an update they come from the saved state. Raises TrainingError
+        (DATA) when a row cannot be trained on, or the rows are not those of the state.
         """
         if self._batches is not None and self._opened is rows:
             return
@@ -121,7 +120,8 @@ class Learner(Stepping):
             )
 
     def reward_penalty(self) -> list[Tensor] | None:
-        """β k1 per trained token of each opened row, to be taken from its reward; None where KL is not there.
+        """Returns β k1 per trained token of each opened row, to subtract from its reward; None without such a
+        KL.
 
         k1 = log π_start − log π_ref, without gradient: the policy gradient carries it.
         """
@@ -132,7 +132,7 @@ class Learner(Stepping):
         return [coef * losses.kl(start, reference, "k1") for start, reference in pairs]
 
     def values(self) -> list[Tensor]:
-        """The critic's expectation before each trained token of the opened rows, fixed for the update."""
+        """Returns the critic's value before each trained token of the opened rows, fixed for the update."""
         critic = self.critic
         if critic is None:
             raise ConfigError("This learner has no critic: give LearnerConfig(critic=CriticConfig()).")
@@ -140,7 +140,7 @@ class Learner(Stepping):
         return self._fixed["values"]
 
     def warm_critic(self, returns: Sequence[Tensor]) -> None:
-        """Fit a critic that has not seen anything to plain ``returns`` of the opened rows."""
+        """Fits a critic that is not yet trained to plain ``returns`` of the opened rows."""
         if self.critic is None or self.critic.warm or self.config.critic is None or self._batches is None:
             return
         states = torch.cat(self._batches.each(self.name, lambda _, hidden: hidden.float()))
@@ -150,11 +150,11 @@ class Learner(Stepping):
     def update(
         self, rows: Sequence[TokenRow], advantages: PerToken, returns: PerToken | None = None
     ) -> Iterator[StepMetrics]:
-        """``epochs`` passes over ``rows``; advantages are one number per row, or one per token of it.
+        """Runs ``epochs`` passes over ``rows``; advantages are one number per row, or one per token of it.
 
-        ``returns``, where the critic is trained, likewise. After ``restore`` in the middle of an update, the
-        same rows continue where it stopped. Raises TrainingError (DATA) when no row can be trained on or
-        the rows differ from the restored ones.
+        ``returns`` has the same form and is given when the critic is trained. After ``restore`` in the middle
+        of an update, the same rows continue from the saved step. Raises TrainingError (DATA) when no row can
+        be trained on or the rows differ from the restored ones.
         """
         self.open(rows)
         batches = self._batches
@@ -193,7 +193,7 @@ class Learner(Stepping):
         advantages: list[Tensor],
         returns: list[Tensor] | None,
     ) -> StepMetrics:
-        """One optimiser step on the rows ``indices``; its denominator counts all of them."""
+        """Takes one optimiser step on the rows ``indices``; its denominator counts all of them."""
         config = self.config
         counts = [len(advantages[i]) for i in indices]
         each = losses.token_weights(counts, config.normaliser, config.constant_length)
@@ -229,7 +229,7 @@ class Learner(Stepping):
         returns: list[Tensor] | None,
         seen: StepStatistics,
     ) -> None:
-        """Add the gradient of the rows ``part``; ``weight`` is that of each row's tokens in the step."""
+        """Adds the gradient of the rows ``part``; ``weight`` is each row's weight per token in the step."""
         config, scale = self.config, self.stepper.scale
         with torch.enable_grad():
             packed, hidden = batches.hidden(part, self.name)
@@ -278,7 +278,7 @@ class Learner(Stepping):
         )
 
     def _ratios(self, packed: Packed, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(μ, denominator of the clipped ratio, importance weight), per trained token."""
+        """Returns (log μ, denominator of the clipped ratio, importance weight), per trained token."""
         config = self.config
         behaviour = start if config.behaviour == "recompute" else packed.behaviour
         if config.importance_cap is None:
@@ -295,9 +295,9 @@ class Learner(Stepping):
     # --- state -------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> bool:
-        """Write parameters, optimiser and cursor, so that ``restore`` continues between two steps.
+        """Writes parameters, optimiser and cursor, so that ``restore`` continues between two steps.
 
-        Nothing is written, and False returned, right after a step that was not finite.
+        Right after a step that was not finite, writes nothing and returns False.
         """
         if not self.finite:
             return False
@@ -315,7 +315,7 @@ class Learner(Stepping):
 
     @torch.no_grad()
     def restore(self, folder: Path) -> None:
-        """Continue from ``save``; the adapter must have the same rank and layers."""
+        """Restores the state written by ``save``; the adapter must have the same rank and layers."""
         state = load_state(folder / STATE_FILE, self.tensors, critic=self.critic is not None)
         self.stepper.load_state(state["stepper"])
         if self.critic is not None:

@@ -1,8 +1,8 @@
 """Policy losses: pure functions over trained tokens, float32.
 
-The one thing to know: values under a false mask are replaced *before* any arithmetic, since 0·NaN is
-NaN; and denominators come from the whole optimiser step (``token_weights``), so that the gradient does
-not depend on how the step is cut into micro-batches.
+Invariants: values under a false mask are replaced *before* any arithmetic, since 0·NaN is NaN. Denominators
+come from the whole optimiser step (``token_weights``), so that the gradient does not depend on how the step
+is cut into micro-batches.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ def clipped_share(ratio: Tensor, advantages: Tensor, low: float, high: float) ->
 def near_certain(behaviour: Tensor, least: float) -> Tensor:
     """True where the sampling policy drew the token with probability ``least`` or more.
 
-    Right and wrong answers share such tokens (the braces of a tool call, the end of a word that was begun):
-    the choice that the reward is about was made elsewhere. ``behaviour``: log-probs.
+    Right and wrong answers share such tokens (the braces of a tool call, the end of a word already begun).
+    The choice that the reward judges was made at other tokens. ``behaviour``: log-probs.
     """
     return behaviour >= math.log(least)
 
 
 def spare(advantages: Tensor, shared: Tensor) -> Tensor:
-    """``advantages`` with the negative ones of ``shared`` tokens set to 0; positive ones stay.
+    """Sets negative advantages of ``shared`` tokens to 0; positive ones stay.
 
-    Pushing down what right answers begin with as well makes right answers less likely too (lazy likelihood
-    displacement, 2505.18830), and on inputs unlike the training data it is the form that breaks first.
+    Pushing down tokens that right answers begin with as well makes right answers less likely too (lazy
+    likelihood displacement, 2505.18830). On inputs unlike the training data the answer's form breaks first.
     """
     return torch.where(shared & (advantages < 0), 0.0, advantages)
 
@@ -84,9 +84,9 @@ def importance_weights(
 ) -> Tensor:
     """Importance weights w = π_old/μ of the decoupled loss, without gradient; 0 where masked out.
 
-    Truncated: min(w, ``cap``) (TIS). With ``floor`` they are masked instead: tokens with w outside
-    [floor, cap] get 0 and the others keep w (IcePop). With ``rows`` (the row of each token) w is the
-    geometric mean of the token ratios of the whole row, which unlike their product does not explode with
+    By default they are truncated: min(w, ``cap``) (TIS). With ``floor`` they are masked instead: tokens with
+    w outside [floor, cap] get 0 and the others keep w (IcePop). With ``rows`` (the row of each token) w is
+    the geometric mean of the token ratios of the whole row, which unlike their product does not explode with
     length.
     """
     difference = log_ratio(old, behaviour, mask)
@@ -105,7 +105,7 @@ def importance_weights(
 
 
 def effective_sample_share(weights: Tensor) -> float:
-    """(Σw)² / (n Σw²), 1 when all weights are equal, near 0 when a few dominate, 0 when all are 0."""
+    """Returns (Σw)² / (n Σw²): 1 when all weights are equal, near 0 when a few dominate, 0 when all are 0."""
     if weights.numel() == 0:
         return 1.0
     return float(weights.sum() ** 2 / (weights.numel() * (weights**2).sum()).clamp_min(1e-12))
@@ -130,8 +130,8 @@ def kl(logp: Tensor, reference: Tensor, estimator: KlEstimator, mask: Tensor | N
 def kl_loss(logp: Tensor, reference: Tensor, estimator: KlEstimator, mask: Tensor | None = None) -> Tensor:
     """Penalty per token whose value is ``estimator`` and whose gradient is that of the reverse KL.
 
-    The gradient always comes from k2; used directly, k1 would push nowhere on average and k3 towards
-    the forward KL.
+    The gradient always comes from k2. Used directly, k1 would have a mean gradient of 0, and k3 would push
+    towards the forward KL.
     """
     value = kl(logp, reference, estimator, mask)
     carrier = kl(logp, reference, "k2", mask)
@@ -148,7 +148,7 @@ def value_loss(
 ) -> Tensor:
     """½ max((V − R)², (clip(V, V_old ± ``clip``) − R)²) per trained token (PPO2's form of 1707.06347).
 
-    The larger of the two, so that clipping never rewards a jump away from the return.
+    The larger term is taken, so that clipping never rewards a jump away from the return.
     """
     values, old, returns = masked(values, mask), masked(old, mask), masked(returns, mask)
     loss = (values - returns) ** 2

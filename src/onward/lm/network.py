@@ -1,9 +1,9 @@
 """The one forward loop for Llama-shaped networks; sampler and learner differ only in ``attend``.
 
-The one thing to know before changing it: rows of the q and k projections are stored with the two
-halves of each head interleaved, so that rotary embedding is one complex multiplication (the dot
-product q·k does not change under a common permutation). ``Shape.rope_order`` is that permutation;
-whoever reads or writes transformers weights or LoRA ``B`` matrices of q and k must apply it.
+Invariants: rows of the q and k projections are stored with the two halves of each head interleaved, so that
+rotary embedding is one complex multiplication. (The dot product q·k does not change under a common
+permutation.) ``Shape.rope_order`` is that permutation. Code that reads or writes transformers weights or LoRA
+``B`` matrices of q and k must apply it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Attend = Callable[[int, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Shape(Sizes):
-    """Sizes of a network, and what else its forward loop needs to know."""
+    """Sizes of a network, and the other constants of its forward loop."""
 
     norm_eps: float
     rope_theta: float
@@ -37,7 +37,7 @@ class Shape(Sizes):
 
     @classmethod
     def read(cls, folder: Path) -> Shape:
-        """Raises ConfigError for a network that the loop would compute wrongly."""
+        """Reads ``config.json``. Raises ConfigError for a network that the loop would compute wrongly."""
         path = folder / "config.json"
         if not path.is_file():
             raise ConfigError(f"{folder} has no config.json: give a folder in transformers format.")
@@ -78,7 +78,7 @@ class Shape(Sizes):
         return self.heads // self.kv_heads
 
     def rope_order(self, heads: int) -> Tensor:
-        """Index that turns transformers' row order of a q or k projection into ours."""
+        """Returns the index that turns transformers' row order of a q or k projection into ours."""
         half = self.head_dim // 2
         one = torch.stack([torch.arange(half), torch.arange(half) + half], dim=1).flatten()
         return (torch.arange(heads)[:, None] * self.head_dim + one).flatten()
@@ -113,8 +113,8 @@ _NOTHING = PackedLayer()
 class LoraLayer:
     """Fused low-rank updates of one block, ``(A, B)`` each, with the scale inside ``B``.
 
-    ``A`` is (ranks, input), the projections that share an input stacked; ``B`` is (output, ranks),
-    block-diagonal. None where the adapter does not touch a projection.
+    ``A`` is (ranks, input), with the projections that share an input stacked. ``B`` is (output, ranks),
+    block-diagonal. None where the adapter does not change a projection.
     """
 
     qkv: tuple[Tensor, Tensor] | None = None
@@ -137,7 +137,7 @@ class Weights:
     packed_head: Tensor | None = None
 
     def pack(self) -> None:
-        """Make the copies that sampling reads faster; costs as much memory as the weights."""
+        """Makes copies that are faster for sampling; they cost as much memory as the weights."""
         if self.packed is None:
             self.packed = [
                 PackedLayer(pack(w.qkv), pack(w.out), pack(w.gate_up), pack(w.down)) for w in self.layers
@@ -145,11 +145,11 @@ class Weights:
             self.packed_head = pack(self.head)
 
     def unpack(self) -> None:
-        """Forget the copies; whoever changes the weights must call this."""
+        """Drops the copies; must be called after every change of the weights."""
         self.packed, self.packed_head = None, None
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every distinct tensor, for training all parameters."""
+        """Yields every distinct tensor, for training all parameters."""
         yield self.embedding
         for layer in self.layers:
             yield from (getattr(layer, f.name) for f in fields(layer))
@@ -171,7 +171,7 @@ class _Rotate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        # In place: the rotated tensor has one reader (``attend``), so nobody else holds this gradient.
+        # In place: the rotated tensor has one reader (``attend``), so this gradient has no other reader.
         grad = grad.contiguous()
         _rotate_(grad, ctx.saved_tensors[0].conj(), ctx.count)
         return grad, None, None
@@ -181,7 +181,7 @@ def _rotate_(qkv: Tensor, angles: Tensor, count: int) -> None:
     heads = qkv[:, :count]
     if qkv.dtype == torch.float32:
         torch.view_as_complex(heads.unflatten(-1, (-1, 2))).mul_(angles)
-    else:  # there is no complex number of two bfloat16: rotate a float32 copy
+    else:  # torch has no complex number of two bfloat16: rotate a float32 copy
         rotated = torch.view_as_complex(heads.float().unflatten(-1, (-1, 2))) * angles
         heads.copy_(torch.view_as_real(rotated).flatten(-2))
 
@@ -195,7 +195,7 @@ def rope_table(shape: Shape, length: int, device: torch.device) -> Tensor:
 
 
 def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The norm in float32, whatever the dtype of ``x``: half precision loses the mean square."""
+    """RMS norm in float32, whatever the dtype of ``x``: half precision loses the mean square."""
     if x.dtype == torch.float32:
         return rms_norm(x, weight, eps)
     return rms_norm(x.float(), weight.float(), eps).to(x.dtype)
@@ -227,10 +227,10 @@ def run_layers(
     keep: Tensor | None = None,
     recompute: bool = False,
 ) -> Tensor:
-    """Blocks ``first`` to ``last`` over ``x`` (tokens, hidden); ``angles`` has one row per token.
+    """Runs blocks ``first`` to ``last`` over ``x`` (tokens, hidden); ``angles`` has one row per token.
 
-    With ``keep``, only those tokens leave the last block (one segment at most may be given then). With
-    ``recompute`` (gradient checkpointing, 1604.06174) a graph keeps each block's input only and its inside
+    With ``keep``, only those tokens leave the last block (then at most one segment is allowed). With
+    ``recompute`` (gradient checkpointing, 1604.06174) a graph stores only each block's input, and the block
     is computed again in the backward pass: less memory, a third more time, the same numbers.
     """
     last = shape.layers if last is None else last

@@ -1,7 +1,7 @@
-"""The policy loss of one micro-batch, as the slope d loss / d log-prob that the output head asks for.
+"""The policy loss of one micro-batch, as the slope d loss / d log-prob that the output head needs.
 
-The one thing to know: the importance weight and the ratio of the KL term never overlap. Decoupled, tokens are
-weighted by π_start/μ and the rest is corrected by π/π_start; in bypass all of it is π/μ.
+Invariants: the importance weight and the ratio of the KL term never overlap. In the decoupled form, tokens
+are weighted by π_start/μ and the rest is corrected by π/π_start. In bypass, the whole ratio is π/μ.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from onward.lm.options import LearnerConfig
 class PolicyObjective:
     """Σ w (clipped loss + β c k2-carried KL + hold) over trained tokens, all tensors (trained tokens,).
 
-    ``weights`` are token weights of the whole optimiser step times importance weights; c = π/π_old,
-    detached. The hold is ``hold_coef`` · (log π − log μ)²/2 on near-certain tokens, μ the sampling policy's
-    ``behaviour``. ``loss`` is what ``slope`` has seen so far, unscaled.
+    ``weights`` are token weights of the whole optimiser step times importance weights; c = π/π_old, detached.
+    The hold is ``hold_coef`` · (log π − log μ)²/2 on near-certain tokens, μ the sampling policy's
+    ``behaviour``. ``loss`` is the unscaled sum over all calls of ``slope`` so far.
     """
 
     config: LearnerConfig

@@ -1,7 +1,7 @@
-"""Settings of the learner, each checked when it is given.
+"""Settings of the learner, each checked at construction.
 
-The one thing to know: a combination that would count something twice, or do nothing, is refused here, so
-that no option can be on without effect.
+A combination that would count a term twice, or have no effect, is refused here, so that no enabled option is
+without effect.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from onward.lm.losses import KlEstimator, Normaliser
 
 @dataclass(frozen=True)
 class CriticConfig:
-    """The value head of PPO: a linear read-out of the hidden state *before* each token."""
+    """Settings of PPO's value head: a linear read-out of the hidden state *before* each token."""
 
     learning_rate: float = 1e-2
     value_clip: float | None = 0.5
-    """How far a value may move from the old one before the loss stops rewarding it; None: no clipping."""
+    """Largest move of a value from the old one that the loss still rewards; None: no clipping."""
     coef: float = 1.0
-    """Weight of the value loss; matters where ``trains_policy``, since the head has its own clipping."""
+    """Weight of the value loss; matters only with ``trains_policy``, since the head has its own clipping."""
     warmup_steps: int = 20
-    """Full-batch steps on plain returns before the first advantages are made; the policy stands still."""
+    """Full-batch steps on plain returns before the first advantages are made; the policy is not updated."""
     trains_policy: bool = False
-    """Let the value loss shape the policy's features as well; else the critic only reads them."""
+    """Lets the value loss shape the policy's features as well; otherwise the critic only reads them."""
 
     def __post_init__(self) -> None:
         refuse_out_of_range(
@@ -49,44 +49,48 @@ class LearnerConfig:
     """Rows per optimiser step."""
     clip_epsilon: float = 0.2
     clip_epsilon_high: float | None = None
-    """Upper clip where it differs from the lower one."""
+    """Upper clip if it differs from the lower one."""
     dual_clip: float | None = 3.0
     entropy_coef: float = 0.0
-    """Reward for entropy per token; positive keeps exploring."""
+    """Reward for entropy per token; a positive value preserves exploration."""
     spare_above: float | None = None
-    """A failure never pushes down tokens that were drawn with at least this probability: right and wrong
-    answers share them. None spares nothing, as plain policy gradients do."""
+    """Probability at or above which a failure never pushes a drawn token down: right and wrong answers share
+    such tokens. None spares no token, as plain policy gradients do.
+    """
     hold_coef: float = 0.0
     """Pull of those tokens, from both sides, to the probability that they were drawn with (k2's gradient)."""
     kl_coef: float = 0.0
     kl_in: Literal["loss", "reward"] = "loss"
-    """A penalty in the loss, or its k1 estimate taken from each token's reward (then the policy gradient
-    carries it, and algorithms see it)."""
+    """A penalty in the loss, or its k1 estimate subtracted from each token's reward (then the policy gradient
+    carries it, and algorithms see it).
+    """
     kl_estimator: KlEstimator = "k3"
     """Value of the penalty in the loss; its gradient is always that of the reverse KL (k2)."""
     kl_reference: Literal["start", "base"] = "start"
-    """Penalise distance from the adapter at the start of the update, or from the base weights."""
+    """Reference of the penalty: the adapter at the start of the update, or the base weights."""
     kl_target: float | None = None
-    """Nats per token to steer ``kl_coef`` towards, step by step (1909.08593, section 2.2)."""
+    """Target in nats per token; ``kl_coef`` is steered towards it step by step (1909.08593, section 2.2)."""
     behaviour: Literal["recorded", "recompute"] = "recorded"
-    """Whose log-probs are μ: the engine's as recorded, or the learner's own at the start of the update, which
-    says that the data is on policy."""
+    """Source of the log-probs of μ: the engine's as recorded, or the learner's own at the start of the
+    update, which assumes that the data is on policy.
+    """
     importance_cap: float | None = None
-    """None: bypass, the clipped ratio is π/μ. A number: decoupled, it is π/π_start, weighted by
-    w = min(π_start/μ, cap)."""
+    """None: bypass, the clipped ratio is π/μ. A number: decoupled, the ratio is π/π_start, weighted by w =
+    min(π_start/μ, cap).
+    """
     importance_floor: float | None = None
-    """Drop tokens with w outside [floor, cap] in place of truncating w."""
+    """Drops tokens with w outside [floor, cap] instead of truncating w."""
     importance_level: Literal["token", "sequence"] = "token"
-    """w per token, or the geometric mean over a row."""
+    """w per token, or its geometric mean over a row."""
     normaliser: Normaliser = "token"
     constant_length: int = 1024
     max_grad_norm: float = 1.0
     micro_batch_tokens: int = 2048
     """Tokens with a graph at once; changes memory and speed, never the result."""
     gradient_checkpointing: bool = False
-    """Keep each block's input only and compute its inside again: less memory, a third more time."""
+    """Stores only each block's input and computes the block again: less memory, a third more time."""
     cache_bytes: int = 1 << 30
-    """Room for the output of the frozen layers below the adapter; beyond it they are computed again."""
+    """Memory for the output of the frozen layers below the adapter; larger output is computed again."""
     critic: CriticConfig | None = None
     seed: int = 0
 
@@ -159,7 +163,7 @@ class LearnerConfig:
 
 
 def refuse_out_of_range(config: object, **good: bool) -> None:
-    """Raise ConfigError for the first field of ``config`` that is not good."""
+    """Raises ConfigError for the first field of ``config`` that is not good."""
     for name, fine in good.items():
         if not fine:
             raise ConfigError(

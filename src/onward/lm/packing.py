@@ -1,9 +1,9 @@
-"""Rows of different lengths as one stream of tokens, with what several of them begin with computed once.
+"""Rows of different lengths as one stream of tokens, with common beginnings computed once.
 
-The one thing to know: the stream is ``[prefix of all, prompt of run 0, prompt of run 1, …, row 0's rest,
-row 1's rest, …]`` without padding; only inside attention are the rests of a run padded, on the right, where
-causality alone keeps padding out of every real token. Gradients flow through what is shared exactly, since
-every row reads the same keys.
+The stream is ``[prefix of all, prompt of run 0, prompt of run 1, …, row 0's rest, row 1's rest, …]`` without
+padding. Only inside attention are the rests of a run padded, on the right, where causality alone hides
+padding from every real token. Gradients through the shared part are exact, since every row reads the same
+keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onward.lm.tokens import TokenRow
 
 
 class _Take(torch.autograd.Function):
-    """``x[index]`` whose gradient is again a gather: ``inverse`` says where each row of x went."""
+    """``x[index]`` with a gradient that is again a gather; ``inverse`` is the place of each row of x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
@@ -49,13 +49,13 @@ class _Untake(torch.autograd.Function):
 
 
 def _causal(length: int, before: int, device: torch.device) -> Tensor:
-    """(length, before + length) additive mask: a query sees all that came before and itself."""
+    """Returns a (length, before + length) additive mask: a query sees itself and all earlier tokens."""
     allowed = torch.ones(length, before + length, dtype=torch.bool).tril(before)
     return torch.zeros(length, before + length).masked_fill(~allowed, float("-inf")).to(device)
 
 
 def common_prefix(rows: Sequence[TokenRow]) -> int:
-    """Length of the prefix that all rows share, short of each row's last context token.
+    """Returns the length of the prefix that all rows share, short of each row's last context token.
 
     The token before a row's first sampled token stays outside, since its logits are needed per row.
     """
@@ -81,7 +81,7 @@ class Run:
 
 
 class _Padding:
-    """Where the rests of one run go inside attention, and what each of them may see."""
+    """Padded places in attention of the rests of one run, and their masks."""
 
     def __init__(self, lengths: Sequence[int], before: int, extra: int, device: torch.device) -> None:
         self.count, self.width, self.total = len(lengths), max(lengths), sum(lengths)
@@ -99,12 +99,11 @@ class _Padding:
 
 
 class Packed:
-    """One micro-batch: token ids, positions, attention layout, and where log-probs are wanted.
+    """One micro-batch: token ids, positions, attention layout, and the positions of the wanted log-probs.
 
-    The first ``prefix`` tokens (the same in all rows) appear once, and so do the further tokens that a run
-    of ``runs`` shares (without ``runs``: nothing). ``at`` indexes stream positions whose next token was
-    sampled; ``targets``, ``row_of``, ``behaviour``, ``temperature`` are aligned with it, row by row, in
-    token order.
+    The first ``prefix`` tokens (the same in all rows) appear once, and so do the further tokens that a run of
+    ``runs`` shares (without ``runs``: none). ``at`` indexes stream positions whose next token was sampled;
+    ``targets``, ``row_of``, ``behaviour``, ``temperature`` are aligned with it, row by row, in token order.
     """
 
     def __init__(
@@ -163,8 +162,11 @@ class Packed:
         return [self.prefix, *(run.extra for run in self._runs), *self.lengths]
 
     def attend(self, shape: Shape) -> Any:
-        """The ``Attend`` of this layout: what is shared sees itself and what comes before it, a row sees
-        what it shares and its own past."""
+        """Returns the ``Attend`` of this layout.
+
+        Shared tokens see themselves and the tokens before them. A row sees its shared tokens and its own
+        past.
+        """
         h, kv, g, d = shape.heads, shape.kv_heads, shape.group, shape.head_dim
         sizes = [self.prefix, *(run.extra for run in self._runs), *(run.total for run in self._runs)]
         prefix_mask = None if self._prefix_mask is None else self._prefix_mask.repeat(g, 1)
@@ -181,7 +183,7 @@ class Packed:
         def seen(
             q: Tensor, before: list[tuple[Tensor, Tensor]], k: Tensor, v: Tensor, mask: Tensor
         ) -> Tensor:
-            """Attention of (count, kv, g · length, d) queries to what came before (count 1) and their own."""
+            """Attention of (count, kv, g · length, d) queries to earlier tokens (count 1) and their own."""
             count, length = len(q), k.shape[2]
             if before:
                 k = torch.cat([*(one.expand(count, -1, -1, -1) for one, _ in before), k], dim=2)

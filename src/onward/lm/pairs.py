@@ -1,7 +1,7 @@
-"""What is compared: a better and a worse attempt at the same task, and a correction with what it corrects.
+"""Pairs to compare: a better and a worse attempt at a task, or a correction and the answer it corrects.
 
-The one thing to know: a pair whose difference would be cut off by the length limit teaches nothing about it,
-so it is skipped and counted, and so is every other pair that cannot be compared.
+A pair whose difference would be cut off by the length limit teaches nothing about it. It is skipped and
+counted, as is every other pair that cannot be compared.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from onward.errors import TrainingError
 from onward.lm.tokens import TokenRow
 
-if TYPE_CHECKING:  # it needs torch; what picks pairs does not
+if TYPE_CHECKING:  # it needs torch; choosing pairs does not
     from onward.lm.trajectories import Trajectory
 
 
 class Attempt(Protocol):
-    """What is compared: one try at a task."""
+    """One attempt at a task, to compare with others."""
 
     @property
     def reward(self) -> float | None: ...
@@ -31,20 +31,20 @@ A = TypeVar("A", bound=Attempt)
 
 @dataclass
 class Pair:
-    """Two answers to exactly the same prompt tokens. A side has several rows where its history broke."""
+    """Two answers to exactly the same prompt tokens. A side that is not append-only has several rows."""
 
     chosen: list[TokenRow]
     rejected: list[TokenRow]
     task: Hashable = None
     margin: float = 0.0
-    """How much better the chosen one was, in reward."""
+    """Reward of the chosen side minus that of the rejected one."""
     corrected: bool = False
-    """Somebody wrote the chosen side in place of the rejected one."""
+    """True when the chosen side is a written correction of the rejected one."""
 
 
 @dataclass
 class PairSelection:
-    """Pairs that can be learnt from, and how many could not, by reason."""
+    """Pairs that can be learnt from, and the number of the others by reason."""
 
     pairs: list[Pair]
     excluded: Mapping[str, int] = field(default_factory=dict)
@@ -58,13 +58,13 @@ def make_pairs(
     per_task: int | None = 8,
     seed: int = 0,
 ) -> list[Pair]:
-    """Pairs within each group whose rewards differ by more than ``margin``, the widest first; then every
-    correction with the answer that it corrects.
+    """Returns pairs within each group whose rewards differ by more than ``margin``, the widest first; then
+    each correction with the answer that it corrects.
 
-    ``min_reward`` is for the chosen side. ``per_task`` bounds the pairs of one group; among equally wide ones
-    ``seed`` decides. Both say nothing of corrections, which need neither reward nor group. Unscored
-    trajectories and those without tokens are left out. Policies may differ inside a pair: what is compared is
-    what was said. Raises TrainingError (DATA) when no pair exists.
+    ``min_reward`` applies to the chosen side. ``per_task`` bounds the pairs of one group; among equally wide
+    ones ``seed`` decides. Neither applies to corrections, which need neither reward nor group. Unscored
+    trajectories and those without tokens are left out. Policies may differ inside a pair: the comparison is
+    of the answers. Raises TrainingError (DATA) when no pair exists.
     """
     groups: defaultdict[Hashable, list[Trajectory]] = defaultdict(list)
     for one in trajectories:
@@ -97,10 +97,11 @@ def widest(
     per_task: int | None = 8,
     rnd: random.Random,
 ) -> list[tuple[A, A, float]]:
-    """``(better, worse, difference)`` of attempts at one task whose rewards differ by more than ``margin``.
+    """Returns ``(better, worse, difference)`` of attempts at one task whose rewards differ by more than
+    ``margin``.
 
-    The widest come first, ``per_task`` at most; among equally wide ones ``rnd`` decides. ``min_reward`` is
-    for the better one. Unscored attempts are left out.
+    The widest come first, ``per_task`` at most; among equally wide ones ``rnd`` decides. ``min_reward``
+    applies to the better one. Unscored attempts are left out.
     """
     found = [
         (better, worse, float(better.reward) - float(worse.reward))
@@ -117,11 +118,11 @@ def widest(
 
 
 def usable(pairs: Sequence[Pair], max_tokens: int) -> PairSelection:
-    """Pairs cut to ``max_tokens`` per row; those that no longer compare anything are left out and counted.
+    """Cuts pairs to ``max_tokens`` per row; those that no longer compare anything are left out and counted.
 
     ``other_prompt``: the sides do not start from the same tokens. ``same_answer``: nothing differs.
-    ``truncated``: the first turn in which a side differs does not fit. Raises TrainingError (DATA) when
-    nothing is left.
+    ``truncated``: the first turn in which a side differs does not fit. Raises TrainingError (DATA) when no
+    pair is left.
     """
     kept: list[Pair] = []
     excluded: Counter[str] = Counter()
@@ -159,7 +160,7 @@ def _problem(pair: Pair, max_tokens: int) -> str:
 
 
 def _first_difference(a: list[TokenRow], b: list[TokenRow]) -> tuple[int | None, int]:
-    """(row, position in it) where the sides part."""
+    """Returns (row, position in it) of the first difference between the sides."""
     for k in range(max(len(a), len(b))):
         if k >= len(a) or k >= len(b):
             return k, 0
@@ -173,7 +174,7 @@ def _first_difference(a: list[TokenRow], b: list[TokenRow]) -> tuple[int | None,
 
 
 def _turn_fits(row: TokenRow, place: int, max_tokens: int) -> bool:
-    """Whether the sampled turn at or after ``place`` ends within ``max_tokens``; true if there is none."""
+    """Reports if the sampled turn at or after ``place`` ends within ``max_tokens``; true if there is none."""
     later = [t for t in row.trained if t >= place]
     if not later:
         return True

@@ -1,8 +1,7 @@
-"""A language policy: base weights that never change, and named adapters that do.
+"""A language policy: base weights, which an adapter's training never changes, and named adapters.
 
-The one thing to know: ``weights`` is our own layout (stacked and, for q and k, permuted, see
-``network``); everything written to disk is transformers' and peft's layout, so that any other engine
-can load it.
+``weights`` is in our own layout (stacked and, for q and k, permuted, see ``network``). Everything written to
+disk is in transformers' and peft's layout, so that any other engine can load it.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ class Policy:
 
     @classmethod
     def load(cls, folder: Path, *, device: str = "cpu", dtype: str = "float32") -> Policy:
-        """Read a transformers folder with a Llama-shaped network in safetensors.
+        """Reads a transformers folder with a Llama-shaped network in safetensors.
 
-        Raises ConfigError when the folder holds something else. On CPUs float32 is by far the fastest.
+        Raises ConfigError for other content. On CPUs float32 is by far the fastest.
         """
         folder = Path(folder)
         shape = Shape.read(folder)
@@ -77,7 +76,7 @@ class Policy:
         return folder_digest(self.folder)
 
     def save(self, folder: Path) -> None:
-        """Write the base weights (after full-parameter training) and the tokenizer to ``folder``."""
+        """Writes the base weights (after full-parameter training) and the tokenizer to ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
         raw = {
             k: v.detach().cpu().contiguous() for k, v in _to_transformers(self.shape, self.weights).items()
@@ -96,7 +95,7 @@ class Policy:
         seed: int = 0,
         targets: Sequence[str] | None = None,
     ) -> Adapter:
-        """A fresh adapter that changes nothing yet; None means all ``layers``, all seven ``targets``."""
+        """Creates an adapter that changes nothing yet; None means all ``layers``, all seven ``targets``."""
         self._free(name)
         chosen = range(self.shape.layers) if layers is None else layers
         self.adapters[name] = Adapter(
@@ -105,7 +104,7 @@ class Policy:
         return self.adapters[name]
 
     def add_adapter(self, name: str, folder: Path) -> Adapter:
-        """Make the peft adapter in ``folder`` resident under ``name``."""
+        """Loads the peft adapter in ``folder`` and makes it resident under ``name``."""
         self._free(name)
         self.adapters[name] = Adapter.read(self.shape, Path(folder), self.device, self.weights.norm.dtype)
         return self.adapters[name]
@@ -131,22 +130,22 @@ class Policy:
             )
 
     def angles(self, positions: Tensor) -> Tensor:
-        """Rotary factors (tokens, 1, head_dim / 2) for token ``positions``."""
+        """Returns rotary factors (tokens, 1, head_dim / 2) for token ``positions``."""
         need = int(positions.max()) + 1 if len(positions) else 0
         if need > len(self._angles):
             self._angles = rope_table(self.shape, max(need, 2 * len(self._angles)), self.device)
         return self._angles[positions]
 
     def segments(self, adapter: str | None, count: int) -> list[Segment]:
-        """All ``count`` tokens under one adapter."""
+        """Returns segments that put all ``count`` tokens under one adapter."""
         return [] if adapter is None else [(0, count, self.adapter(adapter).fused())]
 
     def embed(self, ids: Tensor) -> Tensor:
-        """(tokens, hidden), the input of the first block."""
+        """Returns the input of the first block, (tokens, hidden)."""
         return self.weights.embedding[ids]
 
     def trunk(self, packed: Packed, last: int) -> Tensor:
-        """Base hidden states (tokens, hidden) before block ``last``, for adapters that start there."""
+        """Returns base hidden states (tokens, hidden) before block ``last``, where an adapter starts."""
         angles, attend = self.angles(packed.positions), packed.attend(self.shape)
         return run_layers(self.shape, self.weights, self.embed(packed.ids), angles, attend, last=last)
 
@@ -159,9 +158,10 @@ class Policy:
         *,
         recompute: bool = False,
     ) -> Tensor:
-        """Normalised last hidden states (len(packed.at), hidden) where log-probs are wanted.
+        """Returns normalised last hidden states (len(packed.at), hidden) at the positions of wanted
+        log-probs.
 
-        ``x`` are the states before block ``first`` where those are known already; ``recompute`` as in
+        ``x`` are the states before block ``first`` if they are already computed; ``recompute`` as in
         ``run_layers``.
         """
         x = run_layers(
@@ -181,7 +181,7 @@ class Policy:
     def logprobs(
         self, rows: Sequence[TokenRow], adapter: str | None = None, *, micro_batch_tokens: int = 4096
     ) -> list[Tensor]:
-        """For each row, log π(token | past) at the row's temperature: (length,), 0.0 where not sampled."""
+        """Returns log π(token | past) of each row at its temperature: (length,), 0.0 where not sampled."""
         result = [torch.zeros(len(row)) for row in rows]
         order = [i for i in sorted(range(len(rows)), key=lambda i: len(rows[i])) if any(rows[i].sampled[1:])]
         for chunk in split_by_tokens(order, [len(rows[i]) for i in order], micro_batch_tokens):
@@ -209,7 +209,7 @@ def folder_digest(folder: Path) -> str:
 
 
 def split_by_tokens(items: Sequence[int], lengths: Sequence[int], limit: int) -> list[list[int]]:
-    """Cut ``items`` into runs whose ``lengths`` sum to at most ``limit`` (at least one item each)."""
+    """Cuts ``items`` into runs whose ``lengths`` sum to at most ``limit`` (at least one item each)."""
     runs: list[list[int]] = []
     used = limit + 1
     for item, length in zip(items, lengths, strict=True):

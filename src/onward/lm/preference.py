@@ -1,8 +1,7 @@
-"""DPO: raise the better of two answers against the worse, measured from a reference that stands still.
+"""DPO: raises the better of two answers against the worse, relative to a fixed reference.
 
-The one thing to know: only trained tokens count, on both sides, and the reference is this very network with
-the adapter off (or as the adapter was at the start); nothing here uses dropout, so the two agree exactly at
-the first step.
+Only trained tokens count, on both sides. The reference is this network with the adapter off, or with the
+adapter as it was at the start. Nothing here uses dropout, so the two agree exactly at the first step.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class DpoConfig:
     """Settings of ``PreferenceLearner``."""
 
     beta: float = 0.1
-    """How strongly the policy is held to the reference: the KL coefficient of the problem DPO solves."""
+    """Strength of the tie to the reference: the KL coefficient of the problem that DPO solves."""
     learning_rate: float = 2e-4
     epochs: int = 1
     minibatch_pairs: int = 32
@@ -44,10 +43,11 @@ class DpoConfig:
     reference: Literal["base", "start"] = "base"
     """The base weights (adapter off), or the adapter as it is when training starts."""
     length_normalised: bool = False
-    """Compare means instead of sums of token log-ratios: sums are DPO, means keep long answers from
-    weighing more (and from being preferred for their length)."""
+    """Compares means instead of sums of token log-ratios. Sums are DPO; means prevent long answers from
+    weighing more (and from being preferred for their length).
+    """
     label_smoothing: float = 0.0
-    """Share of pairs believed to be the wrong way round (conservative DPO)."""
+    """Expected share of pairs in the wrong order (conservative DPO)."""
     max_grad_norm: float = 1.0
     micro_batch_tokens: int = 2048
     gradient_checkpointing: bool = False
@@ -71,8 +71,9 @@ class DpoConfig:
 
 @dataclass(frozen=True)
 class PreferenceMetrics:
-    """One optimiser step, before it is taken. ``accuracy`` is the share of pairs the right way round;
-    ``margin`` is β(log-ratio of chosen − log-ratio of rejected), the ``*_reward`` are its two parts."""
+    """Statistics of one optimiser step, before it is taken. ``accuracy`` is the share of pairs in the right
+    order; ``margin`` is β(log-ratio of chosen − log-ratio of rejected), the ``*_reward`` are its two parts.
+    """
 
     step: int
     total_steps: int
@@ -91,7 +92,7 @@ def dpo_loss(margin: Tensor, label_smoothing: float = 0.0) -> Tensor:
 
 
 def side_sums(log_ratios: Tensor, side_of: Tensor, sides: int, length_normalised: bool) -> Tensor:
-    """Sum (or mean) of token log-ratios per side (sides,); ``side_of`` is the side of each trained token."""
+    """Sums (or averages) token log-ratios per side (sides,); ``side_of`` is each trained token's side."""
     sums = log_ratios.new_zeros(sides).index_add_(0, side_of, log_ratios)
     if not length_normalised:
         return sums
@@ -118,7 +119,8 @@ class PreferenceLearner(Stepping):
         )
 
     def update(self, pairs: Sequence[Pair]) -> Iterator[PreferenceMetrics]:
-        """``epochs`` passes over ``pairs`` (see ``pairs.usable``); after ``restore``, where it stopped.
+        """Runs ``epochs`` passes over ``pairs`` (see ``pairs.usable``); after ``restore``, continues from the
+        saved step.
 
         Raises TrainingError (DATA) when a row cannot be used or the pairs are not those of the state.
         """
@@ -136,7 +138,7 @@ class PreferenceLearner(Stepping):
         self._cursor, self._fixed = 0, {}
 
     def margins(self, pairs: Sequence[Pair]) -> list[float]:
-        """β(log-ratio of chosen − log-ratio of rejected) for each pair as the policy is now; no training."""
+        """Returns β(log-ratio of chosen − log-ratio of rejected) for each pair under the current policy."""
         batches, members = self._batches(pairs, fresh=True)
         now, reference = batches.logprobs(self.name), self._reference(batches)
         result = []
@@ -156,9 +158,9 @@ class PreferenceLearner(Stepping):
     def _batches(
         self, pairs: Sequence[Pair], fresh: bool = False
     ) -> tuple[Batches, list[tuple[list[int], list[int]]]]:
-        """Batches over all rows, and for each pair the rows of its two sides.
+        """Returns batches over all rows, and for each pair the rows of its two sides.
 
-        Temperature 1 for all: what is compared are answers, not how one was drawn.
+        All rows get temperature 1: the comparison is of answers, not of how they were drawn.
         """
         config, rows = self.config, []
         members: list[tuple[list[int], list[int]]] = []
@@ -213,7 +215,7 @@ class PreferenceLearner(Stepping):
         total: int,
     ) -> PreferenceMetrics:
         sharing = batches.sharing
-        chosen = sorted(chosen, key=lambda p: sharing.prompt_of[members[p][0][0]] or 0)  # one prompt together
+        chosen = sorted(chosen, key=lambda p: sharing.prompt_of[members[p][0][0]] or 0)  # prompts together
         lengths = [
             sharing.prompt(members[p][0][0]) + sum(sharing.rest(i) for side in members[p] for i in side)
             for p in chosen
@@ -243,7 +245,7 @@ class PreferenceLearner(Stepping):
     def _backward(
         self, batches: Batches, part: Sequence[tuple[list[int], list[int]]], weight: float
     ) -> tuple[float, Tensor]:
-        """Add the gradient of a few whole pairs; (their share of the loss, β·log-ratios (pairs, 2))."""
+        """Adds the gradient of a few whole pairs; returns (share of the loss, β·log-ratios (pairs, 2))."""
         config, scale = self.config, self.stepper.scale
         rows = [i for pair in part for side in pair for i in side]
         side_of_row = [2 * p + s for p, pair in enumerate(part) for s, side in enumerate(pair) for _ in side]
@@ -265,7 +267,7 @@ class PreferenceLearner(Stepping):
         return float(loss.detach()), rewards.detach().cpu()
 
     def save(self, folder: Path) -> bool:
-        """As ``Learner.save``."""
+        """Saves the state as ``Learner.save`` does."""
         if not self.finite:
             return False
         state = {
@@ -278,7 +280,7 @@ class PreferenceLearner(Stepping):
         return True
 
     def restore(self, folder: Path) -> None:
-        """As ``Learner.restore``."""
+        """Restores the state as ``Learner.restore`` does."""
         state = load_state(folder / STATE_FILE, self.tensors)
         self.stepper.load_state(state["stepper"])
         self._cursor, self._fixed = int(state["cursor"]), dict(state["fixed"])

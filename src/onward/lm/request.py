@@ -1,6 +1,6 @@
-"""What is asked of a sampler and what comes back, whichever engine draws the tokens.
+"""The request to a sampler and its answer, the same for every engine.
 
-No torch here: an engine behind HTTP speaks the same two types.
+Needs no torch: an engine behind HTTP uses the same two types.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from onward.errors import OnwardError
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """One answer to draw. ``temperature`` 0 takes the most probable token; ``seed`` None means fresh."""
+    """One answer to draw. ``temperature`` 0 takes the most probable token; ``seed`` None: a fresh one."""
 
     request_id: str
     prompt_ids: Sequence[int]
@@ -25,10 +25,10 @@ class SampleRequest:
     adapter: str | None = None
     seed: int | None = None
     for_training: bool = False
-    """Refuse top_p, top_k and temperature 0: log-probs over a kept set are not those of the policy."""
+    """Refuses top_p, top_k and temperature 0: log-probs over a kept set are not those of the policy."""
 
     def check(self, max_context: int, vocab: int | None = None) -> None:
-        """Raise OnwardError where the request cannot be served as it is."""
+        """Raises OnwardError when the request cannot be served as it is."""
         problem = ""
         if not len(self.prompt_ids):
             problem = "an empty prompt"
@@ -60,7 +60,7 @@ class SampleRequest:
 
 @dataclass(frozen=True)
 class Sample:
-    """A finished answer; the stop token, where one was drawn, is the last of ``token_ids``."""
+    """A finished answer; the stop token, if one was drawn, is the last of ``token_ids``."""
 
     request_id: str
     token_ids: list[int]

@@ -1,8 +1,8 @@
 """Samples from a policy for many requests at once: continuous batching over a static cache.
 
-The one thing to know: a running row owns a cache slot; slots ``0 … n-1`` are always in use and rows of
-one adapter are neighbours, so that decoding needs no gather and each adapter is one slice of the batch.
-``_arrange`` keeps that order whenever rows leave or come.
+Invariants: a running row owns a cache slot. Slots ``0 … n-1`` are always in use and rows of one adapter are
+neighbours, so that decoding needs no gather and each adapter is one slice of the batch. ``_arrange`` restores
+that order whenever rows leave or are added.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onward.lm.policy import Policy
 from onward.lm.request import Sample, SampleRequest
 
 MIN_SHARED = 8  # a common prefix shorter than this is not worth a pass of its own
-PREFILL_TOKENS = 2048  # tokens computed in one pass over new prompts
+PREFILL_TOKENS = 2048  # most tokens computed in one pass over new prompts
 
 
 @dataclass(eq=False)
@@ -35,7 +35,7 @@ class _Row:
     uniforms: np.ndarray
     stop: frozenset[int]
     slot: int = -1
-    known: int = 0  # positions whose keys and values are in the slot
+    known: int = 0  # positions with keys and values in the slot
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -46,7 +46,7 @@ class _Row:
 
 
 class Sampler:
-    """``submit`` any number of requests, then call ``step`` while ``busy``."""
+    """A sampler: ``submit`` adds requests; each ``step``, while ``busy``, decodes a token per running row."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Sampler:
         self.policy = policy
         self.max_batch = max_batch
         self.max_context = min(max_context, policy.shape.max_positions)
-        self.computed_prompt_tokens = 0  # prompt tokens that were not found in a cache
+        self.computed_prompt_tokens = 0  # prompt tokens not found in a cache
         self._cache = SlotCache(policy.shape, policy.device, policy.weights.embedding.dtype)
         self._store = PrefixStore(prefix_cache_bytes)
         self._waiting: deque[_Row] = deque()
@@ -76,7 +76,7 @@ class Sampler:
         return len(self._rows)
 
     def submit(self, request: SampleRequest) -> None:
-        """Queue a request. Raises OnwardError when it cannot be served (NotFoundError: no such adapter)."""
+        """Queues a request. Raises OnwardError when it cannot be served (NotFoundError: no such adapter)."""
         request.check(self.max_context, self.policy.shape.vocab)
         if request.adapter is not None:
             self.policy.adapter(request.adapter)
@@ -88,7 +88,7 @@ class Sampler:
 
     @torch.inference_mode()
     def cancel(self, request_id: str) -> bool:
-        """Forget a request; True when it was waiting or running."""
+        """Drops a request; True when it was waiting or running."""
         for row in self._waiting:
             if row.request.request_id == request_id:
                 self._waiting.remove(row)
@@ -100,7 +100,7 @@ class Sampler:
         return False
 
     def drawn(self, request_id: str) -> tuple[list[int], list[float]]:
-        """Tokens and log-probs of a running request so far; empty for one that waits or is over."""
+        """Returns tokens and log-probs of a running request so far; empty for a waiting or finished one."""
         for row in self._rows:
             if row.request.request_id == request_id:
                 return row.token_ids, row.logprobs
@@ -108,7 +108,7 @@ class Sampler:
 
     @torch.inference_mode()
     def step(self) -> list[Sample]:
-        """Admit waiting requests, decode one token for every running row, return what finished."""
+        """Admits waiting requests, decodes one token for every running row, returns the finished answers."""
         done: list[Sample] = []
         self.policy.weights.pack()
         if self._waiting and len(self._rows) < self.max_batch:
@@ -118,7 +118,7 @@ class Sampler:
         return done
 
     def forget_prefixes(self) -> None:
-        """Drop cached prefixes of adapters that were removed or trained since."""
+        """Drops cached prefixes of adapters that were removed or trained since."""
         weights: list[object] = [None, *(a.fused() for a in self.policy.adapters.values())]
         self._store.keep_only(weights)
 
@@ -151,7 +151,7 @@ class Sampler:
         self._take(new, torch.stack([logits[id(row)] for row in new]), done)
 
     def _fill_from_known(self, row: _Row, running: list[_Row]) -> None:
-        """Copy the longest known prefix (stored, or of a running row), short of the last prompt token."""
+        """Copies the longest known prefix (stored, or of a running row), short of the last prompt token."""
         limit = len(row.prompt) - 1
         entry, length = self._store.find(row.prompt, row.weights)
         source = None
@@ -170,7 +170,7 @@ class Sampler:
         row.known = length
 
     def _compute_shared(self, rows: list[_Row]) -> None:
-        """Compute the prefix common to ``rows`` once, in the slot that knows most of it."""
+        """Computes the prefix common to ``rows`` once, in the slot that already has most of it."""
         if len(rows) < 2:
             return
         first = rows[0]
@@ -188,7 +188,7 @@ class Sampler:
                 row.known = common
 
     def _prefill(self, work: list[tuple[_Row, int]]) -> Tensor:
-        """Compute prompts up to the given length; logits (rows, vocab) after the last token of each."""
+        """Computes prompts up to the given length; returns logits (rows, vocab) after each last token."""
         policy, device = self.policy, self.policy.device
         spans = [(row.slot, row.known, upto) for row, upto in work]
         ids = np.concatenate([row.prompt[row.known : upto] for row, upto in work])
@@ -241,7 +241,7 @@ class Sampler:
         return product(final_norm(self.policy.shape, weights, x), weights.head, weights.packed_head)
 
     def _shared_groups(self) -> list[tuple[int, int, int]]:
-        """(first slot, end slot, common prompt prefix) for each run of rows of one adapter."""
+        """Returns (first slot, end slot, common prompt prefix) for each run of rows of one adapter."""
         groups: list[tuple[int, int, int]] = []
         for rows in _by_weights(self._rows):
             first = rows[0]
@@ -250,7 +250,7 @@ class Sampler:
         return groups
 
     def _take(self, rows: list[_Row], logits: Tensor, done: list[Sample]) -> None:
-        """Draw one token for each row and retire the rows that are complete."""
+        """Draws one token for each row and retires the rows that are complete."""
         device = logits.device
         uniforms = torch.tensor([float(r.uniforms[len(r.token_ids)]) for r in rows], device=device)
         requests = [r.request for r in rows]
@@ -276,7 +276,7 @@ class Sampler:
             self._arrange([r for r in self._rows if r not in finished], [])
 
     def _arrange(self, staying: list[_Row], new: list[_Row]) -> None:
-        """Give every row a slot: adapters side by side, no gap, as few moves as possible."""
+        """Gives every row a slot: adapters side by side, no gap, as few moves as possible."""
         groups = _by_weights([*staying, *new])
         moved: list[tuple[_Row, Tensor]] = []
         placed: dict[int, _Row] = {}
@@ -313,7 +313,7 @@ def _by_weights(rows: list[_Row]) -> list[list[_Row]]:
 
 
 def _leaders(rows: list[_Row]) -> tuple[list[_Row], list[tuple[_Row, _Row]]]:
-    """One row per distinct prompt, and the others with the leader whose work they share."""
+    """Returns one row per distinct prompt, and each other row with the leader whose result it copies."""
     leaders: dict[tuple[int, bytes], _Row] = {}
     followers = []
     for row in rows:
@@ -325,7 +325,7 @@ def _leaders(rows: list[_Row]) -> tuple[list[_Row], list[tuple[_Row, _Row]]]:
 
 
 def _chunks(rows: list[_Row]) -> list[list[_Row]]:
-    """Rows of one adapter together, in passes of at most ``PREFILL_TOKENS`` new tokens."""
+    """Splits rows, in slot order, into passes of at most ``PREFILL_TOKENS`` new tokens."""
     chunks: list[list[_Row]] = []
     used = PREFILL_TOKENS + 1
     for row in sorted(rows, key=lambda r: r.slot):

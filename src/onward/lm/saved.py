@@ -1,7 +1,7 @@
-"""The state of something that trains, as one file that is replaced whole.
+"""The state of a training process, as one file that is replaced whole.
 
-The one thing to know: with the state go the names and shapes of what is trained, so that it is never taken
-for that of another adapter.
+The names and shapes of the trained tensors are stored with it, so that it is never restored into another
+adapter.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from onward.wholefile import whole
 
 
 def save_state(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write ``state`` of what trains ``tensors``; the folder is made. Raises OSError."""
+    """Writes the ``state`` of training ``tensors``; creates the folder. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole(path) as out:
         torch.save({"names": _shapes(tensors), **state}, out)
 
 
 def load_state(path: Path, tensors: Mapping[str, Tensor], critic: bool | None = None) -> dict[str, Any]:
-    """What ``save_state`` wrote. ``critic``: whether there has to be one in it; None: nobody asks.
+    """Reads a state written by ``save_state``. ``critic`` is True or False if the state must or must not have
+    a critic; None skips that check.
 
-    Raises ConfigError where it is of other tensors than these, or of something with or without a critic.
+    Raises ConfigError when the tensors or the presence of a critic do not match.
     """
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     saved = {name: tuple(shape) for name, shape in state["names"].items()}

@@ -1,8 +1,7 @@
-"""Supervised fine-tuning: maximum likelihood of the tokens marked ``sampled``, and of nothing else.
+"""Supervised fine-tuning: maximum likelihood of the tokens marked ``sampled``, and of no others.
 
-The one thing to know: with ``adapter`` None all base parameters are trained in place (that is how a
-tiny base is made); save the policy to a new folder afterwards, since ``base_digest`` names the folder
-it was loaded from.
+With ``adapter`` None all base parameters are trained in place (a tiny base is made this way). Save the policy
+to a new folder afterwards, since ``base_digest`` is of the folder it was loaded from.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from onward.lm.trajectories import Trajectory
 
 @dataclass(frozen=True)
 class SftMetrics:
-    """One optimiser step. ``loss`` is in nats per trained token; ``skipped`` says it was not finite."""
+    """One optimiser step. ``loss`` is in nats per trained token; ``skipped``: it was not finite."""
 
     step: int
     total_steps: int
@@ -38,7 +37,8 @@ class SftMetrics:
 def warm_start_rows(
     trajectories: Sequence[Trajectory], min_reward: float, demonstrations: Sequence[TokenRow] = ()
 ) -> list[TokenRow]:
-    """Rows to imitate: all ``demonstrations``, and those of trajectories that scored ``min_reward`` or more.
+    """Returns rows to imitate: all ``demonstrations``, and those of trajectories that scored at least
+    ``min_reward``.
 
     Unscored trajectories are left out. Raises TrainingError (DATA) when nothing is left.
     """
@@ -71,12 +71,12 @@ def fit(
     stepper: Stepper | None = None,
     done: int = 0,
 ) -> Iterator[SftMetrics]:
-    """Train on ``rows`` in random order; ``should_stop(step)`` is asked after each step (1, 2, …).
+    """Trains on ``rows`` in random order; ``should_stop(step)`` is called after each step (1, 2, …).
 
-    A caller that keeps the ``stepper`` (of the same parameters) and its state goes on after the first
-    ``done`` steps of the same rows, exactly as if it had not stopped. The loss of a step is the mean over
-    all trained tokens of its rows, whatever the split into micro-batches. Raises TrainingError (DATA) when
-    no row has a token to train.
+    A caller that restores the ``stepper`` (of the same parameters) and its state continues after the first
+    ``done`` steps of the same rows, exactly as without a stop. The loss of a step is the mean over all
+    trained tokens of its rows, whatever the split into micro-batches. Raises TrainingError (DATA) when no row
+    has a token to train.
     """
     usable = [row for row in rows if any(row.sampled[1:])]
     if not usable:
@@ -121,7 +121,7 @@ def fit(
 def _accumulate(
     policy: Policy, adapter: str | None, rows: Sequence[TokenRow], limit: int, scale: float, recompute: bool
 ) -> tuple[float, int]:
-    """Backpropagate the mean negative log-likelihood of ``rows``; (loss, trained tokens)."""
+    """Backpropagates the mean negative log-likelihood of ``rows``; returns (loss, trained tokens)."""
     tokens = sum(sum(row.sampled[1:]) for row in rows)
     loss = 0.0
     for run in split_by_tokens(range(len(rows)), [len(row) for row in rows], limit):

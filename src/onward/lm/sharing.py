@@ -1,8 +1,8 @@
-"""Which rows begin alike: what all have in common, and rows that answer the same prompt.
+"""Common beginnings of rows: the prefix of all, and the prompts that several rows answer.
 
-The one thing to know: a prompt is shared short of its last token, since the log-prob of the first sampled
-token is read there, row by row. What is shared is computed once per micro-batch, forward and backward, and
-the result is the same as without.
+A prompt is shared short of its last token, since the log-prob of the first sampled token is computed there,
+row by row. The shared part is computed once per micro-batch, forward and backward, and the result is the same
+as without sharing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onward.lm.packing import Run, common_prefix
 from onward.lm.tokens import TokenRow
 
 MIN_SHARED = 8
-"""A prompt that saves fewer tokens per row is not worth attention of its own."""
+"""A prompt that saves fewer tokens per row is not worth a separate attention call."""
 
 Piece = tuple[str, int]
 """A stretch of tokens that is computed once: ("prefix", 0), ("prompt", its number), ("row", its number)."""
@@ -23,13 +23,13 @@ Piece = tuple[str, int]
 
 @dataclass
 class Sharing:
-    """What the rows of one update share; rows are named by their index."""
+    """Parts shared by the rows of one update; rows are identified by their index."""
 
     prefix: int
-    """Tokens that all rows begin with."""
+    """Number of tokens that all rows begin with."""
     lengths: list[int]
     prompt_of: list[int | None]
-    """The prompt that a row shares with others; None where it shares no more than the prefix."""
+    """The prompt that a row shares with others; None if it shares no more than the prefix."""
     prompts: list[int]
     """Length of each shared prompt, the prefix included."""
     members: list[list[int]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Sharing:
 
     @property
     def tokens(self) -> int:
-        """Tokens that are computed when every piece is computed once."""
+        """Tokens to compute when every piece is computed once."""
         prompts = sum(length - self.prefix for length in self.prompts)
         return self.prefix + prompts + sum(self.rest(i) for i in range(len(self.lengths)))
 
@@ -65,11 +65,11 @@ class Sharing:
         return self._shared(i) - self.prefix
 
     def rest(self, i: int) -> int:
-        """Tokens that row ``i`` has for itself."""
+        """Tokens that only row ``i`` has."""
         return self.lengths[i] - self._shared(i)
 
     def together(self, indices: Sequence[int]) -> list[list[int]]:
-        """``indices`` as neighbours: rows alone by length first, then those of each prompt."""
+        """Groups ``indices`` into neighbours: single rows by length first, then the rows of each prompt."""
         alone = sorted((i for i in indices if self.prompt_of[i] is None), key=lambda i: (self.lengths[i], i))
         groups: dict[int, list[int]] = {}
         for i in sorted(indices, key=lambda i: (self.lengths[i], i)):
@@ -79,7 +79,7 @@ class Sharing:
         return [[i] for i in alone] + list(groups.values())
 
     def shuffled(self, shuffle: random.Random) -> list[int]:
-        """All rows in random order, those of one prompt next to each other: they are cheap together."""
+        """Returns all rows in random order, with those of one prompt next to each other, which is cheaper."""
         units = [[i] for i, prompt in enumerate(self.prompt_of) if prompt is None] + self.members
         return [i for unit in shuffle.sample(units, len(units)) for i in unit]
 
@@ -97,7 +97,7 @@ class Sharing:
         return runs
 
     def pieces(self, part: Sequence[int]) -> list[Piece]:
-        """What the stream of ``part`` consists of, in the order of ``Packed.pieces``."""
+        """Returns the pieces of the stream of ``part``, in the order of ``Packed.pieces``."""
         prompts: list[Piece] = []
         at = 0
         for run in self.runs(part):

@@ -1,5 +1,6 @@
-"""Sizes of a Llama-shaped network, as ``config.json`` states them. No torch: what a run will need is known
-from them before anything is loaded."""
+"""Sizes of a Llama-shaped network, as stated in ``config.json``. Needs no torch, so the requirements of a run
+are known before anything is loaded.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Sizes:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], **more: Any) -> Self:
-        """``more``: fields of a subclass. Raises KeyError, ValueError."""
+        """Reads sizes from a parsed config. ``more``: fields of a subclass. Raises KeyError, ValueError."""
         heads = int(config["num_attention_heads"])
         return cls(
             vocab=int(config["vocab_size"]),
@@ -41,7 +42,7 @@ class Sizes:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Raises ConfigError for a folder that holds no network of the Llama form."""
+        """Reads the sizes from a folder. Raises ConfigError if it has no network of the Llama form."""
         try:
             return cls.of(json.loads((folder / "config.json").read_bytes()))
         except (OSError, ValueError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""What is measured at each optimiser step, over its trained tokens and before it is taken."""
+"""Statistics of each optimiser step, over its trained tokens and before it is taken."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from onward.lm.value import explained_variance
 class StepMetrics:
     """One optimiser step; all statistics are over its trained tokens, before the step.
 
-    ``ratio`` is π/π_old, ``kl`` the k3 estimate of KL(μ‖π) in nats per token (never negative), ``ess``
-    the effective share of samples under π/μ, ``skipped`` true when no step was taken (not finite, or
-    nothing to learn from). ``reference_kl`` is the k3 estimate of KL(π‖reference), ``kl_coef`` the
-    coefficient that was in force. ``importance_*`` are of the decoupled weights π_start/μ: mean, largest,
-    effective share, share cut to the cap, share masked to nothing. 0 where a term is off.
+    ``ratio`` is π/π_old, ``kl`` the k3 estimate of KL(μ‖π) in nats per token (never negative), ``ess`` the
+    effective share of samples under π/μ, ``skipped`` true when no step was taken (not finite, or nothing to
+    learn from). ``reference_kl`` is the k3 estimate of KL(π‖reference), ``kl_coef`` the coefficient in force.
+    ``importance_*`` are of the decoupled weights π_start/μ: mean, largest, effective share, share cut to the
+    cap, share masked to 0. A disabled term has 0.
     """
 
     step: int
@@ -47,7 +47,7 @@ class StepMetrics:
 
 @dataclass
 class PartStatistics:
-    """What one micro-batch leaves; all (trained tokens,)."""
+    """Per-token results of one micro-batch, all (trained tokens,)."""
 
     logp: Tensor
     old: Tensor
@@ -61,7 +61,7 @@ class PartStatistics:
 
 
 class StepStatistics:
-    """Collected over the micro-batches of one step."""
+    """Statistics collected over the micro-batches of one step."""
 
     def __init__(self) -> None:
         self.loss = 0.0

@@ -1,9 +1,8 @@
 """One optimiser step that is taken only when it is finite.
 
-The one thing to know: parameters that are not float32 are trained through float32 copies and gather their
-gradients in float32, since what is smaller than half a bit of bfloat16 would vanish; and the loss of a
-float16 network is scaled up, since its gradients would. Callers multiply by ``scale`` what they
-backpropagate, nobody else needs to know.
+Parameters that are not float32 are trained through float32 copies and accumulate their gradients in float32,
+since a change below half a bit of bfloat16 would vanish. The loss of a float16 network is scaled up, since
+its gradients would vanish. Callers multiply the loss that they backpropagate by ``scale``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _GROW_AFTER = 200
 
 
 class Stepper:
-    """AdamW over ``parameters``, and over those of a critic with a rate and a clipping of their own."""
+    """AdamW over ``parameters``, and over those of a critic with a separate rate and clipping."""
 
     def __init__(
         self,
@@ -46,11 +45,11 @@ class Stepper:
         self.skipped = 0
         """Steps not taken because loss or gradient was not finite."""
         self.finite = True
-        """Whether the last step was."""
+        """True when the last step was finite."""
         self._good = 0
 
     def scale_for(self, kind: torch.dtype) -> None:
-        """Say which dtype the network computes in."""
+        """Sets the loss scale for the dtype that the network computes in."""
         if kind == torch.float16:
             self.scale = _FIRST_SCALE
 
@@ -60,12 +59,12 @@ class Stepper:
         return self.optimizer.param_groups[0]["lr"]
 
     def scale_rate(self, factor: float) -> None:
-        """Set the rate of the next steps to ``factor`` times the learning rate; a critic keeps its own."""
+        """Sets the rate of the next steps to ``factor`` times the learning rate; not a critic's rate."""
         self.optimizer.param_groups[0]["lr"] = factor * self.learning_rate
 
     @contextmanager
     def tracking(self) -> Iterator[None]:
-        """Parameters require gradients inside."""
+        """Makes the parameters require gradients inside the context."""
         for parameter in (*self.parameters, *self.critic):
             parameter.requires_grad_(True)
         try:
@@ -75,9 +74,10 @@ class Stepper:
                 parameter.requires_grad_(False)
 
     def step(self, loss: float = 0.0) -> tuple[float, bool]:
-        """(gradient norm before clipping, whether the step was taken); gradients are gone afterwards.
+        """Takes a step; returns (gradient norm before clipping, True if the step was taken) and clears
+        gradients.
 
-        ``loss`` is unscaled and only looked at for being finite.
+        ``loss`` is unscaled and is only checked for being finite.
         """
         self._collect()
         norm = float(torch.nn.utils.clip_grad_norm_(self.masters, self.max_grad_norm))
@@ -98,13 +98,13 @@ class Stepper:
         return norm, self.finite
 
     def discard(self) -> None:
-        """Forget what was backpropagated."""
+        """Discards the accumulated gradients."""
         self.optimizer.zero_grad(set_to_none=True)
         for parameter in self.parameters:
             parameter.grad = None
 
     def _collect(self) -> None:
-        """Unscaled float32 gradients on the masters and the critic."""
+        """Puts unscaled float32 gradients on the masters and the critic."""
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             master.grad = parameter.grad
         if self.scale != 1.0:
@@ -146,7 +146,7 @@ class Stepper:
 
 
 class Stepping:
-    """What trains by a stepper tells of it."""
+    """Base class of learners that train by a stepper; reports its skipped steps."""
 
     stepper: Stepper
 
@@ -157,5 +157,5 @@ class Stepping:
 
     @property
     def finite(self) -> bool:
-        """Whether the last step was; no checkpoint should follow one that was not."""
+        """True when the last step was finite; no checkpoint should follow one that was not."""
         return self.stepper.finite

@@ -1,7 +1,7 @@
 """A network of about one million parameters with a tokenizer of its own, for tests and the demo.
 
-The one thing to know: the tokenizer is trained on the caller's corpus, so the corpus must contain the
-vocabulary of the tasks; text outside it still works (byte level) but costs many tokens.
+The tokenizer is trained on the caller's corpus, so the corpus must contain the vocabulary of the tasks. Other
+text still works (byte level) but costs many tokens.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def build_tiny(
     rope_theta: float = 10000.0,
     split: str | None = None,
 ) -> Path:
-    """Write a randomly initialised Llama-shaped network and its ChatML tokenizer to ``folder``.
+    """Writes a randomly initialised Llama-shaped network and its ChatML tokenizer to ``folder``.
 
     ``vocab`` is an upper bound on the byte-level BPE vocabulary (at least 259 is used). ``split`` is a
-    regular expression for the pieces inside which BPE may merge (default: GPT-2's words, single digits);
-    with one that keeps phrases whole, frequent phrases become single tokens. The same corpus, sizes,
-    split and seed give the same files. Returns ``folder``.
+    regular expression for the pieces inside which BPE may merge (default: GPT-2's words, single digits). If
+    it matches whole phrases, frequent phrases become single tokens. The same corpus, sizes, split and seed
+    give the same files. Returns ``folder``.
     """
     import torch
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -1,7 +1,7 @@
-"""Token rows: what a policy saw and sampled, exactly as the engine saw and sampled it.
+"""Token rows: the tokens of a policy's context and answers, exactly as the engine processed them.
 
-The one rule: a row is append-only. History is never rendered or encoded again; a call whose prompt
-does not extend a row token by token starts a new row (the prefix rule).
+Invariants: a row is append-only. History is never rendered or encoded again; a call whose prompt does not
+extend a row token by token starts a new row (the prefix rule).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onward.errors import OnwardError
 class Call:
     """One generation. ``prompt_ids`` are the tokens after generation ``continues``, or the whole prompt.
 
-    ``logprobs`` None: nobody recorded with what probability the tokens were drawn.
+    ``logprobs`` None: the probabilities of the drawn tokens were not recorded.
     """
 
     prompt_ids: list[int]
@@ -31,7 +31,7 @@ class Call:
 
     @property
     def settings(self) -> tuple[float, float, int | None, bool]:
-        """What a row has one value of: temperature, top-p, top-k, whether log-probs are known."""
+        """Settings with one value per row: temperature, top-p, top-k, True if log-probs are known."""
         return self.temperature, self.top_p, self.top_k, self.logprobs is not None
 
 
@@ -41,8 +41,8 @@ class TokenRow:
 
     ``sampled`` is the loss mask: true where this policy drew the token, the end-of-turn token included.
     ``logprobs`` are the behaviour log-probs at ``temperature`` (0.0 where not sampled). With ``top_p`` below
-    1 or a ``top_k`` they are of another distribution than any that the learner computes, and with
-    ``behaviour_known`` false they mean nothing: a policy gradient refuses both.
+    1 or a ``top_k`` they are of another distribution than any that the learner computes. With
+    ``behaviour_known`` false they have no meaning. A policy gradient refuses both.
     """
 
     ids: list[int]
@@ -53,8 +53,9 @@ class TokenRow:
     top_k: int | None = None
     behaviour_known: bool = True
     turns: list[tuple[int, int]] = field(default_factory=list)
-    """(number of the call, where its tokens end) of each sampled turn, where calls made the row: what is
-    first in time may be in another row. Empty: as the mask says, in the order of rows."""
+    """(number of the call, end of its tokens) of each sampled turn, if the row was made from calls: the first
+    turn in time may be in another row. Empty: turns follow from the mask, in the order of rows.
+    """
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -73,7 +74,7 @@ class TokenRow:
         return [t for t in range(1, len(self.ids)) if self.sampled[t]]
 
     def stretches(self) -> list[tuple[int, int]]:
-        """(number of the call, trained tokens) of each sampled turn, in the order of the row."""
+        """Returns (number of the call, trained tokens) of each sampled turn, in the order of the row."""
         found: list[tuple[int, int]] = []
         before, end = -1, 0
         calls = iter(self.turns)
@@ -89,7 +90,7 @@ class TokenRow:
         return found
 
     def cut(self, length: int) -> TokenRow:
-        """The first ``length`` tokens."""
+        """Returns the first ``length`` tokens."""
         return replace(
             self,
             ids=self.ids[:length],
@@ -114,12 +115,12 @@ class _Growing:
 
 
 def rows_from_calls(calls: Iterable[Call]) -> list[TokenRow]:
-    """Join the calls of one trajectory, in order, into as few rows as the prefix rule allows.
+    """Joins the calls of one trajectory, in order, into as few rows as the prefix rule allows.
 
     A call that branches off in the middle of a row, or that was drawn under other sampling settings, gets a
-    row of its own whose copied context is not trained again. A call without tokens (voided by redaction)
-    ends its row, and whatever continues it is left out. Raises OnwardError when a call continues an
-    unknown generation, when ids and log-probs differ in number, or when a log-prob is not a number.
+    row of its own whose copied context is not trained again. A call without tokens (voided by redaction) ends
+    its row, and every call that continues it is left out. Raises OnwardError when a call continues an unknown
+    generation, when ids and log-probs differ in number, or when a log-prob is not a finite number.
     """
     growing: list[_Growing] = []
     for number, call in _kept(calls):
@@ -134,8 +135,11 @@ def rows_from_calls(calls: Iterable[Call]) -> list[TokenRow]:
 
 
 def prompt_of(calls: Iterable[Call], generation_id: str) -> list[int]:
-    """All tokens that the engine saw before it sampled ``generation_id``, sampled ones of earlier calls among
-    them. The calls that it continues must be in ``calls`` and have their tokens (see ``left_out``)."""
+    """Returns all tokens before the sampled ones of ``generation_id``, sampled ones of earlier calls
+    included.
+
+    The calls that it continues must be in ``calls`` and have their tokens (see ``left_out``).
+    """
     known = {call.generation_id: call for call in calls}
     call = known[generation_id]
     parts = [call.prompt_ids]
@@ -146,8 +150,9 @@ def prompt_of(calls: Iterable[Call], generation_id: str) -> list[int]:
 
 
 def left_out(calls: Iterable[tuple[str, str | None, int]]) -> set[str]:
-    """Which of ``(generation, continues, sampled tokens)`` no row can hold: those without tokens, and
-    whatever continues them."""
+    """Returns those of ``(generation, continues, sampled tokens)`` that no row can contain: generations
+    without tokens, and all that continue them.
+    """
     void: set[str] = set()
     for generation, continues, tokens in calls:
         if not tokens or continues in void:
@@ -156,7 +161,7 @@ def left_out(calls: Iterable[tuple[str, str | None, int]]) -> set[str]:
 
 
 def _kept(calls: Iterable[Call]) -> Iterator[tuple[int, Call]]:
-    """The calls that rows hold, checked, with their number among all."""
+    """Yields the checked calls that rows contain, with their number among all calls."""
     everything = list(calls)
     void = left_out((call.generation_id, call.continues, len(call.token_ids)) for call in everything)
     for number, call in enumerate(everything):
@@ -166,7 +171,7 @@ def _kept(calls: Iterable[Call]) -> Iterator[tuple[int, Call]]:
 
 
 def _place(growing: list[_Growing], call: Call) -> tuple[_Growing | None, int, list[int]]:
-    """The row that ``call`` extends, the length at which it does, and the context tokens to add."""
+    """Returns the row that ``call`` extends, the length at which it does, and the context tokens to add."""
     if call.continues is not None:
         for candidate in growing:
             if call.continues in candidate.ends:

@@ -1,7 +1,7 @@
-"""Tools and their calls written as plain text, for a model whose chat template knows no tools.
+"""Tools and their calls written as plain text, for a model whose chat template does not support tools.
 
-The engine and the training data use the same words, so that a model is trained on what it will see. No torch
-and no tokenizer is loaded here.
+The engine and the training data use the same words, so training matches inference. No torch and no tokenizer
+is loaded here.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ TOOL_RULES = (
     'You can call tools. To call one, answer with one JSON object and nothing else: {"tool_name": name, '
     '"tool_args": {arguments}}. To call several at once, answer with a list of such objects. Tools:'
 )
-"""Tells a model without a tool template how to call a tool."""
+"""Instruction on calling a tool, for a model without a tool template."""
 
 
 def in_words(messages: Sequence[Message], tools: Sequence[Message]) -> list[Message]:
-    """The conversation for a template without tools: schemas in the system text, calls as JSON texts."""
+    """Rewrites a conversation for a template without tools: schemas in the system text, calls as JSON."""
     plain = [{"role": message["role"], "content": _content(message)} for message in messages]
     if not tools:
         return plain
@@ -45,7 +45,7 @@ def _content(message: Message) -> str:
 
 
 def arguments_of(function: Mapping[str, Any]) -> Any:
-    """The arguments of a call as an object, also where they are JSON text, as OpenAI's form has them."""
+    """Returns the arguments of a call as an object, also if they are JSON text, as in OpenAI's format."""
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
         return arguments

@@ -1,8 +1,7 @@
-"""What the algorithms learn from: scored trajectories, and which of them may take part.
+"""Scored trajectories, the input of the algorithms, and the selection of those that take part.
 
-The one thing to know: a trajectory without a score is *unscored*, never zero; it leaves the baselines and
-the loss and is counted. Everything that is left out is counted under a name, and what would be wrong in
-silence is refused with the remedy.
+A trajectory without a score is *unscored*, never zero; it is left out of the baselines and the loss, and is
+counted. Every exclusion is counted under a name. Silent errors are refused, with a remedy in the message.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from onward.lm.tokens import TokenRow
 
 
 class NothingToLearnError(TrainingError):
-    """Nothing is wrong with the trajectories, but nothing in them can be compared: code DATA."""
+    """The trajectories are valid, but nothing in them can be compared: code DATA."""
 
     def __init__(self, message: str) -> None:
         super().__init__("DATA", message)
@@ -29,11 +28,11 @@ class NothingToLearnError(TrainingError):
 class Trajectory:
     """One attempt at a task. ``reward`` None: unscored.
 
-    ``group`` is the key of task *and* start state (attempts with the same one are comparable), ``policy``
-    the digest of the policy that sampled; together they are the group. ``success`` is the binary outcome,
-    beside the graded reward. ``turn_rewards``, one per sampled turn, replace the reward at the end and
-    must sum to it. A trajectory with ``trains`` false (it came too late, or is too old) counts in the
-    baseline of its group and is not trained on. ``staleness`` is how many policies ago it was sampled.
+    ``group`` is the key of task *and* start state (attempts with the same one are comparable), ``policy`` the
+    digest of the policy that sampled; together they are the group. ``success`` is the binary outcome, beside
+    the graded reward. ``turn_rewards``, one per sampled turn, replace the reward at the end and must sum to
+    it. A trajectory with ``trains`` false (too late or too old) counts in the baseline of its group and is
+    not trained on. ``staleness`` is how many policies ago it was sampled.
     """
 
     rows: list[TokenRow]
@@ -46,8 +45,9 @@ class Trajectory:
     trains: bool = True
     staleness: int = 0
     correction: tuple[TokenRow, TokenRow] | None = None
-    """What somebody wrote in place of an answer, and that answer, behind the same prompt tokens. For pairs
-    alone: nobody sampled the first, so it is none of ``rows``, which policy gradients train on."""
+    """A user's correction of an answer, and that answer, after the same prompt tokens. It is for pairs alone:
+    the correction was not sampled, so it is not among ``rows``, which policy gradients train on.
+    """
 
     @property
     def counts(self) -> list[int]:
@@ -55,7 +55,7 @@ class Trajectory:
         return [len(row.trained) for row in self.rows]
 
     def turn_ends(self) -> list[int]:
-        """For each sampled turn in time, the index of its last token in ``order``."""
+        """Returns, for each sampled turn in time, the index of its last token in ``order``."""
         ends, seen = [], 0
         for _, count in self._turns():
             seen += count
@@ -63,15 +63,15 @@ class Trajectory:
         return ends
 
     def order(self) -> Tensor:
-        """The trajectory's trained tokens, row after row, brought into the order in which they were sampled.
+        """Returns the indices that sort the trajectory's trained tokens from row order into sampling order.
 
-        The two differ where calls of several conversations took turns (an agent and its subordinate): the
-        last turn, which carries the reward, need not be in the last row.
+        The two differ when calls of several conversations alternate (an agent and its subordinate): the last
+        turn, which carries the reward, need not be in the last row.
         """
         return torch.tensor([t for first, count in self._turns() for t in range(first, first + count)])
 
     def _turns(self) -> list[tuple[int, int]]:
-        """(index of the first trained token, how many) of each turn, in the order of sampling."""
+        """Returns (index of the first trained token, count) of each turn, in the order of sampling."""
         found: list[tuple[int, int, int]] = []
         seen = 0
         for row in self.rows:
@@ -83,8 +83,9 @@ class Trajectory:
         return [(start, count) for _, start, count in found]
 
     def token_rewards(self, penalty: Tensor | None = None) -> Tensor:
-        """(trained tokens,) rewards in ``order``: each at the last token of its turn, less ``penalty`` per
-        token (in the same order)."""
+        """Returns (trained tokens,) rewards in ``order``: each at the last token of its turn, less
+        ``penalty`` per token (in the same order).
+        """
         rewards = torch.zeros(sum(self.counts))
         ends = self.turn_ends()
         if self.turn_rewards is None:
@@ -97,7 +98,7 @@ class Trajectory:
 
 @dataclass
 class Selection:
-    """The trajectories that take part, and how many do not, by reason.
+    """The trajectories that take part, and the number of excluded ones by reason.
 
     ``observers`` are scored, count in baselines and are not trained on.
     """
@@ -121,12 +122,11 @@ def select(
     dense: bool = False,
     max_staleness: int = 1,
 ) -> Selection:
-    """Keep what ``method`` can learn from.
+    """Selects the trajectories that ``method`` can learn from.
 
-    ``groups``: it compares attempts at one task. ``drop_uniform``: leave out groups whose binary outcomes
-    are all the same (a shaped reward would still rank them, by shaping alone). ``dense``: it uses rewards
-    per turn. Raises TrainingError (DATA) where something is wrong rather than missing, NothingToLearnError
-    when nothing is left.
+    ``groups``: it compares attempts at one task. ``drop_uniform``: leave out groups whose binary outcomes are
+    all the same (a shaped reward would still rank them, by shaping alone). ``dense``: it uses rewards per
+    turn. Raises TrainingError (DATA) for invalid trajectories, NothingToLearnError when nothing is left.
     """
     if not trajectories:
         raise TrainingError("DATA", f"There are no trajectories for {method}: collect some first.")
@@ -156,7 +156,7 @@ def select(
 
 
 def group_key(one: Trajectory) -> Hashable:
-    """Attempts of different policies are never compared."""
+    """Returns the comparison key: attempts of different policies are never compared."""
     return (one.group, one.policy)
 
 

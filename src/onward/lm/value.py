@@ -1,7 +1,7 @@
-"""The critic of PPO: what return to expect before each token.
+"""The critic of PPO: the expected return before each token.
 
-The one thing to know: the value of a token is read from the hidden state that *predicts* it (position
-t − 1), so that it cannot know the action that it is the baseline of.
+Invariants: the value of a token is computed from the hidden state that *predicts* it (position t − 1), so
+that it cannot depend on the action whose baseline it is.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ FILE = "value_head.safetensors"
 
 
 class ValueHead:
-    """V = h·w + b over normalised hidden states; float32, zero at first."""
+    """V = h·w + b over normalised hidden states; float32, initially zero."""
 
     def __init__(self, hidden: int, device: torch.device) -> None:
         with torch.inference_mode(False):
             self.weight = torch.zeros(hidden, device=device)
             self.bias = torch.zeros(1, device=device)
         self.warm = False
-        """Whether it has seen returns; a fresh one is warmed up before its values count."""
+        """True once the head was fitted to returns; a new head is warmed up before its values are used."""
 
     @property
     def parameters(self) -> list[Tensor]:
         return [self.weight, self.bias]
 
     def __call__(self, states: Tensor) -> Tensor:
-        """(positions, hidden) → (positions,)."""
+        """Returns values (positions,) of ``states`` (positions, hidden)."""
         return states.float() @ self.weight + self.bias
 
     def warm_up(self, states: Tensor, returns: Tensor, config: CriticConfig, stepper: Stepper) -> None:
-        """Fit the head alone to ``returns`` (positions,), all of them in each step; policy unchanged."""
+        """Fits the head alone to ``returns`` (positions,), all of them in each step; policy unchanged."""
         states, returns = states.detach().float(), returns.to(states.device)
         optimizer = torch.optim.AdamW(self.parameters, lr=config.learning_rate, weight_decay=0.0)
         with stepper.tracking(), torch.enable_grad():
@@ -61,7 +61,7 @@ class ValueHead:
         config: CriticConfig,
         scale: float = 1.0,
     ) -> tuple[float, Tensor | None]:
-        """Add the gradient of coef · Σ weight · value loss; (the loss, gradient for ``hidden`` if wanted)."""
+        """Adds the gradient of coef · Σ weight · value loss; returns (loss, gradient of ``hidden``)."""
         with torch.enable_grad():
             states = hidden.detach().float().requires_grad_(config.trains_policy)
             loss = losses.value_loss(self(states), old, returns, clip=config.value_clip).sum() * weight
@@ -73,7 +73,7 @@ class ValueHead:
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
-        """Raises ConfigError when the file is of a network of another width."""
+        """Loads the head's parameters. Raises ConfigError when the file is of a network of another width."""
         tensors = load_file(folder / FILE)
         if tensors["weight"].shape != self.weight.shape:
             raise ConfigError(
@@ -86,7 +86,7 @@ class ValueHead:
 
 
 def explained_variance(values: Sequence[float] | Tensor, returns: Sequence[float] | Tensor) -> float:
-    """1 − Var(R − V)/Var(R): 1 is a perfect critic, 0 one that knows the mean, below 0 worse than none."""
+    """1 − Var(R − V)/Var(R): 1 is a perfect critic, 0 one that predicts the mean, below 0 worse than none."""
     v, r = torch.as_tensor(values, dtype=torch.float32), torch.as_tensor(returns, dtype=torch.float32)
     variance = float(r.var(correction=0)) if len(r) else 0.0
     return 0.0 if variance < 1e-12 else 1.0 - float((r - v).var(correction=0)) / variance

@@ -1,6 +1,6 @@
-"""From a training request to one committed checkpoint.
+"""Training, from a request to one committed checkpoint.
 
-Read in this order: ``jobs`` (the table and its legal transitions), ``dataset`` (what is learned
-from), ``worker`` (the child that computes), ``checkpoints`` (what counts as a result), ``service``
-(the role that ties them together).
+Reading order: ``spec`` (the request and its resolved numbers), ``data`` (the frozen dataset), ``job`` (the
+child that computes; its entry point is ``job.worker``), ``checkpoints`` (results and their commit), ``role``
+(the job table and the trainer role). ``warm_start`` makes the first policy.
 """

@@ -1,8 +1,7 @@
 """Checkpoints: a folder of safetensors with a manifest of SHA-256 sums, committed once.
 
-Change with care: the adapter digest is computed from the files alone, so that it names the policy
-whoever made it; and a job's result is the attempt named by its create-only COMMIT object, never the
-newest folder.
+Invariants: the adapter digest is computed from the files alone, so equal files have the same digest wherever
+they were made. A job's result is the attempt named by its create-only COMMIT object, never the newest folder.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MAX_TENSORS = 50_000
 
 
 class Manifest(BaseModel):
-    """What a checkpoint folder holds. ``files`` maps each file name to its SHA-256."""
+    """Contents of a checkpoint folder. ``files`` maps each file name to its SHA-256."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -42,18 +41,18 @@ class Manifest(BaseModel):
 
 
 class Commit(BaseModel):
-    """The content of ``jobs/<job_id>/COMMIT``: which attempt counts."""
+    """Content of ``jobs/<job_id>/COMMIT``: the attempt that is the job's result."""
 
     job_id: str
     epoch: int
     manifest_sha256: str
-    """Of the manifest's bytes; ``fetch`` refuses another one under the same prefix."""
+    """SHA-256 of the manifest's bytes; ``fetch`` refuses another manifest under the same prefix."""
     object_prefix: str
     adapter_digest: str
 
 
 def adapter_digest(folder: Path) -> str:
-    """Name of a policy: SHA-256 over the sorted (file name, SHA-256) pairs of its adapter files."""
+    """Computes a policy's name: SHA-256 over the sorted (file name, SHA-256) pairs of its adapter files."""
     lines = "".join(f"{name}:{_sha256_file(folder / name)}\n" for name in sorted(ADAPTER_FILES))
     return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -67,7 +66,7 @@ def write_manifest(
     start_digest: str | None = None,
     metrics: dict[str, Any] | None = None,
 ) -> Manifest:
-    """Write ``manifest.json`` over every file of ``folder`` and return it."""
+    """Writes ``manifest.json`` over every file of ``folder`` and returns the manifest."""
     files = {path.name: _sha256_file(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
     manifest = Manifest(
         files=files,
@@ -88,10 +87,10 @@ def write_manifest(
 
 
 def verify(folder: Path) -> Manifest:
-    """Check every file of ``folder`` against its manifest; raise TamperedError on any difference.
+    """Checks every file of ``folder`` against its manifest. Raises TamperedError on any difference.
 
-    Only safetensors and JSON are accepted, judged by content: a pickle or zip under a harmless name
-    is refused, and so is a safetensors header that lies about its sizes.
+    Only safetensors, JSON, .md and .png files are accepted. The content of the first two is checked: a pickle
+    or zip under such a name is refused, and so is a safetensors header with wrong sizes.
     """
     path = folder / MANIFEST
     try:
@@ -124,18 +123,18 @@ def verify(folder: Path) -> Manifest:
 
 
 async def upload(objects: Objects, folder: Path, *, job_id: str, epoch: int) -> str:
-    """Store the checkpoint under ``checkpoints/<job_id>/<epoch>``; return that prefix. Repeatable."""
+    """Stores the checkpoint under ``checkpoints/<job_id>/<epoch>`` and returns that prefix. Repeatable."""
     check_id(job_id, "job id")
     prefix = f"checkpoints/{job_id}/{epoch}"
     names = sorted(path.name for path in folder.iterdir())
     names.remove(MANIFEST)
-    for name in [*names, MANIFEST]:  # the manifest last: its presence says that the rest is there
+    for name in [*names, MANIFEST]:  # the manifest last: its presence means that all other files are stored
         await objects.put(f"{prefix}/{name}", folder / name)
     return prefix
 
 
 async def commit(objects: Objects, manifest_bytes: bytes, manifest: Manifest, prefix: str) -> Commit:
-    """Create ``jobs/<job_id>/COMMIT``. The first attempt wins; the winner is returned either way."""
+    """Creates ``jobs/<job_id>/COMMIT``. The first attempt wins; the winner is returned either way."""
     record = Commit(
         job_id=manifest.job_id,
         epoch=manifest.epoch,
@@ -161,10 +160,10 @@ def commit_key(job_id: str) -> str:
 async def fetch(
     objects: Objects, prefix: str, folder: Path, *, manifest_sha256: str | None = None
 ) -> Manifest:
-    """Download the checkpoint at ``prefix`` into ``folder`` (absent before) and verify it.
+    """Downloads the checkpoint at ``prefix`` into ``folder`` (absent before) and verifies it.
 
-    ``manifest_sha256`` is what its commit says of the manifest; None for one that was never committed.
-    Raises TamperedError.
+    ``manifest_sha256`` is the manifest's digest in the commit; None for a checkpoint that was never
+    committed. Raises TamperedError.
     """
     partial = partial_of(folder)
     partial.mkdir(parents=True, exist_ok=True)
@@ -182,7 +181,7 @@ async def fetch(
 
 
 def partial_of(folder: Path) -> Path:
-    """Where ``fetch`` gathers the files of ``folder`` before they are verified."""
+    """Returns the folder in which ``fetch`` collects the files of ``folder`` before they are verified."""
     return folder.with_name(folder.name + ".partial")
 
 
@@ -204,7 +203,10 @@ def _check_content(path: Path) -> None:
 
 
 def _check_safetensors(path: Path) -> None:
-    """Header limits before any library parses it: sizes contiguous, inside the file, product right."""
+    """Checks a header before any library parses it: its size, and the sizes and offsets of its tensors.
+
+    The tensors must be contiguous, inside the file, and as large as shape times dtype.
+    """
     size = path.stat().st_size
     with open(path, "rb") as file:
         head = file.read(8)
@@ -242,7 +244,7 @@ def _check_safetensors(path: Path) -> None:
 
 
 def _whole_numbers(value: Any) -> list[int] | None:
-    """``value`` if it is a list of at most 16 integers ≥ 0, else None."""
+    """Returns ``value`` if it is a list of at most 16 integers from 0 to 2^48 − 1, else None."""
     good = isinstance(value, list) and len(value) <= 16
     return value if good and all(type(number) is int and 0 <= number < 1 << 48 for number in value) else None
 

@@ -1,7 +1,7 @@
-"""The policy-gradient algorithms: each turns scored trajectories into advantages, in a file of its own.
+"""The policy-gradient algorithms: each turns scored trajectories into advantages, in a module of its own.
 
-The one thing to know: the learner does not know which of them runs. ``learn`` is all there is between the
-two; preference learning (``preference``) and supervised learning (``sft``) have losses of another kind.
+The learner does not know which algorithm runs: ``learn`` is the only link between the two. Preference
+learning (``preference``) and supervised learning (``sft``) have losses of another kind.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 
 def from_options(options: Mapping[str, Any]) -> Algorithm:
-    """The algorithm that ``options["type"]`` names, with the other options as its settings.
+    """Builds the algorithm named by ``options["type"]``, with the other options as its settings.
 
-    Raises ConfigError that lists what exists when the name or an option is unknown.
+    Raises ConfigError, listing the valid names, when the name or an option is unknown.
     """
     rest = dict(options)
     name = rest.pop("type", None)
@@ -57,11 +57,11 @@ def from_options(options: Mapping[str, Any]) -> Algorithm:
 
 
 def learn(learner: Learner, algorithm: Algorithm, selection: Selection) -> Iterator[StepMetrics]:
-    """One update of ``learner`` from ``algorithm.select(trajectories)``, step by step.
+    """Runs one update of ``learner`` on ``algorithm.select(trajectories)``, step by step.
 
-    Goes on where it stopped after ``Learner.restore``, given the same selection and algorithm state.
-    Raises ConfigError when the algorithm needs a critic and the learner has none, TrainingError (DATA) when
-    older trajectories would be trained on as if they were new.
+    After ``Learner.restore``, with the same selection and algorithm state, it continues from the saved step.
+    Raises ConfigError when the algorithm needs a critic and the learner has none. Raises TrainingError (DATA)
+    when older trajectories would be trained on as if they were new.
     """
     if algorithm.uses_critic and learner.critic is None:
         raise ConfigError(

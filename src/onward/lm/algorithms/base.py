@@ -1,8 +1,8 @@
-"""What every algorithm is: a choice of trajectories, and an estimate of their advantages.
+"""The interface of an algorithm: a choice of trajectories, and an estimate of their advantages.
 
-The one thing to know: per-row lists have one tensor per row of ``Selection.rows``, with one number per
-*trained* token. Rows of one trajectory are joined, in the order of sampling, before anything runs along time:
-its reward belongs to the earlier rows as much as to the last.
+Per-row lists have one tensor per row of ``Selection.rows``, with one number per *trained* token. Before any
+computation along time, the rows of a trajectory are joined in the order of sampling: its reward belongs to
+the earlier rows as much as to the last.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ RowTensors = list[Tensor]
 
 @dataclass
 class Estimate:
-    """Advantages, and for a critic the returns it should have expected; per row, per trained token."""
+    """Advantages and, for a critic, its target returns; per row, per trained token."""
 
     advantages: RowTensors
     returns: RowTensors | None = None
 
 
 class Algorithm(ABC):
-    """Options are the fields of the dataclass that implements it; ``type`` is its name in requests."""
+    """Base class of the algorithms. A subclass is a dataclass whose fields are its options; ``type`` is its
+    name in requests.
+    """
 
     type: ClassVar[str]
     uses_critic: ClassVar[bool] = False
 
     def select(self, trajectories: Sequence[Trajectory], *, max_staleness: int = 1) -> Selection:
-        """Raises TrainingError (DATA), see ``trajectories.select``."""
+        """Selects the trajectories to train on. Raises TrainingError (DATA), see ``trajectories.select``."""
         return select(trajectories, method=self.type, max_staleness=max_staleness, **self._needs())
 
     def _needs(self) -> dict[str, bool]:
@@ -47,14 +49,14 @@ class Algorithm(ABC):
     def estimate(
         self, selection: Selection, penalty: RowTensors | None, values: RowTensors | None
     ) -> Estimate:
-        """``penalty`` is what KL in the reward costs per token; ``values`` come from the critic."""
+        """Estimates advantages; ``penalty``: KL cost per token in the reward, ``values``: the critic's."""
 
     def monte_carlo(self, selection: Selection, penalty: RowTensors | None) -> RowTensors:
-        """Plain returns of each trained token, which a critic is warmed up on."""
+        """Returns the plain return of each trained token, for the critic's warm-up."""
         raise NotImplementedError(f"{self.type} has no critic")
 
     def state(self) -> dict[str, Any]:
-        """What the next update must know; ``load_state`` takes it back."""
+        """Returns the state that the next update needs; ``load_state`` restores it."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -62,7 +64,7 @@ class Algorithm(ABC):
 
 
 def returns_of(selection: Selection, penalty: RowTensors | None) -> list[float]:
-    """One number per trajectory: its reward, less the KL penalty of all its tokens."""
+    """Returns one number per trajectory: its reward, less the KL penalty of all its tokens."""
     rewards = [float(one.reward or 0.0) for one in selection.trajectories]
     if penalty is None:
         return rewards
@@ -75,8 +77,7 @@ def over_groups(
     penalty: RowTensors | None,
     formula: Callable[[list[float], list[Hashable]], Sequence[float]],
 ) -> Estimate:
-    """``formula`` over the rewards and groups of all attempts; those that only observe take part in it and
-    get nothing of it."""
+    """Applies ``formula`` to rewards and groups of all attempts; observers take part but get no advantage."""
     everybody = [*selection.trajectories, *selection.observers]
     rewards = returns_of(selection, penalty) + [float(one.reward or 0.0) for one in selection.observers]
     found = formula(rewards, [group_key(one) for one in everybody])
@@ -84,7 +85,7 @@ def over_groups(
 
 
 def spread(selection: Selection, values: Sequence[float]) -> Estimate:
-    """Each trajectory's number at every trained token of every one of its rows."""
+    """Gives every trained token of a trajectory's rows that trajectory's number."""
     return Estimate(
         [
             torch.full((count,), float(value))
@@ -95,7 +96,7 @@ def spread(selection: Selection, values: Sequence[float]) -> Estimate:
 
 
 def joined(selection: Selection, per_row: RowTensors) -> list[Tensor]:
-    """Per-row tensors as one tensor per trajectory, in the order of sampling."""
+    """Joins per-row tensors into one tensor per trajectory, in the order of sampling."""
     result, at = [], 0
     for one in selection.trajectories:
         whole = torch.cat([part.float().cpu() for part in per_row[at : at + len(one.rows)]])
@@ -105,7 +106,7 @@ def joined(selection: Selection, per_row: RowTensors) -> list[Tensor]:
 
 
 def apart(selection: Selection, per_trajectory: Sequence[Tensor]) -> RowTensors:
-    """The opposite of ``joined``."""
+    """Splits per-trajectory tensors into per-row tensors, the inverse of ``joined``."""
     return [
         part
         for one, whole in zip(selection.trajectories, per_trajectory, strict=True)
@@ -114,7 +115,7 @@ def apart(selection: Selection, per_trajectory: Sequence[Tensor]) -> RowTensors:
 
 
 def padded_rewards(selection: Selection, penalty: RowTensors | None) -> tuple[Tensor, Tensor]:
-    """Token rewards (trajectories, longest) and the mask of what is no padding."""
+    """Returns token rewards (trajectories, longest) and a mask that is false on padding."""
     costs = [None] * len(selection.trajectories) if penalty is None else joined(selection, penalty)
     rewards = [one.token_rewards(cost) for one, cost in zip(selection.trajectories, costs, strict=True)]
     return pad_sequence(rewards, batch_first=True), pad_sequence(
@@ -123,7 +124,7 @@ def padded_rewards(selection: Selection, penalty: RowTensors | None) -> tuple[Te
 
 
 def unpadded(selection: Selection, padded: Tensor) -> RowTensors:
-    """Per-row tensors of (trajectories, longest)."""
+    """Returns the per-row tensors of a (trajectories, longest) tensor."""
     lengths = [sum(one.counts) for one in selection.trajectories]
     return apart(selection, [padded[k, :n] for k, n in enumerate(lengths)])
 

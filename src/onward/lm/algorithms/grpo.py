@@ -18,10 +18,10 @@ class Grpo(Algorithm):
 
     type: ClassVar[str] = "grpo"
     normalise_std: bool = True
-    """Divide by σ. Without it hard and easy tasks weigh as their spread says."""
+    """Divides by σ. Without it, hard and easy tasks weigh in proportion to their spread."""
     eps: float = 1e-6
     drop_uniform: bool = True
-    """Leave out groups in which all attempts succeed, or none: what σ would blow up there is shaping."""
+    """Leaves out groups in which all attempts succeed, or none: σ would only amplify shaping there."""
 
     def __post_init__(self) -> None:
         refuse_out_of_range(self, eps=self.eps >= 0)

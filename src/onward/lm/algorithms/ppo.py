@@ -1,4 +1,4 @@
-"""PPO with a critic: advantages of each token from how much better things went than expected there."""
+"""PPO with a critic: a token's advantage is how much better the outcome was than expected there."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from onward.lm.trajectories import Selection
 
 @dataclass
 class Ppo(Algorithm):
-    """A by GAE(γ, λ) over trained tokens (1506.02438), whitened; returns R = A + V from A *before* that."""
+    """A by GAE(γ, λ) over trained tokens (1506.02438), whitened; returns R = A + V, A *before* that."""
 
     type: ClassVar[str] = "ppo"
     uses_critic: ClassVar[bool] = True
     gamma: float = 1.0
     lam: float = 0.95
     whiten: Literal["none", "token", "sequence"] = "token"
-    """Over the update: not at all, every trained token once, or every trajectory once."""
+    """Whitening over the update: none, each trained token counts once, or each trajectory counts once."""
 
     def __post_init__(self) -> None:
         refuse_out_of_range(

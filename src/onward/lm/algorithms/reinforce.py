@@ -1,4 +1,4 @@
-"""REINFORCE with a running baseline per task type: works on any traffic, groups or not."""
+"""REINFORCE with a running baseline per task type, for any traffic, grouped or not."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from onward.lm.trajectories import Selection
 
 @dataclass
 class Reinforce(Algorithm):
-    """A = r − b(task type), b the mean of other rewards, an update counting ``decay`` times the next."""
+    """A = r − b(task type), b the mean of other rewards; an update weighs ``decay`` times the next one."""
 
     type: ClassVar[str] = "reinforce"
     decay: float = 0.9
     negative_weight: float = 1.0
-    """Advantages below the baseline count this much (1: plain REINFORCE)."""
+    """Factor on advantages below the baseline (1: plain REINFORCE)."""
     baseline: RunningBaseline = field(init=False)
 
     def __post_init__(self) -> None:

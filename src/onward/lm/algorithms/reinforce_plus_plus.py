@@ -24,7 +24,7 @@ class ReinforcePlusPlus(Algorithm):
     type: ClassVar[str] = "reinforce_plus_plus"
     gamma: float = 1.0
     weighting: Literal["token", "sequence"] = "token"
-    """What counts once in mean and deviation: every trained token, or every trajectory."""
+    """Unit that counts once in mean and deviation: every trained token, or every trajectory."""
 
     def __post_init__(self) -> None:
         refuse_out_of_range(

@@ -16,7 +16,7 @@ class Rloo(Algorithm):
 
     type: ClassVar[str] = "rloo"
     drop_uniform: bool = True
-    """Leave out groups in which all attempts succeed, or none."""
+    """Leaves out groups in which all attempts succeed, or none."""
 
     def _needs(self) -> dict[str, bool]:
         return {"groups": True, "drop_uniform": self.drop_uniform}

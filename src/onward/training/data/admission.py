@@ -1,9 +1,10 @@
-"""Which trajectories a job may learn from, and what is kept of them: one rule, one name, one count.
+"""Admission of trajectories to a job, and the part of each that is stored: one rule, one name, one count.
 
-Silently training on less, or on something else, is how loops rot. For policy gradients: only calls that the
-trained policy sampled, signed by the gateway, with full sampling support, not voided by redaction. Preference
-and supervised learning need only what was said. A missing reward is *unscored*, never zero; where there is
-none because nobody said how the task ended, that is ``no_outcome`` and says nothing against the rewarder.
+Silent training on less data, or on other data, would spoil the loop. Policy gradients accept only calls that
+the trained policy sampled, signed by the gateway, with full sampling support, not voided by redaction.
+Preference and supervised learning need only the text. A missing reward is *unscored*, never zero. If it is
+missing because the outcome of the task was not reported, the reason is ``no_outcome`` and does not count
+against the rewarder.
 """
 
 from __future__ import annotations
@@ -26,24 +27,25 @@ CALL_FIELDS = ("generation_id", "continues", "prompt_ids", "token_ids", "logprob
 
 _TOKENS = ("prompt_ids", "token_ids", "logprobs")
 _TEXT_REMAINS = frozenset({"no_tokens", "broken_chain"})
-"""Reasons why there are no usable tokens while what was said is as good as before."""
+"""Reasons for missing usable tokens that leave the text usable."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A stored trajectory with its newest reward (None: unscored), and the last correction of it."""
+    """A stored trajectory with its newest reward (None: unscored), and its last correction."""
 
     trajectory: Mapping[str, Any]
     reward: Mapping[str, Any] | None
     correction: Feedback | None = None
-    """Given where the job learns from corrections; such a trajectory needs no reward."""
+    """Set only when the job learns from corrections; such a trajectory needs no reward."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """``staleness`` maps the digest of each admitted policy to how many policies ago it served.
+    """Rules of a job. ``staleness`` maps the digest of each admitted policy to how many policies ago it
+    served.
 
-    None: any policy, for text. ``signing_key`` None checks no signature (files of one's own).
+    None: any policy, for text. ``signing_key`` None checks no signature (a user's own files).
     """
 
     staleness: Mapping[str, int] | None
@@ -54,7 +56,7 @@ class Rules:
 
 
 def line(item: Scored, rules: Rules) -> dict[str, Any] | str:
-    """The dataset line of one trajectory, or the reason why it is excluded."""
+    """Returns the dataset line of one trajectory, or the reason for its exclusion."""
     trajectory, reward = item.trajectory, item.reward
     reason = _filtered(trajectory, rules.filters)
     if reason is not None:
@@ -81,12 +83,12 @@ def line(item: Scored, rules: Rules) -> dict[str, Any] | str:
 
 
 def why_unscored(trajectory: Mapping[str, Any]) -> str:
-    """The name under which a trajectory without a reward is counted."""
+    """Returns the reason under which a trajectory without a reward is counted."""
     return "no_outcome" if is_unjudged(trajectory.get("metadata") or {}) else "unscored"
 
 
 def _call(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a dataset keeps of a call. Of a voided one no token: nobody signed those, whatever they are."""
+    """Returns the stored part of a call, without the tokens of a voided one: no signature covers those."""
     kept = {name: record.get(name) for name in CALL_FIELDS}
     return kept | {name: [] for name in _TOKENS} if record.get("tokens_void") else kept
 
@@ -114,9 +116,9 @@ def _scores(trajectory: Mapping[str, Any], reward: Mapping[str, Any] | None) -> 
 
 
 def group_key(context: Mapping[str, Any]) -> str | None:
-    """Task with panel hash and seed, and start state; the policy that sampled is compared beside it.
+    """Returns the key of task, panel hash, seed and start state; the sampling policy is compared separately.
 
-    ``group_id`` names task and start together; what else the context tells of the two must agree as well.
+    ``group_id`` names task and start together; the other fields about them must agree as well.
     """
     group = context.get("group_id")
     if group is None:
@@ -126,7 +128,7 @@ def group_key(context: Mapping[str, Any]) -> str | None:
 
 
 def _filtered(trajectory: Mapping[str, Any], filters: Mapping[str, Any]) -> str | None:
-    """The reason why the request's filter leaves this trajectory out, or None."""
+    """Returns the reason for which the request's filter excludes this trajectory, or None."""
     limit = filters.get("max_trajectory_length")
     if limit is not None and len(trajectory["turns"]) > limit:
         return "too_long"
@@ -143,7 +145,7 @@ def _filtered(trajectory: Mapping[str, Any], filters: Mapping[str, Any]) -> str 
 
 
 def _sampled(present: Sequence[Mapping[str, Any]], rules: Rules) -> str | None:
-    """The reason why these generation records cannot be trained on, or None."""
+    """Returns the reason for which these generation records cannot be trained on, or None."""
     if not present:
         return "no_tokens"
     digests = {str(record.get("model_digest")) for record in present}
@@ -165,13 +167,13 @@ def _sampled(present: Sequence[Mapping[str, Any]], rules: Rules) -> str | None:
     known: set[str] = set()
     for record in present:
         if record.get("continues") is not None and record["continues"] not in known:
-            return "broken_chain"  # it goes on from a call that is not in this trajectory
+            return "broken_chain"  # it continues a call that is not in this trajectory
         known.add(record["generation_id"])
     return None
 
 
 def masked(calls: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The generations whose tokens cannot be trained on: voided ones, and those that go on from them."""
+    """Returns generations whose tokens cannot be trained on: voided ones, and those that continue them."""
     return tokens.left_out(
         (one["generation_id"], one.get("continues"), 0 if one.get("tokens_void") else len(one["token_ids"]))
         for one in calls
@@ -179,8 +181,10 @@ def masked(calls: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def _turn_rewards(trajectory: Mapping[str, Any], reward: Mapping[str, Any]) -> list[float] | None:
-    """One number per call that can be trained on; what other turns earned goes to the next such call, so that
-    nothing is lost. None where the reward tells none."""
+    """Returns one number per call that can be trained on, or None if the reward has no dense part.
+
+    The rewards of other turns are added to the next such call, or to the last one, so that none is lost.
+    """
     told = reward["metadata"].get("dense")
     if not told:
         return None

@@ -1,7 +1,8 @@
-"""Conversations as text: told by a trajectory or a file, and made into token rows by the chat template.
+"""Conversations as text, from a trajectory or a file, converted to token rows by the chat template.
 
-Know before changing: rows made here are what a model *would* see, not what one sampled. Their log-probs are
-unknown (``behaviour_known`` false), so that a policy gradient refuses them unless it is told to recompute.
+Invariants: the rows made here are tokens that a model *would* see, not tokens that one sampled. Their
+log-probs are unknown (``behaviour_known`` false), so a policy gradient refuses them unless it is set to
+recompute.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Message = Mapping[str, Any]
 
 
 def messages_of(trajectory: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The chat messages of a trajectory: what was observed, and the raw answer (else the action as JSON)."""
+    """Returns a trajectory's chat messages: observations and raw answers (or else the action as JSON)."""
     messages: list[dict[str, str]] = []
     for turn in trajectory["turns"]:
         seen, action = turn["observation"], turn["action"]
@@ -31,7 +32,7 @@ def messages_of(trajectory: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def answer_of(action: Mapping[str, Any]) -> str:
-    """What the policy wrote in a turn: the raw answer, else the action as JSON."""
+    """Returns the policy's answer in a turn: the raw answer, or the action as JSON."""
     answer = action.get("raw_response")
     if answer is None:
         answer = json.dumps(
@@ -41,9 +42,9 @@ def answer_of(action: Mapping[str, Any]) -> str:
 
 
 def token_row(chat: Chat, messages: Sequence[Message], *, known: bool = False) -> TokenRow:
-    """The conversation as an engine would have seen it, the assistant's turns marked as sampled.
+    """Encodes a conversation as an engine would have seen it, with the assistant's turns marked as sampled.
 
-    What follows the last answer is left out. Raises OnwardError where the template rewrites earlier turns,
+    Messages after the last answer are left out. Raises OnwardError when the template rewrites earlier turns,
     or no message is the assistant's.
     """
     from onward.lm.tokens import TokenRow
@@ -71,11 +72,11 @@ def token_row(chat: Chat, messages: Sequence[Message], *, known: bool = False) -
 
 
 def corrected(chat: Chat, line: Mapping[str, Any]) -> tuple[TokenRow, TokenRow] | None:
-    """The correction of a dataset line and the answer that it replaces, behind the same prompt tokens; None
-    where the line has none.
+    """Returns the correction of a dataset line and the answer that it replaces, after the same prompt tokens;
+    None for a line without a correction.
 
-    Prompt and replaced answer are the tokens that the engine saw and sampled, where the line has them. Only
-    the two answers are compared: what the policy said before is context on both sides. Raises OnwardError as
+    Prompt and replaced answer are the tokens that the engine saw and sampled, if the line has them. Only the
+    two answers are compared: earlier answers of the policy are context on both sides. Raises OnwardError as
     ``token_row`` does.
     """
     from onward.lm import tokens
@@ -97,7 +98,7 @@ def corrected(chat: Chat, line: Mapping[str, Any]) -> tuple[TokenRow, TokenRow] 
 
 
 def calls_of(line: Mapping[str, Any]) -> list[Call]:
-    """The sampled answers of a dataset line."""
+    """Returns the sampled answers of a dataset line."""
     from onward.lm.tokens import Call
 
     return [

@@ -1,8 +1,8 @@
-"""Corrections as training data: what a person wrote in place of an answer, beside what the policy had said.
+"""Corrections as training data: a user's text in place of an answer, paired with the policy's answer. Pure.
 
-Pure. Know before changing: a correction that is empty or was redacted teaches nothing or something else, so
-it is left out and counted; and it is put into the form of the answer that it replaces, because a policy whose
-agent reads JSON must not learn to answer in prose.
+Invariants: a correction that is empty or was redacted is left out and counted, since it teaches nothing or
+something else. A correction gets the form of the answer that it replaces, because a policy whose agent reads
+JSON must not learn to answer in prose.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from onward.training.data.admission import Scored
 SIGNAL = "correction"
 Line = dict[str, Any]
 _TEXTS = ("text", "message")
-"""Arguments in which a ``response`` call carries what the user reads, where it has several texts."""
+"""Arguments in which a ``response`` call carries the text for the user, if it has several texts."""
 
 
 def is_correction(feedback: Feedback) -> bool:
-    """Whether a person said it, in so many words: signs in the conversation carry no answer."""
+    """Reports if the feedback is an explicit correction; implicit signs in a conversation carry no answer."""
     return feedback.kind == "explicit" and feedback.signal == SIGNAL
 
 
 def placed(
     said: Iterable[tuple[Feedback, datetime]], work: Iterable[Mapping[str, Any]]
 ) -> dict[str, Feedback]:
-    """Trajectory id → the last correction of it; others of the same trajectory no longer count.
+    """Returns trajectory id → its last correction; earlier ones of the same trajectory do not count.
 
-    ``said``: feedback with the time of its arrival. What names no trajectory is about the one of its session
-    that began last before it; ``work`` has ``trajectory_id``, ``session_id`` and ``start_ts`` of those.
+    ``said`` is feedback with the time of its arrival. Feedback without a trajectory applies to the trajectory
+    of its session that began last before it; ``work`` has ``trajectory_id``, ``session_id`` and ``start_ts``
+    of those.
     """
     begun: dict[str, list[tuple[datetime, str]]] = {}
     for row in work:
@@ -55,7 +56,9 @@ def placed(
 
 
 def _begun_before(work: Iterable[tuple[datetime, str]], when: datetime) -> str | None:
-    """The last that began by ``when``; an agent's clock that is ahead a little still counts."""
+    """Returns the last trajectory begun by ``when``. A start at most ``SKEW`` later also counts, if none is
+    earlier, since an agent's clock may be ahead.
+    """
     ordered = sorted(work)
     before = [name for start, name in ordered if start <= when]
     late = [name for start, name in ordered if when < start <= when + SKEW]
@@ -67,7 +70,7 @@ def _order(feedback: Feedback) -> tuple[datetime, str]:
 
 
 def usable_count(rows: Iterable[Mapping[str, Any]]) -> int:
-    """How many trajectories (or sessions) have a correction with an answer in it, as their last one.
+    """Counts the trajectories (or sessions) whose last correction contains an answer.
 
     ``rows`` are corrections in order of time, with ``trajectory_id`` (or empty), ``session_id``, ``comment``.
     """
@@ -76,16 +79,17 @@ def usable_count(rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def problem(comment: str | None) -> str | None:
-    """Why what was written is no answer to learn: ``correction_empty``, ``correction_redacted``, or None."""
+    """Returns the reason against learning a text: ``correction_empty``, ``correction_redacted``, or None."""
     if not (comment or "").strip():
         return "correction_empty"
     return "correction_redacted" if has_one(str(comment).encode()) else None
 
 
 def take(line: Line, item: Scored, excluded: Counter[str]) -> Line | str:
-    """``line`` with the correction of ``item``; without it where it is left out, which is counted.
+    """Adds the correction of ``item`` to ``line``; a correction that cannot be used is left out and counted.
 
-    The reason why the trajectory is left out, where it has no score and so nothing but a correction to give.
+    Returns the line, or the reason for excluding a trajectory that has neither a score nor a usable
+    correction.
     """
     if item.correction is not None:
         reason = attach(line, item.trajectory, item.correction.comment, item.correction.turn_id)
@@ -97,10 +101,10 @@ def take(line: Line, item: Scored, excluded: Counter[str]) -> Line | str:
 
 
 def attach(line: Line, trajectory: Mapping[str, Any], comment: str | None, turn_id: int | None) -> str | None:
-    """Write into ``line`` what ``conversations.corrected`` makes a pair of; or why there can be none.
+    """Writes the correction into ``line`` for ``conversations.corrected``; returns the reason if it cannot.
 
-    ``correction_no_turn``: the turn is not there, or the policy said nothing in it. ``correction_no_tokens``:
-    redaction took its tokens. ``correction_other_form``: prose in place of a tool call.
+    ``correction_no_turn``: the turn is missing, or the policy gave no answer in it. ``correction_no_tokens``:
+    redaction removed its tokens. ``correction_other_form``: prose in place of a tool call.
     """
     reason = problem(comment)
     if reason is not None:
@@ -113,7 +117,7 @@ def attach(line: Line, trajectory: Mapping[str, Any], comment: str | None, turn_
     answer = in_form(conversations.answer_of(action), str(comment).strip())
     if answer is None:
         return "correction_other_form"
-    if problem(answer) is not None:  # what it keeps of the policy's own words was redacted
+    if problem(answer) is not None:  # the parts taken from the policy's answer were redacted
         return "correction_redacted"
     if "calls" not in line:
         line["correction"] = {"answer": answer, "message": 2 * at + 1}
@@ -128,7 +132,7 @@ def attach(line: Line, trajectory: Mapping[str, Any], comment: str | None, turn_
 
 
 def _answer_at(turns: list[Mapping[str, Any]], turn_id: int | None) -> int | None:
-    """Index of the turn with that number; without one, of the last answer, else of the last turn."""
+    """Returns the index of the turn with that number; for None, of the last answer, else of the last turn."""
     if turn_id is not None:
         return next((at for at, turn in enumerate(turns) if turn.get("turn_id") == turn_id), None)
     answers = [at for at, turn in enumerate(turns) if turn["action"]["type"] == "response"]
@@ -136,10 +140,10 @@ def _answer_at(turns: list[Mapping[str, Any]], turn_id: int | None) -> int | Non
 
 
 def in_form(said: str, written: str) -> str | None:
-    """``written`` in the form of ``said``; None where that is a tool call and ``written`` is none.
+    """Returns ``written`` in the form of ``said``; None if ``said`` is a tool call and ``written`` is not.
 
-    A call of ``response`` keeps all but its text, so that what a person wrote as plain text is wrapped as the
-    policy wraps its answers. Plain text, and JSON that is no call, are replaced as they are.
+    A ``response`` call keeps all but its text, so that a user's plain text is wrapped as the policy wraps its
+    answers. Plain text, and JSON that is no call, are replaced as they are.
     """
     call = _call(said)
     if call is None or _call(written) is not None:
@@ -151,7 +155,7 @@ def in_form(said: str, written: str) -> str | None:
     name = texts[0] if len(texts) == 1 else next((name for name in _TEXTS if name in texts), None)
     if name is None:
         return None
-    for ascii_only in (False, True):  # in place, so that the two sides differ in nothing but the text
+    for ascii_only in (False, True):  # in place, so that the two sides differ only in the text
         old = json.dumps(arguments[name], ensure_ascii=ascii_only)
         if said.count(old) == 1:
             return said.replace(old, json.dumps(written, ensure_ascii=ascii_only))
@@ -159,7 +163,7 @@ def in_form(said: str, written: str) -> str | None:
 
 
 def _call(text: str) -> dict[str, Any] | None:
-    """The tool call that a text is; the first of several."""
+    """Parses a text as a tool call; the first of several."""
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:

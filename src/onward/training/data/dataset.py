@@ -1,7 +1,7 @@
 """The frozen dataset of a job: one content-addressed file, made once, read only by the job child.
 
-A line is one trajectory with the calls that its policy sampled, or its messages where text is enough. What
-is left out is counted under the names of ``admission``; groups are kept or dropped whole.
+A line is one trajectory with the calls that its policy sampled, or its messages where text is enough.
+Exclusions are counted under the names of ``admission``; groups are kept or dropped whole.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ REMEDIES: dict[str, str] = {
     "unscored": "check the rewarder",
     "bad_signature": "let agents pass the gateway's records on unchanged",
 }
-"""Why a trajectory was left out → what to do about it."""
+"""Reason for an exclusion → its remedy."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """``path`` holds the lines; ``sha256`` names them; ``excluded`` counts refusals by reason."""
+    """A written dataset. ``path`` is its file, ``sha256`` its digest; ``excluded`` counts by reason."""
 
     path: Path
     sha256: str
@@ -54,13 +54,13 @@ class Dataset:
     mean_return: float
     sources: tuple[str, ...] = field(default=(), repr=False)
     calls: int = 0
-    """Sampled answers that were looked at; ``masked_calls`` of them have no token that can be trained on."""
+    """Sampled answers that were examined; ``masked_calls`` of them have no token that can be trained on."""
     masked_calls: int = 0
 
 
 @dataclass
 class Shares:
-    """How much of what was offered cannot be used, so that a job does not train on a remnant in silence."""
+    """Shares of unusable input, so that a job never trains silently on a small remainder."""
 
     seen: int = 0
     unscored: int = 0
@@ -68,7 +68,7 @@ class Shares:
     masked_calls: int = 0
 
     def take(self, item: Scored, line: Line | str) -> None:
-        """Count a trajectory with what ``admission.line`` made of it."""
+        """Counts a trajectory together with the result of ``admission.line``."""
         if not isinstance(line, str):
             self.add(line)
             return
@@ -80,7 +80,7 @@ class Shares:
             self.masked_calls += answers
 
     def add(self, line: Line, *, unscored: bool = False) -> None:
-        """Count a line of a dataset."""
+        """Counts a line of a dataset."""
         calls = line.get("calls", ())
         self.seen += 1
         self.unscored += unscored
@@ -88,7 +88,7 @@ class Shares:
         self.masked_calls += len(admission.masked(calls))
 
     def refuse(self, max_unscored: float, max_masked: float) -> None:
-        """Raise TrainingError("DATA") where a share is above its limit."""
+        """Raises TrainingError("DATA") when a share is above its limit."""
         if self.seen and self.unscored / self.seen > max_unscored:
             raise TrainingError(
                 "DATA",
@@ -121,11 +121,11 @@ def freeze(
     dense: bool = False,
     left_out: Mapping[str, int] | None = None,
 ) -> Dataset:
-    """Write ``dataset.jsonl`` in ``folder``. Raises TrainingError("DATA") when too little is left.
+    """Writes ``dataset.jsonl`` in ``folder``. Raises TrainingError("DATA") when too little is left.
 
-    ``policy_digest`` is the digest of the policy that is trained: rows of any other are excluded, but for
-    those of ``older_digest``, the one before it, which get staleness 1. ``filters`` is the request's filter,
-    ``left_out`` what was not even offered, by reason.
+    ``policy_digest`` is the digest of the trained policy. Rows of any other are excluded, except those of
+    ``older_digest``, the one before it, which get staleness 1. ``filters`` is the request's filter.
+    ``left_out`` counts, by reason, trajectories that are not in ``scored``.
     """
     text = algorithm in TEXT_IS_ENOUGH
     staleness = {policy_digest: 0} | ({older_digest: 1} if older_digest else {})
@@ -167,7 +167,7 @@ def write(
     min_reward: float | None = None,
     return_from: str = "outcome",
 ) -> Dataset:
-    """Write what ``keep`` leaves. Raises TrainingError("DATA")."""
+    """Writes the lines selected by ``keep``. Raises TrainingError("DATA")."""
     kept = keep(lines, algorithm, excluded, min_reward=min_reward)
     body = b"".join(
         json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n" for line in kept
@@ -189,11 +189,11 @@ def write(
 def keep(
     lines: list[Line], algorithm: str, excluded: Counter[str], *, min_reward: float | None = None
 ) -> list[Line]:
-    """Whole groups where ``algorithm`` compares attempts, else all. Raises TrainingError("DATA") for less
-    than two lines, but for one to imitate or with a correction.
+    """Returns whole groups if ``algorithm`` compares attempts, else all lines. Raises TrainingError("DATA")
+    for fewer than two lines; one is enough for sft or with a correction.
 
-    Whole groups are dropped whose best raw total is below ``min_reward`` (applied to members it would remove
-    every failure, and with it the gradient), and groups of one go, because nothing compares with them.
+    A group whose best raw total is below ``min_reward`` is dropped whole: applied to members, the limit would
+    remove every failure, and with it the gradient. Groups of one are dropped, since they have no comparison.
     """
     kept = _grouped(lines, min_reward, excluded) if algorithm in GROUPED else lines
     least = 1 if algorithm == "sft" or any("correction" in line for line in kept) else 2
@@ -203,13 +203,13 @@ def keep(
 
 
 def read(path: Path) -> list[Line]:
-    """The lines of a frozen dataset."""
+    """Reads the lines of a frozen dataset."""
     with open(path, "rb") as file:
         return [json.loads(line) for line in file]
 
 
 def _grouped(lines: list[Line], min_reward: float | None, excluded: Counter[str]) -> list[Line]:
-    """Attempts of different policies are never one group, whatever the group is called."""
+    """Groups the lines; attempts of different policies are never one group, even under the same key."""
     groups: dict[tuple[str, int], list[Line]] = {}
     for line in lines:
         if line["group_key"] is None:

@@ -1,17 +1,17 @@
-"""Training data in files: JSON lines (or one JSON value) of these forms, told apart record by record.
+"""Training data in files: JSON lines (or one JSON value) of these forms, recognised record by record.
 
 * a trajectory as published (``trajectory.v1``), its reward in the same record (``{"trajectory", "reward"}``),
-  in a record of its own (``reward.v1``, any order; the newest one counts), or only told
+  in a record of its own (``reward.v1``, any order; the newest one counts), or only as an outcome
   (``metadata.outcome``);
 * a line of a frozen dataset (``jobs/<id>/dataset.jsonl``);
 * a conversation ``{"messages": […], "tools"?, "reward"?, "success"?, "group"?, "task_type"?}``: without a
   reward it is a demonstration for ``sft``, and unscored for everything else; tools and their calls, in
-  OpenAI's form, become the words by which the gateway tells them to a model without a tool template;
+  OpenAI's form, become the words that the gateway uses for a model without a tool template;
 * a correction: in a conversation (``"correction"``: the text in place of its last answer), beside a
   trajectory (``{"trajectory", "feedback": […]}``) or as ``feedback.v1`` in a record of its own: for ``dpo``;
 * a pair ``{"prompt", "chosen", "rejected"}``, each a text or messages: for ``dpo``.
 
-Know before changing: these are a person's own files, so no signature is asked for; the rest is as in a job.
+These are a user's own files, so no signature is required; all other rules are those of a job.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def read(
     max_unscored_share: float = 0.2,
     max_masked_share: float = 0.5,
 ) -> tuple[list[Line], Counter[str]]:
-    """Dataset lines, and what was left out by reason. Raises ConfigError with file and line.
+    """Reads dataset lines and the count of exclusions by reason. Raises ConfigError with file and line.
 
-    Raises TrainingError("DATA") where the files hold the work of several policies and ``algorithm`` cares,
-    and where too much of them is unscored or, for a policy gradient, has no tokens left.
+    Raises TrainingError("DATA") when the files contain the work of several policies and ``algorithm`` needs
+    one policy, or when too much of them is unscored or, for a policy gradient, has no tokens left.
     """
     text = algorithm in TEXT_IS_ENOUGH or behaviour == "recompute"
     rules = Rules(None, None, {}, text, dense)
@@ -111,7 +111,7 @@ def read(
 def _admitted(
     scored: Sequence[Scored], rules: Rules, shares: Shares, excluded: Counter[str]
 ) -> Iterator[Line]:
-    """The lines of what may be learned from; a policy gradient's say under ``policy`` who sampled them."""
+    """Yields the admitted lines; for a policy gradient, ``policy`` names the policy that sampled them."""
     for item in scored:
         try:
             made = admission.line(item, rules)
@@ -171,7 +171,7 @@ def _values(path: Path, text: str) -> Iterator[tuple[int, Any]]:
 
 
 def _newest(rewards: dict[str, Mapping[str, Any]], reward: Mapping[str, Any]) -> None:
-    """Superseding rewards: the highest revision counts, then the latest."""
+    """Stores the reward that supersedes the others: the highest revision, then the latest."""
     name = str(reward.get("trajectory_id"))
     known = rewards.get(name)
     if known is None or _age(known) <= _age(reward):
@@ -184,7 +184,7 @@ def _age(reward: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def _told(trajectory: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A reward from ``metadata.outcome``, where nobody scored the trajectory."""
+    """Builds a reward from ``metadata.outcome``, for a trajectory without a score."""
     outcome = (trajectory.get("metadata") or {}).get("outcome") or {}
     status = outcome.get("status")
     if status == "partial_completion":
@@ -216,7 +216,7 @@ def _feedback(where: str, record: object) -> Feedback:
 def _corrections(
     said: Sequence[Feedback], trajectories: Mapping[str, Scored], algorithm: str, excluded: Counter[str]
 ) -> dict[str, Feedback]:
-    """Trajectory id → its last correction; those of nothing in the files, or of no use, are counted."""
+    """Returns trajectory id → its last correction; those that match nothing or have no use are counted."""
     given = [one for one in said if corrections.is_correction(one)]
     if algorithm != "dpo":
         excluded["correction_unused"] += len(given)
@@ -234,7 +234,7 @@ def _corrections(
 
 
 def _correct(where: str, written: object, line: Line, algorithm: str, excluded: Counter[str]) -> None:
-    """The correction of a conversation's last answer, in its line; what is left out is counted."""
+    """Puts the correction of a conversation's last answer into its line; an excluded one is counted."""
     if not isinstance(written, str):
         raise ConfigError(f"{where} has a correction that is no text: give the answer as it should be.")
     at = max((n for n, one in enumerate(line["messages"]) if n and one["role"] == "assistant"), default=None)
@@ -286,7 +286,7 @@ def _pair(where: str, record: Mapping[str, Any]) -> list[Line]:
 
 
 def _messages(where: str, given: object, tools: object) -> list[dict[str, str]]:
-    """Role and text of each message; ``tools`` (a list, or the JSON of one) and calls are told in words."""
+    """Returns role and text of each message; ``tools`` (a list, or its JSON) and calls are put into words."""
     messages = _listed(where, given)
     if isinstance(tools, str):
         try:
@@ -303,7 +303,7 @@ def _messages(where: str, given: object, tools: object) -> list[dict[str, str]]:
 
 
 def _listed(where: str, given: object) -> list[dict[str, Any]]:
-    """``given`` as messages. Raises ConfigError where one has neither a text nor calls of tools."""
+    """Returns ``given`` as messages. Raises ConfigError when one has neither a text nor tool calls."""
     good = isinstance(given, list) and all(
         isinstance(message, dict)
         and isinstance(message.get("role"), str)

@@ -1,7 +1,7 @@
-"""What a job starts from, put into its folder once: the dataset, the adapter that serves, the marker.
+"""The input of a job, put into its folder once: the dataset, the adapter that serves, the marker.
 
-Know before changing: ``frozen.json`` is written last and whole. Where it stands, an earlier attempt froze
-everything, and later ones must train on exactly that.
+Invariants: ``frozen.json`` is written last and whole. If it exists, an earlier attempt froze everything, and
+later attempts must train on exactly that.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from onward.wholefile import write_whole
 
 MARKER = "frozen.json"
 FIRST_POLICY_SECONDS = 60.0
-"""How long a job waits for the first policy: a fresh start takes requests moments before it is in place."""
+"""Longest wait for the first policy: after a fresh start, requests may arrive before it is released."""
 
 
 async def freeze(ctx: Context, asked: TrainingRequest, folder: Path) -> dict[str, Any]:
-    """``{start_digest, dataset_sha256, samples, excluded}``: as an earlier attempt left it, or made now.
+    """Returns ``{start_digest, dataset_sha256, samples, excluded, …}``, from an earlier attempt or made now.
 
-    Raises TrainingError("DATA") when there is nothing to train on, TamperedError when the stored adapter
-    is not the one that serves.
+    Raises TrainingError("DATA") when there is nothing to train on, TamperedError when the stored adapter is
+    not the one that serves.
     """
     marker = folder / MARKER
     if marker.exists():
@@ -67,7 +67,7 @@ async def freeze(ctx: Context, asked: TrainingRequest, folder: Path) -> dict[str
 async def _dataset(
     ctx: Context, asked: TrainingRequest, folder: Path, current: str, previous: str | None
 ) -> dataset.Dataset:
-    """Logged work of the policy that serves; of the one before it as well where the request allows."""
+    """Freezes logged work of the policy that serves and, if the request allows it, of the one before it."""
     settings, config = ctx.settings, asked.training_config
     numbers = config.hyperparameters.model_dump(exclude_none=True)
     older = previous if int(numbers.get("max_staleness", 0)) > 0 else None
@@ -92,7 +92,7 @@ async def _dataset(
 
 
 async def _fetch_start(ctx: Context, current: dict[str, Any], folder: Path) -> checkpoints.Manifest:
-    """The adapter that serves, from nothing: what a dead attempt left half-way is thrown away."""
+    """Fetches the adapter that serves, from scratch: partial files of a dead attempt are deleted."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(checkpoints.partial_of(folder), ignore_errors=True)
     manifest = await checkpoints.fetch(
@@ -107,7 +107,7 @@ async def _fetch_start(ctx: Context, current: dict[str, Any], folder: Path) -> c
 
 
 async def _desired(ctx: Context) -> bytes:
-    """What is to be served, as the releaser wrote it; waited for where it wrote nothing yet."""
+    """Returns the desired release as the releaser wrote it; waits if there is none yet."""
     bucket = ctx.bus.bucket("rl_releases")
     until = ctx.clock.monotonic() + FIRST_POLICY_SECONDS
     while (entry := await bucket.get("desired")) is None:
@@ -120,11 +120,11 @@ async def _desired(ctx: Context) -> bytes:
 
 
 async def _current_policy(ctx: Context) -> dict[str, Any]:
-    """Digests and checkpoint of the policy that serves now.
+    """Returns digests and checkpoint of the policy that serves now.
 
     ``model_digest`` names it in generation records; ``manifest_sha256`` is its commit's, if it has one.
-    ``adapter_digest`` is None and ``object_prefix`` empty for the base model alone, which is trained into
-    a new adapter.
+    ``adapter_digest`` is None and ``object_prefix`` empty for the base model alone, which is trained into a
+    new adapter.
     """
     arms = json.loads(await _desired(ctx))["arms"]
     arm = next((arm for arm in arms if arm["arm"] == "current"), arms[0])
@@ -154,10 +154,11 @@ async def _current_policy(ctx: Context) -> dict[str, Any]:
 async def _scored(
     ctx: Context, asked: TrainingRequest, digests: list[str]
 ) -> tuple[list[dataset.Scored], int]:
-    """Newest first, so that ``sample_size`` keeps what the policy did last; and the oldest one's sequence.
+    """Returns the trajectories, newest first, and the sequence of the oldest.
 
-    What was stored after the coordinator counted (``metadata.until``) is left for the next job: the data of a
-    job must not depend on how long the job waited.
+    In this order ``sample_size`` keeps the policy's latest work. Trajectories stored after the coordinator
+    counted (``metadata.until``) are left for the next job: the data of a job must not depend on how long the
+    job waited.
     """
     found = await queries.trajectories_for_training(
         ctx.warehouse,
@@ -179,7 +180,7 @@ async def _scored(
 
 
 async def _corrections(ctx: Context, found: list[dict[str, Any]]) -> dict[str, Feedback]:
-    """Trajectory id → the last correction that a person gave of it, or of its session as its last work."""
+    """Returns trajectory id → its last user correction; one of a whole session applies to its last work."""
     names, sessions = {row["trajectory_id"] for row in found}, {row["session_id"] for row in found}
     rows = await reward_queries.feedback_about(ctx.warehouse, names, sessions)
     rows = [row for row in rows if row["signal"] == corrections.SIGNAL]
@@ -190,7 +191,7 @@ async def _corrections(ctx: Context, found: list[dict[str, Any]]) -> dict[str, F
 
 
 async def _others(ctx: Context, digests: list[str], oldest: int) -> dict[str, int]:
-    """What others did meanwhile (a rolled-back candidate among them), counted and never trained on."""
+    """Counts the work of other policies in the same period (a rolled-back candidate's), never used."""
     found = await queries.trajectories_of_others(ctx.warehouse, digests, oldest)
     counts = {
         "mixed_policies": found.pop(MIXED, 0),
@@ -201,7 +202,7 @@ async def _others(ctx: Context, digests: list[str], oldest: int) -> dict[str, in
 
 
 def _until(asked: TrainingRequest) -> int | None:
-    """The stream sequence up to which the requester counted; None where it names none."""
+    """Returns the stream sequence up to which the requester counted; None if the request has none."""
     until = (asked.model_dump().get("metadata") or {}).get("until")
     return until if isinstance(until, int) and until > 0 else None
 

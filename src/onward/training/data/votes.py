@@ -1,7 +1,8 @@
-"""One explicit vote per session counts in what is learned, so that nobody votes a policy up or down.
+"""Only one explicit vote per session counts in training, so that a single user cannot vote a policy up or
+down.
 
-Know before changing: only ``raw_total`` holds votes; the outcome, which is the return unless a request asks
-otherwise, never does. A vote that does not count becomes what silence is worth, under its own weight.
+Invariants: only ``raw_total`` contains votes; the outcome, which is the return unless a request asks
+otherwise, never does. A vote that does not count is replaced by the neutral score, under its own weight.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ COMPONENT = "user_feedback"
 
 
 def vote(reward: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Weight, score and time of the explicit vote in a reward; None where nobody voted."""
+    """Returns weight, score and time of the explicit vote in a reward; None without a vote."""
     part = (reward.get("reward_components") or {}).get(COMPONENT)
     if part is None or (part.get("raw_data") or {}).get("kind") != "explicit":
         return None
@@ -23,8 +24,10 @@ def vote(reward: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def one_per_session(lines: Iterable[dict[str, Any]]) -> int:
-    """Take from ``raw_total`` every explicit vote but the newest of its session; how many. A line has under
-    ``vote`` what ``vote`` says of its reward, and loses it here."""
+    """Removes from ``raw_total`` every explicit vote but the newest of its session; returns their number.
+
+    A line has under ``vote`` the result of ``vote`` for its reward; the field is deleted here.
+    """
     newest: dict[str, dict[str, Any]] = {}
     voted = [line for line in lines if "vote" in line]
     for line in voted:

@@ -1,8 +1,8 @@
-"""The policy that is being trained, as a player of environments.
+"""The policy in training, as a player of environments.
 
-Know before changing: an episode's tokens are never made again from text: each answer extends the row of the
-one before, and where the template cannot do that, a new row begins. What is drawn is a function of
-(seed, episode, turn), never of who else is in the batch.
+Invariants: an episode's tokens are never made again from text. Each answer extends the row of the one before;
+if the template cannot do that, a new row begins. Each draw is a function of (seed, episode, turn), and does
+not depend on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from onward.lm.trajectories import Trajectory
 from onward.training.job.estimate import prefix_bytes
 
 CONTEXT_LENGTH = "context_length"
-"""Why an episode stopped: prompt and answer no longer fit."""
+"""Reason for ending an episode: prompt and answer no longer fit."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """How an answer came about: the call, the whole row after it, and the messages that it answered."""
+    """Origin of an answer: the call, the whole row after it, and the messages that it answered."""
 
     call: Call
     ids: list[int]
@@ -38,7 +38,7 @@ class Drawn:
 
 
 class Actor:
-    """Plays with ``adapter`` of ``policy`` as the weights are now; make a new one after they changed."""
+    """Plays with ``adapter`` of ``policy`` at its current weights; changed weights need a new actor."""
 
     def __init__(
         self,
@@ -53,8 +53,11 @@ class Actor:
         batch: int = 64,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """``for_training``: what is played is learned from, so no setting may spoil its log-probs. ``check``
-        is called between two tokens and may raise, which ends the run."""
+        """Makes the sampler. ``for_training``: the episodes are trained on, so no setting may distort
+        log-probs.
+
+        ``check`` is called between two tokens and may raise, which ends the run.
+        """
         self._chat = Chat(policy.tokenizer)
         shape = policy.shape
         per_token = 2 * shape.layers * shape.kv_heads * shape.head_dim * policy.weights.norm.element_size()
@@ -68,12 +71,13 @@ class Actor:
         self._seed, self._check, self._for_training = seed, check, for_training
         self._thread = thread
         self.tokens = 0
-        """Sampled so far."""
+        """Tokens sampled so far."""
 
     def close(self) -> None:
-        """Let go of the caches at once: the cycles of a run that is over keep this object until a collection,
-        which sees a few small objects and not the hundreds of megabytes behind them."""
-        self._thread.submit(lambda: None).result()  # a call that was given up may still run
+        """Releases the caches at once. Reference cycles of a finished run keep this object alive until a
+        garbage collection, which sees a few small objects and not the hundreds of megabytes behind them.
+        """
+        self._thread.submit(lambda: None).result()  # an abandoned call may still run
         self._held = None
 
     @property
@@ -113,7 +117,7 @@ class Actor:
         return [action for action in actions if action is not None]
 
     def _prompt(self, one: Conversation) -> tuple[list[int], list[int], str | None]:
-        """(tokens to add, tokens that are there already, the generation that they end with)."""
+        """Returns (tokens to add, tokens already present, the generation that they end with)."""
         messages: list[dict[str, Any]] = [dict(message) for message in one.messages]
         if one.actions:
             drawn: Drawn = one.actions[-1].sampling
@@ -145,7 +149,7 @@ class Actor:
 
 
 def trajectory(episode: Episode, *, per_turn: bool) -> Trajectory:
-    """What an episode teaches. Unscored stays unscored; attempts at one task share a group.
+    """Builds the trajectory of an episode. Unscored stays unscored; attempts at one task share a group.
 
     ``per_turn`` gives each turn's own reward to its answer, for algorithms that can place it.
     """

@@ -1,7 +1,6 @@
-"""The curves of a run: each step as a line of JSON and in TensorBoard's events, all as CSV and as a picture.
+"""The curves of a run: each step as a JSON line and a TensorBoard event, all steps as CSV and as a picture.
 
-No torch. Know before changing: a run that goes on from step n drops what it had written after n, since it
-does those steps again.
+Needs no torch. A run that continues from step n drops its rows after n, since it repeats those steps.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _DRAWN = (
     "tokens_per_second",
 )
 _RATES = frozenset({"success_rate", "clip_fraction", "ess", "accuracy"})
-"""Drawn from 0 to 1."""
+"""Metrics drawn from 0 to 1."""
 _WORDS = {"kl_divergence": "KL divergence", "ess": "effective sample size (share)"}
-"""Titles that are not the metric's name with spaces."""
+"""Titles other than the metric's name with spaces."""
 _TOLD = ("success_rate", "accuracy", "reward_mean", "loss")
-"""The title tells how the first of these went."""
+"""Metrics for the title, which shows the change of the first one present."""
 _ENDS = 0.1
-"""Share of the steps at the start and at the end that the title takes the mean of."""
+"""Share of the steps, at the start and at the end, whose mean the title shows."""
 
 
 class Curves:
@@ -55,7 +54,7 @@ class Curves:
         self.start_at(self.rows[-1]["step"] if self.rows else 0)
 
     def start_at(self, step: int) -> None:
-        """Keep the steps up to ``step`` only."""
+        """Keeps only the steps up to ``step``."""
         self.close()
         self.rows = [row for row in self.rows if row["step"] <= step]
         text = "".join(json.dumps(row) + "\n" for row in self.rows)
@@ -72,13 +71,13 @@ class Curves:
             out.write(json.dumps(row) + "\n")
 
     def close(self) -> None:
-        """Finish the file of events; ``add`` begins another."""
+        """Closes the event file; ``add`` starts another."""
         if self._events is not None:
             self._events.close()
             self._events = None
 
     def write(self, *, dark: bool = False) -> list[Path]:
-        """The table, and the picture where matplotlib is installed; with ``dark`` its dark version too."""
+        """Writes the table, and the picture if matplotlib is installed; with ``dark`` also a dark version."""
         if not self.rows:
             return []
         names = list(dict.fromkeys(name for row in self.rows for name in row))
@@ -96,7 +95,7 @@ class Curves:
 
 
 def _events(folder: Path, step: int) -> Events | None:
-    """None where tensorboard is not installed."""
+    """Opens the event file; None if tensorboard is not installed."""
     try:
         return Events(folder, step)
     except ImportError:
@@ -108,7 +107,7 @@ def _is_number(value: object) -> bool:
 
 
 def finding(rows: list[dict[str, Any]]) -> str:
-    """How the measure that matters went: mean of the first tenth of the steps → mean of the last tenth."""
+    """Returns the title: a metric's mean over the first tenth of the steps → its mean over the last tenth."""
     for name in _TOLD:
         values = [row[name] for row in rows if name in row]
         if len(values) > 1:

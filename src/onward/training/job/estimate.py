@@ -1,7 +1,7 @@
-"""What a run will need, before it runs: memory by formula, time by formula and a short measurement. No torch.
+"""Needs of a run, before it runs: memory by formula, time by formula and a short measurement. No torch.
 
-The formulas are docs/train-command.md's; a test holds them against measured runs within a factor of two for
-memory. Know before changing: sizes come from ``config.json`` alone, so that a dry run loads no weights.
+The formulas are those of docs/train-command.md; a test compares them with measured runs, within a factor of
+two for memory. Sizes come from ``config.json`` alone, so that a dry run loads no weights.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from onward.lm.sizes import Sizes
 from onward.training.spec.request import JobSpec
 
 PROCESS_BYTES = 420 << 20
-"""The interpreter with torch and transformers loaded."""
+"""Memory of the interpreter with torch and transformers loaded."""
 _PREFIX_TOKENS = 2048
-"""Per running episode, in the sampler's store of known prefixes: each turn goes on from the one before."""
+"""Tokens per running episode in the sampler's prefix store, where each turn continues the one before."""
 _PREFIX_BYTES = (64 << 20, 2 << 30)
 HEAD_TOKENS = 64
 """Tokens whose logits exist at once."""
@@ -25,24 +25,24 @@ _WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
 _EFFICIENCY = 0.6
 """Share of the measured matrix rate that a pass over small matrices reaches."""
 _PASS_SECONDS = 0.0006
-"""What one layer costs besides arithmetic, in each pass."""
+"""Cost of one layer besides arithmetic, in each pass."""
 _SAMPLED_SHARE = 0.5
-"""How much of ``max_tokens`` an answer uses."""
+"""Share of ``max_tokens`` that an answer uses."""
 _OBSERVATION_TOKENS = 32
 _HELD_OUT_TURNS = 30.0
-"""Held-out tasks are tried with the environment's own turn limit, which is not known here."""
+"""Turn limit assumed for held-out tasks, which run with the environment's own limit, not known here."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What passes through the network: rows of one update, their tokens, sampled tokens of all updates."""
+    """Work for the network: rows of one update, their tokens, sampled tokens of all updates."""
 
     rows: int
     row_tokens: float
     updates: int = 1
     sampled_tokens: float = 0.0
     turns: float = 0.0
-    """Answers per row; 0 where nothing is sampled."""
+    """Answers per row; 0 if nothing is sampled."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ TINY = Sizes(1024, 128, 4, 4, 2, 32, 384, True)
 
 
 def tokens_of(lines: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
-    """(rows, mean tokens of a row) of a dataset; text counts a token for every four characters."""
+    """Returns (rows, mean tokens of a row) of a dataset; text counts as one token per four characters."""
     lengths = [
         sum(len(call["prompt_ids"]) + len(call["token_ids"]) for call in line["calls"])
         if "calls" in line
@@ -79,7 +79,7 @@ def tokens_of(lines: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
 
 
 def load_of(spec: JobSpec, rows: int = 0, row_tokens: float = 0.0) -> Load:
-    """The load of a run: from the data where there is some, else a guess from the plan."""
+    """Returns the load of a run: from the data if there is any, else a guess from the plan."""
     plan = spec.environment
     if plan is None or spec.algorithm == "sft":
         return Load(rows, row_tokens)
@@ -96,7 +96,7 @@ def load_of(spec: JobSpec, rows: int = 0, row_tokens: float = 0.0) -> Load:
 
 
 def memory(spec: JobSpec, network: Sizes, load: Load) -> Memory:
-    """Bytes that a run needs, by formula."""
+    """Returns the bytes that a run needs, by formula."""
     width = _WIDTH[spec.dtype]
     first = 0 if spec.full else int(spec.first_lora_layer * network.layers)
     trained_layers = network.layers - first
@@ -121,7 +121,7 @@ def memory(spec: JobSpec, network: Sizes, load: Load) -> Memory:
         if plan is not None and plan.held_out:
             longest *= max(1.0, _HELD_OUT_TURNS / load.turns)
         per_token = 2 * network.layers * network.kv_heads * network.head_dim * width
-        # doubled: a cache that grows is copied
+        # doubled, because growing a cache copies it
         cache = 2 * slots * longest * per_token + prefix_bytes(slots, per_token)
     return Memory(
         process=PROCESS_BYTES,
@@ -134,13 +134,13 @@ def memory(spec: JobSpec, network: Sizes, load: Load) -> Memory:
 
 
 def prefix_bytes(episodes: int, per_token: float) -> int:
-    """Room for the known prefixes of so many running episodes; ``per_token`` bytes of keys and values."""
+    """Returns the bytes for the known prefixes of running episodes; ``per_token``: bytes per token."""
     least, most = _PREFIX_BYTES
     return int(min(max(episodes * _PREFIX_TOKENS * per_token, least), most))
 
 
 def adapter_parameters(spec: JobSpec, network: Sizes) -> int:
-    """Numbers in the adapter: rank × (inputs + outputs) of each target in each adapted layer."""
+    """Counts the adapter's parameters: rank × (inputs + outputs) of each target in each adapted layer."""
     sizes = network.projections()
     chosen = sizes if spec.lora_targets is None else {name: sizes[name] for name in spec.lora_targets}
     layers = network.layers - int(spec.first_lora_layer * network.layers)
@@ -148,13 +148,13 @@ def adapter_parameters(spec: JobSpec, network: Sizes) -> int:
 
 
 def seconds(spec: JobSpec, network: Sizes, load: Load, rate: float) -> float:
-    """Expected time, for a machine that multiplies matrices at ``rate`` operations a second.
+    """Returns the expected time, for a machine that multiplies matrices at ``rate`` operations a second.
 
     Learning: 2 operations per weight and token forward, as many backward for activations in layers with a
-    graph, as many again where all weights are trained. Sampling: 2 per weight and token, and a pass per
-    token of the longest answer.
+    graph, as many again if all weights are trained. Sampling: 2 per weight and token, and a pass per token of
+    the longest answer.
     """
-    weights = network.layers * network.block  # the head sees sampled tokens only
+    weights = network.layers * network.block  # the head is applied to sampled tokens only
     graph = 1.0 if spec.full else 1.0 - spec.first_lora_layer
     factor = 2 * weights * (1 + graph * (2 if spec.full else 1))
     tokens = load.rows * load.row_tokens * spec.epochs * load.updates
@@ -172,8 +172,8 @@ def seconds(spec: JobSpec, network: Sizes, load: Load, rate: float) -> float:
 
 
 def matrix_rate(tries: int = 40) -> float:
-    """Operations a second of float32 matrix products on this machine: the best of some tries of 5 ms."""
-    import numpy as np  # not for a help
+    """Measures float32 matrix operations a second on this machine: the best of some tries of 5 ms."""
+    import numpy as np  # imported late: a help text does not need it
 
     a = np.ones((384, 384), dtype=np.float32)
     b = a @ a  # not timed: threads start here
@@ -187,6 +187,6 @@ def matrix_rate(tries: int = 40) -> float:
 
 
 def _kept_per_token(network: Sizes, rank: int) -> int:
-    """Numbers that one block keeps of each token for its backward pass."""
+    """Returns the number of values that one block stores per token for its backward pass."""
     heads = (2 * network.heads + 2 * network.kv_heads) * network.head_dim
     return 6 * network.hidden + 2 * heads + 4 * network.intermediate + 14 * rank

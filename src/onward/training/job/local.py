@@ -1,8 +1,8 @@
 """Training without any service: a run folder is a job folder, made here from files or an environment.
 
-The same child that runs jobs runs these, so that there is one way to train. Know before changing: all that a
-run depends on is in its folder (``spec.json``, ``dataset.jsonl``, ``adapter/``, ``base/`` of a tiny model),
-which is why ``--resume`` needs nothing else.
+The child that runs jobs also runs these, so that there is one way to train. Everything that a run depends on
+is in its folder (``spec.json``, ``dataset.jsonl``, ``adapter/``, ``base/`` of a tiny model), so ``--resume``
+needs nothing else.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ Event = dict[str, Any]
 
 @dataclass
 class Wish:
-    """What was asked for on the command line; None means that nobody said."""
+    """The options of the command line; None means not given."""
 
     algorithm: str
     model: str
-    """Its name in ``spec.json``, and the recipe's."""
+    """The model's name in ``spec.json`` and for the recipe."""
     model_folder: Path | None
     """None: a tiny model is made for this run."""
     out: Path
@@ -62,17 +62,17 @@ class Wish:
 
 @dataclass
 class Prepared:
-    """What will run. ``lines`` is the data, None for an environment."""
+    """A resolved run. ``lines`` is the data, None for an environment."""
 
     spec: JobSpec
     lines: list[dict[str, Any]] | None
     excluded: dict[str, int] = field(default_factory=dict)
     tiny_from: list[dict[str, Any]] | None = None
-    """Lines that a tiny model's tokenizer is made from; None where the model exists."""
+    """Lines that a tiny model's tokenizer is made from; None if the model exists."""
 
 
 def prepare(wish: Wish) -> Prepared:
-    """Resolve and check everything that can be before a file is written.
+    """Resolves and checks all that is possible before a file is written.
 
     Raises ConfigError, NotFoundError or TrainingError with one sentence.
     """
@@ -111,8 +111,7 @@ def prepare(wish: Wish) -> Prepared:
 
 
 def write(prepared: Prepared, wish: Wish) -> None:
-    """Make the run folder; the spec is written last. Raises ConfigError for one that is in use or
-    cannot be made."""
+    """Makes the run folder, the spec last. Raises ConfigError if it is in use or cannot be made."""
     out = wish.out
     if (out / SPEC).exists():
         raise ConfigError(
@@ -131,9 +130,9 @@ def write(prepared: Prepared, wish: Wish) -> None:
 
 
 def resumed(out: Path, steps: int | None) -> JobSpec:
-    """The spec of the run in ``out``; an environment's ``steps`` may be raised.
+    """Returns the spec of the run in ``out``; an environment's ``steps`` may be raised.
 
-    Raises ConfigError where there is none, or where steps cannot be changed.
+    Raises ConfigError if there is no run, or if its steps cannot be changed.
     """
     try:
         spec = JobSpec.model_validate_json((out / SPEC).read_bytes())
@@ -150,9 +149,10 @@ def resumed(out: Path, steps: int | None) -> JobSpec:
 
 
 async def run(out: Path, spec: JobSpec, on_event: Callable[[Event], None]) -> Event:
-    """Run the child to its end; its last event (``done``, ``stopped``). The first Ctrl-C lets it save.
+    """Runs the child to its end and returns its last event (``done``, ``stopped``).
 
-    Raises TrainingError as the child says it.
+    At the first Ctrl-C the child saves its state; a second one kills it. Raises TrainingError with the
+    child's message.
     """
     with open(out / LOG, "ab") as errors:
         child = await asyncio.create_subprocess_exec(
@@ -202,7 +202,7 @@ async def run(out: Path, spec: JobSpec, on_event: Callable[[Event], None]) -> Ev
 
 
 def demonstrations(environment: Environment | None, place: str, count: int) -> list[dict[str, Any]]:
-    """Conversations in which the environment's own reference solves training tasks."""
+    """Returns conversations in which the environment's own reference solves training tasks."""
     if environment is None:
         raise ConfigError(
             f"The server at {place[:60]} gives no demonstrations, from which a tiny model and sft are made: "
@@ -222,7 +222,7 @@ def demonstrations(environment: Environment | None, place: str, count: int) -> l
 
 
 async def reachable(place: str, dialect: str | None) -> dict[str, Any]:
-    """What an environment server says of itself. Raises OnwardError where it cannot be reached."""
+    """Returns an environment server's self-description. Raises OnwardError when it cannot be reached."""
     key = os.environ.get("ONWARD_ENVIRONMENT_KEY")
     async with open_source(place, dialect=dialect, key=key) as source:
         return {"name": source.name, "horizon": source.horizon, "panel_hash": source.panel_hash}
@@ -254,7 +254,7 @@ def _check(wish: Wish) -> None:
 
 
 def _checkpoint(folder: Path) -> Path:
-    """The checkpoint in a run folder, or the folder itself. Raises NotFoundError."""
+    """Returns the checkpoint in a run folder, or the folder itself. Raises NotFoundError."""
     for candidate in (folder / "checkpoint", folder):
         if (candidate / checkpoints.MANIFEST).is_file():
             checkpoints.verify(candidate)
@@ -299,5 +299,5 @@ def _spec(
 
 
 def excluded_text(excluded: dict[str, int]) -> str:
-    """``3 unscored, 1 no_tokens``; empty for nothing."""
+    """Formats exclusions as ``3 unscored, 1 no_tokens``; empty for none."""
     return ", ".join(f"{count} {reason}" for reason, count in sorted(excluded.items()) if count)

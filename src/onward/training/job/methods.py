@@ -1,7 +1,7 @@
-"""From a job's numbers to what learns: one object per kind of loss, all with the same few methods.
+"""Learners from a job's numbers: one class per kind of loss, all with the same few methods.
 
-The one thing to know: advantages, pairs and losses are those of ``onward.lm``; here is only the choice
-between them, and the two adjustments that jobs make (scale and weight of advantages below the baseline).
+Advantages, pairs and losses are those of ``onward.lm``. This module only chooses between them, and makes the
+two adjustments of jobs (scale and weight of advantages below the baseline).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Tempered(Algorithm):
     """``inner``, its advantages scaled to mean square 1 over the job, those below the baseline weighted."""
 
     def __init__(self, inner: Algorithm, standardise: bool, negative_weight: float) -> None:
-        self.type = inner.type  # type: ignore[misc]  # named as what it tempers
+        self.type = inner.type  # type: ignore[misc]  # the name of the wrapped algorithm
         self._inner, self._standardise, self._weight = inner, standardise, negative_weight
 
     def _needs(self) -> dict[str, bool]:
@@ -66,38 +66,40 @@ class Tempered(Algorithm):
 
 
 def standardised(values: Sequence[float]) -> list[float]:
-    """Scaled to mean square 1 over the whole job, so that the learning rate does not depend on luck; below
-    ``MIN_STD`` as they are, since scaling would blow noise up to full size."""
+    """Scales to mean square 1 over the whole job, so that the learning rate does not depend on luck.
+
+    A scale below ``MIN_STD`` leaves the values unchanged, since scaling would blow noise up to full size.
+    """
     scale = (sum(value * value for value in values) / len(values)) ** 0.5
     return list(values) if scale < MIN_STD else [value / scale for value in values]
 
 
 class Method(Stepping, ABC):
-    """What trains ``ADAPTER``, or all weights where the spec says ``full``."""
+    """A learner of ``ADAPTER``, or of all weights if the spec has ``full``."""
 
     def __init__(self, policy: Policy, spec: JobSpec) -> None:
         self.policy, self.spec = policy, spec
         self.adapter = None if spec.full else ADAPTER
         self.excluded: dict[str, int] = {}
-        """What the last ``prepare`` left out, by reason."""
+        """Exclusions of the last ``prepare``, by reason."""
 
     @abstractmethod
     def prepare(self, trajectories: Sequence[Trajectory]) -> int:
-        """Take what is learned from next; the number of rows or pairs. Raises TrainingError (DATA)."""
+        """Sets the next training data; returns the number of rows or pairs. Raises TrainingError (DATA)."""
 
     @abstractmethod
     def steps(self) -> Iterator[tuple[int, int, Metrics]]:
-        """(step, of how many, metrics) for each optimiser step on what was prepared."""
+        """Yields (step, total steps, metrics) for each optimiser step on the prepared data."""
 
     @abstractmethod
     def save(self, folder: Path) -> bool:
-        """Write all that ``restore`` needs; False (and nothing written) after a step that was not finite."""
+        """Writes all that ``restore`` needs; after a step that was not finite, only returns False."""
 
     @abstractmethod
     def restore(self, folder: Path) -> None: ...
 
     def state(self) -> dict[str, Any]:
-        """The algorithm's own memory (a baseline), JSON."""
+        """Returns the algorithm's own state (a baseline), as JSON."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -105,7 +107,7 @@ class Method(Stepping, ABC):
 
 
 class PolicyGradient(Method):
-    """ppo, rloo, grpo, dr_grpo, reinforce, reinforce_pp."""
+    """Policy gradients: ppo, rloo, grpo, dr_grpo, reinforce, reinforce_pp."""
 
     def __init__(self, policy: Policy, spec: JobSpec) -> None:
         super().__init__(policy, spec)
@@ -165,7 +167,7 @@ class PolicyGradient(Method):
 
 
 class Preference(Method):
-    """dpo."""
+    """Preference learning: dpo."""
 
     def __init__(self, policy: Policy, spec: JobSpec) -> None:
         super().__init__(policy, spec)
@@ -185,7 +187,7 @@ class Preference(Method):
         self._corrected = 0
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> int:
-        """``min_reward`` is for the chosen side, and looks at the return."""
+        """Chooses the pairs; ``min_reward`` applies to the return of the chosen side."""
         found = make_pairs(
             trajectories,
             margin=self.spec.margin,
@@ -212,7 +214,7 @@ class Preference(Method):
 
 
 class Supervised(Method):
-    """sft."""
+    """Supervised learning: sft."""
 
     def __init__(self, policy: Policy, spec: JobSpec) -> None:
         super().__init__(policy, spec)
@@ -223,7 +225,7 @@ class Supervised(Method):
         self._done = 0
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> int:
-        """``min_reward`` chooses rows (default: success, a return of 1)."""
+        """Chooses rows by ``min_reward`` (default: success, a return of 1)."""
         least = 1.0 if self.spec.min_reward is None else self.spec.min_reward
         good = sft.warm_start_rows(trajectories, least)
         longest = self.policy.shape.max_positions
@@ -280,16 +282,17 @@ class Supervised(Method):
 
 
 def make(policy: Policy, spec: JobSpec) -> Method:
-    """The method that ``spec.algorithm`` names. Raises ConfigError for numbers out of range."""
+    """Builds the method that ``spec.algorithm`` names. Raises ConfigError for numbers out of range."""
     kinds: dict[str, type[Method]] = {"dpo": Preference, "sft": Supervised}
     return kinds.get(spec.algorithm, PolicyGradient)(policy, spec)
 
 
 def learner_config(spec: JobSpec) -> LearnerConfig:
-    """Raises ConfigError.
+    """Returns the learner's settings. Raises ConfigError.
 
-    In an environment every step is an update of its own, at whose start the distance from that start is 0: a
-    penalty holds to the network without its adapter there. On logged data it holds to the policy that serves.
+    In an environment every step is a separate update, and the distance from its start is 0 at the start. The
+    penalty there is relative to the network without its adapter. On logged data it is relative to the policy
+    that serves.
     """
     return LearnerConfig(
         learning_rate=spec.learning_rate,

@@ -1,8 +1,8 @@
-"""Learning from an environment: play with the policy as it is now, learn from that once, play again.
+"""Learning from an environment: play with the current policy, learn once from that, play again.
 
-Know before changing: an episode whose environment failed is unscored: it leaves the loss and the baselines,
-is counted by its cause, and above ``max_unscored_share`` of a step the job fails with code DATA. A step that
-is interrupted in the middle of playing is played again from the saved state, and comes out the same.
+Invariants: an episode whose environment failed is unscored. It is left out of the loss and the baselines and
+counted by its cause; above ``max_unscored_share`` of a step the job fails with code DATA. A step that is
+interrupted while playing is played again from the saved state, with the same result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from onward.training.spec.environment_plan import EnvironmentPlan
 from onward.training.spec.request import PLACES_REWARDS, JobSpec
 
 PATIENCE = 8
-"""Steps in a row without any success after which going on is a waste."""
+"""Consecutive steps without any success after which the run stops."""
 
 Emit = Callable[..., None]
 Save = Callable[[dict[str, Any]], bool]
@@ -38,18 +38,18 @@ Save = Callable[[dict[str, Any]], bool]
 
 @dataclass
 class Course:
-    """How far a run is; all of it is in the saved state."""
+    """Progress of a run; all of it is in the saved state."""
 
     step: int = 0
     without_signal: int = 0
-    """Steps in a row without an update."""
+    """Consecutive steps without an update."""
     episodes: int = 0
     updates: int = 0
     tokens: int = 0
     unscored: dict[str, int] = field(default_factory=dict)
-    """By cause."""
+    """Unscored episodes by cause."""
     before: dict[str, Any] | None = None
-    """Held-out figures of the policy that it started from."""
+    """Held-out figures of the starting policy."""
     last: dict[str, Any] = field(default_factory=dict)
     """Metrics of the last step."""
     panel_hash: str = ""
@@ -57,10 +57,10 @@ class Course:
 
 
 class OnPolicy:
-    """``run`` takes the steps that are left of ``course``.
+    """Trains on episodes; ``run`` takes the remaining steps of ``course``.
 
-    One thread plays and learns, beside the event loop that talks to the environment: with a second one that
-    computes, OpenMP would have two teams of threads and sleep at every wait.
+    One thread plays and learns, beside the event loop that talks to the environment. With a second computing
+    thread, OpenMP would have two teams of threads and sleep at every wait.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class OnPolicy:
         save: Save,
         stop: Callable[[], None],
     ) -> None:
-        """``stop`` is asked at every token and may raise; ``save`` is told the course after each step."""
+        """``stop`` is called at every token and may raise; ``save`` receives the course after each step."""
         assert spec.environment is not None
         self.method, self.source, self.spec = method, source, spec
         self.plan: EnvironmentPlan = spec.environment
@@ -88,7 +88,7 @@ class OnPolicy:
         )
 
     async def run(self) -> dict[str, Any]:
-        """Facts for the manifest. Raises TrainingError (DATA), and what ``stop`` raises."""
+        """Runs the steps; returns facts for the manifest. Raises TrainingError (DATA); ``stop`` may raise."""
         try:
             return await self._run()
         finally:
@@ -157,9 +157,9 @@ class OnPolicy:
         return {name: value for name, value in found.items() if value is not None}
 
     def _learn(self, episodes: Sequence[Episode]) -> dict[str, Any]:
-        """Metrics of the update's last optimiser step; empty where the attempts all ended alike.
+        """Returns metrics of the update's last optimiser step; empty if all attempts ended alike.
 
-        Raises TrainingError (DATA) where something is wrong with them, which no further step would mend.
+        Raises TrainingError (DATA) for invalid attempts, which no further step would correct.
         """
         per_turn = self.spec.algorithm in PLACES_REWARDS
         played = [trajectory(one, per_turn=per_turn) for one in episodes]
@@ -220,7 +220,7 @@ class OnPolicy:
             )
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
-        """Held-out success and reward, each task once, with the same seeds before and after."""
+        """Measures held-out success and reward, each task once, with the same seeds before and after."""
         if not self._held_out:
             return {}
         self._emit("stage", name=f"held-out tasks, {when}")

@@ -1,7 +1,7 @@
-"""Where a run goes on from: numbered folders, and a file that names the one that is whole.
+"""The saved state of a run: numbered folders, and a file that names the complete one.
 
-Know before changing: ``CURRENT`` is replaced last and at once, so that whatever dies when, what it names is
-complete and of one moment; the folder before it is removed only afterwards.
+Invariants: ``CURRENT`` is replaced last and atomically. Whenever the process dies, the folder that it names
+is complete and of one moment. The folder before it is removed only afterwards.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ FACTS = "facts.json"
 
 
 class StateFolder:
-    """``write(folder)`` writes tensors; ``facts`` are JSON."""
+    """The saved states of one run; in ``save``, ``write(folder)`` writes tensors and ``facts`` are JSON."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @property
     def current(self) -> Path | None:
-        """The folder to go on from, or None."""
+        """The folder to continue from, or None."""
         try:
             name = (self.folder / CURRENT).read_text(encoding="ascii").strip()
         except (FileNotFoundError, ValueError):
@@ -35,12 +35,12 @@ class StateFolder:
         return found if name.isdigit() and (found / FACTS).is_file() else None
 
     def facts(self) -> dict[str, Any]:
-        """What was saved beside the tensors; empty where there is no state. Raises ValueError."""
+        """Returns the facts saved with the tensors; empty without a state. Raises ValueError."""
         current = self.current
         return {} if current is None else json.loads((current / FACTS).read_bytes())
 
     def save(self, write: Callable[[Path], bool], facts: dict[str, Any]) -> bool:
-        """False, and the state before stays, where ``write`` refuses."""
+        """Saves a new state. If ``write`` returns False, the previous state stays and False is returned."""
         before = self.current
         number = 1 if before is None else int(before.name) + 1
         target = self.folder / str(number)
@@ -56,5 +56,5 @@ class StateFolder:
         return True
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Deletes all states."""
         shutil.rmtree(self.folder, ignore_errors=True)

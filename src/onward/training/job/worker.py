@@ -1,8 +1,9 @@
 """The job child: ``python -m onward.training.job.worker DIR`` reads a job folder and trains.
 
-It touches no bus, warehouse or bucket: ``spec.json``, ``dataset.jsonl`` and ``adapter/`` in, JSON-line
-events on stdout and ``checkpoint/`` (``model/`` where all weights are trained) out. It may be killed at any
-time; a later attempt on the same folder goes on from ``state/``. SIGTERM and SIGINT save it first.
+It uses no bus, warehouse or bucket. Its input is ``spec.json``, ``dataset.jsonl`` and ``adapter/``; its
+output is JSON-line events on stdout and ``checkpoint/`` (``model/`` if all weights are trained). It may be
+killed at any time; a later attempt on the same folder continues from ``state/``. On SIGTERM and SIGINT it
+saves first.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
     from onward.training.job.methods import Method
 
 STOPPED = 3
-"""Exit code after a stop that was asked for."""
+"""Exit code after a requested stop."""
 
 
 class StopError(Exception):
-    """Somebody asked this run to stop; what it has is saved."""
+    """A requested stop of this run; its state is saved."""
 
 
 class Stop:
-    """Set by a signal, asked for between two steps."""
+    """Stop flag, set by a signal; calling it raises StopError once it is set."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -59,7 +60,7 @@ class Stop:
 
 
 def emit(event: str, **facts: Any) -> None:
-    """One JSON line to whoever started this child."""
+    """Writes one JSON line for the parent process."""
     sys.stdout.write(json.dumps({"event": event, **facts}, allow_nan=False) + "\n")
     sys.stdout.flush()
 
@@ -113,7 +114,7 @@ class _Run:
         self._finish(policy, method, metrics)
 
     def _restored(self, method: Method) -> dict[str, Any]:
-        """Go on where an earlier attempt left a state that can be read; else start over."""
+        """Restores an earlier attempt's state if it can be read; otherwise starts over."""
         current = self.state.current
         if current is None:
             return {}
@@ -137,7 +138,9 @@ class _Run:
         return facts
 
     def _save(self, method: Method, facts: dict[str, Any], *, always: bool = False) -> bool:
-        """Save now and then, every ``save_steps``, or ``always``; then stop where that was asked for."""
+        """Saves when it is due: after ``save_seconds``, every ``save_steps``, or ``always``. Then raises
+        StopError if a stop was requested.
+        """
         due = always or self.stop.asked or time.monotonic() - self._saved > self.spec.save_seconds
         due = due or (self.spec.save_steps is not None and facts["step"] % self.spec.save_steps == 0)
         saved = due and self.state.save(method.save, facts)
@@ -147,9 +150,10 @@ class _Run:
         return saved
 
     def _on_data(self, policy: Policy, method: Method, facts: dict[str, Any]) -> dict[str, Any]:
-        """The optimiser steps that are left on the frozen dataset; metrics of the last and of the data.
+        """Takes the remaining optimiser steps on the frozen dataset; returns metrics of the last step and of
+        the data.
 
-        ``facts`` are those of the saved state: after its last step there is nothing left but to tell of it.
+        ``facts`` are those of the saved state; after its last step only the summary remains.
         """
         done = int(facts.get("step", 0))
         lines = dataset.read(self.folder / dataset.FILE)
@@ -204,7 +208,7 @@ class _Run:
                 )
                 try:
                     return await on_policy.run()
-                except StopError:  # asked for while it played: nothing has changed since the last step
+                except StopError:  # requested during play: nothing has changed since the last step
                     if course.before is not None:
                         self.state.save(method.save, {"course": vars(course), "step": course.step,
                                                       "algorithm": method.state()})  # fmt: skip
@@ -213,7 +217,7 @@ class _Run:
         return {**asyncio.run(learn()), "baseline": method.state() or None}
 
     def _finish(self, policy: Policy, method: Method, metrics: dict[str, Any]) -> None:
-        """Write the result. Raises TrainingError (CONVERGENCE) after a last step that was not finite."""
+        """Writes the result. Raises TrainingError (CONVERGENCE) after a last step that was not finite."""
         spec = self.spec
         if method.skipped_steps and metrics.get("steps", 0) <= method.skipped_steps:
             raise TrainingError(
@@ -262,7 +266,7 @@ def _adapter() -> str:
 
 
 def _load(folder: Path, spec: JobSpec) -> tuple[Policy, dict[str, Any] | None]:
-    """The policy with the start adapter (or a fresh one), and the baseline that the adapter came with."""
+    """Loads the policy with the start adapter (or a new one), and the baseline saved with that adapter."""
     from onward.lm.policy import Policy
 
     policy = Policy.load(Path(spec.model_folder), dtype=spec.dtype)
@@ -280,7 +284,10 @@ def _load(folder: Path, spec: JobSpec) -> tuple[Policy, dict[str, Any] | None]:
 
 
 def _refuse_work_of_others(lines: list[dict[str, Any]], trained: str) -> None:
-    """Files tell under ``policy`` who sampled; another's log-probs are no start for a ratio of this one's."""
+    """Raises TrainingError for files with the work of another policy than the one in training.
+
+    ``policy`` in a line is the policy that sampled it. Another policy's log-probs give no valid ratio.
+    """
     others = sorted({line["policy"] for line in lines if "policy" in line} - {trained})
     if others:
         raise TrainingError(
@@ -297,10 +304,10 @@ def _chat(policy: Policy) -> Chat:
 
 
 def trajectory_of(line: dict[str, Any], spec: JobSpec, chat: Chat | None) -> Trajectory:
-    """A line of the dataset, as tokens and one return; ``chat`` is for lines of text and corrections.
+    """Builds a trajectory with one return from a dataset line; ``chat`` is for lines of text and corrections.
 
-    An answer that no program could read costs ``unparsable_penalty`` on top: a release counts it as an
-    error, and a return that calls it one more failure lets the policy drift out of its form.
+    An unparsable answer costs ``unparsable_penalty`` in addition. A release counts it as an error; a return
+    that treats it as one more failure would let the policy drift out of its form.
     """
     from onward.lm.tokens import rows_from_calls
     from onward.lm.trajectories import Trajectory
@@ -329,7 +336,7 @@ def trajectory_of(line: dict[str, Any], spec: JobSpec, chat: Chat | None) -> Tra
 
 
 def summary(lines: list[dict[str, Any]], spec: JobSpec) -> dict[str, Any]:
-    """What the data of a job was like; lines that are there for their correction alone have no return."""
+    """Returns statistics of a job's data; lines used only for their correction have no return."""
     name = "raw_total" if spec.return_from == "raw_total" else "outcome"
     scored = [line for line in lines if line[name] is not None]
     returns = [line[name] - spec.unparsable_penalty * line["unparsable"] for line in scored]

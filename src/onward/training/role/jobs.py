@@ -1,8 +1,8 @@
 """The job table: one record per job in bucket ``rl_jobs``, changed only by compare-and-set.
 
-The request message is only a trigger; this record is the truth. ``attempt`` rises with every claim
-and is the fencing epoch: two workers can never hold the same one, so whatever a lost worker still
-writes is recognised by its epoch.
+Invariants: the request message is only a trigger; this record is the source of truth. ``attempt`` increases
+with every claim and is the fencing epoch: two workers can never have the same one, so later writes of a lost
+worker are recognised by their epoch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class JobRecord(BaseModel):
     request_sha256: str
     attempt: int = 0
     handed_back: int = 0
-    """Attempts that ended by a clean stop of the trainer: they do not count as failed ones."""
+    """Attempts that ended by a clean stop of the trainer; they do not count as failed."""
     owner: str | None = None
     start_digest: str | None = None
     dataset_sha256: str | None = None
@@ -57,9 +57,9 @@ class JobRecord(BaseModel):
     error: JobError | None = None
     skip_validation: bool = False
     announced: bool = False
-    """Whether the event of its last state is surely on the stream."""
+    """True once the event of the record's last state is certainly on the stream."""
     heartbeat: int = 0
-    """Counts renewals: a lease is alive while the revision of this record moves."""
+    """Counter of renewals: a lease is alive while the revision of this record changes."""
     created_at: str
     updated_at: str
     progress: dict[str, Any] = Field(default_factory=dict)
@@ -81,7 +81,7 @@ class JobTable:
         self._clock = clock
 
     async def intake(self, request: TrainingRequest) -> tuple[JobRecord, bool]:
-        """Record a request once. Returns (record, created).
+        """Records a request once. Returns (record, created).
 
         Raises ContractError("id_reuse") when the id is taken by a different request.
         """
@@ -100,7 +100,7 @@ class JobTable:
     async def adopt(
         self, request: TrainingRequest, commit: Commit, *, start_digest: str | None, samples: int
     ) -> JobRecord:
-        """Record a checkpoint that was made and committed elsewhere as a completed job.
+        """Records a checkpoint that was made and committed elsewhere as a completed job.
 
         Raises ConflictError when the job id is taken.
         """
@@ -135,7 +135,7 @@ class JobTable:
         return JobRecord.model_validate_json(entry.value), entry.revision
 
     async def all(self) -> list[tuple[JobRecord, int]]:
-        """Every job, oldest first."""
+        """Returns every job, oldest first."""
         found = []
         for name in await self._bucket.keys("job."):
             entry = await self._bucket.get(name)
@@ -144,20 +144,20 @@ class JobTable:
         return sorted(found, key=lambda pair: (pair[0].created_at, pair[0].job_id))
 
     async def queued(self) -> list[tuple[JobRecord, int]]:
-        """Jobs that wait, most urgent first, then oldest first."""
+        """Returns the waiting jobs, most urgent first, then oldest first."""
         waiting = [pair for pair in await self.all() if pair[0].state == "queued"]
         return sorted(waiting, key=lambda pair: (pair[0].priority, pair[0].created_at))
 
     async def move(
         self, record: JobRecord, revision: int, state: JobState, **changes: Any
     ) -> tuple[JobRecord, int]:
-        """Change the state by compare-and-set. Raises IllegalTransitionError or ConflictError."""
+        """Changes the state by compare-and-set. Raises IllegalTransitionError or ConflictError."""
         if state not in TRANSITIONS[record.state]:
             raise IllegalTransitionError(f"Job {record.job_id} is {record.state} and cannot become {state}.")
         return await self._write(record, revision, state=state, **changes)
 
     async def mark_announced(self, record: JobRecord, revision: int) -> None:
-        """Note that the world knows how the job ended."""
+        """Marks the event of the job's final state as published."""
         await self._write(record, revision, announced=True)
 
     async def claim(self, record: JobRecord, revision: int, owner: str) -> tuple[JobRecord, int]:
@@ -168,7 +168,7 @@ class JobTable:
     async def renew(
         self, record: JobRecord, revision: int, *, deadline: float | None = None, **changes: Any
     ) -> tuple[JobRecord, int]:
-        """Prove that the owner lives, within ``deadline`` seconds. ConflictError: the lease is lost."""
+        """Renews the lease within ``deadline`` seconds. Raises ConflictError when the lease is lost."""
         return await self._write(
             record, revision, deadline=deadline, heartbeat=record.heartbeat + 1, **changes
         )
@@ -182,12 +182,12 @@ class JobTable:
 
 
 class Held:
-    """The record of the job in hand with its newest revision; renewals are serialised by ``lock``."""
+    """The lease on the running job: its record and newest revision; renewals are serialised by ``lock``."""
 
     def __init__(
         self, table: JobTable, record: JobRecord, revision: int, clock: Clock, term: float, started: float
     ) -> None:
-        """``started``: before the claim was sent, so that this ends before anybody else may begin."""
+        """``started``: a time before the claim was sent, so that this ends before another owner may begin."""
         self.record = record
         self.revision = revision
         self.lock = asyncio.Lock()
@@ -197,7 +197,7 @@ class Held:
         self._until = started + term
 
     async def renew(self, **changes: Any) -> None:
-        """Raises ConflictError when it is another's, BusError when NATS was away until it ran out."""
+        """Renews the lease. Raises ConflictError for another owner, BusError if it expired without NATS."""
         async with self.lock:
             started = self._clock.monotonic()
             self.record, self.revision = await self._table.renew(

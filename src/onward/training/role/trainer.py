@@ -1,8 +1,8 @@
-"""The trainer role: takes requests in, runs one job child at a time, commits one result per job.
+"""The trainer role: receives requests, runs one job child at a time, commits one result per job.
 
-Compute may start twice after a crash; the attempt number and the create-only COMMIT object decide
-which attempt counts. Everything the child needs is frozen into its folder before it starts, and the
-folder survives, so that a second attempt goes on where the first one was.
+Invariants: compute may start twice after a crash; the attempt number and the create-only COMMIT object decide
+which attempt counts. All input of the child is frozen into its folder before it starts. The folder survives,
+so that a second attempt continues where the first one stopped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 IDLE_SECONDS = 0.5
 PROGRESS_SECONDS = 2.0
 AGAIN_SECONDS = 5.0
-"""Between two attempts when a store was away."""
+"""Pause between two attempts after a store was unavailable."""
 TERMINAL = ("completed", "failed", "cancelled")
 
 
@@ -54,7 +54,7 @@ class Trainer:
         self._seen: dict[str, tuple[int, float]] = {}
 
     async def intake(self, messages: list[Message]) -> list[Ack | DeadLetter]:
-        """Record each request once; refuse with a reason what cannot be recorded."""
+        """Records each request once; dead-letters a request that cannot be recorded, with a reason."""
         dispositions: list[Ack | DeadLetter] = []
         for message in messages:
             try:
@@ -71,7 +71,7 @@ class Trainer:
         return dispositions
 
     async def work(self) -> None:
-        """Claim and run queued jobs until cancelled; while NATS is away, wait for it."""
+        """Claims and runs queued jobs until cancelled; while NATS is away, waits for it."""
         while True:
             try:
                 await self._work()
@@ -106,13 +106,13 @@ class Trainer:
         return bool(entry and json.loads(entry.value).get("paused"))
 
     def _is_mine(self, record: JobRecord) -> bool:
-        """Owned by a run on this data folder that is over: its lock says so, or it was this very one."""
+        """True if a run on this data folder owns the job: an earlier one (its lock is free) or this one."""
         return (record.owner or "").split(":")[0] == self.node
 
     async def _reap(self, record: JobRecord, revision: int, grace: float | None) -> None:
-        """Requeue a running job whose owner is gone: its revision stood still for a whole lease.
+        """Requeues a running job whose owner is gone: its revision did not change for a whole lease.
 
-        Only called with no job in hand, so what this run still owns is one that it had to let go.
+        Called only while no job is running here, so a job that this run still owns is one that it gave up.
         """
         if record.state != "running":
             return
@@ -129,7 +129,7 @@ class Trainer:
             )
 
     async def _again(self, record: JobRecord, revision: int, why: JobError) -> None:
-        """Back to the queue for the next attempt; failed once there were as many as allowed."""
+        """Returns the job to the queue for the next attempt, or fails it after the last allowed one."""
         attempts = record.attempt - record.handed_back
         if attempts >= self.ctx.settings.training.max_attempts:
             message = f"{why.message} This was attempt {attempts} of {attempts}."
@@ -140,7 +140,7 @@ class Trainer:
         log.warning("job queued again", job_id=record.job_id, attempt=record.attempt, reason=why.message)
 
     async def _run(self, lease: Held) -> None:
-        """One attempt, from freezing the data to the commit."""
+        """Runs one attempt, from freezing the data to the commit."""
         renewing = asyncio.create_task(self._renew(lease))
         work = asyncio.create_task(self._attempt(lease))
         try:
@@ -162,7 +162,7 @@ class Trainer:
             await asyncio.gather(renewing, work, return_exceptions=True)
 
     async def _conclude(self, lease: Held, work: asyncio.Task[tuple[checkpoints.Commit, Any]]) -> None:
-        """Write down how an attempt ended. Raises ConflictError when the job is another's by now."""
+        """Records the end of an attempt. Raises ConflictError when the job has another owner by now."""
         try:
             commit, done = work.result()
         except _ChildDiedError as error:
@@ -171,14 +171,14 @@ class Trainer:
             await self._finish(lease.record, lease.revision, "failed", error=JobError.of(error))
         except ConflictError:
             raise
-        except OnwardError as error:  # a store is away or holds something wrong: perhaps not next time
+        except OnwardError as error:  # a store is away or has wrong content: the next attempt may succeed
             await self._again(lease.record, lease.revision, JobError(code="INFRA", message=str(error)))
             await self.ctx.clock.sleep(AGAIN_SECONDS)
         else:
             await self._complete(lease, commit, done)
 
     async def _hand_back(self, lease: Held, *tasks: asyncio.Task[Any]) -> None:
-        """A clean stop returns the job to the queue, so that a restart need not wait for the lease."""
+        """Returns the job to the queue on a clean stop, so that a restart need not wait for the lease."""
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -188,7 +188,7 @@ class Trainer:
                 await self.table.move(lease.record, lease.revision, "queued", owner=None, handed_back=back)
 
     async def _renew(self, lease: Held) -> None:
-        """Returns when the lease is lost, or ran out because NATS was away: the work must end then."""
+        """Renews the lease; returns when it is lost, or expired without NATS: the work must end then."""
         while True:
             await self.ctx.clock.sleep(self._term / 3)
             try:
@@ -219,7 +219,7 @@ class Trainer:
         return commit, done
 
     async def _prepare(self, lease: Held, asked: TrainingRequest, folder: Path) -> dict[str, Any]:
-        """Freeze data and start policy into ``folder``, and say in ``spec.json`` what to compute."""
+        """Freezes data and start policy into ``folder``, and writes ``spec.json``."""
         made = await frozen.freeze(self.ctx, asked, folder)
         spec = request.resolve(
             asked,
@@ -238,7 +238,7 @@ class Trainer:
         return made
 
     async def _compute(self, lease: Held, folder: Path, made: dict[str, Any]) -> dict[str, Any]:
-        """Run the child to its end and return its ``done`` event."""
+        """Runs the child to its end and returns its ``done`` event."""
         threads = self.ctx.settings.model.threads or os.cpu_count() or 1
         logs = self.ctx.settings.data_dir / "logs"
         logs.mkdir(parents=True, exist_ok=True)
@@ -316,7 +316,7 @@ class Trainer:
         await self.table.mark_announced(record, revision)
 
     async def announce(self, record: JobRecord) -> None:
-        """Publish the record's state. The same state of the same attempt has the same message id."""
+        """Publishes the record's state. The same state of the same attempt has the same message id."""
         extra: dict[str, Any] = {}
         if record.commit is not None:
             extra["artifacts"] = {"final_checkpoint": record.commit.object_prefix}
@@ -346,8 +346,9 @@ class Trainer:
         )
 
     async def reannounce(self) -> None:
-        """After a crash between a state change and its event. What was announced stays silent: a repeat
-        after the dedupe window would be news to everybody."""
+        """Publishes events that a crash after a state change has prevented. Announced states are skipped: a
+        repeat after the dedupe window would look like a new event.
+        """
         for record, revision in await self.table.all():
             if record.state in TERMINAL:
                 if not record.announced:
@@ -357,7 +358,7 @@ class Trainer:
 
 
 def evaluation_results(metrics: dict[str, Any]) -> dict[str, Any]:
-    """What the status tells of held-out tasks tried before and after; empty where none were."""
+    """Returns the status fields of held-out tasks tried before and after; empty without them."""
     told = metrics.get("held_out") or {}
     before, after = (told.get(when, {}).get("reward") for when in ("before", "after"))
     if before is None or after is None:
@@ -366,11 +367,11 @@ def evaluation_results(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 class _ChildDiedError(TrainingError):
-    """The job child ended without a result: the next attempt goes on from its last state."""
+    """The job child ended without a result; the next attempt continues from its last state."""
 
 
 async def run(ctx: Context) -> None:
-    """Take requests and run jobs until cancelled. Raises ConfigError beside another trainer on the folder."""
+    """Accepts requests and runs jobs until cancelled. Raises ConfigError beside another trainer."""
     busy = "Another trainer runs on this data folder: stop it, or give this one a folder of its own (--dir)."
     async with AsyncExitStack() as stack:
         stack.enter_context(locked(ctx.settings.run_dir / "trainer.lock", busy))

@@ -1,8 +1,8 @@
-"""What a request asks for besides algorithm and data: compute, checkpointing, evaluation. Pure.
+"""The parts of a request besides algorithm and data: compute, checkpointing, evaluation. Pure.
 
-Know before changing: nothing that was asked for is passed over in silence. A part either has its effect in
-the job's spec, or a sentence in ``told``, which is in every status (``metadata.not_as_asked``) and in the
-manifest. None of it fails a job: publishers of the published schema send all of it with every request.
+Invariants: no requested part is ignored silently. A part either has its effect in the job's spec, or a
+sentence in ``told``, which is in every status (``metadata.not_as_asked``) and in the manifest. None of it
+fails a job: publishers of the published schema send all of it with every request.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from onward.contracts import TrainingRequest
 from onward.contracts.training import Checkpointing, Compute, EvaluationSpec
 
 MOST_HELD_OUT = 100
-"""Held-out tasks that a share may come to: they are tried twice, and more would say little more."""
+"""Limit of held-out tasks from a share: they are tried twice, and more would add little information."""
 _IN_ENVIRONMENT = frozenset({"reward", "task_completion", "loss", "kl_divergence"})
 _METRICS: dict[str, frozenset[str]] = {"dpo": frozenset({"reward", "task_completion", "loss"})}
-"""Metrics of a request that a job measures; what is not here measures those of ``_IN_ENVIRONMENT``."""
+"""Metrics of a request that a job measures; an algorithm not listed measures those of ``_IN_ENVIRONMENT``."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What of it has an effect; None where nobody said."""
+    """The parts of a request that have an effect; None if not requested."""
 
     save_steps: int | None = None
     held_out: int | None = None
     """Held-out tasks of an environment job."""
     told: list[str] = field(default_factory=list)
-    """What is not as it was asked for, a sentence each."""
+    """Departures from the request, one sentence each."""
 
 
 def read(request: TrainingRequest, settings: Settings) -> Asked:
-    """What ``request`` gets of what it asks for."""
+    """Reports where a job departs from ``request``, and why, and returns the parts that have an effect."""
     config = request.training_config
     told: list[str] = []
     compute, saving = config.compute or Compute(), config.checkpointing or Checkpointing()
@@ -70,8 +70,10 @@ def _tell_compute(compute: Compute, told: list[str]) -> None:
 
 
 def _held_out(request: TrainingRequest, evaluation: EvaluationSpec, told: list[str]) -> int | None:
-    """Tasks to hold out in an environment: none where evaluation is off, else the share of all episodes. What
-    ``dataset.environment`` itself says comes first."""
+    """Returns the number of tasks to hold out in an environment: 0 if evaluation is off, else its share of
+    all episodes; None for logged work, without a request for it, or if ``dataset.environment`` sets it, which
+    takes precedence.
+    """
     dataset = request.training_config.dataset
     off, share = evaluation.enabled is False, evaluation.holdout_size
     if dataset.environment is None or dataset.source != "local":
@@ -117,7 +119,7 @@ def _is_in(path: str, store: str) -> bool:
 
 
 def not_as_asked(request: Mapping[str, Any], settings: Settings) -> list[str]:
-    """``Asked.told`` of a request as the record of its job keeps it; nothing of one that cannot be read."""
+    """Returns ``Asked.told`` for a request as stored in its job's record; empty if it cannot be read."""
     try:
         return read(TrainingRequest.model_validate(request), settings).told
     except ValidationError:

@@ -1,7 +1,7 @@
-"""Learning from an environment: which one, how many attempts, on which tasks, held out or not. Pure.
+"""The plan for learning from an environment: its place, tasks, attempts and held-out tasks. Pure.
 
-Know before changing: the tasks of a step are a function of (seed, step) alone, so that a run that was
-stopped and goes on plays the same ones; held-out tasks are never among them.
+Invariants: the tasks of a step are a function of (seed, step) alone, so that a run that was stopped and
+continues plays the same ones. Held-out tasks are never among them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onward.envs.tasks import TaskRef
 from onward.errors import ConfigError, OnwardError, TrainingError
 
 AGENTGYM_TASKS = 200
-"""Tasks taken from a server that does not tell how many it has."""
+"""Tasks taken from a server that does not report how many it has."""
 
 
 class EnvironmentPlan(BaseModel):
@@ -27,9 +27,9 @@ class EnvironmentPlan(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     place: str
-    """A built-in name, ``package.module:object``, or ``http://HOST:PORT`` of a server of AgentGym's form."""
+    """A built-in name, ``package.module:object``, or ``http://HOST:PORT`` of a server with AgentGym's API."""
     dialect: str | None = None
-    """Of a server that does not tell what it is."""
+    """Dialect of a server that does not report it."""
     steps: int = Field(20, ge=1)
     """Policy updates, each on episodes of its own."""
     episodes: int = Field(64, ge=1)
@@ -41,7 +41,7 @@ class EnvironmentPlan(BaseModel):
     split: str = "train"
     panel_seed: int = Field(0, ge=0)
     tasks: int | None = Field(None, ge=1)
-    """The first so many tasks of the split; needed for servers that do not tell how many they have."""
+    """Number of tasks used from the start of the split; needed for a server that does not report its own."""
     held_out: int = Field(50, ge=0)
     """Held-out tasks tried before and after; 0 tries none."""
     max_tokens: int = Field(48, ge=1)
@@ -53,12 +53,12 @@ class EnvironmentPlan(BaseModel):
 
     @property
     def schedule(self) -> HorizonSchedule | None:
-        """Raises ConfigError."""
+        """The parsed ``horizon``. Raises ConfigError."""
         return HorizonSchedule.parse(self.horizon) if self.horizon else None
 
 
 def read(given: Mapping[str, Any], *, max_tokens: int) -> EnvironmentPlan:
-    """The plan that a request's open object ``dataset.environment`` asks for.
+    """Builds the plan from a request's open object ``dataset.environment``.
 
     It names the environment as ``name`` or ``url``. Raises TrainingError("DATA") with one sentence.
     """
@@ -85,7 +85,7 @@ def read(given: Mapping[str, Any], *, max_tokens: int) -> EnvironmentPlan:
 
 
 def check(plan: EnvironmentPlan, algorithm: str, grouped: bool) -> None:
-    """Raise ConfigError where ``algorithm`` cannot learn from what the plan plays."""
+    """Raises ConfigError when ``algorithm`` cannot learn from this plan."""
     if plan.episodes % plan.group_size:
         raise ConfigError(
             f"{plan.episodes} episodes cannot be split into groups of {plan.group_size}: "
@@ -99,9 +99,9 @@ def check(plan: EnvironmentPlan, algorithm: str, grouped: bool) -> None:
 
 
 def panels(plan: EnvironmentPlan, source: TaskSource) -> tuple[list[TaskRef], list[TaskRef]]:
-    """(tasks to train on, held-out tasks); no task is in both. Raises NotFoundError, ConfigError.
+    """Returns (tasks to train on, held-out tasks); no task is in both. Raises NotFoundError, ConfigError.
 
-    A server without splits (AgentGym's own) has its first ``held_out`` tasks held out.
+    For a server without splits (AgentGym's own) its first ``held_out`` tasks are held out.
     """
     told = getattr(source, "meta", source) is not None
     if not told:
@@ -125,7 +125,7 @@ def panels(plan: EnvironmentPlan, source: TaskSource) -> tuple[list[TaskRef], li
 
 
 def tasks_of(step: int, tasks: Sequence[TaskRef], count: int, seed: int) -> list[TaskRef]:
-    """``count`` tasks for ``step`` (from 0): every task comes once before any comes again."""
+    """Returns ``count`` tasks for ``step`` (from 0): every task comes once before any comes again."""
     chosen: list[TaskRef] = []
     at = step * count
     while len(chosen) < count:

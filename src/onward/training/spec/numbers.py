@@ -1,8 +1,8 @@
-"""Which numbers mean something to which algorithm. Pure.
+"""The numbers of a job, and the algorithms that use each. Pure.
 
-Know before changing: a number that would do nothing is refused. The exceptions are in requests, where every
-document that is valid by the published schema must run: its own six numbers, which publishers send with every
-algorithm, and names that nobody knows, which the job's manifest then tells.
+Invariants: a number without effect is refused. The exceptions are in requests, where every document that is
+valid by the published schema must run: its own six numbers, which publishers send with every algorithm, and
+unknown names, which the job's manifest then reports.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ APPLIES: dict[str, frozenset[str]] = {
     "beta": frozenset({"dpo"}),
     "min_reward": frozenset({"sft", "dpo", "rloo", "grpo", "dr_grpo"}),
 }
-"""Number → the algorithms that use it; what is not here is used by all."""
+"""Number → the algorithms that use it; a number not listed is used by all."""
 
 
 _ALLOWED: dict[str, tuple[str, str, Callable[[float], bool]]] = {
@@ -43,11 +43,11 @@ _ALLOWED: dict[str, tuple[str, str, Callable[[float], bool]]] = {
     "beta": ("--beta", "greater than 0", lambda value: value > 0),
     "lora_alpha": ("--lora-alpha", "greater than 0", lambda value: value > 0),
 }
-"""Field of a run's spec → its option, its range in words, and whether a number is in it."""
+"""Field of a run's spec → its option, its range in words, and a test of that range."""
 
 
 class Numbers(BaseModel):
-    """``hyperparameters`` of a request: what the published schema names, and what jobs know besides."""
+    """``hyperparameters`` of a request: those of the published schema, and others that jobs support."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -69,7 +69,7 @@ class Numbers(BaseModel):
 
 
 def check(asked: Mapping[str, Any], algorithm: str) -> None:
-    """Raise TrainingError("DATA") for one that is no number, out of range, or ours and without effect."""
+    """Raises TrainingError("DATA") for a wrong type or range, or for a number of ours without effect."""
     try:
         Numbers.model_validate(asked)
     except ValidationError as error:
@@ -86,7 +86,7 @@ def check(asked: Mapping[str, Any], algorithm: str) -> None:
 
 
 def refuse_out_of_range(spec: Mapping[str, Any]) -> None:
-    """Raise ConfigError for the first number of a run from the command line that no learner takes."""
+    """Raises ConfigError for the first number of a command-line run that no learner accepts."""
     for name, (option, words, holds) in _ALLOWED.items():
         value = spec.get(name)
         if value is not None and not (math.isfinite(value) and holds(value)):
@@ -94,12 +94,12 @@ def refuse_out_of_range(spec: Mapping[str, Any]) -> None:
 
 
 def unknown(asked: Mapping[str, Any]) -> list[str]:
-    """Names among the hyperparameters that no job knows."""
+    """Returns the hyperparameters that no job supports."""
     return sorted(name for name in asked if name not in Numbers.model_fields)
 
 
 def refuse_idle(names: list[str], algorithm: str) -> None:
-    """Raise ConfigError for the first of ``names`` that ``algorithm`` has no use for."""
+    """Raises ConfigError for the first of ``names`` that ``algorithm`` does not use."""
     for name in names:
         users = APPLIES.get(name)
         if users is not None and algorithm not in users:

@@ -1,7 +1,7 @@
-"""What works for which model: the numbers of the warm start and of each training job, in one place.
+"""Recipes by model: the numbers of the warm start and of each training job, in one place.
 
-A request's own hyperparameters win over these. They were found by running the loop offline with
-several seeds; change one only with the same evidence.
+A request's own hyperparameters take precedence over these. They were found by running the loop offline with
+several seeds; a change needs the same evidence.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import Literal
 class WarmUp:
     """Cycle 0: supervised fine-tuning on demonstrations until sampled success is inside ``window``.
 
-    Flawless demonstrations make a policy that is soon beyond the window, or inside it only because it
-    cannot yet do the work; neither leaves reinforcement learning much to find. A ``careless`` share of
-    the demonstrations, each with one mistake, gives a policy that can do the work and does not always
-    choose to.
+    Flawless demonstrations make a policy that soon exceeds the window, or is inside it only because it cannot
+    yet do the work; neither leaves reinforcement learning much to find. With a ``careless`` share of
+    demonstrations, each with one mistake, the policy can do the work but does not always do so.
     """
 
     demonstrations: int = 200
@@ -26,18 +25,18 @@ class WarmUp:
     batch_rows: int = 20
     warmup_steps: int = 10
     first_check: int = 320
-    """No check, and so no stop, before this many steps."""
+    """Steps before the first check, and so before any stop."""
     check_every: int = 20
     max_steps: int = 460
     window: tuple[float, float] = (0.22, 0.38)
-    """Stop inside this; narrower than the promised 20–40 %, since 200 attempts have an error of 3 %."""
+    """Success that ends training; narrower than the promised 20–40 %: 200 attempts have an error of 3 %."""
     groups: int = 25
-    """Fresh training tasks, tried eight times each, on which a check measures success."""
+    """New training tasks of a check of success, each tried eight times."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """``session_seconds``: what one desk task takes at most on two cores with 32 at once."""
+    """Numbers for one model. ``session_seconds``: most that a desk task takes on two cores, 32 at once."""
 
     learning_rate: float = 5e-4
     schedule: Literal["constant", "linear"] = "constant"
@@ -47,10 +46,11 @@ class Recipe:
     normaliser: Literal["token", "sequence", "constant"] = "token"
     standardise: bool = True
     negative_weight: float = 0.5
-    """Weight of advantages below the baseline. At 1 the tiny model of the demonstration, five seeds, gave
-    up to 17 % unparsable answers after two jobs and lost its form on questions unlike its tasks."""
+    """Weight of advantages below the baseline. At 1, over five seeds, the demonstration's tiny model gave up
+    to 17 % unparsable answers after two jobs and lost its form on questions unlike its tasks.
+    """
     spare_above: float | None = None
-    """A failure never pushes down tokens drawn with at least this probability (docs/form.md)."""
+    """Probability at or above which a failure never pushes a drawn token down (docs/form.md)."""
     hold_coef: float = 0.0
     kl_coef: float = 0.0
     lora_rank: int = 16
@@ -59,7 +59,7 @@ class Recipe:
     max_tokens: int = 48
     session_seconds: float = 2.0
     threads: int = 0
-    """CPU threads that pay for a model of this size; 0 means all cores."""
+    """CPU threads that benefit a model of this size; 0 means all cores."""
     warm_up: WarmUp = field(default_factory=WarmUp)
 
 
@@ -75,7 +75,7 @@ RECIPES: dict[str, Recipe] = {
         hold_coef=0.1,
     ),
     # One pass in batches of 16 gives as much success as two in batches of 32, in 40 % of the time, and leaves
-    # 4 % of the answers unparsable in place of 15 %, for which a release was taken back.
+    # 4 % of the answers unparsable instead of 15 %, which had caused a rollback of a release.
     "smollm2": Recipe(
         learning_rate=3e-4,
         epochs=1,
@@ -99,5 +99,5 @@ RECIPES: dict[str, Recipe] = {
 
 
 def for_model(name: str) -> Recipe:
-    """The recipe of a model; an unknown one gets SmolLM2's."""
+    """Returns the recipe of a model; an unknown one gets SmolLM2's."""
     return RECIPES.get(name, RECIPES["smollm2"])

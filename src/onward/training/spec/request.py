@@ -1,6 +1,6 @@
-"""What a training request means here: which algorithm runs, on which model, with which numbers.
+"""A training request resolved for this service: algorithm, model and numbers.
 
-Pure. A request that cannot be met is refused with one sentence before anything is spent on it.
+Pure. An impossible request is refused with one sentence before it costs anything.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ METHODS: dict[str, str] = {
     "dpo": "the better of two answers to the same prompt is raised; text is enough",
     "sft": "good answers are imitated; text is enough",
 }
-"""Algorithm → what it does. The first three, reinforce and dpo are those of the published schema."""
+"""Algorithm → its description. The first three, reinforce and dpo are those of the published schema."""
 GROUPED = frozenset({"rloo", "grpo", "dr_grpo"})
 TEXT_IS_ENOUGH = frozenset({"dpo", "sft"})
 PLACES_REWARDS = frozenset({"ppo", "reinforce_pp"})
 """Algorithms that use a reward per turn."""
 SOURCES = ("clickhouse", "nats_stream")
 OLDER_CAP = 2.0
-"""Truncation of importance weights where rows of the previous policy are used and no cap is given."""
+"""Cap on importance weights if rows of the previous policy are used and no cap is set."""
 
 
 class JobSpec(BaseModel):
-    """What the job child reads from ``spec.json``. Everything is resolved; nothing is looked up later."""
+    """Content of ``spec.json``, the job child's input. Everything is resolved; nothing is looked up later."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,7 +61,7 @@ class JobSpec(BaseModel):
     """Share of the layers, from below, that stay frozen: 0.5 adapts the upper half."""
     lora_targets: list[str] | None = None
     full: bool = False
-    """Train every weight of the network; the result is a model folder, no adapter."""
+    """Trains every weight of the network; the result is a model folder, not an adapter."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     normaliser: Literal["token", "sequence", "constant"]
     return_from: str
@@ -69,16 +69,16 @@ class JobSpec(BaseModel):
     standardise: bool
     negative_weight: float
     spare_above: float | None = None
-    """Tokens drawn with at least this probability are never pushed down."""
+    """Probability at or above which a drawn token is never pushed down."""
     hold_coef: float = 0.0
-    """Pull of such tokens back to the probability they were drawn with."""
+    """Pull of such tokens back to the probability that they were drawn with."""
     kl_coef: float
     gamma: float = 1.0
     gae_lambda: float = 0.95
     beta: float = 0.1
-    """DPO's."""
+    """Beta of DPO."""
     margin: float = 0.0
-    """DPO: a pair needs a difference in return above this."""
+    """DPO: smallest difference in return of a pair, exclusive."""
     min_reward: float | None = None
     behaviour: Literal["recorded", "recompute"] = "recorded"
     importance_cap: float | None = None
@@ -88,16 +88,16 @@ class JobSpec(BaseModel):
     gradient_checkpointing: bool = False
     max_unscored_share: float = 0.2
     max_steps: int | None = Field(default=None, ge=1)
-    """Optimiser steps on data at most, whatever the epochs say."""
+    """Maximum of optimiser steps on data, whatever the epochs."""
     save_seconds: float = 20.0
     save_steps: int | None = Field(default=None, ge=1)
-    """Save after every so many steps as well."""
+    """Period in steps of additional saves."""
     seed: int
     threads: int
     ignored: list[str] = Field(default_factory=list)
-    """Hyperparameters of the request that no job knows."""
+    """Hyperparameters of the request that no job supports."""
     not_as_asked: list[str] = Field(default_factory=list)
-    """What else of the request this job does not do, or does otherwise: sentences."""
+    """Other departures of this job from its request, as sentences."""
     environment: plan.EnvironmentPlan | None = None
 
     @property
@@ -107,7 +107,7 @@ class JobSpec(BaseModel):
 
 
 def check(request: TrainingRequest, settings: Settings) -> None:
-    """Raise TrainingError("DATA") with the remedy when this request cannot run here."""
+    """Raises TrainingError("DATA"), with the remedy, when this request cannot run here."""
     config = request.training_config
     asked = config.hyperparameters.model_dump(exclude_none=True)
     if config.base_model != settings.model.base:
@@ -139,7 +139,7 @@ def check(request: TrainingRequest, settings: Settings) -> None:
 
 
 def refuse_environment(algorithm: str) -> None:
-    """Raise TrainingError("DATA") for dpo: it compares what was collected, it does not explore."""
+    """Raises TrainingError("DATA") for dpo, which compares collected answers and does not explore."""
     if algorithm == "dpo":
         raise TrainingError(
             "DATA",
@@ -149,7 +149,7 @@ def refuse_environment(algorithm: str) -> None:
 
 
 def refuse_dense(algorithm: str, return_from: str) -> None:
-    """Raise TrainingError("DATA") where rewards per turn were asked for and would not be used."""
+    """Raises TrainingError("DATA") when rewards per turn are requested but would not be used."""
     if algorithm not in PLACES_REWARDS:
         raise TrainingError(
             "DATA",
@@ -173,7 +173,7 @@ def resolve(
     start_digest: str | None,
     epoch: int,
 ) -> JobSpec:
-    """Numbers of the request first, then the recipe of the model. Raises TrainingError("DATA")."""
+    """Resolves a request: its own numbers first, then the model's recipe. Raises TrainingError("DATA")."""
     config = request.training_config
     asked: dict[str, Any] = config.hyperparameters.model_dump(exclude_none=True)
     numbers.check(asked, config.algorithm)
@@ -230,10 +230,10 @@ def resolve(
 def environment_of(
     request: TrainingRequest, recipe: Recipe, *, held_out: int | None = None
 ) -> plan.EnvironmentPlan | None:
-    """The plan of an environment job; None for one on logged data. Raises TrainingError("DATA").
+    """Returns the plan of an environment job; None for one on logged data. Raises TrainingError("DATA").
 
-    ``sample_size`` is the number of episodes in all and ``held_out`` that of held-out tasks, where the plan
-    does not say otherwise.
+    ``sample_size`` is the total number of episodes and ``held_out`` the number of held-out tasks, unless the
+    plan sets them.
     """
     dataset = request.training_config.dataset
     if dataset.source != "local" or dataset.environment is None:

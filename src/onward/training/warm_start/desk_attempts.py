@@ -1,7 +1,7 @@
-"""Attempts of a policy at desk tasks, inside one process: what the warm start measures itself with.
+"""Attempts of a policy at desk tasks, inside one process, to measure the warm start.
 
-The agents of a running system go through the gateway instead; this path exists for training children,
-which have the weights at hand. Every attempt keeps exact token rows.
+The agents of a running system go through the gateway instead. This path is for training children, which have
+the weights in memory. Every attempt has exact token rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onward.lm.tokens import TokenRow
 
 @dataclass
 class Attempt:
-    """One conversation with its verdict; ``row`` holds every token seen and sampled."""
+    """One conversation with its verdict; ``row`` contains every token seen and sampled."""
 
     task: Task
     outcome: DeskOutcome
@@ -48,9 +48,9 @@ def attempt(
     seed: int = 0,
     batch: int = 64,
 ) -> list[Attempt]:
-    """One attempt per entry of ``tasks`` (repeat a task for a group), in that order.
+    """Runs one attempt per entry of ``tasks`` (repeat a task for a group), in that order.
 
-    The same arguments give the same attempts, whatever else the machine does.
+    The same arguments give the same attempts, whatever the load of the machine.
     """
     chat = Chat(policy.tokenizer)
     sampler = Sampler(policy, max_batch=batch)
@@ -85,7 +85,7 @@ def attempt(
 
 
 def by_kind(attempts: Sequence[Attempt]) -> dict[str, float]:
-    """Share of successes per kind of task."""
+    """Returns the share of successes per kind of task."""
     found: defaultdict[str, list[bool]] = defaultdict(list)
     for one in attempts:
         found[one.task.kind].append(one.outcome.success)
@@ -93,12 +93,12 @@ def by_kind(attempts: Sequence[Attempt]) -> dict[str, float]:
 
 
 def success(attempts: Sequence[Attempt]) -> float:
-    """Share of successes."""
+    """Returns the share of successes."""
     return sum(one.outcome.success for one in attempts) / len(attempts)
 
 
 def mixed_share(attempts: Sequence[Attempt]) -> float:
-    """Share of tasks whose attempts neither all succeed nor all fail: only they rank attempts."""
+    """Returns the share of tasks whose attempts neither all succeed nor all fail: only they rank attempts."""
     groups: defaultdict[str, set[bool]] = defaultdict(set)
     for one in attempts:
         groups[one.task.task_id].add(one.outcome.success)
@@ -112,7 +112,7 @@ def _start(chat: Chat, task: Task, temperature: float) -> _Running:
 
 
 def _advance(chat: Chat, one: _Running, sample: Sample) -> bool:
-    """Append a sampled answer and what the desk says to it; true when another answer is wanted."""
+    """Appends a sampled answer and the desk's reply; returns True when another answer is needed."""
     row = one.row
     row.ids += one.context + sample.token_ids
     row.sampled += [False] * len(one.context) + [True] * len(sample.token_ids)

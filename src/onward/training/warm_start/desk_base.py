@@ -1,8 +1,8 @@
-"""The base of the tiny model: its tokenizer is made for the texts of the desk.
+"""The base of the tiny model, with a tokenizer made for the texts of the desk.
 
-The one thing to know: each value (a name, a day, a number) is one token and the same one wherever it
-stands, so that copying a value from the instructions or a tool's result is something a network of one
-million parameters learns in seconds; the JSON around it and whole phrases are single tokens too.
+Each value (a name, a day, a number) is one token, the same one in every position. A network of one million
+parameters therefore learns in seconds to copy a value from the instructions or a tool's result. The JSON
+around it and whole phrases are single tokens too.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from onward.envs import desk
 from onward.envs.desk import tools
 
 VOCABULARY = 1024
-_WEIGHT = 50  # repetitions that make sure a text of the closed vocabulary becomes one token
+_WEIGHT = 50  # repetitions that make a text of the closed vocabulary one token
 
 
 def build(folder: Path, seed: int = 0) -> Path:
-    """Write the untrained tiny model to ``folder``; the same seed gives the same files."""
+    """Writes the untrained tiny model to ``folder``; the same seed gives the same files."""
     from onward.lm.tiny import build_tiny
 
     return build_tiny(folder, corpus(), seed, vocab=VOCABULARY, kv_heads=4, split=split_pattern())
 
 
 def corpus() -> list[str]:
-    """Training conversations and the closed vocabulary; no text of the held-out splits."""
+    """Returns training conversations and the closed vocabulary; no text of the held-out splits."""
     texts = [message["content"] for talk in desk.demonstrations(1200, careless=0.1) for message in talk[1:]]
     roles = ["system\n", "user\n", "assistant\n"] * 1200
     numbers = [str(number) for number in {*tools.SMALL, *tools.NUMBERS}]
@@ -33,7 +33,7 @@ def corpus() -> list[str]:
 
 
 def split_pattern() -> str:
-    """Pieces: the system prompt, JSON scaffolding, a value, a number, a phrase between values, a mark."""
+    """Returns a pattern of pieces: system prompt, JSON scaffolding, a value, a number, a phrase, a mark."""
     value = rf"(?<![A-Za-z])(?:{'|'.join(_values())})(?![A-Za-z])"
     scaffolding = r'\{"tool_name": "[a-z_]+", "tool_args": \{"|", "|": "|"\}\}'
     phrase = rf" ?(?!{value})[A-Za-z_](?:(?!{value})[A-Za-z_ ])*"

@@ -1,8 +1,8 @@
-"""The base of a tiny model that ``onward train`` makes: its tokenizer comes from the data of the run.
+"""The base of a tiny model that ``onward train`` makes, with a tokenizer from the data of the run.
 
-The one thing to know: each word that answers are made of is one token, and the same one wherever it stands,
-so that copying it from an observation is something a network of one million parameters learns in minutes;
-whole phrases between such words are single tokens too.
+Each word of the answers is one token, the same one in every position. A network of one million parameters
+therefore learns in minutes to copy it from an observation. Whole phrases between such words are single tokens
+too.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from onward.errors import ConfigError
 
 VOCABULARY = 1024
 MOST_WORDS = 400
-"""Words of answers that get a token of their own; the rest is cut as usual."""
-_WEIGHT = 50  # repetitions that make sure a word becomes one token
+"""Words of answers that get a token of their own; all others are split as usual."""
+_WEIGHT = 50  # repetitions that make a word one token
 _WORD = re.compile(r"[A-Za-z]+")
 
 
 def build(folder: Path, lines: Sequence[Mapping[str, Any]], seed: int = 0) -> Path:
-    """Write an untrained network to ``folder``; the same lines and seed give the same files.
+    """Writes an untrained network to ``folder``; the same lines and seed give the same files.
 
-    Raises ConfigError where no line has text.
+    Raises ConfigError if no line has text.
     """
     messages = [message for line in lines for message in line.get("messages", ())]
     if messages:
@@ -47,7 +47,7 @@ def build(folder: Path, lines: Sequence[Mapping[str, Any]], seed: int = 0) -> Pa
 
 
 def answer_words(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The most frequent words of the assistant's messages, longest first."""
+    """Returns the most frequent words of the assistant's messages, longest first."""
     said = Counter(
         word
         for message in messages
@@ -59,7 +59,7 @@ def answer_words(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def split_pattern(words: Sequence[str]) -> str | None:
-    """Pieces: a word of an answer, a digit, a phrase between such words, marks. None without words."""
+    """Returns a pattern of pieces: an answer's word, a digit, a phrase, marks. None without words."""
     if not words:
         return None
     word = rf"(?<![A-Za-z])(?:{'|'.join(words)})(?![A-Za-z])"

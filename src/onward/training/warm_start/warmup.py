@@ -1,9 +1,9 @@
 """The warm start (cycle 0): ``python -m onward.training.warm_start.warmup --model NAME --out DIR --seed N``.
 
-Supervised fine-tuning on at most 200 demonstrations of training templates, stopped as soon as success
-sampled at temperature 1 is inside the recipe's window. The result is v0: for ``tiny`` all weights are
-trained (``base/``) and the adapter is zero, for any other model the weights stay and the adapter is
-what was learned. Everything after v0 is reinforcement learning alone.
+It is supervised fine-tuning on at most 200 demonstrations of training templates. It stops as soon as success
+sampled at temperature 1 is inside the recipe's window. The result is v0: for ``tiny`` all weights are trained
+(``base/``) and the adapter is zero; for any other model the weights are unchanged and the adapter is trained.
+After v0 there is reinforcement learning alone.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 TINY = "tiny"
 ADAPTER = "v0"
 ATTEMPTS_PER_GROUP = 8
-_CHECK_SEED = 2_000_003  # seeds of check tasks: neither demonstrations nor what agents work on
-_FAR = 0.15  # this far beyond the window, going on cannot help
+_CHECK_SEED = 2_000_003  # seeds of check tasks: neither demonstrations nor the agents' tasks
+_FAR = 0.15  # this far beyond the window, more steps cannot help
 
 Emit = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class WarmUpResult:
-    """v0: where it is and how it does at temperature 1. ``mixed_share`` is over groups of eight."""
+    """v0: its folders and its success at temperature 1. ``mixed_share`` is over groups of eight."""
 
     base_folder: Path
     adapter_folder: Path
@@ -53,7 +53,7 @@ class WarmUpResult:
     mixed_share: float
     seconds: float
     raw_success: float | None
-    """Success of the untrained base on the test tasks; None where the base is kept and can still be tried."""
+    """Success of the untrained base on the test tasks; None if the base is unchanged and still there."""
 
 
 def warm_up(
@@ -66,7 +66,7 @@ def warm_up(
     recipe: Recipe | None = None,
     emit: Emit = lambda event, **facts: None,
 ) -> WarmUpResult:
-    """Make v0 of ``model`` in ``out/adapter``. Same seed and thread count: same result.
+    """Makes v0 of ``model`` in ``out/adapter``. The same seed and thread count give the same result.
 
     ``base`` is the folder of the base model; for ``tiny`` it is where the base is written (default
     ``out/base``). ``emit(event, **facts)`` receives stage, progress and check events. Raises ConfigError
@@ -122,7 +122,7 @@ def _new_adapter(policy: Policy, recipe: Recipe, seed: int) -> None:
 def _fit(
     policy: Policy, adapter: str | None, recipe: Recipe, seed: int, emit: Emit
 ) -> tuple[int, dict[str, Any]]:
-    """Train until a check falls inside the window; the steps whose weights were kept, and that check."""
+    """Trains until a check falls inside the window; returns the best weights' step and their check."""
     from onward.lm import sft
     from onward.lm.chat import Chat
 
@@ -168,7 +168,7 @@ def _fit(
 
 @dataclass
 class _Kept:
-    """The weights that came nearest to the window so far."""
+    """The weights nearest to the window so far."""
 
     distance: float
     step: int = 0
@@ -186,7 +186,7 @@ def _restore(parameters: list[Any], kept: list[Any]) -> None:
 
 
 def _demonstration_rows(chat: Chat, plan: WarmUp, seed: int) -> Iterator[TokenRow]:
-    """The same demonstrations in every pass: their number is the number of distinct conversations."""
+    """Yields the same demonstrations in every pass: their number is the number of distinct conversations."""
     rows = [
         demonstration_row(chat, talk)
         for talk in desk.demonstrations(plan.demonstrations, seed, plan.careless)
@@ -196,12 +196,12 @@ def _demonstration_rows(chat: Chat, plan: WarmUp, seed: int) -> Iterator[TokenRo
 
 
 def demonstration_row(chat: Chat, messages: list[desk.Message]) -> TokenRow:
-    """The conversation as the engine would have seen it, the assistant's turns marked as sampled."""
+    """Encodes a conversation as the engine would have seen it; the assistant's turns count as sampled."""
     return conversations.token_row(chat, messages, known=True)
 
 
 def _check(policy: Policy, adapter: str | None, recipe: Recipe, seed: int) -> dict[str, Any]:
-    """Groups of eight attempts at temperature 1 at training tasks that are nobody else's."""
+    """Runs groups of eight attempts at temperature 1, at training tasks that are used for nothing else."""
     from onward.training.warm_start import desk_attempts
 
     panel = desk.tasks("train", recipe.warm_up.groups, _CHECK_SEED + seed)
