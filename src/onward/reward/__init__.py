@@ -1,4 +1,5 @@
-"""Reward: a score on every trajectory that a person can check and that silence cannot fool."""
+"""Reward: scores every trajectory in a way that a person can check and that missing reports do not inflate.
+"""
 
 from onward.reward.components import NotApplicable, Scored, ScoringContext, Unscored, components_of
 from onward.reward.role.state import State
