@@ -1,5 +1,4 @@
-"""Reward: scores every trajectory in a way that a person can check and that missing reports do not inflate.
-"""
+"""Reward: gives every trajectory a score that a person can check and that missing reports cannot raise."""
 
 from onward.reward.components import NotApplicable, Scored, ScoringContext, Unscored, components_of
 from onward.reward.role.state import State

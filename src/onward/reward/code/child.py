@@ -67,12 +67,11 @@ class _Server:
         self._lint, self._folder, self._limits = lint, folder, limits
         self._requests, self._answers = requests, answers
         self._running: dict[int, tuple[int, str, bytearray]] = {}
-        """Read end of a fork's pipe → its pid, the request's id, the bytes received."""
+        """Readable end of a fork's pipe → its pid, the request's id, the bytes received."""
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
-        """Serves until the parent closes its end or dies, which closes it too. Reads more modules while idle.
-        """
+        """Serves until the parent closes its end, also by dying. Reads more modules while idle."""
         parent = int(os.environ.get("ONWARD_PARENT_PID") or os.getppid())
         self._selector.register(self._requests, selectors.EVENT_READ)
         warming: Iterator[None] | None = self._lint.warm_up(self._folder)

@@ -79,8 +79,7 @@ class _Finder:
             self.files[name] = old if len(old) > MAX_CHARACTERS else old + text
 
     def edit(self, name: str, old: str, new: str) -> None:
-        """Applies a replacement to a file whose text is known. An edit of another file has nothing to rate.
-        """
+        """Applies a replacement to a file whose text is known. Edits of other files are ignored."""
         name = posixpath.normpath(name)
         text = self.files.get(name, "")
         if not old or self.read_by_edits > MOST_READ:

@@ -89,8 +89,7 @@ class Run:
 
 
 def runs_in(text: str) -> list[Run]:
-    """Returns the tools that shell text runs with visible output; none if another command may have printed.
-    """
+    """Returns the tools that shell text runs with visible output; none if another command may print."""
     if not any(name in text for name in (*_CHOOSES, "py.test")):
         return []
     found: list[Run] = []
@@ -118,8 +117,7 @@ def runs_of_tool(name: str, arguments: list[str]) -> list[Run]:
 
 
 def _program(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the words from the program on: without assignments, ``timeout 60``, ``uv run``, ``python -m``.
-    """
+    """Returns the words from the program on, without assignments, ``timeout 60``, ``uv run``, ``python -m``."""
     rest = list(words)
     while rest:
         name = posixpath.basename(rest[0])

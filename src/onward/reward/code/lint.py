@@ -174,7 +174,7 @@ class Lint:
             )
             return ""
 
-        pylinter.prepare_crash_report = remember  # type: ignore[assignment]  # it would write into the home folder
+        pylinter.prepare_crash_report = remember  # type: ignore[assignment]  # it would write into the home
         linter = PyLinter()
         linter.set_reporter(CollectingReporter())
         linter.load_default_plugins()

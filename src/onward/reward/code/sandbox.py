@@ -90,7 +90,7 @@ class Sandbox:
     def submit(self, how: str, cells: Sequence[str]) -> Future[dict[str, Any]]:
         """Requests facts about a piece of code (``Lint.examine``), or ``{"failed": reason}``."""
         future: Future[dict[str, Any]] = Future()
-        future.set_running_or_notify_cancel()  # from here on the future cannot be cancelled under the listener
+        future.set_running_or_notify_cancel()  # so it cannot be cancelled under the listener
         with self._lock:
             if not self._open or self._clock.monotonic() < self._not_before:
                 future.set_result({"failed": "stopped" if not self._open else "child_died"})
