@@ -117,7 +117,7 @@ def runs_of_tool(name: str, arguments: list[str]) -> list[Run]:
 
 
 def _program(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the words from the program on, without assignments, ``timeout 60``, ``uv run``, ``python -m``."""
+    """Returns the words from the program on: no assignments, ``timeout 60``, ``uv run``, ``python -m``."""
     rest = list(words)
     while rest:
         name = posixpath.basename(rest[0])

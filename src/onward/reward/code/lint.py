@@ -38,19 +38,18 @@ OFF = (
     *("mixed-line-endings", "unexpected-line-ending-format"),
     *("redefined-outer-name", "duplicate-code"),
 )
-"""Never counted: findings that need the rest of the project, changes that a transport makes to line ends,
-fixtures of pytest, and docstrings (if their number paid, agents would pad them)."""
+"""Messages never counted: findings that need the rest of the project, changes that a transport makes to line
+ends, fixtures of pytest, and docstrings (if their number paid, agents would pad them)."""
 OFF_IN_FRAGMENTS = (
     *("undefined-variable", "await-outside-async", "pointless-statement", "expression-not-assigned"),
     *("function-redefined", "reimported", "wrong-import-position", "wrong-import-order", "ungrouped-imports"),
     *("invalid-name", "return-outside-function", "yield-outside-function", "unused-import"),
     "unnecessary-pass",
 )
-"""Also not counted in cells and quotations: the rest of their code is elsewhere, and a cell shows its last
-value."""
+"""Messages also not counted in cells and quotations: the rest of their code is elsewhere, and a cell shows
+its last value."""
 FILE_NAME = "onward_snippet.py"
-"""File name of every piece, never the agent's own: its ``random.py`` must not be found by ``import random``.
-"""
+"""File name of every piece, not the agent's own: its ``random.py`` must not be found by ``import random``."""
 _COUNTED = ("error", "warning", "refactor", "convention")
 _WARM = """
 sys os re json typing collections pathlib dataclasses datetime time math random logging argparse functools

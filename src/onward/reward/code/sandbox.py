@@ -44,7 +44,7 @@ class Limits:
     cpu_seconds: int = 5
     wall_seconds: float = 20.0
     memory_mib: int = 512
-    """On top of the 100 to 160 MiB of the child itself, which forks share."""
+    """Added to the 100 to 160 MiB of the child itself, which forks share."""
 
 
 def installed() -> tuple[str, ...]:

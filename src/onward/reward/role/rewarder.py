@@ -284,7 +284,7 @@ class Rewarder:
 
     @asynccontextmanager
     async def _nothing_waits(self) -> AsyncIterator[None]:
-        """Inside the block no first reward is made, and all earlier ones are stored."""
+        """Context in which no first reward is made, and all earlier ones are stored."""
         async with self._lock:
             await self.storing.idle()
             yield
