@@ -3,8 +3,8 @@ own.
 
 Every wait has a deadline, and every failure has a cause (``failures.CAUSES``).
 
-Invariants: a step is never sent twice, since it may have been played. A created instance is always closed,
-also when the answer to create comes too late or the episode is cancelled while waiting for it.
+Invariants: a step is never sent twice, since it may have been played. A created instance is closed, also when
+the answer to create comes too late or the episode is cancelled while waiting for it.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class Task:
     timestamp: datetime
     """Time of the reward; a repeat must pass the same one."""
     until: datetime | None = None
-    """Feedback counts if it had arrived by then, or if the replaced reward took it into account; None: all that
-    is stored."""
+    """Feedback counts if it had arrived by then, or if the replaced reward took it into account; None: all
+    that is stored."""
 
 
 class Superseding:
