@@ -1,4 +1,4 @@
-"""The safety rules: forbidden actions of an agent, as data.
+"""The safety rules: actions forbidden to an agent, as data.
 
 Each rule is an RE2 pattern over one text, with examples that it must and must not match;
 ``tests/unit/reward/test_reward_safety.py`` checks them. ``calls`` reads the arguments of tool calls,

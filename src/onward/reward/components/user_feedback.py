@@ -89,6 +89,6 @@ def signal_value(feedback: Feedback) -> float | None:
 
 
 def _last(items: Iterable[Feedback]) -> tuple[Feedback, float] | None:
-    """Returns the latest item that has a value. At equal times the highest id wins, whatever the arrival."""
+    """Returns the latest item that has a value. At equal times the highest id wins, in any arrival order."""
     rated = [(item, value) for item in items if (value := signal_value(item)) is not None]
     return max(rated, key=lambda pair: (pair[0].timestamp, pair[0].feedback_id), default=None)
