@@ -210,7 +210,7 @@ def environment_server(
     split: str = "",
     ttl_seconds: float = TTL_SECONDS,
 ) -> Server:
-    """Builds a server to ``start`` and ``stop``. Raises ConfigError if the host is exposed without ``keys``."""
+    """Builds a server to ``start`` and ``stop``. Raises ConfigError for an exposed host without ``keys``."""
     check_exposure(host, keys or {})
     app = make_environment_app(environment, keys=keys, split=split, ttl_seconds=ttl_seconds, hosts=[host])
     return Server(app, host, port, what=f"The environment {environment.name}")

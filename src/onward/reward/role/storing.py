@@ -1,7 +1,7 @@
 """Stores first rewards in the warehouse: in order, and all that are waiting at once.
 
-Invariants: scoring and publishing run ahead of this by at most ``MOST`` rewards. The recorded state is the
-one after everything stored. A restart from it stores the published rewards (``predecessor.py``).
+Invariants: scoring and publishing run ahead of this until ``MOST`` trajectories wait. The recorded state is
+the one after everything stored. A restart from it stores the published rewards (``predecessor.py``).
 """
 
 from __future__ import annotations
