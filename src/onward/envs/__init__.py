@@ -1,4 +1,4 @@
-"""Environments: places where an agent works and where a program decides whether the work succeeded.
+"""Environments: an agent works in one, and a program decides whether the work succeeded.
 
-Pure Python on purpose: the agents' process imports this package and must stay light.
+Modules here are pure Python on purpose: the agents' process imports this package and must stay light.
 """

@@ -1,8 +1,7 @@
-"""Brings the conversations of many episodes together into calls of one policy.
+"""Collects the conversations of many episodes into calls of one policy.
 
-One call runs at a time. The next one starts when every running episode waits for it, so that an
-environment in this process always fills whole batches; a slow server holds the others up only for
-``linger_seconds``.
+One call runs at a time. The next one starts when every running episode waits for it, so that an environment
+in this process always fills whole batches. A slow server delays the others only for ``linger_seconds``.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ Act = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
 
 
 class PolicyTimeoutError(OnwardError):
-    """The policy did not answer in time; the episodes of that call are unscored."""
+    """Raised when the policy did not answer in time; the episodes of that call are unscored."""
 
 
 class Batches:
-    """``async with batches: action = await batches.ask(conversation)``, while ``run()`` runs."""
+    """Batches requests to a policy. Use ``async with batches: action = await batches.ask(conversation)``,
+    while ``run()`` runs."""
 
     def __init__(self, act: Act, max_batch: int, linger_seconds: float | None, policy_seconds: float) -> None:
         self._act, self._max, self._linger, self._deadline = act, max_batch, linger_seconds, policy_seconds
@@ -30,7 +30,7 @@ class Batches:
         self._playing = 0
 
     async def __aenter__(self) -> Batches:
-        """One more episode plays."""
+        """Registers one more running episode."""
         self._playing += 1
         return self
 
@@ -39,14 +39,14 @@ class Batches:
         self._changed.set()
 
     async def ask(self, conversation: Any) -> Any:
-        """The policy's action. Raises PolicyTimeoutError."""
+        """Returns the policy's action. Raises PolicyTimeoutError."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((conversation, future))
         self._changed.set()
         return await future
 
     async def run(self) -> None:
-        """Serves until cancelled. What the policy raises ends this."""
+        """Serves until cancelled. An exception of the policy ends this."""
         while True:
             batch = await self._next()
             deadline = asyncio.timeout(self._deadline)

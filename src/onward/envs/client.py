@@ -1,8 +1,10 @@
-"""Plays episodes on an environment server that speaks AgentGym's protocol: ours, or one of its own.
+"""Plays episodes on an environment server that speaks AgentGym's protocol: Onward's, or one of AgentGym's
+own.
 
-Every wait has a deadline, and what goes wrong has a cause (``failures.CAUSES``). Know before changing: a step
-is never sent twice, since it may have been played; and an instance that was created is closed, also when the
-answer to create comes too late or the episode is cancelled while it is awaited.
+Every wait has a deadline, and every failure has a cause (``failures.CAUSES``).
+
+Invariants: a step is never sent twice, since it may have been played. A created instance is closed, also when
+the answer to create comes too late or the episode is cancelled while waiting for it.
 """
 
 from __future__ import annotations
@@ -36,20 +38,20 @@ from onward.envs.tasks import TaskRef, panel_hash
 from onward.errors import ConfigError, ConflictError, NotFoundError
 
 AGENTGYM_SPLIT = "all"
-"""AgentGym's servers know no splits: which numbers are held out is written elsewhere."""
+"""Split name for AgentGym's servers, which know no splits; held-out indices are defined elsewhere."""
 
 _BUSY = frozenset({429, 503})
 _PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _TRIES = 4
-"""Of a call that does not get through. One that is told to come back later tries until its deadline."""
+"""Maximum attempts for a call that cannot connect. A call refused as busy is retried until its deadline."""
 _KEEP_ALIVE_SECONDS = 2.0
-"""Shorter than the 5 s after which uvicorn, which AgentGym runs on, closes an idle connection: a step sent
-into a closing one would be lost, and a step must not be sent twice."""
+"""Shorter than the 5 s after which uvicorn, which AgentGym runs on, closes an idle connection. A step sent on
+a closing connection would be lost, and a step must not be sent twice."""
 
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Seconds for each kind of wait, second tries included."""
+    """Seconds for each kind of wait, retries included."""
 
     hello: float = 10.0
     create: float = 120.0
@@ -62,8 +64,8 @@ class Deadlines:
 class EnvClient:
     """A server as a source of episodes: ``async with EnvClient(url) as client: await rollouts(client, …)``.
 
-    ``dialect`` is needed only where the server's greeting does not tell it (``dialects.DIALECTS``). ``key``
-    is sent as a bearer token. ``transport`` replaces the network in tests.
+    ``dialect`` is needed only where the server's greeting does not identify it (``dialects.DIALECTS``).
+    ``key`` is sent as a bearer token. ``transport`` replaces the network in tests.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class EnvClient:
         clock: Clock | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Raises ConfigError for a URL that is not one of http or https."""
+        """Raises ConfigError unless the URL is one of http or https."""
         try:
             base = httpx.URL(url)
         except httpx.InvalidURL:
@@ -97,7 +99,7 @@ class EnvClient:
         self._late: set[asyncio.Task[None]] = set()
         self._dialect = ONWARD
         self.meta: Meta | None = None
-        """What the server tells of itself; None for AgentGym's own, which tell nothing."""
+        """Metadata that the server reports; None for AgentGym's own, which report none."""
         self.name = self.instructions = self.panel_hash = ""
         self.horizon = 1
         self.unclosed = 0
@@ -125,7 +127,8 @@ class EnvClient:
         await self._http.aclose()
 
     def panel(self, split: str | None = None, seed: int = 0, n: int | None = None) -> list[TaskRef]:
-        """The first ``n`` tasks of a split. AgentGym's servers have one split and do not tell its size.
+        """Returns the first ``n`` tasks of a split. AgentGym's servers have one split and do not report its
+        size.
 
         Raises NotFoundError for an unknown split, ConfigError where ``n`` is needed.
         """
@@ -144,10 +147,10 @@ class EnvClient:
         ]
 
     async def observe_panel(self, tasks: Sequence[TaskRef]) -> str:
-        """Hash of the first observations of ``tasks``, kept as ``panel_hash`` from here on.
+        """Returns a hash of the first observations of ``tasks``, and stores it as ``panel_hash``.
 
-        For servers that tell none: on AgentGym's, what a number means depends on the order of files in a
-        folder and on Python's hash seed. Raises EnvironmentFailure.
+        It is for servers that report no hash. On AgentGym's, the meaning of an index depends on the order of
+        files in a folder and on Python's hash seed. Raises EnvironmentFailure.
         """
         seen = []
         for task in tasks:
@@ -158,7 +161,7 @@ class EnvClient:
 
     @contextlib.asynccontextmanager
     async def open(self, task: TaskRef) -> AsyncIterator[RemotePlay]:
-        """Start ``task``, and close the instance at the end. Raises EnvironmentFailure."""
+        """Starts ``task``, and closes the instance at the end. Raises EnvironmentFailure."""
         number, document = await self._create(task)
         try:
             if not self._dialect.starts_at_create:
@@ -170,7 +173,7 @@ class EnvClient:
             await self._close(number)
 
     async def step(self, number: int | str, answer: str, score_before: float) -> Reply:
-        """One step of an instance. Raises EnvironmentFailure."""
+        """Plays one step of an instance. Raises EnvironmentFailure."""
         try:
             action = self._dialect.parse(answer)
         except ValueError as error:
@@ -181,7 +184,8 @@ class EnvClient:
         return read_step(self._dialect, document, score_before)
 
     async def observe(self, number: int | str) -> str:
-        """What the instance shows now, whether the server answers a bare string or an object."""
+        """Returns the present observation of the instance, whether the server sends a bare string or an
+        object."""
         path = f"/observation?id={number}"
         seconds = self._deadlines.observe
         return read_observation(await self._call(path, None, "observe_timeout", seconds, repeatable=True))
@@ -224,14 +228,14 @@ class EnvClient:
         return request.result()
 
     async def _ask_for_instance(self, task: TaskRef) -> tuple[int | str, object]:
-        body: dict[str, Any] = {}  # never without a body: TextCraft answers 422 to none
+        body: dict[str, Any] = {}  # never without a body: TextCraft answers 422 to an empty request
         if self._dialect.starts_at_create:
             body = {"split": task.split, "data_idx": task.index, "seed": task.seed}
         document = await self._call("/create", body, "create_timeout", None)
         return read_id(document), document
 
     def _close_when_it_comes(self, request: asyncio.Task[tuple[int | str, object]]) -> None:
-        """An instance whose creation nobody waits for any more is closed as soon as it exists."""
+        """Closes an instance as soon as it exists, where its creation is no longer awaited."""
 
         async def close() -> None:
             with contextlib.suppress(EnvironmentFailure, TimeoutError):
@@ -244,7 +248,7 @@ class EnvClient:
         task.add_done_callback(self._late.discard)
 
     async def _close(self, number: int | str) -> None:
-        """Never raises: what an episode was worth is known by now."""
+        """Closes an instance. Never raises: the episode's result is known by now."""
         if not self._dialect.has_close:
             return
         try:
@@ -261,8 +265,9 @@ class EnvClient:
         seconds: float | None,
         repeatable: bool = False,
     ) -> object:
-        """The JSON answer. Tries again, within ``seconds``, what did not reach the server or was refused as
-        too much; ``repeatable`` also what may have been done. Raises EnvironmentFailure."""
+        """Returns the JSON answer. Retries, within ``seconds``, a call that did not reach the server or was
+        refused as too many requests; with ``repeatable`` also a call that may have been carried out. Raises
+        EnvironmentFailure."""
         last: EnvironmentFailure | None = None
         pause, unreached = _PAUSE, 0
         try:
@@ -323,7 +328,7 @@ class EnvClient:
 
 
 class RemotePlay:
-    """One opened episode on a server."""
+    """One open episode on a server."""
 
     def __init__(self, client: EnvClient, number: int | str, first: str) -> None:
         self._client, self.id, self.first = client, number, first
@@ -331,7 +336,8 @@ class RemotePlay:
         self._is_done = False
 
     async def step(self, answer: str) -> Reply:
-        """Raises EnvironmentFailure, and ConflictError once done: some servers would pay again."""
+        """Plays one step. Raises EnvironmentFailure, and ConflictError once done: some servers would pay the
+        reward again."""
         if self._is_done:
             raise ConflictError("This episode is done: open another one.")
         reply = await self._client.step(self.id, answer, self._score)
@@ -339,12 +345,12 @@ class RemotePlay:
         return reply
 
     async def observe(self) -> str:
-        """The observation again. Raises EnvironmentFailure."""
+        """Returns the present observation again. Raises EnvironmentFailure."""
         return await self._client.observe(self.id)
 
 
 class _AgainError(Exception):
-    """A failed try. ``is_untouched``: the server did nothing, so that trying again does no harm."""
+    """A failed attempt. ``is_untouched``: the server did nothing, so a retry does no harm."""
 
     def __init__(self, failure: EnvironmentFailure, is_untouched: bool) -> None:
         super().__init__(str(failure))
@@ -352,7 +358,7 @@ class _AgainError(Exception):
 
 
 def _error_of(response: httpx.Response) -> tuple[str, str]:
-    """Type and text of an error body: ours, FastAPI's ``detail``, or AgentGym's text."""
+    """Returns type and text of an error body: Onward's, FastAPI's ``detail``, or AgentGym's text."""
     try:
         document = response.json()
     except ValueError:

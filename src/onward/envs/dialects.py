@@ -1,7 +1,10 @@
-"""How the servers that speak AgentGym's protocol differ: one entry a family, and one reader for all answers.
+"""Differences between the servers that speak AgentGym's protocol: one entry a family, one reader for all
+answers.
 
-Facts were read off AgentGym at commit 3ef9235 and recorded wire transcripts. Know before changing: ``reward``
-is one step's and ``score`` the sum, in every dialect; which of the two a server sends is settled here.
+Facts were read from AgentGym at commit 3ef9235 and recorded wire transcripts.
+
+Invariants: ``reward`` is one step's and ``score`` the sum, in every dialect. This module converts the one
+that a server sends.
 """
 
 from __future__ import annotations
@@ -28,28 +31,28 @@ def _plain(answer: str) -> str:
 
 @dataclass(frozen=True)
 class Dialect:
-    """One kind of server. AgentGym's own tell no instructions and no horizon, so they are ours."""
+    """One kind of server. AgentGym's own report no instructions and no horizon, so Onward defines them."""
 
     name: str
     instructions: str = ""
     horizon: int = 1
     prefix: str = ""
-    """Before each path."""
+    """Prefix of each path."""
     reset_key: str = "data_idx"
-    """Field of ``/reset`` that carries the number of the task."""
+    """Field of ``/reset`` with the number of the task."""
     has_close: bool = True
     full_score: float = 1.0
-    """The score of success; scores are divided by it."""
+    """Score of success; scores are divided by it."""
     first_reward_is_success: bool = False
-    """BabyAI leaves an episode open that succeeded late, and goes on adding to its score."""
+    """True for BabyAI: it leaves an episode open that succeeded late, and goes on adding to its score."""
     parse: Callable[[str], str] = parse_action
-    """Answer → action, done here since the server does not. Raises ValueError with words for the agent."""
+    """Answer → action, done here since the server does not. Raises ValueError with a text for the agent."""
     starts_at_create: bool = False
-    """``/create`` takes the task, so no ``/reset`` is needed."""
+    """True if ``/create`` takes the task, so no ``/reset`` is needed."""
 
 
 ONWARD = Dialect("onward", parse=lambda answer: answer, starts_at_create=True)
-"""Ours: the rest comes from ``/meta``, and the server parses."""
+"""Onward's own dialect: the rest comes from ``/meta``, and the server parses."""
 
 DIALECTS: dict[str, Dialect] = {
     "onward": ONWARD,
@@ -100,14 +103,15 @@ _GREETINGS = {
 
 
 def dialect(name: str) -> Dialect:
-    """Raises ConfigError for an unknown name."""
+    """Returns a dialect. Raises ConfigError for an unknown name."""
     if name not in DIALECTS:
         raise ConfigError(f"There is no dialect {name[:40]!r}: choose one of {', '.join(DIALECTS)}.")
     return DIALECTS[name]
 
 
 def recognise(greeting: object) -> Dialect:
-    """The dialect of a server by what ``GET /`` says. Raises ConfigError when that says nothing known."""
+    """Identifies a server's dialect by its answer to ``GET /``. Raises ConfigError when that names no known
+    one."""
     said = greeting.lower() if isinstance(greeting, str) else ""
     for word, name in _GREETINGS.items():
         if word in said:
@@ -119,7 +123,7 @@ def recognise(greeting: object) -> Dialect:
 
 
 def read_id(document: object) -> int | str:
-    """The id that ``/create`` gave: in an object, or bare. It goes back as it came.
+    """Returns the id in the answer to ``/create``, from an object or bare. It is sent back unchanged.
 
     Raises EnvironmentFailure.
     """
@@ -130,12 +134,12 @@ def read_id(document: object) -> int | str:
 
 
 def read_start(document: object) -> str:
-    """The first observation, of ``/reset``: a field of an object, or a bare string."""
+    """Returns the first observation, from ``/reset``: a field of an object, or a bare string."""
     return read_observation(document, "/reset")
 
 
 def read_observation(document: object, path: str = "/observation") -> str:
-    """An observation, bare or in an object. Raises EnvironmentFailure."""
+    """Returns an observation, bare or in an object. Raises EnvironmentFailure."""
     said = _refuse_error(document).get("observation") if isinstance(document, dict) else document
     if not isinstance(said, str):
         raise _bad(path, f"an observation was expected, {_shown(document)} came")
@@ -143,7 +147,7 @@ def read_observation(document: object, path: str = "/observation") -> str:
 
 
 def read_step(spoken: Dialect, document: object, score_before: float) -> Reply:
-    """What ``/step`` answered. ``score_before`` counts where a server sends no score.
+    """Reads the answer to ``/step``. ``score_before`` counts where a server sends no score.
 
     Raises EnvironmentFailure.
     """
@@ -166,7 +170,7 @@ def read_step(spoken: Dialect, document: object, score_before: float) -> Reply:
 
 
 def _refuse_error(document: dict[str, Any]) -> dict[str, Any]:
-    """AgentGym reports errors with status 200 and ``{"error": text}``."""
+    """Raises EnvironmentFailure for AgentGym's errors, which have status 200 and ``{"error": text}``."""
     error = document.get("error")
     if error is None:
         return document

@@ -1,8 +1,9 @@
-"""What an environment is: tasks by name, a world per attempt, and policies that need no model.
+"""Interface of an environment: tasks by name, a world per attempt, and policies that need no model.
 
-Write one by deriving from ``Environment`` and ``World`` (docs/environments.md); serving it over HTTP,
-playing it in a terminal and learning from it then work as for the built-in ones. Know before changing:
-an attempt is one ``Instance`` with a world of its own, so that nothing is shared between attempts.
+A new environment derives from ``Environment`` and ``World`` (docs/environments.md). Serving it over HTTP,
+playing it in a terminal and learning from it then work as for the built-in ones.
+
+Invariants: an attempt is one ``Instance`` with a world of its own, so attempts share no state.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from onward.envs.tasks import TaskRef, panel_hash
 from onward.errors import ConflictError, NotFoundError, OnwardError
 
 Player = Callable[[str], str]
-"""Observation → action: a policy of one episode that needs no model. It may remember what it saw."""
+"""Observation → action: a policy of one episode that needs no model. It may store earlier observations."""
 
 MAX_ANSWER_CHARACTERS = 10_000
 _ACTION = re.compile(r"Action:[ \t]*\n?[ \t]*([^\n]*)")
@@ -30,7 +31,7 @@ _ACTION = re.compile(r"Action:[ \t]*\n?[ \t]*([^\n]*)")
 
 @dataclass(frozen=True)
 class Effect:
-    """What an action did: ``reward`` is this action's alone. ``success`` counts once ``done``."""
+    """Effect of an action: ``reward`` is this action's alone. ``success`` counts once ``done``."""
 
     observation: str
     reward: float = 0.0
@@ -43,61 +44,61 @@ class World(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """The first observation: the task in words."""
+        """Returns the first observation: the task in words."""
 
     @abstractmethod
     def act(self, action: str) -> Effect:
-        """Play one action. What is no action is told in words and costs a turn like any other."""
+        """Plays one action. An invalid action is reported in words and costs a turn like any other."""
 
     def give_up(self) -> Effect:
-        """The verdict when the turns are spent: what was done so far is worth nothing more."""
+        """Returns the verdict when the turns are spent: earlier actions earn nothing more."""
         return Effect("", done=True)
 
 
 class Environment(ABC):
-    """A kind of task. All of it is a function of ``TaskRef``: no global random state, no files, no clock."""
+    """A kind of task, fully determined by ``TaskRef``: no global random state, no files, no clock."""
 
     name: str
-    """Letters, digits and ``_``; it begins the ids of tasks."""
+    """Letters, digits and ``_``; task ids begin with it."""
     version: str
-    """Changed with everything that changes what a task means or is worth."""
+    """Must change with every change to a task's meaning or reward."""
     instructions: str
-    """The system message: what the actions are."""
+    """System message, which explains the actions."""
     horizon: int
     """Turns after which an attempt ends without success."""
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """Of the score at the end of an attempt."""
+    """Range of the score at the end of an attempt."""
     panels: ClassVar[Mapping[str, int]]
     """Split → number of tasks."""
     held_out: str = "test"
-    """The split on which success rates are told."""
+    """Split on which success rates are reported."""
 
     @abstractmethod
     def make_task(self, task: TaskRef) -> Any:
-        """The content of a task that ``check`` accepted. The same name always gives the same content."""
+        """Returns the content of a task that ``check`` accepted. Equal names always give equal content."""
 
     @abstractmethod
     def definition(self, task: Any) -> object:
-        """All that defines a task, as JSON: what the panel hash is made of."""
+        """Returns everything that defines a task, as JSON: the input of the panel hash."""
 
     @abstractmethod
     def world(self, task: Any) -> World:
-        """A new attempt at a task."""
+        """Starts a new attempt at a task."""
 
     @abstractmethod
     def reference(self, task: Any) -> Player:
-        """A player that solves ``task``. It may know what the agent does not."""
+        """Returns a player that solves ``task``. It may use facts hidden from the agent."""
 
     @abstractmethod
     def random(self, task: Any, rng: random.Random) -> Player:
-        """A player that takes any sensible action: the floor that a policy must beat."""
+        """Returns a player that takes any sensible action: the baseline that a policy must beat."""
 
     def parse(self, answer: str) -> str:
-        """The action in a model's answer. Raises ValueError with the words that the agent is told."""
+        """Returns the action in a model's answer. Raises ValueError with a text for the agent."""
         return parse_action(answer)
 
     def check(self, task: TaskRef) -> TaskRef:
-        """``task``, if it is one of this environment. Raises NotFoundError."""
+        """Returns ``task``, if it is one of this environment. Raises NotFoundError."""
         size = self.panels.get(task.split)
         if size is None:
             raise NotFoundError(
@@ -111,25 +112,25 @@ class Environment(ABC):
         return task
 
     def ref(self, split: str, index: int, seed: int = 0) -> TaskRef:
-        """The name of one task. Raises NotFoundError."""
+        """Returns the name of one task. Raises NotFoundError."""
         return self.check(TaskRef(self.name, split, index, seed))
 
     def panel(self, split: str, seed: int = 0, n: int | None = None) -> list[TaskRef]:
-        """The first ``n`` tasks of a split, all by default. Raises NotFoundError."""
+        """Returns the first ``n`` tasks of a split, all by default. Raises NotFoundError."""
         self.ref(split, 0, seed)
         size = self.panels[split] if n is None else min(n, self.panels[split])
         return [TaskRef(self.name, split, index, seed) for index in range(size)]
 
     def task(self, ref: TaskRef) -> Any:
-        """The content of a task. Raises NotFoundError."""
+        """Returns the content of a task. Raises NotFoundError."""
         return _task(self, self.check(ref))
 
     def panel_hash(self, split: str | None = None, seed: int = 0) -> str:
-        """Hash of every task of a split (default: the held-out one) and of the version."""
+        """Returns a hash of every task of a split (default: the held-out one) and of the version."""
         return _panel_hash(self, split or self.held_out, seed)
 
     def start(self, ref: TaskRef) -> Instance:
-        """A new attempt. Raises NotFoundError."""
+        """Starts a new attempt. Raises NotFoundError."""
         return Instance(self, ref, self.world(self.task(ref)))
 
 
@@ -145,7 +146,7 @@ def _panel_hash(environment: Environment, split: str, seed: int) -> str:
 
 
 class Instance:
-    """One attempt while it runs: what was seen last, this turn's reward, the score so far."""
+    """One running attempt: the last observation, this turn's reward, the score so far."""
 
     def __init__(self, environment: Environment, ref: TaskRef, world: World) -> None:
         self._environment, self.ref, self._world = environment, ref, world
@@ -157,7 +158,7 @@ class Instance:
         self.turns = 0
 
     def step(self, answer: str) -> Reply:
-        """Play one answer of an agent. Raises ConflictError once the attempt is done."""
+        """Plays one answer of an agent. Raises ConflictError once the attempt is done."""
         if self.done:
             raise ConflictError(f"This attempt at {self.ref.task_id} is done: reset it or start another.")
         self.turns += 1
@@ -204,12 +205,13 @@ class LocalSource:
         self.panel_hash = environment.panel_hash()
 
     def panel(self, split: str | None = None, seed: int = 0, n: int | None = None) -> list[TaskRef]:
-        """The first ``n`` tasks of a split, by default all held-out ones. Raises NotFoundError."""
+        """Returns the first ``n`` tasks of a split, by default all held-out ones. Raises NotFoundError."""
         return self._environment.panel(split or self._environment.held_out, seed, n)
 
     @contextlib.asynccontextmanager
     async def open(self, task: TaskRef) -> AsyncIterator[_LocalPlay]:
-        """Raises NotFoundError for a task that does not exist, EnvironmentFailure when it cannot begin."""
+        """Opens an episode. Raises NotFoundError for an unknown task, EnvironmentFailure when it cannot
+        begin."""
         with _breaking(task):
             instance = self._environment.start(task)
         yield _LocalPlay(instance)
@@ -217,7 +219,8 @@ class LocalSource:
 
 @contextlib.contextmanager
 def _breaking(ref: TaskRef) -> Iterator[None]:
-    """An environment that breaks fails its episode, as behind a server, and not the run."""
+    """Converts an environment's exception to EnvironmentFailure: it fails the episode, as behind a server,
+    not the run."""
     try:
         yield
     except OnwardError:
@@ -228,7 +231,8 @@ def _breaking(ref: TaskRef) -> Iterator[None]:
 
 
 def parse_action(answer: str) -> str:
-    """The line after ``Action:``, or the whole answer where there is none; spaces squeezed.
+    """Returns the line after ``Action:``, or the whole answer where there is none; repeated spaces are
+    removed.
 
     Raises ValueError when an answer names two actions.
     """

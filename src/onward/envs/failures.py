@@ -1,4 +1,4 @@
-"""Why an environment could not play an episode.
+"""Causes for which an environment could not play an episode.
 
 Such an episode is unscored: its reward is unknown, which is not zero.
 """
@@ -19,11 +19,12 @@ CAUSES: dict[str, str] = {
     "lost_instance": "the server no longer knows the episode: it restarted, or the episode idled too long",
     "policy_timeout": "the policy gave no action in time",
 }
-"""Cause → what it means."""
+"""Cause → its meaning."""
 
 
 class EnvironmentFailure(OnwardError):
-    """``cause`` is a key of ``CAUSES``; ``status`` the HTTP status that said so, if one did."""
+    """An environment's failure. ``cause`` is a key of ``CAUSES``; ``status`` is the HTTP status, if there was
+    one."""
 
     def __init__(self, cause: str, message: str, status: int | None = None) -> None:
         assert cause in CAUSES

@@ -1,7 +1,7 @@
-"""The turn limit by stage of training: short episodes first, longer ones later.
+"""Turn limit by stage of training: short episodes first, longer ones later.
 
-After ScalingInter-RL (AgentGym-RL, arXiv 2509.08755): long episodes from the start collapse, short ones
-alone stop improving.
+It follows ScalingInter-RL (AgentGym-RL, arXiv 2509.08755): training with long episodes from the start
+collapses, and training with short ones alone stops improving.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _TEXT = re.compile(r"\d+(,\d+)*(/\d+)?")
 
 @dataclass(frozen=True)
 class HorizonSchedule:
-    """``turns[k]`` from step ``k * every`` on, the last one for ever. One entry is a constant limit."""
+    """Turn limit ``turns[k]`` from step ``k * every`` on, the last one forever. One entry is a constant
+    limit."""
 
     turns: tuple[int, ...]
     every: int = 100
@@ -32,7 +33,7 @@ class HorizonSchedule:
 
     @classmethod
     def parse(cls, text: str) -> HorizonSchedule:
-        """``6,13,20/100``: 6 turns, 13 from step 100 on, 20 from step 200 on. Raises ConfigError."""
+        """Parses ``6,13,20/100``: 6 turns, 13 from step 100 on, 20 from step 200 on. Raises ConfigError."""
         if not _TEXT.fullmatch(text):
             raise ConfigError(
                 f"The horizon schedule is {text[:40]!r}: give turn limits and the steps of a stage, "
@@ -42,5 +43,5 @@ class HorizonSchedule:
         return cls(tuple(int(part) for part in turns.split(",")), int(every) if every else 100)
 
     def at(self, step: int) -> int:
-        """The turn limit at a training step, counted from 0."""
+        """Returns the turn limit at a training step, counted from 0."""
         return self.turns[min(max(step, 0) // self.every, len(self.turns) - 1)]

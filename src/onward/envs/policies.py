@@ -1,7 +1,7 @@
-"""Policies that need no model: the reference solution of an environment, and chance.
+"""Policies that need no model: the reference solution of an environment, and a random one.
 
-They measure what an environment can give at most and what it gives to nobody, in the same driver that
-plays models.
+They measure the highest success rate possible in an environment and the rate of chance, in the same driver
+that plays models.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onward.envs.tasks import TaskRef
 
 
 class ScriptedPolicy:
-    """Asks a player of each episode's own; ``make`` gets the conversation that begins it."""
+    """Plays each episode with a player of its own; ``make`` gets the conversation that begins the episode."""
 
     def __init__(self, make: Callable[[Conversation], Player]) -> None:
         self._make = make
@@ -31,12 +31,12 @@ class ScriptedPolicy:
 
 
 def reference_policy(environment: Environment) -> ScriptedPolicy:
-    """Solves every task of ``environment``."""
+    """Returns a policy that solves every task of ``environment``."""
     return ScriptedPolicy(lambda conversation: environment.reference(environment.task(conversation.task)))
 
 
 def random_policy(environment: Environment, seed: int = 0) -> ScriptedPolicy:
-    """Takes any sensible action; the same seed gives the same actions."""
+    """Returns a policy that takes any sensible action; the same seed gives the same actions."""
 
     def player(conversation: Conversation) -> Player:
         rng = random.Random(f"{conversation.key}/{seed}")
@@ -46,7 +46,7 @@ def random_policy(environment: Environment, seed: int = 0) -> ScriptedPolicy:
 
 
 def success_rate(episodes: Sequence[Episode]) -> float | None:
-    """Share of successes among the scored episodes; None when none is scored."""
+    """Returns the share of successes among the scored episodes; None when none is scored."""
     scored = [episode.success for episode in episodes if episode.is_scored]
     return sum(bool(success) for success in scored) / len(scored) if scored else None
 
@@ -57,6 +57,6 @@ async def measure(
     tasks: Sequence[TaskRef] | None = None,
     source: Source | None = None,
 ) -> list[Episode]:
-    """``policy`` on ``tasks`` (default: the held-out panel) of ``source`` (default: in this process)."""
+    """Runs ``policy`` on ``tasks`` (default: the held-out panel) of ``source`` (default: in this process)."""
     panel = environment.panel(environment.held_out) if tasks is None else tasks
     return await rollouts(source or LocalSource(environment), policy, panel)

@@ -1,7 +1,7 @@
-"""What crosses the wire between an environment server and its clients: AgentGym's protocol, family A.
+"""Messages between an environment server and its clients: AgentGym's protocol, family A.
 
-Clients of AgentGym read the fields they know from our answers, so fields are only ever added. What AgentGym
-does otherwise is listed in docs/environments.md.
+Clients of AgentGym read the fields they know from Onward's answers, so fields are only ever added.
+Differences from AgentGym are listed in docs/environments.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ PROTOCOL = "agentgym-a/1"
 
 
 class CreateRequest(BaseModel):
-    """``POST /create``. No body, ``{}`` and AgentGym's TextCraft fields set to null are all the same."""
+    """Request of ``POST /create``. No body, ``{}`` and AgentGym's TextCraft fields set to null are
+    equivalent."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -20,12 +21,13 @@ class CreateRequest(BaseModel):
     data_idx: int = 0
     seed: int = 0
     commands: None = None
-    """TextCraft's own recipes and goal are refused: here a task is a name."""
+    """TextCraft's own recipes and goal are refused: in Onward a task is a name."""
     goal: None = None
 
 
 class ResetRequest(BaseModel):
-    """``POST /reset``: start the ``data_idx``-th task of a split. The same request, the same start."""
+    """Request of ``POST /reset``: starts the ``data_idx``-th task of a split. Equal requests give equal
+    starts."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -34,11 +36,11 @@ class ResetRequest(BaseModel):
     split: str | None = None
     """Default: the split that the server was started with."""
     seed: int = 0
-    """Draws another panel of the same split."""
+    """Seed for another panel of the same split."""
 
 
 class StepRequest(BaseModel):
-    """``POST /step``: ``action`` is the action, or a whole answer with one ``Action:`` line."""
+    """Request of ``POST /step``: ``action`` is the action, or a whole answer with one ``Action:`` line."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -47,7 +49,7 @@ class StepRequest(BaseModel):
 
 
 class CloseRequest(BaseModel):
-    """``POST /close``; the answer is true, or false for an instance that is not open."""
+    """Request of ``POST /close``; the answer is true, or false for an instance that is not open."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -55,7 +57,7 @@ class CloseRequest(BaseModel):
 
 
 class State(BaseModel):
-    """What ``/step`` answers. ``reward`` is that step's, ``score`` the sum since the start."""
+    """Answer to ``/step``. ``reward`` is that step's, ``score`` the sum since the start."""
 
     observation: str
     reward: float
@@ -66,21 +68,21 @@ class State(BaseModel):
 
 
 class Started(State):
-    """What ``/create`` and ``/reset`` answer."""
+    """Answer to ``/create`` and ``/reset``."""
 
     id: int
     task_id: str
 
 
 class Detail(State):
-    """What ``/detail`` answers. ``deleted`` is always false: a closed instance is an error."""
+    """Answer to ``/detail``. ``deleted`` is always false: a closed instance is an error."""
 
     task_id: str
     deleted: bool = False
 
 
 class Meta(BaseModel):
-    """What ``GET /meta`` answers: all that a client must know before it plays."""
+    """Answer to ``GET /meta``: everything that a client must know before it plays."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -90,13 +92,13 @@ class Meta(BaseModel):
     instructions: str
     horizon: int = Field(ge=1)
     reward_range: tuple[float, float]
-    """Of the score at the end."""
+    """Range of the score at the end."""
     panels: dict[str, int]
     """Split → number of tasks."""
     split: str
-    """The split of a request that names none."""
+    """Split of a request that names none."""
     held_out: str
     panel_hash: str
     """Hash of the held-out task list: equal hashes, equal tasks."""
     ttl_seconds: float
-    """An instance that is not used for so long is closed."""
+    """Idle seconds after which an instance is closed."""

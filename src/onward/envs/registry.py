@@ -1,6 +1,6 @@
 """The environments that ship with Onward, and any other one by ``module:name``.
 
-Environments are loaded when they are asked for, so that listing names costs nothing.
+Environments are loaded on demand, so that listing names costs nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ BUILT_IN: dict[str, str] = {
     "crafting": "onward.envs.crafting:CRAFTING",
     "desk": "onward.envs.desk.environment:DESK",
 }
-"""Name → where the environment is."""
+"""Name → location of the environment."""
 
 
 def find(name: str) -> Environment:
-    """A built-in environment by its name, or ``package.module:object``: an Environment or its class.
+    """Returns a built-in environment by its name, or ``package.module:object``: an Environment or its class.
 
     Raises NotFoundError for an unknown name, ConfigError for an object that is no environment.
     """

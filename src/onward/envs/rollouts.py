@@ -1,8 +1,10 @@
-"""Lets a policy play tasks of an environment, many episodes at once, and hands back what happened.
+"""Plays tasks of an environment with a policy, many episodes at once, and returns the episodes.
 
-The policy interface is here and is all that a learner needs to know: ``act`` gets conversations and
-gives one ``Action`` for each, in order. Know before changing: an episode whose environment failed has no
-reward (None, *unscored*), never zero, and every episode that was opened is closed, also at cancellation.
+The policy interface is defined here, and a learner needs no more: ``act`` gets conversations and returns one
+``Action`` for each, in order.
+
+Invariants: an episode whose environment failed has no reward (None, *unscored*), never zero. Every opened
+episode is closed, also at cancellation.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ Message = dict[str, str]
 """One chat message: ``role`` and ``content``."""
 
 Ending = Literal["done", "horizon", "stopped", "failed"]
-"""By the environment; turns spent without success; by the policy; a failure, which is unscored."""
+"""Ended by the environment; turns spent without success; ended by the policy; failed, which is unscored."""
 
 
 @dataclass(frozen=True)
 class Action:
     """One answer of a policy.
 
-    ``sampling`` is the policy's own record of how the answer came about (token ids, log-probs, adapter
-    digest …); it is kept in the episode and never looked at here. ``stopped`` names why the policy
-    cannot go on (such as "context_length"): the text is then not played and the episode ends.
+    ``sampling`` is the policy's own record of how the answer was made (token ids, log-probs, adapter digest
+    …). It is stored in the episode and never read here. ``stopped`` names the reason why the policy cannot go
+    on (such as "context_length"): the text is then not played and the episode ends.
     """
 
     text: str
@@ -42,11 +44,11 @@ class Action:
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a policy sees of one episode when it has to act.
+    """Input of a policy for one episode.
 
-    ``key`` is the same in every turn of an episode, and the same again when the rollouts are run again:
-    draw random numbers from (key, turn), since the make-up of a batch depends on timing. ``actions`` are
-    the policy's own earlier answers, so that it can extend token rows without keeping state.
+    ``key`` is the same in every turn of an episode, and in a repeat of the rollouts. Draw random numbers from
+    (key, turn), since the composition of a batch depends on timing. ``actions`` are the policy's own earlier
+    answers, so that it can extend token rows without state of its own.
     """
 
     key: str
@@ -59,27 +61,27 @@ class Conversation:
 
 
 class Policy(Protocol):
-    """What plays. Compute in a thread (``asyncio.to_thread``): a blocked loop runs into deadlines."""
+    """A player of episodes. Compute in a thread (``asyncio.to_thread``): a blocked loop misses deadlines."""
 
     async def act(self, conversations: Sequence[Conversation]) -> Sequence[Action]:
-        """One action for each conversation, in their order. An exception ends the whole run."""
+        """Returns one action for each conversation, in their order. An exception ends the whole run."""
         ...
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What an environment says to an answer: ``reward`` is this turn's, ``score`` the sum so far."""
+    """An environment's reply to an answer: ``reward`` is this turn's, ``score`` the sum so far."""
 
     observation: str
     reward: float
     score: float
     done: bool
     success: bool | None = None
-    """Known once done; None where the environment does not tell."""
+    """Known once done; None where the environment does not report it."""
 
 
 class Play(Protocol):
-    """One opened episode. ``step`` raises EnvironmentFailure with the cause."""
+    """One open episode. ``step`` raises EnvironmentFailure with the cause."""
 
     @property
     def first(self) -> str:
@@ -90,14 +92,14 @@ class Play(Protocol):
 
 
 class Source(Protocol):
-    """Where episodes are opened: in this process (``LocalSource``) or on a server (``EnvClient``)."""
+    """A source of episodes: in this process (``LocalSource``) or on a server (``EnvClient``)."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def instructions(self) -> str:
-        """The system message; empty for none."""
+        """System message; empty for none."""
         ...
 
     @property
@@ -107,17 +109,17 @@ class Source(Protocol):
 
     @property
     def panel_hash(self) -> str:
-        """Hash of the held-out task list; empty where the environment tells none."""
+        """Hash of the held-out task list; empty where the environment reports none."""
         ...
 
     def open(self, task: TaskRef) -> AbstractAsyncContextManager[Play]:
-        """Start ``task``; leaving the context closes the episode, whatever happened in it."""
+        """Starts ``task``; leaving the context always closes the episode."""
         ...
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One answer, what the environment said to it, and what it was worth."""
+    """One answer, the environment's reply to it, and its reward."""
 
     action: Action
     observation: str
@@ -128,9 +130,9 @@ class Turn:
 class Episode:
     """One attempt at one task.
 
-    ``messages`` ends with the last answer: what an environment says after the end is in ``turns`` only,
-    since nobody answers to it. ``reward`` (the score at the end) and ``success`` are None when unscored:
-    ``ended`` is then "failed" and ``failure`` names the cause.
+    ``messages`` ends with the last answer: an observation after the end is in ``turns`` only, since it gets
+    no answer. ``reward`` (the score at the end) and ``success`` are None when unscored: ``ended`` is then
+    "failed" and ``failure`` names the cause.
     """
 
     key: str
@@ -143,7 +145,7 @@ class Episode:
     reward: float | None
     success: bool | None
     failure: str | None = None
-    """A cause of ``failures.CAUSES``, or, for "stopped", the policy's own word."""
+    """Cause from ``failures.CAUSES``, or, for "stopped", the policy's own word."""
     message: str | None = None
 
     @property
@@ -164,13 +166,13 @@ async def rollouts(
     policy_seconds: float = 600.0,
     on_episode: Callable[[Episode], None] | None = None,
 ) -> list[Episode]:
-    """``attempts`` episodes of each task, in the order of ``tasks`` with the attempts of a task together.
+    """Plays ``attempts`` episodes of each task, in the order of ``tasks`` with the attempts of a task
+    together.
 
     ``horizon`` lowers the turn limit of the environment. ``policy`` is called when every running episode
-    waits for it, when ``max_batch`` (default: ``concurrency``) do, or ``linger_seconds`` after the first
-    of them; None waits for all. ``on_episode`` sees each episode as it ends. Raises ConfigError for
-    limits below 1, ContractError when the policy gives another number of actions than it was asked for, and
-    what the policy itself raises.
+    waits for it, when ``max_batch`` (default: ``concurrency``) do, or ``linger_seconds`` after the first of
+    them; None waits for all. ``on_episode`` gets each episode as it ends. Raises ConfigError for limits below
+    1, ContractError when the policy returns a wrong number of actions, and the policy's own exceptions.
     """
     _check(attempts=attempts, horizon=horizon, concurrency=concurrency, max_batch=max_batch)
     limit = source.horizon if horizon is None else min(horizon, source.horizon)
@@ -198,7 +200,7 @@ async def rollouts(
 
 
 class _Playing:
-    """The state of one episode while it is played."""
+    """State of one running episode."""
 
     def __init__(self, source: Source, batches: Batches, task: TaskRef, attempt: int, limit: int) -> None:
         self.source, self.batches, self.task, self.attempt, self.limit = source, batches, task, attempt, limit
@@ -268,7 +270,8 @@ class _Playing:
 
 
 def _attempts(tasks: Sequence[TaskRef], attempts: int) -> Iterator[tuple[TaskRef, int]]:
-    """A task that is named again goes on counting its attempts: no two episodes have one key."""
+    """Yields tasks with attempt numbers. A repeated task continues its numbers, so that no two episodes have
+    one key."""
     seen: Counter[TaskRef] = Counter()
     for task in tasks:
         for _ in range(attempts):

@@ -1,8 +1,10 @@
-"""Serves one environment over HTTP in AgentGym's form, so that its clients and ours can play it.
+"""Serves one environment over HTTP in AgentGym's form, so that AgentGym's clients and Onward's can play it.
 
 Errors have a status and a typed body ``{"error": {"type", "message", "param"}}``, where AgentGym answers 200
-with a text. Know before changing: steps run inside the event loop, one after the other, which is what keeps
-an instance whole; a step must therefore be short.
+with a text.
+
+Invariants: steps run inside the event loop, one after the other, which prevents concurrent changes to an
+instance. A step must therefore be short.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ MAX_INSTANCES = 4096
 
 
 class Instances:
-    """The open attempts by their id. Ids begin at a random number: an id of before a restart is nobody's."""
+    """Open attempts by their id. Ids begin at a random number, so an id from before a restart is unknown."""
 
     def __init__(
         self, environment: Environment, ttl_seconds: float, limit: int, clock: Clock, first_id: int | None
@@ -45,7 +47,7 @@ class Instances:
         self._first = secrets.randbelow(1 << 30) << 10 if first_id is None else first_id
         self._next = self._first
         self._open: OrderedDict[int, tuple[Instance, float]] = OrderedDict()
-        """In the order of last use."""
+        """Sorted by last use, oldest first."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -71,7 +73,7 @@ class Instances:
         return instance
 
     def get(self, number: int) -> Instance:
-        """The instance, whose idle time begins anew. Raises HttpError 404 or 410."""
+        """Returns the instance and restarts its idle time. Raises HttpError 404 or 410."""
         self._close_idle()
         entry = self._open.get(number)
         if entry is not None:
@@ -126,9 +128,10 @@ def make_environment_app(
     hosts: Iterable[str] = (),
     first_id: int | None = None,
 ) -> FastAPI:
-    """The app. With ``keys`` (SHA-256 → scopes) every call but /, /health, /ready needs one of scope train.
+    """Builds the app. With ``keys`` (SHA-256 → scopes) every call but /, /health, /ready needs one of scope
+    train.
 
-    ``split`` (default: the environment's first) is that of requests that name none.
+    ``split`` (default: the environment's first) is used for requests that name none.
     """
     instances = Instances(environment, ttl_seconds, max_instances, clock or SystemClock(), first_id)
     default = split or next(iter(environment.panels))
@@ -207,7 +210,7 @@ def environment_server(
     split: str = "",
     ttl_seconds: float = TTL_SECONDS,
 ) -> Server:
-    """A server to ``start`` and ``stop``. Beyond this machine only with ``keys``. Raises ConfigError."""
+    """Builds a server to ``start`` and ``stop``. Raises ConfigError for an exposed host without ``keys``."""
     check_exposure(host, keys or {})
     app = make_environment_app(environment, keys=keys, split=split, ttl_seconds=ttl_seconds, hosts=[host])
     return Server(app, host, port, what=f"The environment {environment.name}")
@@ -228,7 +231,7 @@ def _started(number: int, instance: Instance) -> Started:
 
 
 async def _unprocessable(_: Request, error: Exception) -> Response:
-    """422 as AgentGym has it, in our form."""
+    """Answers 422 like AgentGym, with Onward's body."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:]) or None

@@ -1,4 +1,4 @@
-"""Opens whatever a job or a person names as an environment: here by name, or on a server by its address."""
+"""Opens an environment: in this process by its name, or on a server by its address."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from onward.envs.tasks import TaskRef
 
 
 class TaskSource(Source, Protocol):
-    """A source of episodes that also names its tasks."""
+    """A source of episodes that can also list its tasks."""
 
     def panel(self, split: str | None = None, seed: int = 0, n: int | None = None) -> list[TaskRef]:
-        """The first ``n`` tasks of a split, by default all held-out ones."""
+        """Returns the first ``n`` tasks of a split, by default all held-out ones."""
         ...
 
 
@@ -25,7 +25,7 @@ class TaskSource(Source, Protocol):
 async def open_source(
     place: str, *, dialect: str | None = None, key: str | None = None
 ) -> AsyncIterator[TaskSource]:
-    """``place``: a built-in name, ``package.module:object``, or ``http://HOST:PORT`` of a server.
+    """Opens ``place``: a built-in name, ``package.module:object``, or ``http://HOST:PORT`` of a server.
 
     ``dialect`` and ``key`` are for a server. Raises NotFoundError, ConfigError, EnvironmentFailure.
     """

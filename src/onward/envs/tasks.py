@@ -1,7 +1,7 @@
-"""Names of tasks, their splits, and the hash that says which tasks a success rate was measured on.
+"""Names of tasks, their splits, and the hash that identifies the tasks of a measured success rate.
 
-A task is named by split, seed and index and by nothing else; what it contains is a function of that name.
-``split_of`` divides by content, so that no draw, of whatever seed, can bring a held-out task into training.
+A task is named by split, seed and index and by nothing else; its content is a function of that name.
+``split_of`` divides by content, so that no draw, of any seed, can bring a held-out task into training.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class TaskRef:
 
     @property
     def task_id(self) -> str:
-        """``maze-test-0-17``; usable as an id everywhere in Onward."""
+        """Id such as ``maze-test-0-17``; usable as an id everywhere in Onward."""
         return f"{self.environment}-{self.split}-{self.seed}-{self.index}"
 
     @classmethod
     def from_id(cls, task_id: str) -> TaskRef:
-        """The task that has this id. Raises NotFoundError when it is not the id of a task."""
+        """Returns the task with this id. Raises NotFoundError when it is not the id of a task."""
         found = _ID.fullmatch(task_id)
         if found is None:
             raise NotFoundError(
@@ -49,12 +49,13 @@ class TaskRef:
 
 
 def split_of(content: str) -> str:
-    """The split that a task of this content belongs to: a tenth test, a tenth validation, the rest train."""
+    """Returns the split of a task with this content: a tenth test, a tenth validation, the rest train."""
     digest = hashlib.sha256(content.encode()).digest()
     return _TENTHS.get(int.from_bytes(digest[:8], "big") % 10, "train")
 
 
 def panel_hash(definitions: Iterable[object]) -> str:
-    """SHA-256 over the canonical JSON of tasks' definitions, in their order: equal panels, equal hash."""
+    """Returns SHA-256 over the canonical JSON of tasks' definitions, in their order: equal panels, equal
+    hash."""
     rows = json.dumps(list(definitions), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(rows.encode()).hexdigest()

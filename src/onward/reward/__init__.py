@@ -1,4 +1,4 @@
-"""Reward: a score on every trajectory that a person can check and that silence cannot fool."""
+"""Reward: gives every trajectory a score that a person can check and that missing reports cannot raise."""
 
 from onward.reward.components import NotApplicable, Scored, ScoringContext, Unscored, components_of
 from onward.reward.role.state import State

@@ -1,7 +1,7 @@
-"""What people said about a trajectory, from the warehouse, without asking where nothing was said.
+"""Reads feedback about a trajectory from the warehouse, without a query where there is none.
 
-Know before changing: feedback that names no trajectory is about its whole session, but not about work that
-began after it was given: a person's thumb for one task must not judge the next month of the same user.
+Invariants: feedback that names no trajectory is about its whole session, but not about work that began after
+it was given. A person's thumb for one task must not judge the next month of the same user.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from onward.warehouse import Warehouse, reward_queries
 
 Row = dict[str, Any]
 KEYS = 100_000
-"""Trajectories and sessions that are remembered to have feedback; with more the warehouse is always asked."""
+"""Maximum number of trajectories and sessions known to have feedback; above it the warehouse is always
+queried."""
 SKEW = timedelta(minutes=5)
-"""By so much an agent's clock may be ahead of the server's."""
+"""Maximum lead of an agent's clock over the server's."""
 MOST = 100
-"""Pieces of feedback of each kind that one reward takes into account: the newest."""
+"""Maximum pieces of feedback of each kind in one reward: the newest."""
 
 
 class Said:
-    """The active rewarder is the only one that stores feedback, so its memory of the keys is complete."""
+    """Finds feedback. The active rewarder alone stores feedback, so its set of known keys is complete."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
         self._keys: set[str] | None = set()
 
     async def load(self) -> None:
-        """Remember what has feedback already. Raises WarehouseError."""
+        """Loads the keys that already have feedback. Raises WarehouseError."""
         found = await reward_queries.feedback_keys(self._warehouse, KEYS)
         self._keys = set()
         self.add(found)
@@ -38,7 +39,7 @@ class Said:
             self._keys = None
 
     def add(self, stored: Iterable[Row]) -> None:
-        """These rows of table ``feedback`` are about to be stored."""
+        """Registers rows of table ``feedback`` that are about to be stored."""
         if self._keys is None:
             return
         self._keys.update(_key(row) for row in stored)
@@ -46,7 +47,7 @@ class Said:
             self._keys = None
 
     async def about(self, trajectories: Iterable[Row]) -> dict[str, list[Row]]:
-        """Trajectory id → rows of feedback about it, in order of arrival. Raises WarehouseError."""
+        """Returns trajectory id → rows of feedback about it, in order of arrival. Raises WarehouseError."""
         asked = [row for row in trajectories if self._may_have(row)]
         if not asked:
             return {}
@@ -65,8 +66,8 @@ class Said:
     def choose(
         stored: Sequence[Row], until: datetime | None = None, before: Collection[str] = ()
     ) -> list[Feedback]:
-        """The feedback that a reward takes into account: what had arrived by ``until`` and what the reward
-        ``before`` it knew; of each kind the newest ``MOST``."""
+        """Selects the feedback that a reward takes into account: the pieces that had arrived by ``until`` and
+        those in ``before``, which the previous reward knew. Of each kind the newest ``MOST`` are used."""
         known = [
             row
             for row in stored
@@ -81,7 +82,7 @@ class Said:
 
 
 def is_about(feedback: Row, trajectory: Row) -> bool:
-    """Whether a row of feedback is about a row of trajectories."""
+    """Checks whether a row of feedback is about a row of trajectories."""
     if feedback["trajectory_id"]:
         return feedback["trajectory_id"] == trajectory["trajectory_id"]
     began = moment(trajectory["start_ts"])
@@ -91,7 +92,8 @@ def is_about(feedback: Row, trajectory: Row) -> bool:
 
 
 def moment(value: datetime | str) -> datetime:
-    """A time of a row, in whole milliseconds as the warehouse keeps it; the warehouse gives text."""
+    """Returns the time of a row in whole milliseconds, as the warehouse stores it; the warehouse returns
+    text."""
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 

@@ -1,7 +1,7 @@
-"""Crafting: make one item from raw material by recipes, some of which lead nowhere.
+"""Crafting: make one item from raw material by recipes, some of which do not lead to the goal.
 
-The words are close to those of TextCraft, so that a policy can move between the two; recipes are our own,
-drawn per task (``recipes.py``). Depth 1 to 4, in turn over the tasks.
+The words are close to TextCraft's, so that a policy can move between the two. The recipes are Onward's own,
+drawn per task (``recipes.py``). Depths 1 to 4 alternate over the tasks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onward.envs.environment import Effect, Environment, Player, World
 from onward.envs.tasks import TaskRef
 
 MOST = 99
-"""Items that one ``get`` may bring."""
+"""Maximum items of one ``get``."""
 
 _GET = re.compile(r"get (\d{1,4}) (.+)")
 _CRAFT = re.compile(r"craft (\d{1,4}) (.+?) using (.+)")
@@ -51,7 +51,8 @@ class CraftingEnvironment(Environment):
         return lambda observation: next(commands)
 
     def random(self, task: Book, rng: random.Random) -> Player:
-        """Carries out a listed recipe or gets up to four of a raw material, one as often as the other."""
+        """Returns a player that follows a listed recipe or gets up to four of a raw material, with equal
+        probability."""
         raw, recipes = sorted(task.raw), task.recipes
 
         def player(observation: str) -> str:
@@ -115,7 +116,7 @@ class _Workshop(World):
 
 
 def _amounts(using: str) -> dict[str, int] | None:
-    """Item → count of ``2 oak rod, 1 sand``; None where a part is no amount or an item comes twice."""
+    """Returns item → count of ``2 oak rod, 1 sand``; None if a part is no amount or an item occurs twice."""
     amounts: dict[str, int] = {}
     for part in using.split(","):
         found = _AMOUNT.fullmatch(part.strip())

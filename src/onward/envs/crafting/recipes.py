@@ -1,4 +1,4 @@
-"""Recipe books drawn from a seed: what leads to the goal, and distractors that do not.
+"""Recipe books drawn from a seed: recipes that lead to the goal, and distractors that do not.
 
 Every book is one tree: the goal at its root, raw materials as leaves, each crafted item made by one recipe.
 The split of a task is a function of its goal's name, so a held-out goal is never a goal in training.
@@ -44,7 +44,7 @@ GOALS = {
 
 MAX_DEPTH = 4
 MAX_PLAN = 18
-"""Commands that the reference solution may take."""
+"""Maximum commands of the reference solution."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class Recipe:
 
     @property
     def command(self) -> str:
-        """How the recipe is shown, and how it is carried out."""
+        """The recipe's text, which is also the command for it."""
         used = ", ".join(f"{count} {item}" for item, count in self.ingredients)
         return f"craft {self.count} {self.item} using {used}"
 
 
 @dataclass(frozen=True)
 class Book:
-    """A task: reach one ``goal``. ``depth`` is the number of recipes on the longest way to raw material."""
+    """A task: craft one ``goal``. ``depth`` is the number of recipes on the longest path to raw material."""
 
     goal: str
     depth: int
@@ -75,12 +75,12 @@ class Book:
 
     @property
     def raw(self) -> frozenset[str]:
-        """What can be had by ``get``: every ingredient that no recipe makes."""
+        """Items available by ``get``: every ingredient that no recipe makes."""
         made = {recipe.item for recipe in self.recipes}
         return frozenset(item for recipe in self.recipes for item, _ in recipe.ingredients) - made
 
     def plan(self) -> list[str]:
-        """The reference solution: all raw material first, then the recipes from the leaves up."""
+        """Returns the reference solution: all raw material first, then the recipes from the leaves up."""
         need: Counter[str] = Counter({self.goal: 1})
         crafts: list[str] = []
         for item in self._from_the_goal_down():
@@ -95,11 +95,11 @@ class Book:
         return gets + crafts[::-1]
 
     def definition(self) -> object:
-        """As JSON."""
+        """Returns the book as JSON."""
         return [self.goal, self.depth, [recipe.command for recipe in self.recipes]]
 
     def _from_the_goal_down(self) -> list[str]:
-        """The crafted items of the goal's tree, each after the one that needs it."""
+        """Returns the crafted items of the goal's tree, each after the one that needs it."""
         order, queue = [], [self.goal]
         while queue:
             recipe = self.recipe(queue.pop(0))
@@ -110,7 +110,7 @@ class Book:
 
 
 def draw(split: str, depth: int, rng: random.Random) -> Book:
-    """A book of ``depth`` with three to six distractors, solvable in ``MAX_PLAN`` commands."""
+    """Draws a book of ``depth`` with three to six distractors, solvable in ``MAX_PLAN`` commands."""
     while True:
         goal = rng.choice(GOALS[split])
         names = [name for name in CRAFTED if name != goal]
@@ -127,7 +127,7 @@ def draw(split: str, depth: int, rng: random.Random) -> Book:
 
 
 def _grow(item: str, depth: int, names: list[str], rng: random.Random) -> list[Recipe]:
-    """The recipe of ``item`` and of everything below it; takes names off ``names``."""
+    """Draws the recipes of ``item`` and of everything below it; removes the used names from ``names``."""
     below: list[Recipe] = []
     ingredients: list[tuple[str, int]] = []
     depths = [depth - 1] if depth > 1 else []

@@ -1,7 +1,7 @@
 """The desk: a small office assistant with six tools, the environment that ships with Onward.
 
-Success is decided by program and needs both the right value and the real use of the tool it comes
-from, so no constant or guessing policy can win; partial credit (completion) is a separate number.
+A program decides success. It requires both the right value and real use of the tool that gives it, so no
+constant or guessing policy can win. Partial credit (completion) is a separate number.
 """
 
 from onward.envs.desk.episode import MAX_STEPS, DeskOutcome, Episode, Message, Step

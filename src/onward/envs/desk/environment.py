@@ -1,6 +1,7 @@
-"""The desk behind the interface that all environments share; its rules are in ``episode.py``.
+"""The desk as an ``Environment``; its rules are in ``episode.py``.
 
-Kept out of ``desk/__init__``: the agents' process imports that one and needs neither server nor driver.
+It is not imported by ``desk/__init__``: the agents' process imports that one and needs neither server nor
+driver.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class DeskEnvironment(Environment):
         return task.task_id
 
     def panel_hash(self, split: str | None = None, seed: int = 0) -> str:
-        """The hash that training and releases know the desk's panels by."""
+        """Returns the hash by which training and releases identify the desk's panels."""
         return _panel_hash(split or self.held_out, seed)
 
     def world(self, task: Task) -> World:
@@ -48,7 +49,7 @@ class DeskEnvironment(Environment):
         return lambda observation: _any_call(rng)
 
     def parse(self, answer: str) -> str:
-        """The whole answer: the desk itself judges its form, and ends the attempt when it is wrong."""
+        """Returns the whole answer: the desk itself checks its form, and ends the attempt if it is wrong."""
         return answer
 
 
@@ -69,7 +70,7 @@ class _Work(World):
 
 @lru_cache(maxsize=64)
 def _panel(split: str, seed: int) -> tuple[Task, ...]:
-    """A panel in one go: a task needs those before it, so as not to repeat one."""
+    """Draws a panel as a whole: a task needs those before it, so as not to repeat one."""
     return tuple(tasks(split, PANEL_SIZES[split], seed))
 
 

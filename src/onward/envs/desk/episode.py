@@ -1,8 +1,7 @@
-"""One agent at work on one desk task: parse its answer, run the tool, judge the result.
+"""One agent's attempt at one desk task: parses its answer, runs the tool, judges the result.
 
-An answer that is not one JSON object of the form ends the episode: an agent that cannot be parsed
-is an error of the policy, and the release gates count it as one. A tool that refuses its
-arguments only costs a step.
+An answer that is not one JSON object of the required form ends the episode. Such an answer is an error of the
+policy, and the release gates count it as one. A tool that refuses its arguments only costs a step.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Status = Literal["completed_successfully", "partial_completion", "failed", "aban
 
 @dataclass(frozen=True)
 class Step:
-    """What one answer led to. ``observation`` is the next user message, None when done."""
+    """Result of one answer. ``observation`` is the next user message, None when done."""
 
     observation: str | None
     done: bool
@@ -45,9 +44,11 @@ class Step:
 
 @dataclass(frozen=True)
 class DeskOutcome:
-    """``success`` is binary; ``completion`` is 1 with success, else half the share of steps reached.
+    """Verdict on an attempt. ``success`` is binary; ``completion`` is 1 with success, else half the share of
+    steps reached.
 
-    Half, because completion is what is learned from: a nearly finished task must stay far from done.
+    It is half because policies learn from completion: a nearly finished task must score far below a finished
+    one.
     """
 
     success: bool
@@ -78,14 +79,14 @@ class Episode:
         self._seen |= _words(self.task.instructions)
 
     def messages(self) -> list[Message]:
-        """The messages that start the conversation."""
+        """Returns the messages that start the conversation."""
         return [
             {"role": "system", "content": SYSTEM_PROMPT},
             {"role": "user", "content": self.task.instructions},
         ]
 
     def step(self, answer: str) -> Step:
-        """Take one answer of the agent. After ``done`` this raises ValueError."""
+        """Plays one answer of the agent. Raises ValueError after ``done``."""
         if self.done:
             raise ValueError("This episode is done: start a new Episode for another attempt.")
         self.steps += 1
@@ -109,7 +110,7 @@ class Episode:
         return Step(None if self.done else f"Result: {result}", self.done, tool_name, tool_args, error_text)
 
     def outcome(self) -> DeskOutcome:
-        """The verdict so far; final once ``done``."""
+        """Returns the verdict so far; final once ``done``."""
         needed = len(self.task.stages)
         enough = self._stages_reached == needed and (needed > 0 or self._tool_calls == 0)
         success = self.answered and enough
@@ -145,14 +146,15 @@ class Episode:
         return Step(None, True, "response", tool_args, None)
 
     def _is_right(self, text: str) -> bool:
-        """The value is there, and no other value that the agent has not met (no listing of guesses)."""
+        """Checks that the answer contains the value, and no other value that the agent has not seen (no list
+        of guesses)."""
         words = _words(text)
         guesses = {w for w in words if w in _VALUES or w[-1].isdigit()} - self._seen
         return self.task.answer.lower() in words and guesses <= {self.task.answer.lower()}
 
 
 def parse(answer: str) -> tuple[str, dict[str, object]]:
-    """Tool name and arguments of an answer, which must be one JSON object and nothing else."""
+    """Returns tool name and arguments of an answer, which must be one JSON object and nothing else."""
     if len(answer) > MAX_ANSWER_CHARACTERS:
         raise _Unparsable("longer than 2000 characters")
     try:

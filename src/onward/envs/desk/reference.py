@@ -1,7 +1,7 @@
-"""Policies that need no model: the reference solution, demonstrations made of it, constant answers.
+"""Policies that need no model: the reference solution, demonstrations made from it, constant answers.
 
-The constant policies are the floor that a learned policy must beat; a change of the environment
-that lets one of them succeed is a defect of the environment.
+The constant policies are the baseline that a learned policy must beat. A change of the environment that lets
+one of them succeed is a defect of the environment.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from onward.envs.desk.tasks import Task, tasks
 from onward.envs.desk.tools import DAYS, NUMBERS
 
 DEMONSTRATION_SEED = 1_000_003
-"""Offset of the seeds of demonstrations, so that they are not the tasks that agents work on."""
+"""Offset of the seeds of demonstrations, so that they differ from the tasks that agents work on."""
 GIVES_UP = "unknown"
 
 
 def call(tool_name: str, **tool_args: str) -> str:
-    """An answer in the form that the desk expects."""
+    """Formats an answer as the desk expects it."""
     return json.dumps({"tool_name": tool_name, "tool_args": tool_args})
 
 
 def solve(task: Task) -> list[str]:
-    """The reference solution: one answer per step, the last one a response."""
+    """Returns the reference solution: one answer per step, the last one a response."""
     return [call(s.tool_name, **dict(s.tool_args)) for s in task.stages] + [
         call("response", text=task.answer)
     ]
 
 
 def play(task: Task, policy: Callable[[list[Message]], str]) -> tuple[list[Message], DeskOutcome]:
-    """Let ``policy`` (messages → answer) work on ``task``; the whole conversation and the verdict."""
+    """Runs ``policy`` (messages → answer) on ``task``; returns the whole conversation and the verdict."""
     episode = Episode(task)
     messages = episode.messages()
     while not episode.done:
@@ -45,11 +45,11 @@ def play(task: Task, policy: Callable[[list[Message]], str]) -> tuple[list[Messa
 
 
 def demonstrations(n: int, seed: int = 0, careless: float = 0.0) -> list[list[Message]]:
-    """``n`` conversations on training templates, kinds in turn; with ``careless`` 0 all are solved.
+    """Returns ``n`` conversations on training templates, kinds in turn; with ``careless`` 0 all are solved.
 
-    ``careless`` is the share in which the assistant errs once, like a new colleague: it gives up
-    instead of asking a tool, answers with a half-way result, or asks a tool that is not needed.
-    A policy warmed on some of these knows the work and still has something to find out by itself.
+    ``careless`` is the share in which the assistant errs once, like a new colleague. It gives up instead of
+    calling a tool, answers with an intermediate result, or calls a tool that is not needed. A policy
+    warm-started on some of these knows the work and can still improve by itself.
     """
     found = []
     for task in tasks("train", n, DEMONSTRATION_SEED + seed):
@@ -62,7 +62,7 @@ def demonstrations(n: int, seed: int = 0, careless: float = 0.0) -> list[list[Me
 
 
 def _careless(task: Task, rng: random.Random) -> list[Message]:
-    """A conversation that fails by one mistake at a random step."""
+    """Returns a conversation that fails by one mistake at a random step."""
     answers = solve(task)
     at = rng.randrange(len(answers))
     if not task.stages:
@@ -76,12 +76,12 @@ def _careless(task: Task, rng: random.Random) -> list[Message]:
 
 
 def scripted(answers: Sequence[str]) -> Callable[[list[Message]], str]:
-    """A policy that gives ``answers`` in turn and repeats the last one."""
+    """Returns a policy that gives ``answers`` in turn and repeats the last one."""
     return lambda messages: answers[min((len(messages) - 2) // 2, len(answers) - 1)]
 
 
 def constant_policies() -> dict[str, list[str]]:
-    """Name → the same answers for every task, in turn, the last one repeated."""
+    """Returns name → the same answers for every task, in turn, the last one repeated."""
     respond = {word: call("response", text=word) for word in ("ok", "lamp", "budget", "24", "saved")}
     return {
         **{f"always answers {word}": [answer] for word, answer in respond.items()},
@@ -109,5 +109,5 @@ def constant_policies() -> dict[str, list[str]]:
 
 
 def success_rate(answers: Sequence[str], panel: Sequence[Task]) -> float:
-    """Share of ``panel`` that a constant policy solves."""
+    """Returns the share of ``panel`` that a constant policy solves."""
     return sum(play(task, scripted(answers))[1].success for task in panel) / len(panel)

@@ -1,9 +1,9 @@
 """The task panel: wordings, their three splits, and the seeded draw of parameters.
 
-A template is one opening phrase with one core sentence of one kind. The splits divide the
-templates, never the phrases: a validation or test wording is a new combination of phrases that
-training has met, so generalising is possible and remembering a wording is not enough. The draw
-uses ``random.Random`` seeded with text, which does not depend on the interpreter's hash seed.
+A template is one opening phrase with one core sentence of one kind. The splits divide the templates, never
+the phrases. A validation or test wording is a new combination of phrases seen in training, so generalising is
+possible and memorising a wording is not enough. The draw uses ``random.Random`` seeded with text, which does
+not depend on the interpreter's hash seed.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Template:
 class Stage:
     """A tool call that the task needs: the tool, the arguments of the reference solution, the result.
 
-    ``leaves_note`` is the (name, text) that the call must leave behind, for calls whose result
-    alone does not show that they did the right thing.
+    ``leaves_note`` is the (name, text) that must be stored after the call, for calls whose result alone does
+    not show that they did the right thing.
     """
 
     tool_name: str
@@ -109,7 +109,7 @@ class Task:
 
 
 def _templates() -> tuple[Template, ...]:
-    """Latin square of openings and cores: each phrase is in every split, no wording in two."""
+    """Returns a Latin square of openings and cores: each phrase is in every split, no wording in two."""
     split_of_diagonal = ("train", "train", "validation", "test")
     found = []
     for kind in KINDS:
@@ -124,7 +124,8 @@ TEMPLATES = _templates()
 
 
 def tasks(split: str, n: int, seed: int = 0) -> list[Task]:
-    """``n`` tasks of a split, kinds in turn (so balanced), no instructions twice while that is possible.
+    """Returns ``n`` tasks of a split, kinds in turn (so balanced), no instructions twice while that is
+    possible.
 
     The first k tasks do not depend on ``n``. Raises NotFoundError for an unknown split.
     """
@@ -148,7 +149,7 @@ def tasks(split: str, n: int, seed: int = 0) -> list[Task]:
 
 
 def task_from_id(task_id: str) -> Task:
-    """The task that ``tasks`` gave this id. Raises NotFoundError."""
+    """Returns the task to which ``tasks`` gave this id. Raises NotFoundError."""
     parts = task_id.split("-")
     if len(parts) != 4 or parts[0] != "desk" or parts[1] not in SPLITS:
         raise NotFoundError(f"{task_id[:60]!r} is not the id of a desk task: give desk-SPLIT-SEED-INDEX.")
@@ -158,7 +159,8 @@ def task_from_id(task_id: str) -> Task:
 
 
 def panel_hash(split: str, n: int | None = None, seed: int = 0) -> str:
-    """SHA-256 over all that defines the first ``n`` tasks of a split (default: the panel's size)."""
+    """Returns SHA-256 over everything that defines the first ``n`` tasks of a split (default: the panel's
+    size)."""
     panel = tasks(split, PANEL_SIZES.get(split, 0) if n is None else n, seed)
     rows = [
         [

@@ -1,8 +1,8 @@
-"""The six tools of the desk and the little office they work in.
+"""The six tools of the desk and the small office that they work in.
 
-A tool takes text arguments and returns text; a wrong call gives a ToolError whose text the agent
-reads. The corpus lists fixed subjects, but every value in it is drawn per task (``Office``), so
-that nothing can be learned by heart: an answer has to be read off a tool.
+A tool takes text arguments and returns text. A wrong call raises a ToolError, and the agent reads its text.
+The corpus lists fixed subjects, but every value in it is drawn per task (``Office``). So no answer can be
+memorised: it has to be read from a tool.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday")
 EVENTS = ("audit", "budget", "dentist", "lunch", "review", "training", "workshop")
 NOTES = ("garden", "hiring", "party", "project", "sales", "travel")
 SMALL = (2, 3, 4, 5, 6)
-"""Operands and prices: few, so that every number of the desk is met often."""
+"""Operands and prices: few, so that every number of the desk occurs often."""
 NUMBERS = tuple(sorted({a + b for a in SMALL for b in SMALL} | {a * b for a in SMALL for b in SMALL}))
-"""Sums and products of two operands; also what rooms, phones and badges are numbered with."""
+"""Sums and products of two operands; rooms, phones and badges also have these numbers."""
 
 SYSTEM_PROMPT = (
     "You are an office assistant. Each turn, answer with one JSON object only: "
@@ -50,12 +50,12 @@ _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
 
 
 class ToolError(Exception):
-    """A tool refused its arguments; the text goes back to the agent as the tool's result."""
+    """Raised when a tool refuses its arguments; the agent receives the text as the tool's result."""
 
 
 @dataclass
 class Office:
-    """What the tools look at in one task. ``notes`` changes while the agent works."""
+    """Data of the tools in one task. ``notes`` changes while the agent works."""
 
     documents: dict[str, str]
     calendar: dict[str, str]
@@ -66,13 +66,13 @@ class Office:
 
 
 def subjects() -> list[str]:
-    """Titles of the documents in the corpus, in a fixed order."""
+    """Returns the titles of the documents in the corpus, in a fixed order."""
     facts = [f"{person} {attribute}" for person in PEOPLE for attribute in ATTRIBUTES]
     return facts + [f"{item} price" for item in ITEMS]
 
 
 def calculate(expression: str) -> str:
-    """Value of an expression of numbers, + - * / and brackets, as text without a needless '.0'."""
+    """Evaluates an expression of numbers, + - * / and brackets; returns text without a needless '.0'."""
     if len(expression) > _MAX_EXPRESSION:
         raise ToolError(f"expression longer than {_MAX_EXPRESSION} characters")
     try:
@@ -101,7 +101,7 @@ def _evaluate(node: ast.expr) -> float:
 
 
 def search(office: Office, query: str) -> str:
-    """The document whose title shares most words with the query; the first of equals."""
+    """Returns the document whose title shares most words with the query; the first one in a tie."""
     words = set(query.lower().split())
     best, best_score = "", 0
     for title in office.documents:
@@ -114,7 +114,7 @@ def search(office: Office, query: str) -> str:
 
 
 def use(office: Office, tool_name: str, tool_args: dict[str, object]) -> str:
-    """Run one tool (not ``response``) and return its result as text. Raises ToolError."""
+    """Runs one tool (not ``response``) and returns its result as text. Raises ToolError."""
     if tool_name not in TOOLS or tool_name == "response":
         raise ToolError(f"no tool {tool_name[:20]}")
     names = TOOLS[tool_name]

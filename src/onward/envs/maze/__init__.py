@@ -1,7 +1,7 @@
-"""Maze: find the way to a named cell while seeing only the walls of the cell one stands in.
+"""Maze: find the way to a named cell while seeing only the walls of the present cell.
 
 Every maze is a spanning tree of a square grid (one way between any two cells), drawn by depth-first search.
-Sides are 3 to 6 cells, in turn over the tasks; the way to the goal has at least as many steps as the side.
+Sides are 3 to 6 cells, in turn over the tasks. The way to the goal has at least as many steps as the side.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Cell = tuple[int, int]
 MOVES: dict[str, Cell] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 SIDES = (3, 4, 5, 6)
 LONGEST = 14
-"""Steps of the longest way from start to goal."""
+"""Maximum steps from start to goal."""
 _DRAW = 15
-"""With this number no maze comes twice in a panel of seed 0; there are not many with side 3."""
+"""Part of the seed: with this number no maze occurs twice in a panel of seed 0. Mazes of side 3 are few."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,17 @@ class Maze:
     goal: Cell
 
     def open_moves(self, at: Cell) -> list[str]:
-        """The moves that no wall stops, in the order of ``MOVES``."""
+        """Returns the moves that no wall stops, in the order of ``MOVES``."""
         return [move for move in MOVES if self.after(at, move) is not None]
 
     def after(self, at: Cell, move: str) -> Cell | None:
-        """Where ``move`` leads from ``at``; None where a wall is."""
+        """Returns the cell that ``move`` leads to from ``at``; None where a wall is."""
         down, right = MOVES[move]
         there = (at[0] + down, at[1] + right)
         return there if (min(at, there), max(at, there)) in self.passages else None
 
     def way(self, start: Cell | None = None) -> list[str]:
-        """The moves of the shortest way from ``start`` (default: the maze's own) to the goal."""
+        """Returns the moves of the shortest way from ``start`` (default: the maze's own) to the goal."""
         begin = self.start if start is None else start
         came: dict[Cell, tuple[Cell, str] | None] = {begin: None}
         queue = deque([begin])
@@ -65,12 +65,12 @@ class Maze:
         return moves[::-1]
 
     def definition(self) -> object:
-        """As JSON."""
+        """Returns the maze as JSON."""
         return [self.side, self.start, self.goal, sorted(self.passages)]
 
 
 class MazeEnvironment(Environment):
-    """Reward 1 for reaching the goal, else 0. Walking into a wall costs a turn."""
+    """Maze with reward 1 for reaching the goal, else 0. Walking into a wall costs a turn."""
 
     name = "maze"
     version = "1"
@@ -131,7 +131,7 @@ class _Walk(World):
 
 
 def draw(side: int, rng: random.Random) -> Maze:
-    """A random maze whose way to the goal has between ``side`` and ``LONGEST`` steps."""
+    """Draws a random maze whose way to the goal has between ``side`` and ``LONGEST`` steps."""
     while True:
         maze = _draw_once(side, rng)
         if side <= len(maze.way()) <= LONGEST:

@@ -21,7 +21,7 @@ from onward.envs.wordle.words import SECRETS, WORDS
 TRIES = 6
 LENGTH = 5
 SMALL = 30
-"""Up to so many candidates the reference also considers guesses that cannot be the word."""
+"""Maximum candidates at which the reference also considers guesses that cannot be the word."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Secret:
 
 
 class WordleEnvironment(Environment):
-    """Reward 1 for the word, else 0. Any five letters may be guessed; anything else costs a try."""
+    """Wordle: reward 1 for the word, else 0. Any five letters may be guessed; anything else costs a try."""
 
     name = "wordle"
     version = "1"
@@ -44,7 +44,7 @@ class WordleEnvironment(Environment):
     )
 
     def make_task(self, task: TaskRef) -> Secret:
-        """The words of a split in an order of the seed's own: no word twice in a panel."""
+        """Picks a word. Each seed has its own order of the split's words, so a panel repeats no word."""
         words = list(SECRETS[task.split])
         random.Random(f"wordle/{task.split}/{task.seed}").shuffle(words)
         return Secret(words[task.index])
@@ -56,7 +56,8 @@ class WordleEnvironment(Environment):
         return _Board(task.word)
 
     def reference(self, task: Secret) -> Player:
-        """Guesses what parts the remaining words best. It knows ``WORDS`` and not the secret."""
+        """Returns a player that guesses the word which best divides the remaining ones. It knows ``WORDS``
+        and not the secret."""
         return _Solver().guess
 
     def random(self, task: Secret, rng: random.Random) -> Player:
@@ -88,7 +89,7 @@ class _Board(World):
 
 
 def feedback(guess: str, word: str) -> str:
-    """``g``, ``y`` or ``b`` for each letter of ``guess``; both have the same length."""
+    """Returns ``g``, ``y`` or ``b`` for each letter of ``guess``; both have the same length."""
     unplaced = Counter(w for g, w in zip(guess, word, strict=True) if g != w)
     marks = []
     for g, w in zip(guess, word, strict=True):
@@ -122,7 +123,7 @@ def _left(candidates: tuple[str, ...], guess: str, marks: str) -> tuple[str, ...
 
 @lru_cache(maxsize=4096)
 def _best_guess(candidates: tuple[str, ...]) -> str:
-    """The guess with the most different feedbacks over ``candidates``; a candidate among equals."""
+    """Returns the guess with the most different feedbacks over ``candidates``; a candidate in a tie."""
     if len(candidates) < 3:
         return min(candidates)
     if candidates is WORDS:

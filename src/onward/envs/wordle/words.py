@@ -1,7 +1,7 @@
 """The words of Wordle: common English words of five letters, chosen by hand for Onward.
 
-The order does not matter; adding or removing a word changes the panels, so the version of the environment
-changes with it.
+Their order does not matter. Adding or removing a word changes the panels, so the version of the environment
+must change with it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TEST = 75
 
 
 def _by_split() -> dict[str, tuple[str, ...]]:
-    """Each word in one split, by its hash, so that the splits do not follow the alphabet."""
+    """Puts each word in one split, by its hash, so that the splits do not follow the alphabet."""
     mixed = sorted(WORDS, key=lambda word: hashlib.sha256(f"wordle/{word}".encode()).digest())
     return {
         "train": tuple(mixed[TEST + VALIDATION :]),

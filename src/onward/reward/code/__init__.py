@@ -1,7 +1,7 @@
-"""Code quality: results that a trajectory carries, else a linter and a scanner on the code it wrote.
+"""Code quality: uses results that a trajectory carries, else runs a linter and a scanner on its code.
 
-Nothing here ever executes code of a trajectory. Names are loaded on demand, since ``components.base``
-needs ``CodeReport`` while the analyser needs ``components.base``.
+Code of a trajectory is never executed here. Names are loaded on demand, since ``components.base`` needs
+``CodeReport`` while the analyser needs ``components.base``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is known about the code of a trajectory: results it carries first, then Onward's own tools.
+"""Collects facts about the code of a trajectory: results it carries first, then Onward's own tools.
 
-Part by part: a rating or a scan that the trajectory does not carry is made here, on the Python in it. Tests
-are never run, since that would execute code. Answers of the tools are kept by the hash of the code, so
-that a replay says the same. ``report`` is for event loops, ``report_now`` for everybody else.
+A rating or a scan that the trajectory does not carry is made here, on its Python code. Tests are never run,
+since that would execute code. The tools' answers are cached by the hash of the code, so that a replay gives
+the same result. ``report`` is for event loops, ``report_now`` for all other callers.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from onward.reward.components.base import Unscored
 
 UNSCORED = "code_analysis"
 _PENALTY = 5.0
-"""Of an error, in pylint's formula; everything else costs 1."""
+"""Weight of an error in pylint's formula; every other message weighs 1."""
 _LANGUAGES_NAMED = 12
 _OFTEN = ("child_died", "wall_time", "crashed")
-"""Reasons that may be the machine's fault: tried once more, and not remembered."""
+"""Failures that may be the machine's fault: retried once, and not cached."""
 
 
 class CodeAnalyser:
-    """``async with`` or ``with`` it, or ``start`` and ``stop``. The child starts when code is first seen."""
+    """Used with ``async with`` or ``with``, or with ``start`` and ``stop``. The child starts at the first
+    code."""
 
     def __init__(self, *, limits: Limits | None = None, parallel: int = 2, remembered: int = 4096) -> None:
-        """``parallel``: pieces of code at a time; ``remembered``: answers kept, about 1 KB each."""
+        """``parallel``: pieces of code at a time; ``remembered``: cached answers, about 1 KB each."""
         self._sandbox = Sandbox(limits)
         self._installed = installed()
         self._parallel = parallel
@@ -46,12 +47,12 @@ class CodeAnalyser:
         self._lock = threading.Lock()
 
     async def start(self) -> None:
-        """Allow reports. The child is started when it is needed: a loop without code has none."""
+        """Allows reports. The child is started only when needed: a loop without code has none."""
         self._sandbox.open()
         self._threads = ThreadPoolExecutor(self._parallel, thread_name_prefix="code")
 
     async def stop(self) -> None:
-        """End the child; reports that are being made become Unscored."""
+        """Ends the child; reports in progress become Unscored."""
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
@@ -76,16 +77,16 @@ class CodeAnalyser:
 
     @property
     def pid(self) -> int | None:
-        """Of the child that lives now."""
+        """Process id of the running child."""
         return self._sandbox.pid
 
     @property
     def network(self) -> str:
-        """What keeps the tools off the network: ``namespace`` or ``audit hook``; ``unknown`` at first."""
+        """Network isolation of the tools: ``namespace`` or ``audit hook``; ``unknown`` at first."""
         return self._sandbox.network
 
     async def report(self, trajectory: Trajectory) -> CodeReport | Unscored | None:
-        """``report_now`` outside of the event loop. A tool's work holds up no trajectory without code."""
+        """Runs ``report_now`` outside the event loop. A tool's work delays no trajectory without code."""
         assert self._threads is not None, "start() comes first"
         results, found = await asyncio.to_thread(_look, trajectory)
         if not self._wanted(results, found):
@@ -93,15 +94,15 @@ class CodeAnalyser:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._rate, results, found)
 
     def report_now(self, trajectory: Trajectory) -> CodeReport | Unscored | None:
-        """Facts about the code of ``trajectory``; None without code and without results.
+        """Returns facts about the code of ``trajectory``; None without code and without results.
 
-        Unscored when a tool could not finish (``detail`` names the reason): bad code would otherwise gain by
-        breaking the tool that rates it.
+        Returns Unscored when a tool could not finish (``detail`` names the reason): bad code would otherwise
+        gain by breaking the tool that rates it.
         """
         return self._rate(*_look(trajectory))
 
     def _wanted(self, results: Results, found: Found) -> tuple[Piece, ...]:
-        """The pieces that Onward's own tools must look at."""
+        """Returns the pieces that Onward's own tools must examine."""
         complete = results.linter is not None and results.criticals is not None
         return () if complete or not self._installed else found.pieces
 
@@ -188,10 +189,11 @@ def _report(
 
 
 def rating_of(read: Sequence[dict[str, Any]]) -> float | None:
-    """Mean of pylint's ratings / 10 weighted by statements; text that is not Python weighs its lines at 0.
+    """Returns the mean of pylint's ratings / 10, weighted by statements; text that is not Python counts its
+    lines at 0.
 
     pylint's rating is ``10 − 10 · (5·errors + warnings + refactorings + conventions) / statements``, never
-    below 0. None when there is no statement and no such line.
+    below 0. Returns None when there is no statement and no such line.
     """
     sums: list[float] = []
     weight = 0
@@ -205,7 +207,7 @@ def rating_of(read: Sequence[dict[str, Any]]) -> float | None:
 
 
 def _counted(read: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Sums over all pieces, and the most frequent findings."""
+    """Returns sums over all pieces, and the most frequent findings."""
     counts: Counter[str] = Counter()
     symbols: Counter[str] = Counter()
     for facts in read:

@@ -1,9 +1,9 @@
 """The analysis child: imports the tools once, then forks one limited process for each piece of code.
 
-A process of one piece is ended by the kernel: processor time, memory, size of files and wall-clock time are
-its limits, and nobody has to watch it. It has no network (its own network namespace where the kernel
-allows it; an audit hook refuses sockets and new processes in any case), an empty folder and no
-environment. Frames are a length of four bytes and JSON. Answers come as forks end, in any order.
+The kernel ends the process of a piece at its limits of processor time, memory, file size and wall-clock time;
+no supervisor is needed. The process has no network: its own network namespace where the kernel allows it, and
+in any case an audit hook that refuses sockets and new processes. It has an empty folder and no environment. A
+frame is a length of four bytes, then JSON. Answers are sent as forks end, in any order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _LENGTH = struct.Struct(">I")
 
 
 def main() -> None:
-    """Arguments: an empty folder, CPU seconds, wall seconds, MiB of memory. Reads frames from stdin."""
+    """Runs the child. Arguments: an empty folder, CPU seconds, wall seconds, MiB of memory. Reads frames from
+    stdin."""
     folder, cpu, wall, memory = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     network = "namespace" if _leave_network() else "audit hook"
     requests, answers = os.dup(0), os.dup(1)
@@ -66,11 +67,11 @@ class _Server:
         self._lint, self._folder, self._limits = lint, folder, limits
         self._requests, self._answers = requests, answers
         self._running: dict[int, tuple[int, str, bytearray]] = {}
-        """Read end of a fork's pipe → its pid, the request's id, what it has said."""
+        """Readable end of a fork's pipe → its pid, the request's id, the bytes received."""
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
-        """Until the parent closes its end or dies, which closes it too. While idle, read more modules."""
+        """Serves until the parent closes its end, also by dying. Reads more modules while idle."""
         parent = int(os.environ.get("ONWARD_PARENT_PID") or os.getppid())
         self._selector.register(self._requests, selectors.EVENT_READ)
         warming: Iterator[None] | None = self._lint.warm_up(self._folder)
@@ -91,7 +92,7 @@ class _Server:
                 gc.freeze()
 
     def _fork(self, request: dict[str, Any]) -> None:
-        """What of the request cannot be read is the fork's own affair."""
+        """Forks a process for one request. A request that is invalid fails in the fork."""
         here, there = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -121,7 +122,8 @@ class _Server:
             return {"failed": "crashed", "detail": type(error).__name__}
 
     def _hear(self, pipe: int) -> None:
-        """Some bytes of a fork; at its end, whatever that was, the answer goes to the parent."""
+        """Reads some bytes of a fork. When the fork has ended, for any reason, sends the answer to the
+        parent."""
         pid, name, said = self._running[pipe]
         piece = os.read(pipe, 65536)
         if piece:
@@ -143,7 +145,7 @@ def _why(status: int) -> str:
 
 
 def _limit(cpu: int, wall: float, memory: int) -> None:
-    """Limits of this process. ``memory`` MiB come on top of what the child holds already."""
+    """Sets the limits of this process. ``memory`` MiB are added to the child's present size."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     room = pages * resource.getpagesize() + memory * 1024 * 1024
@@ -166,7 +168,7 @@ def _refuse(event: str, _: tuple[Any, ...]) -> None:
 
 
 def _leave_network() -> bool:
-    """Enter a network namespace of one's own, with no interface up. False where the kernel refuses."""
+    """Enters a new network namespace with no interface up. Returns False where the kernel refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET) == 0:
         return True

@@ -1,8 +1,8 @@
 """Finds the code that an agent wrote: in tool arguments, here-documents and answers.
 
-A later version of a file replaces the earlier one, and cells run in one interpreter are one session. What
-an answer only shows counts when nothing was written or run: otherwise clean quotations would thin out bad
-work. Arguments are untrusted: one pass, no recursion, RE2 expressions.
+A later version of a file replaces the earlier one, and cells run in one interpreter are one session. Code
+that is only shown in an answer counts when none was written or run: otherwise clean quotations would dilute
+bad work. Arguments are untrusted: one pass, no recursion, RE2 expressions.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ RUNTIME_KEYS = ("runtime", "language", "lang", "kernel", "interpreter")
 CODE_KEYS = ("code", "source", "script", "input", "program", "cell")
 SHELL_KEYS = ("command", "cmd", "commands")
 MAX_PIECES = 16
-"""Files, beside the session; the longest are kept."""
+"""Maximum number of files, beside the session; the longest are used."""
 MAX_CHARACTERS = 131_072
-"""Of one piece; a longer one makes the trajectory unscored."""
+"""Maximum characters of one piece; a longer one makes the trajectory unscored."""
 MOST_READ = 64_000_000
-"""Characters that all edits together may read; later edits are not followed."""
+"""Maximum characters that all edits together may read; later edits are ignored."""
 _PYTHON_TOOLS: Any = re2.compile(r"(?i)(?:^|[_.:-])(?:i?python3?|jupyter|notebook|repl)(?:$|[_.:-])")
 _FENCE: Any = re2.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^\s`{]*)[ \t]*(.*)$")
 _FENCE_NAME: Any = re2.compile(r"(?:title|filename|file|name)=[\"']?([^\s\"']+)")
@@ -42,7 +42,7 @@ _NAME_LINE: Any = re2.compile(r"^\s*(?:#|//)\s*(?:file(?:name)?:\s*)?([\w./-]+\.
 class Piece:
     how: How
     name: str
-    """Of a file; empty for a session or a quotation."""
+    """File name; empty for a session or a quotation."""
     cells: tuple[str, ...]
 
     @property
@@ -55,7 +55,7 @@ class Found:
     pieces: tuple[Piece, ...]
     """Python only."""
     languages: Mapping[str, int]
-    """How many pieces of each language were seen, repeats included; a shell command is no piece of code."""
+    """Number of pieces seen of each language, repeats included; a shell command is no piece of code."""
     left_out: int = 0
     """Files beyond ``MAX_PIECES``."""
 
@@ -79,7 +79,7 @@ class _Finder:
             self.files[name] = old if len(old) > MAX_CHARACTERS else old + text
 
     def edit(self, name: str, old: str, new: str) -> None:
-        """A replacement in a file whose text is known; in another it says nothing that can be rated."""
+        """Applies a replacement to a file whose text is known. Edits of other files are ignored."""
         name = posixpath.normpath(name)
         text = self.files.get(name, "")
         if not old or self.read_by_edits > MOST_READ:
@@ -108,7 +108,7 @@ class _Finder:
             self.quoted[text] = None
 
     def arguments(self, tool: str, part: Mapping[str, Any]) -> None:
-        """One object of the arguments, without the objects inside of it."""
+        """Reads one object of the arguments, without the objects inside it."""
         path, content = _first(part, PATH_KEYS), _first(part, CONTENT_KEYS)
         old, new = _first(part, OLD_KEYS), _first(part, NEW_KEYS)
         code, command = _first(part, CODE_KEYS), _first(part, SHELL_KEYS)
@@ -139,7 +139,7 @@ class _Finder:
 
 
 def find_code(trajectory: Trajectory) -> Found:
-    """All Python that counts, and which other languages there were."""
+    """Returns all Python that counts, and the other languages seen."""
     finder = _Finder()
     for turn in trajectory.turns:
         action = turn.action
@@ -161,7 +161,7 @@ def find_code(trajectory: Trajectory) -> Found:
 
 
 def fences(text: str) -> Iterator[tuple[str, str, str]]:
-    """Label, file name ("" for none) and body of each fenced block; one that is not closed is no block."""
+    """Yields label, file name ("" for none) and body of each fenced block; an unclosed fence is ignored."""
     lines = iter(text.split("\n"))
     for line in lines:
         if line.lstrip(" ")[:3] not in ("```", "~~~"):
@@ -186,7 +186,7 @@ def _block_name(rest: str, body: list[str]) -> str:
 
 
 def _answers(action: Action, output: Any) -> list[str]:
-    """The texts of an answer; the raw response only when nothing more exact is there."""
+    """Returns the texts of an answer; the raw response only when there is no more exact text."""
     texts = [value for part in objects(action.tool_args) for value in part.values() if isinstance(value, str)]
     if isinstance(output, str):
         texts.append(output)
@@ -196,7 +196,7 @@ def _answers(action: Action, output: Any) -> list[str]:
 
 
 def objects(args: Any) -> Iterator[Mapping[str, Any]]:
-    """The object and all objects inside of it, in the order of their text."""
+    """Yields the object and all objects inside it, in the order of their text."""
     stack = [args]
     while stack:
         value = stack.pop()
@@ -208,7 +208,7 @@ def objects(args: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Every text in a value, keys left out, in the order of their text."""
+    """Yields every text in a value, keys excluded, in the order of their text."""
     if isinstance(value, str):
         yield _clean(value)
     else:
@@ -221,7 +221,7 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def shell_texts(action: Action) -> list[str]:
-    """What a call gave to a shell."""
+    """Returns the texts that a call passed to a shell."""
     found: list[str] = []
     for part in objects(action.tool_args):
         code, runtime = _first(part, CODE_KEYS), _first(part, RUNTIME_KEYS)
@@ -243,5 +243,5 @@ def _first(part: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 
 
 def _clean(text: str) -> str:
-    """Half of a surrogate pair can be in JSON, and in no encoding."""
+    """Replaces halves of surrogate pairs: JSON can contain them, and no encoding can."""
     return text.encode("utf-8", "replace").decode("utf-8")

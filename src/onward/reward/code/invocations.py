@@ -1,7 +1,7 @@
-"""Which checking tools a call really ran, and whether anything else in it could have printed a verdict.
+"""Finds the checking tools that a call really ran, unless another command in it could have printed a verdict.
 
-Deliberately narrow: what is not known to be silent makes the whole call no evidence, since Onward can
-rate the code itself. ``pytest; echo "done"`` is fine, ``python report.py; pytest`` is not.
+It is narrow on purpose: a command that is not known to be silent makes the whole call no evidence, since
+Onward can rate the code itself. ``pytest; echo "done"`` is accepted, ``python report.py; pytest`` is not.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _CHOOSES = {
     "pytest": ("--collect", "--version", "-h", "--help"),
     "unittest": (),
 }
-"""Options, or beginnings of them, that choose what counts: a verdict made with one is not used."""
+"""Options, or prefixes of them, that choose what counts. A verdict made with one of them is ignored."""
 _COLLECTS_ONLY = "--co"
-"""Short for ``--collect-only``; it is also how ``--cov`` and ``--color`` begin, which choose nothing."""
+"""Short for ``--collect-only``; also a prefix of ``--cov`` and ``--color``, which choose nothing."""
 _TOOLS = {
     **{name: name for name in ("pylint", "flake8", "ruff", "bandit", "pytest")},
     **{"py.test": "pytest", "run_tests": "pytest", "run_pytest": "pytest", "run_pylint": "pylint"},
@@ -85,11 +85,11 @@ _WRAPPERS = {"sudo", "env", "nice", "time", "timeout", "nohup"}
 class Run:
     tool: str
     target: tuple[str, ...] = ()
-    """Base names of what it was run on; a later run on the same replaces this one."""
+    """Base names of its arguments; a later run on the same target replaces this one."""
 
 
 def runs_in(text: str) -> list[Run]:
-    """The tools that shell text runs with their output shown; none when something else may have printed."""
+    """Returns the tools that shell text runs with visible output; none if another command may print."""
     if not any(name in text for name in (*_CHOOSES, "py.test")):
         return []
     found: list[Run] = []
@@ -109,7 +109,7 @@ def runs_in(text: str) -> list[Run]:
 
 
 def runs_of_tool(name: str, arguments: list[str]) -> list[Run]:
-    """An agent's tool that is named after a checking tool (``pytest``, ``run_tests``)."""
+    """Returns the run of an agent's tool that is named after a checking tool (``pytest``, ``run_tests``)."""
     tool = _TOOLS.get(name.lower())
     words = tuple(word for argument in arguments for word in argument.split())
     run = _run(tool, ("check", *words) if tool == "ruff" else words) if tool is not None else None
@@ -117,7 +117,7 @@ def runs_of_tool(name: str, arguments: list[str]) -> list[Run]:
 
 
 def _program(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The words from the program on: without assignments, ``timeout 60``, ``uv run``, ``python -m``."""
+    """Returns the words from the program on: no assignments, ``timeout 60``, ``uv run``, ``python -m``."""
     rest = list(words)
     while rest:
         name = posixpath.basename(rest[0])
@@ -158,7 +158,7 @@ def _is_silent(name: str, arguments: tuple[str, ...], command: Command) -> bool:
         return len(plain) == 1 and posixpath.basename(plain[0]) == "activate"
     if name == "uv":
         return arguments[:1] in (("pip",), ("sync",), ("venv",))
-    if name == "echo":  # its words are in the arguments, where they are looked for
+    if name == "echo":  # its words are in the arguments, where verdicts are searched
         return len(plain) == len(arguments) and not any(c in command.text.replace("$?", "") for c in "$`\\*{")
     if not command.filtered:
         return False

@@ -1,7 +1,7 @@
-"""Which language a piece of code is in: label, file name, first line, and only then its looks.
+"""Detects the language of a piece of code: by label, file name, first line, and last by its text.
 
 Only Python is rated; the others are recognised so that the reasoning can name them. Expressions are RE2's:
-linear time on text that anybody may have written.
+they take linear time on text from any source.
 """
 
 from __future__ import annotations
@@ -72,27 +72,28 @@ _LOOKS: tuple[tuple[str, Any], ...] = tuple(
     )
 )
 _LOOKED_AT = 20_000
-"""Characters; enough to tell, and few enough for any text."""
+"""Characters examined: enough to decide, and few enough for any text."""
 
 
 def by_label(label: str) -> str | None:
-    """Of a fence's label, a runtime or a kernel (``python3``, ``Nodejs``); None for an unknown one."""
+    """Returns the language of a fence's label, a runtime or a kernel (``python3``, ``Nodejs``); None if
+    unknown."""
     return _LABELS.get(label.strip().lower())
 
 
 def is_plain(label: str) -> bool:
-    """A label that says: data or prose, no code."""
+    """Checks whether a label stands for data or prose and not for code."""
     return label.strip().lower() in _NOT_CODE
 
 
 def by_name(name: str) -> str | None:
-    """Of a file's name, by its suffix."""
+    """Returns the language of a file name, by its suffix."""
     _, dot, suffix = name.rpartition("/")[2].rpartition(".")
     return (_SUFFIXES.get(suffix.lower()) or _LABELS.get(suffix.lower())) if dot else None
 
 
 def by_text(text: str) -> str | None:
-    """Of the text alone: its ``#!`` line, else the language with the most lines that look like it."""
+    """Returns the language of a text: by its ``#!`` line, else the language with the most matching lines."""
     first = _SHEBANG.search(text[:200])
     if first is not None and (language := by_label(first.group(1))) is not None:
         return language

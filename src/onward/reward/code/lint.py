@@ -1,12 +1,12 @@
-"""pylint and bandit on one piece of Python: facts and no opinion. Runs in a process that may be killed.
+"""Runs pylint and bandit on one piece of Python and returns facts. Runs in a process that may be killed.
 
-The text is parsed, never executed. What an agent could use to talk its rating up has no effect:
-comments that switch the tools off (``# pylint:``, ``# nosec``), configuration files, plugins, the name of its
-file. Only the standard library is ever resolved: a rating does not depend on what else is installed here.
+The text is parsed, never executed. An agent cannot raise its rating with comments that switch the tools off
+(``# pylint:``, ``# nosec``), configuration files, plugins or the name of its file. Only the standard library
+is ever resolved: a rating does not depend on other installed packages.
 
-Measured on two cores under a load of 6, with the fork: a 40-line file that nobody has seen takes 36 ms of
-processor time (fork 4, pylint 25, bandit 5, complexity 2; 16 of them in the kernel, copying pages), and 90
-without ``warm_up``. Start: 0.5 s to import, then 2 s to warm up while idle.
+Measured on two cores under a load of 6, with the fork: a new 40-line file takes 36 ms of processor time (fork
+4, pylint 25, bandit 5, complexity 2; 16 of them in the kernel, copying pages), and 90 without ``warm_up``.
+Start: 0.5 s to import, then 2 s to warm up while idle.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ OFF = (
     *("mixed-line-endings", "unexpected-line-ending-format"),
     *("redefined-outer-name", "duplicate-code"),
 )
-"""Never counted: what only the rest of the project could tell, what a transport does to the ends of lines,
-fixtures of pytest, and docstrings (paid for by their number, they would be padded)."""
+"""Messages never counted: findings that need the rest of the project, changes that a transport makes to line
+ends, fixtures of pytest, and docstrings (if their number paid, agents would pad them)."""
 OFF_IN_FRAGMENTS = (
     *("undefined-variable", "await-outside-async", "pointless-statement", "expression-not-assigned"),
     *("function-redefined", "reimported", "wrong-import-position", "wrong-import-order", "ungrouped-imports"),
     *("invalid-name", "return-outside-function", "yield-outside-function", "unused-import"),
     "unnecessary-pass",
 )
-"""Also not counted in cells and quotations: their other half is elsewhere, a cell shows its last value."""
+"""Messages also not counted in cells and quotations: the rest of their code is elsewhere, and a cell shows
+its last value."""
 FILE_NAME = "onward_snippet.py"
-"""Never the agent's own name: its ``random.py`` must not be found by ``import random``."""
+"""File name of every piece, not the agent's own: its ``random.py`` must not be found by ``import random``."""
 _COUNTED = ("error", "warning", "refactor", "convention")
 _WARM = """
 sys os re json typing collections pathlib dataclasses datetime time math random logging argparse functools
@@ -58,11 +59,11 @@ unittest statistics sqlite3 asyncio urllib.request unittest.mock http.server dec
 
 
 class Unusable(Exception):
-    """A tool could not finish; the argument is the reason, one fixed word."""
+    """Raised when a tool could not finish; the argument is the reason, one fixed word."""
 
 
 class Lint:
-    """The tools that are installed, imported once. ``examine`` is called in forks of this process."""
+    """The installed tools, imported once. ``examine`` is called in forks of this process."""
 
     def __init__(self) -> None:
         warnings.simplefilter("ignore")
@@ -81,7 +82,7 @@ class Lint:
             self.tools["bandit"] = version("bandit")
 
     def warm_up(self, folder: Path) -> Iterator[None]:
-        """Read what most code imports and uses, one step at a time: a fork inherits what came before it.
+        """Reads the modules that most code uses, one step at a time: a fork inherits all earlier steps.
 
         All of it is fixed text, so it cannot make two answers to one question differ.
         """
@@ -103,11 +104,11 @@ class Lint:
                 yield
 
     def examine(self, how: How, cells: Sequence[str], folder: Path) -> dict[str, Any]:
-        """Facts about ``cells``, which are one file, or the cells of a session in order.
+        """Returns facts about ``cells``, which are one file, or the cells of a session in order.
 
-        Keys: parsed (any of it), lines_unparsed, statements, counts, symbols, high, complexity. A text
-        that is not Python counts in lines_unparsed, except a quotation, which then is not Python at all.
-        Raises Unusable.
+        Keys: parsed (any of it), lines_unparsed, statements, counts, symbols, high, complexity. A text that
+        is not Python counts in lines_unparsed. The exception is a quotation, which then does not count as
+        Python. Raises Unusable.
         """
         try:
             return self._examine(how, cells, folder)
@@ -188,7 +189,8 @@ class Lint:
 
 
 def _only_standard_library() -> None:
-    """astroid resolves no other import: it would read, and for compiled modules load, what is installed."""
+    """Makes astroid resolve no other import: it would read, and for compiled modules load, installed
+    packages."""
     from astroid.exceptions import AstroidImportError
     from astroid.manager import AstroidManager
 
@@ -203,7 +205,7 @@ def _only_standard_library() -> None:
 
 
 def _readable(text: str, how: How) -> str | None:
-    """The text as Python, with the notebook commands of a session left out; None when it is not Python."""
+    """Returns the text as Python, without the notebook commands of a session; None when it is not Python."""
     if _parses(text):
         return text
     if how != "session":
@@ -216,7 +218,7 @@ def _readable(text: str, how: How) -> str | None:
 
 
 def _without_cookie(source: str) -> str:
-    """The text was decoded already: a ``# coding:`` line would have the tools decode it again."""
+    """Removes a ``# coding:`` line: the text is decoded already, and the tools would decode it again."""
     head, rest = source.split("\n", 2)[:2], source.split("\n", 2)[2:]
     clean = ["#" if line.lstrip().startswith("#") and "coding" in line else line for line in head]
     return "\n".join(clean + rest)
@@ -235,7 +237,7 @@ def _lines(text: str) -> int:
 
 
 def _complexity(source: str) -> int | None:
-    """The highest cyclomatic complexity of a function or of top-level code (McCabe, 1976)."""
+    """Returns the highest cyclomatic complexity of a function or of top-level code (McCabe, 1976)."""
     if PathGraphingAstVisitor is None:
         return None
     visitor = PathGraphingAstVisitor()

@@ -1,6 +1,6 @@
-"""What is known about the code of one trajectory: the facts from which ``code_quality`` makes its score.
+"""Facts about the code of one trajectory, from which ``code_quality`` computes its score.
 
-It holds no opinion and imports nothing of Onward. ``None`` means that nobody measured a part, which is not
+It makes no judgement and imports nothing of Onward. ``None`` means that a part was not measured, which is not
 a zero.
 """
 
@@ -20,10 +20,10 @@ class CodeReport:
     security_criticals: int | None = None
     """Security issues of high severity."""
     tools: tuple[str, ...] = ()
-    """Which tools spoke, with their versions where they are known; sorted."""
+    """Names of the tools with results, with versions where known; sorted."""
     complexity: float | None = None
     """Highest cyclomatic complexity of a function (McCabe 1976); reported, never scored."""
     snippets: int = 0
-    """Pieces of Python that were found, after later versions of a file replaced earlier ones."""
+    """Number of pieces of Python found, after later versions of a file replaced earlier ones."""
     detail: Mapping[str, Any] = field(default_factory=dict)
-    """Plain JSON values for ``raw_data``: where each part came from and what was counted."""
+    """Plain JSON values for ``raw_data``: the source of each part and its counts."""

@@ -1,8 +1,8 @@
-"""Results that a trajectory carries: ``result.checks``, else what a tool that was really run printed.
+"""Results that a trajectory carries: ``result.checks``, else the output of a tool that was really run.
 
-An agent may not grade itself. A text counts only as the output of a call that ran the tool by name, with no
-option that chooses what counts, beside nothing that could print by itself, and when no argument so far holds
-the same text. Of several verdicts in one output the worst counts. Every expression is RE2's.
+An agent may not grade itself. A text counts only as the output of a call that ran the tool by name. The call
+has no option that chooses what counts, and no other command that could print by itself. No argument so far
+may contain the same text. Of several verdicts in one output the worst counts. Every expression is RE2's.
 
 Formulas: pylint rating / 10; flake8, ruff ``1 − 0.05 · findings``; tests passed / (passed + failed + errors).
 """
@@ -22,7 +22,7 @@ from onward.reward.code.invocations import Run, runs_in, runs_of_tool
 
 FINDING_COST = 0.05
 _OUTPUT_LIMIT = 1_000_000
-"""Characters of one output, its last ones: verdicts come at the end."""
+"""Characters read of one output, from its end, since verdicts come last."""
 _COLOUR: Any = re2.compile(r"\x1b\[[0-9;]*m")
 _RATING: Any = re2.compile(r"Your code has been rated at (-?[0-9]{1,6}(?:\.[0-9]{1,4})?)/10")
 _PYTEST: Any = re2.compile(
@@ -42,9 +42,9 @@ _RUFF_CLEAN = "All checks passed!"
 _BANDIT: Any = re2.compile(r"(?s)Total issues \(by severity\):.{0,200}?High: ([0-9]+)")
 _BANDIT_JSON: Any = re2.compile(r'"_totals":\s*\{[^}]*"SEVERITY\.HIGH": ([0-9]+)')
 _MOST_RUNS = 64
-"""Runs that are looked at, the last ones: each is compared with everything the agent wrote before it."""
+"""Runs examined, the last ones: each is compared with everything that the agent wrote before it."""
 _Tests = tuple[int, int]
-"""Passed, and all that passed, failed or broke."""
+"""Number passed, and number that passed, failed or broke."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Results:
     criticals: int | None = None
     tools: set[str] = field(default_factory=set)
     sources: dict[str, Any] = field(default_factory=dict)
-    """Part → what was counted, for ``raw_data``."""
+    """Part → its counts, for ``raw_data``."""
     refused: int = 0
     """Outputs with a verdict that did not count, since the agent could have written it itself."""
 
@@ -78,10 +78,10 @@ class _Seen:
 
 
 def results_of(trajectory: Trajectory) -> Results:
-    """What is known without running anything. ``checks`` win over outputs, part by part.
+    """Returns results known without running anything. ``checks`` override outputs, part by part.
 
-    The last verdict on each target counts, averaged (linter) or summed (scanner) over targets. Of test
-    runs the largest counts, the last of equals: a last run of only the good tests hides nothing.
+    The last verdict on each target counts, averaged (linter) or summed (scanner) over targets. Of test runs
+    the largest counts, and the last among equals: a final run of only the passing tests hides nothing.
     """
     found, seen = Results(), _Seen()
     written: list[str] = []
@@ -126,7 +126,7 @@ def _settle(found: Results, seen: _Seen) -> None:
 
 
 def _with_outputs(trajectory: Trajectory) -> Iterator[tuple[Turn, str]]:
-    """Each turn with what its action brought back: its result, else what the next turn observed."""
+    """Yields each turn with the output of its action: its result, else the next turn's observation."""
     turns = trajectory.turns
     for position, turn in enumerate(turns):
         texts = [*strings(turn.result.output), *strings(turn.result.error)]
@@ -149,7 +149,7 @@ def _has_verdict(text: str) -> bool:
 
 
 def _worst(tool: str, text: str, *, clean: bool) -> tuple[str, Any] | None:
-    """The worst verdict of ``tool`` in an output and the words that say it; None when there is none.
+    """Returns the worst verdict of ``tool`` in an output, with the matched words; None when there is none.
 
     ``clean``: the tool ran alone and succeeded, so that an empty output of flake8 means no finding.
     """
@@ -172,7 +172,7 @@ def _worst(tool: str, text: str, *, clean: bool) -> tuple[str, Any] | None:
 
 
 def finding_score(findings: int) -> float:
-    """Score of a linter that only counts: each finding costs 0.05, and twenty cost everything."""
+    """Returns the score of a linter that only counts: each finding costs 0.05, so 20 findings score 0."""
     return max(0.0, 1.0 - FINDING_COST * findings)
 
 
@@ -195,7 +195,7 @@ def _unittest(text: str) -> Iterator[tuple[str, _Tests]]:
 
 
 def _add_checks(checks: Mapping[str, Any], found: Results) -> None:
-    """``{"linter": …, "tests": …, "security": …}`` of a result; a later turn replaces an earlier one.
+    """Reads ``{"linter": …, "tests": …, "security": …}`` of a result; a later turn replaces an earlier one.
 
     linter: a rating from 0 to 10, or an object with ``score`` (0 to 10) or ``issues`` (a count); ``tool``.
     tests: a share, or an object with ``passed`` and ``failed``/``errors`` or ``total``, or ``pass_rate``.

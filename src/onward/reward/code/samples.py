@@ -1,7 +1,7 @@
 """Ordinary Python that is linted once when the analysis child starts, and never executed.
 
-What pylint works out about builtins and the standard library while it reads this is inherited by each fork:
-without it a first look at 40 lines takes twice the processor time (measured, see ``lint``).
+pylint's inferences about builtins and the standard library are inherited by each fork. Without them a first
+check of 40 lines takes twice the processor time (measured, see ``lint``).
 """
 
 SAMPLES = (

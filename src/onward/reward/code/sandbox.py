@@ -1,7 +1,7 @@
-"""The parent's side of the analysis child: starts it when it is first needed, and again when it dies.
+"""The parent's side of the analysis child: starts it at the first request, and again when it dies.
 
-``submit`` may be called from any thread and returns at once; an answer is a plain dict, and a failure is an
-answer too (``{"failed": reason}``). The child keeps nothing between two pieces of code.
+``submit`` may be called from any thread and returns at once. An answer is a plain dict, and a failure is an
+answer too (``{"failed": reason}``). The child stores nothing between two pieces of code.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _BOOT = (
 _PATIENCE = 60.0
 """Seconds beyond the limit of a piece, for a start of the child on a busy machine."""
 _PAUSE = 10.0
-"""Seconds without a new start after a child that ended before it was ready: it would only end again."""
+"""Seconds before a new start when a child ended before it was ready: a new one would only end again."""
 _log = logs.get("rewarder")
 _KEPT = ("ONWARD_PARENT_PID", "PATH", "LANG", "LC_ALL", "TMPDIR")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one piece of code may take."""
+    """Limits for one piece of code."""
 
     cpu_seconds: int = 5
     wall_seconds: float = 20.0
     memory_mib: int = 512
-    """On top of the 100 to 160 MiB that the child holds, which forks share."""
+    """Added to the 100 to 160 MiB of the child itself, which forks share."""
 
 
 def installed() -> tuple[str, ...]:
-    """Which of the tools this Python has; nothing is imported."""
+    """Returns the tools that this Python has; nothing is imported."""
     return tuple(name for name in ("pylint", "bandit") if find_spec(name) is not None)
 
 
@@ -65,20 +65,20 @@ class Sandbox:
         self._listener: threading.Thread | None = None
         self.starts = 0
         self.tools: dict[str, str] = {}
-        """Versions, known once the child is ready."""
+        """Tool → version, known once the child is ready."""
         self.network = "unknown"
-        """What keeps the child off the network: ``namespace`` or ``audit hook``."""
+        """Network isolation of the child: ``namespace`` or ``audit hook``."""
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
     def open(self) -> None:
-        """Allow requests again after ``close``."""
+        """Allows requests again after ``close``."""
         self._open = True
 
     def ask(self, how: str, cells: Sequence[str]) -> dict[str, Any]:
-        """``submit`` and wait. A child that does not answer long after its own limit is killed."""
+        """Calls ``submit`` and waits. A child that is silent long after its own limit is killed."""
         try:
             return self.submit(how, cells).result(self._limits.wall_seconds + _PATIENCE)
         except TimeoutError:
@@ -88,9 +88,9 @@ class Sandbox:
             return {"failed": "child_died"}
 
     def submit(self, how: str, cells: Sequence[str]) -> Future[dict[str, Any]]:
-        """Facts about a piece of code (``Lint.examine``), or ``{"failed": reason}``."""
+        """Requests facts about a piece of code (``Lint.examine``), or ``{"failed": reason}``."""
         future: Future[dict[str, Any]] = Future()
-        future.set_running_or_notify_cancel()  # from here nobody can cancel it under the listener
+        future.set_running_or_notify_cancel()  # so it cannot be cancelled under the listener
         with self._lock:
             if not self._open or self._clock.monotonic() < self._not_before:
                 future.set_result({"failed": "stopped" if not self._open else "child_died"})
@@ -110,7 +110,7 @@ class Sandbox:
         return future
 
     def close(self) -> None:
-        """End the child; what was asked and not answered fails."""
+        """Ends the child; unanswered requests fail."""
         with self._lock:
             self._open = False
             process, self._process, listener = self._process, None, self._listener
@@ -143,7 +143,7 @@ class Sandbox:
         return self._process
 
     def _listen(self, process: subprocess.Popen[bytes], folder: str) -> None:
-        """Answers of one child until it ends; what is open then has failed."""
+        """Receives the answers of one child until it ends; then its open requests fail."""
         assert process.stdout is not None
         ready = False
         while (answer := _read(process.stdout)) is not None:
@@ -170,7 +170,8 @@ class Sandbox:
 
 
 def _library_folders() -> list[str]:
-    """Where the child finds Onward and the tools: ``-I`` forgets the user's folder and PYTHONPATH."""
+    """Returns the folders where the child finds Onward and the tools: ``-I`` ignores the user's folder and
+    PYTHONPATH."""
     folders: dict[str, None] = {}
     for name in ("onward", *installed()):
         spec = find_spec(name)
@@ -180,7 +181,7 @@ def _library_folders() -> list[str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Closing its input ends the child; one that does not hear is killed."""
+    """Ends the child by closing its input; kills it if it has not ended after 2 s."""
     if process.stdin is not None:
         try:
             process.stdin.close()

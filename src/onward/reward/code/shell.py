@@ -1,7 +1,7 @@
-"""Reads shell text without running it: what it writes to files, what it feeds to Python, what it runs.
+"""Reads shell text without running it: the files it writes, its input to Python, the commands it runs.
 
-Only the plain forms are understood: here-documents, quotes, ``;``, ``&&``, ``||`` and ``|``. What is not
-understood is not evidence. One pass over the text; expressions are RE2's.
+Only plain forms are understood: here-documents, quotes, ``;``, ``&&``, ``||`` and ``|``. Any other form is no
+evidence. One pass over the text; expressions are RE2's.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ _TOKEN: Any = re2.compile(
     r"|(?P<piece>'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.|[^\s'\"\\;|&<>]+|.)"
 )
 _READ = 65_536
-"""Characters of commands that are looked at; the bodies of here-documents do not count."""
+"""Characters of commands examined; the bodies of here-documents do not count."""
 _MOST_IN_A_LINE = 16
-"""Here-documents that one line may begin: the line is read once for each."""
+"""Maximum here-documents that one line may begin: the line is read once for each."""
 
 
 @dataclass(frozen=True)
 class Heredoc:
     body: str
     file: str | None
-    """The file it is written to."""
+    """File that the body is written to."""
     appended: bool
     python: bool
-    """It is the standard input of a Python interpreter."""
+    """True if the body is the standard input of a Python interpreter."""
 
 
 @dataclass(frozen=True)
 class Command:
     words: tuple[str, ...]
-    """Without quotes; file names of redirections left out."""
+    """Words without quotes and without file names of redirections."""
     text: str
-    """As written, quotes included."""
+    """Text as written, quotes included."""
     hidden: bool
-    """Its output goes to a file."""
+    """True if its output goes to a file."""
     filtered: bool
-    """It reads what the command before it wrote."""
+    """True if it reads the output of the command before it."""
 
 
 def split_heredocs(text: str) -> tuple[str, list[Heredoc]]:
-    """The commands without the bodies, and the here-documents in order."""
+    """Returns the commands without the bodies, and the here-documents in order."""
     if "<<" not in text:
         return text, []
     commands: list[str] = []
@@ -80,7 +80,7 @@ def _heredoc(line: str, body: str) -> Heredoc:
 
 
 def commands(text: str) -> list[Command]:
-    """The simple commands of shell text whose here-documents were taken out."""
+    """Returns the simple commands of shell text from which here-documents were removed."""
     found: list[Command] = []
     words: list[str] = []
     open_word = into = swallowed = hidden = filtered = False

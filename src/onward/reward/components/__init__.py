@@ -1,4 +1,4 @@
-"""Reward components, one file each; ``components_of`` makes those that the settings ask for."""
+"""Reward components, one file each. ``components_of`` builds those that the settings configure."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ __all__ = [
 
 
 def components_of(settings: RewardSettings) -> tuple[Component, ...]:
-    """The built-in components, then the user's own. Raises ConfigError for one of these that cannot be used.
+    """Returns the built-in components, then the user's own. Raises ConfigError for one of these that is
+    unusable.
 
-    All built-in ones are scored and shown, also those without a weight; only ``rubric``, which has nothing to
-    say yet, is there just where it was given one.
+    All built-in components are scored and shown, also those without a weight. The exception is ``rubric``,
+    which has no engine yet and is included only if it has a weight.
     """
     built_in: list[Component] = [
         TaskCompletion(),

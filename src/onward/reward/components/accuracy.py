@@ -1,8 +1,9 @@
-"""Accuracy: the final answer against the one that the task expects, compared by program.
+"""Accuracy: compares the final answer with the expected one, by program.
 
-A task carries it as ``task_context.expected``: ``{"answer": …, "match": "exact" | "number" | "contains" |
-"json" | "set", "tolerance": 0.01}``. Nothing is evaluated and no pattern comes from outside. Whoever writes
-the trajectory writes that too, so give this a weight only where the tasks come from you.
+A task carries the expected answer as ``task_context.expected``:
+``{"answer": …, "match": "exact" | "number" | "contains" | "json" | "set", "tolerance": 0.01}``. Nothing is
+evaluated and no pattern comes from outside. The author of a trajectory also writes that field, so give this
+component a weight only where the tasks are your own.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from onward.reward.measures import facts
 _NUMBER = re2.compile(r"[-+−]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
 _WORD_EDGE = r"[^\pL\pN_]"
 _LONGEST = 1000
-"""Characters of an expected answer, and members of an expected set."""
+"""Maximum characters of an expected answer, and maximum members of an expected set."""
 _READ_FOR_NUMBERS = 20_000
-"""Last characters of an answer: each number costs 5 µs, and an agent could write megabytes of them."""
+"""Characters read for numbers, from the end of an answer. Each number costs 5 µs, and an agent could write
+megabytes of them."""
 
 
 class Accuracy:
@@ -55,7 +57,7 @@ class Accuracy:
 
 
 class _Unusable(ValueError):
-    """What a task expects has another form than its match needs."""
+    """Raised when the expected answer has another form than its match needs."""
 
 
 def _exact(answer: str, expected: Mapping[str, Any]) -> float:
@@ -63,15 +65,16 @@ def _exact(answer: str, expected: Mapping[str, Any]) -> float:
 
 
 def _contains(answer: str, expected: Mapping[str, Any]) -> float:
-    """As a whole word or phrase, without regard to case. An answer that lists everything contains it too:
-    ask for ``exact`` or ``set`` where the choice is small."""
+    """Matches a whole word or phrase, ignoring case. An answer that lists every option also matches, so use
+    ``exact`` or ``set`` where there are few options."""
     phrase = re2.escape(_spaces(_text(expected)).casefold())
     found = re2.search(f"(?:^|{_WORD_EDGE}){phrase}(?:$|{_WORD_EDGE})", _spaces(answer).casefold())
     return float(found is not None)
 
 
 def _number(answer: str, expected: Mapping[str, Any]) -> float:
-    """The last number of the answer's end, within ``tolerance`` (absolute; 1e-9 of the value without one)."""
+    """Compares the last number at the answer's end, within ``tolerance`` (absolute; default 1e-9 of the
+    value)."""
     wanted, tolerance = _finite(expected["answer"], "answer"), expected.get("tolerance")
     allowed = 1e-9 * max(1.0, abs(wanted)) if tolerance is None else _finite(tolerance, "tolerance")
     numbers = _NUMBER.findall(answer[-_READ_FOR_NUMBERS:])
@@ -81,8 +84,8 @@ def _number(answer: str, expected: Mapping[str, Any]) -> float:
 
 
 def _json(answer: str, expected: Mapping[str, Any]) -> float:
-    """The whole answer is JSON (a fence of three backticks around it is taken off) and equal, whatever the
-    order of keys."""
+    """Compares the whole answer as JSON, in any order of keys. A fence of three backticks around it is
+    removed."""
     try:
         return float(_same(json.loads(_unfenced(answer)), expected["answer"]))
     except (ValueError, RecursionError):
@@ -90,8 +93,9 @@ def _json(answer: str, expected: Mapping[str, Any]) -> float:
 
 
 def _set(answer: str, expected: Mapping[str, Any]) -> float:
-    """Members in common over members in all (Jaccard): what is missing costs, and what is too much does.
-    The answer is a JSON list, or members with commas, semicolons or line breaks between them."""
+    """Returns members in common over members in either (Jaccard): a missing member lowers the score, and so
+    does an extra one. The answer is a JSON list, or members separated by commas, semicolons or line breaks.
+    """
     wanted = expected["answer"]
     if not isinstance(wanted, list) or not wanted or len(wanted) > _LONGEST:
         raise _Unusable(f"answer is not a list of 1 to {_LONGEST} members")
@@ -135,7 +139,7 @@ def _finite(value: Any, name: str) -> float:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON: 1 is 1.0, and true is not 1."""
+    """Compares as JSON: 1 equals 1.0, and true does not equal 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):

@@ -1,7 +1,7 @@
-"""The protocol of a reward component: a trajectory and its context in, one of three answers out.
+"""Protocol of a reward component: it takes a trajectory and its context and returns one of three answers.
 
-An unknown score is not a zero: a component that cannot tell says ``Unscored`` (the trajectory then
-has no reward) or, when the question does not arise, ``NotApplicable`` (the others are rescaled).
+An unknown score is not a zero. A component that cannot decide returns ``Unscored``: the trajectory then has
+no reward. Where the question does not arise it returns ``NotApplicable``: the other weights are rescaled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Scored:
     """One sentence that a person can check against ``raw_data``."""
     raw_data: Mapping[str, Any] = field(default_factory=dict)
     evidence: float = 1.0
-    """1: direct evidence; 0.5: derived; 0: a default. Weighted, this is the reward's confidence."""
+    """1: direct evidence; 0.5: derived; 0: a default. Its weighted sum is the reward's confidence."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class NotApplicable:
 @dataclass(frozen=True)
 class Unscored:
     reason: str
-    """A short fixed word; counted under it."""
+    """Short fixed reason code; unscored trajectories are counted by it."""
     detail: str = ""
 
 
@@ -49,14 +49,14 @@ Score = Scored | NotApplicable | Unscored
 
 @dataclass(frozen=True)
 class ScoringContext:
-    """What a component may know beside the trajectory."""
+    """Inputs of a component beside the trajectory."""
 
     judgement: Judgement
     baselines: Baselines
     feedback: tuple[Feedback, ...] = ()
-    """What was said about this trajectory or its session, in order of time."""
+    """Feedback about this trajectory or its session, in order of time."""
     code: CodeReport | Unscored | None = None
-    """What the code analyser found, made before scoring; None: no code, or nobody looked."""
+    """Findings of the code analyser, which runs before scoring. None: no code, or no analysis was made."""
 
 
 class Component(Protocol):

@@ -1,8 +1,8 @@
-"""Code quality: the average of linter, tests and security, of those for which there is evidence.
+"""Code quality: the average of linter, tests and security, over the parts that have evidence.
 
-linter 0 to 1 (pylint's rating / 10), share of tests that passed, ``1 − 0.5·critical security issues``, each
-cut to [0, 1]. The facts are made before scoring by ``onward.reward.code``; a trajectory
-without code, or with code that nobody can rate, does not have this component at all.
+The parts are the linter from 0 to 1 (pylint's rating / 10), the share of tests that passed, and
+``1 − 0.5·critical security issues``, each cut to [0, 1]. ``onward.reward.code`` collects the facts before
+scoring. The component does not apply to a trajectory without code, or with code that cannot be rated.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CodeQuality:
 
 
 def quality_parts(report: CodeReport) -> dict[str, float]:
-    """Scores in [0, 1] of linter, tests and security; a part without evidence is absent."""
+    """Returns scores in [0, 1] of linter, tests and security; a part without evidence is absent."""
     parts: dict[str, float] = {}
     if report.linter is not None:
         parts["linter"] = _unit(report.linter)
@@ -64,7 +64,8 @@ def quality_parts(report: CodeReport) -> dict[str, float]:
 
 
 def _source(report: CodeReport) -> Source:
-    """``linter`` when a linter spoke, else ``test_results`` when tests did, else what a program found."""
+    """Returns ``linter`` if there is a linter result, else ``test_results`` if there are tests, else
+    ``automated``."""
     if report.linter is not None:
         return "linter"
     return "test_results" if report.tests is not None else "automated"

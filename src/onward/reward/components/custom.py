@@ -1,8 +1,8 @@
-"""Components of the user's own: found by entry point or by ``module:function``, and tried before they count.
+"""The user's own components: found by entry point or by ``module:function``, and tried before they are used.
 
-What is found may be a component (with ``score``), a class or function without arguments that makes one, or a
-function ``(trajectory, context)`` that scores. The name in the settings is the component's name. Whatever it
-does later, a wrong answer makes a trajectory unscored, never zero, and stops nothing.
+The object found may be a component (with ``score``), a class or function without arguments that makes one, or
+a function ``(trajectory, context)`` that scores. The component's name is its name in the settings. A wrong
+answer at run time makes a trajectory unscored, never zero, and stops nothing.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from onward.reward.measures.judgement import judge
 from onward.telemetry import logs
 
 GROUP = "onward.reward_components"
-"""Entry points in which a distribution offers components."""
+"""Entry point group in which a distribution offers components."""
 BROKEN = "component_error"
 MAX_FACTS = 64 << 10
-"""Bytes of reasoning and raw data: they travel in every message."""
+"""Maximum bytes of reasoning and raw data, since they travel in every message."""
 _log = logs.get("rewarder")
 
 
 class Guarded:
-    """A component of the user's own, behind a fence: its answer is checked, its exceptions end here."""
+    """Wraps one of the user's own components: checks its answers and catches its exceptions."""
 
     def __init__(self, name: str, score: Callable[[Trajectory, ScoringContext], Any]) -> None:
         self.name = name
@@ -41,7 +41,7 @@ class Guarded:
     def score(self, trajectory: Trajectory, context: ScoringContext) -> Score:
         try:
             answer = self._score(trajectory, context)
-        except Exception as error:  # user code: anything may come
+        except Exception as error:  # user code may raise anything
             _log.exception("a component broke", component=self.name)
             return Unscored(BROKEN, type(error).__name__)
         fault = _fault(answer)
@@ -49,10 +49,10 @@ class Guarded:
 
 
 def load(name: str, custom: CustomComponent) -> Guarded:
-    """The component ``name``, tried on the example of the contract.
+    """Loads the component ``name`` and tries it on the contract's example.
 
-    Raises ConfigError when it cannot be found, has no way to score, or gives an answer that is none; one that
-    raises on the example is taken, since it may need what the example lacks.
+    Raises ConfigError when it cannot be found, has no way to score, or returns an invalid answer. A component
+    that raises on the example is accepted, since it may need data that the example lacks.
     """
     found, where = _find(name, custom.source)
     score = _scorer(name, found, where)
@@ -121,7 +121,7 @@ def _scorer(name: str, found: Any, where: str) -> Callable[[Trajectory, ScoringC
 
 
 def _takes(call: Callable[..., Any], count: int) -> bool:
-    """Whether ``call`` can be called with so many positional arguments."""
+    """Checks whether ``call`` accepts ``count`` positional arguments."""
     try:
         inspect.signature(call).bind(*[None] * count)
     except (TypeError, ValueError):
@@ -130,7 +130,7 @@ def _takes(call: Callable[..., Any], count: int) -> bool:
 
 
 def _fault(answer: Any) -> str:
-    """What is wrong with an answer; empty for a good one."""
+    """Returns the fault of an answer; empty for a valid one."""
     if isinstance(answer, (NotApplicable, Unscored)):
         return ""
     if not isinstance(answer, Scored):

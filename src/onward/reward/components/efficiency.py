@@ -1,10 +1,10 @@
-"""Efficiency: less effort than usual for this type of task, times what was achieved.
+"""Efficiency: less effort than usual for this type of task, times the completion score.
 
-Four signals, each a z-score against the running baseline (positive: less effort), capped to ±2:
-turns 0.4, seconds 0.2, tokens 0.2, redundant calls 0.2. Their weighted mean z becomes (z + 2)/4, and
-that is multiplied by the completion score: otherwise a fast failure would beat honest slow work. Where that
-factor is 0, as for a failure and for an outcome that nobody told, the score is 0 with or without a baseline:
-if it left instead, its weight would go to the others, and failing at an unheard-of type of task would pay.
+There are four signals, each a z-score against the running baseline (positive: less effort), capped to ±2:
+turns 0.4, seconds 0.2, tokens 0.2, redundant calls 0.2. Their weighted mean z becomes (z + 2)/4. That is
+multiplied by the completion score: otherwise a fast failure would beat honest slow work. Where that factor is
+0, as for a failure or an unreported outcome, the score is 0 with or without a baseline. If the component did
+not apply there, its weight would go to the others, and failing at an unknown type of task would pay.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Efficiency:
 
 
 def _less_is_better(value: float, baseline: Baseline) -> float:
-    """(mean − value)/deviation, capped to ±2; without any deviation the sign of the difference decides."""
+    """Returns (mean − value)/deviation, capped to ±2. Without any deviation the sign of the difference
+    decides."""
     if baseline.std > 0.0:
         return max(-Z_CAP, min(Z_CAP, (baseline.mean - value) / baseline.std))
     if value == baseline.mean:

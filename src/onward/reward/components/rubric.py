@@ -1,8 +1,9 @@
 """Rubric: a trajectory scored by a rubric document with deterministic checks.
 
-Here is the interface only: ``Rubric`` is what an engine must offer, and without one the component does not
-apply. Whoever brings an engine makes ``RubricScore(rubric)`` one of the components that it hands to
-``scoring.score``; rubrics by a model belong in a component of their own, since their score is an opinion.
+This module is the interface only. ``Rubric`` is the protocol of an engine, and without an engine the
+component does not apply. An engine is used by adding ``RubricScore(rubric)`` to the components passed to
+``scoring.score``. Rubrics judged by a model belong in a component of their own, since their score is an
+opinion.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from onward.reward.components.base import NotApplicable, Scored, ScoringContext,
 @dataclass(frozen=True)
 class RubricResult:
     score: float
-    """Weighted share of the criteria that hold, in [0, 1]."""
+    """Weighted share of the criteria that are met, in [0, 1]."""
     criteria: Mapping[str, float] = field(default_factory=dict)
     """Criterion → its own score in [0, 1]."""
     unknown: tuple[str, ...] = ()
-    """Criteria that could not be checked: with one of these the trajectory is unscored, never zero."""
+    """Criteria that could not be checked: with any of these the trajectory is unscored, never zero."""
 
 
 class Rubric(Protocol):
-    """A rubric document that is ready to be used. The same trajectory always has the same result."""
+    """A rubric document that is ready for use. The same trajectory always gets the same result."""
 
     rubric_id: str
 
     def score(self, trajectory: Trajectory) -> RubricResult | None:
-        """None where the rubric is not about this kind of task."""
+        """Scores a trajectory. Returns None where the rubric does not cover this kind of task."""
         ...
 
 

@@ -1,6 +1,7 @@
 """Task completion: 1 for success, 0.5 + 0.5·completion for a part, 0 otherwise.
 
-What nobody told, or what the results contradict, is derived instead: a quarter at most, and said so.
+An outcome that was not reported, or that the results contradict, is derived instead. It scores a quarter at
+most, and the reward marks it as derived.
 """
 
 from __future__ import annotations

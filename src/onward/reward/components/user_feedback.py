@@ -1,8 +1,8 @@
 """User feedback: explicit beats implicit, the last explicit signal wins, silence is 0.5.
 
 Thumbs are 1 and 0, a rating is its ``value`` (n stars of five are n/5), a correction or a retry 0.2, an
-abandoned task 0. Silence is marked ``default`` and is no evidence, so it lowers the reward's confidence and
-nobody can mistake it for praise.
+abandoned task 0. Silence is marked ``default`` and is no evidence. It lowers the reward's confidence, so it
+cannot be mistaken for praise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class UserFeedback:
     name = "user_feedback"
 
     def __init__(self, *, exclude_default: bool = False) -> None:
-        """``exclude_default``: without feedback the component leaves instead of scoring 0.5."""
+        """``exclude_default``: without feedback the component does not apply, instead of scoring 0.5."""
         self._exclude_default = exclude_default
 
     def score(self, trajectory: Trajectory, context: ScoringContext) -> Scored | NotApplicable:
@@ -63,7 +63,7 @@ class UserFeedback:
 
 
 def _shown(judgement: Judgement) -> Scored | None:
-    """What the user did inside the trajectory: an implicit signal, where nobody sent one."""
+    """Returns the user's implicit signal inside the trajectory, for use where no feedback was sent."""
     if judgement.status == "abandoned" and not judgement.derived:
         signal, value, why = "abandoned", 0.0, "The task was abandoned"
     elif judgement.corrected_at is not None:
@@ -81,15 +81,14 @@ def _shown(judgement: Judgement) -> Scored | None:
 
 
 def signal_value(feedback: Feedback) -> float | None:
-    """The signal as a number from 0 to 1; None for a signal that says nothing about quality. Thumbs and
-    their like have values of their own; any other signal is worth its ``value``."""
+    """Returns the signal as a number from 0 to 1; None for a signal without a meaning for quality. Thumbs and
+    similar signals have fixed values; any other signal has its ``value``."""
     if feedback.signal in _VALUES:
         return _VALUES[feedback.signal]
     return None if feedback.value is None else float(feedback.value)
 
 
 def _last(items: Iterable[Feedback]) -> tuple[Feedback, float] | None:
-    """The latest that has a value; of the same moment the one with the highest id, in whatever order they
-    came."""
+    """Returns the latest item that has a value. At equal times the highest id wins, in any arrival order."""
     rated = [(item, value) for item in items if (value := signal_value(item)) is not None]
     return max(rated, key=lambda pair: (pair[0].timestamp, pair[0].feedback_id), default=None)

@@ -1,9 +1,9 @@
-"""What a type of task usually takes: running mean and deviation of four measures of effort.
+"""The usual effort for a type of task: running mean and deviation of four measures of effort.
 
-Only work that was told to be done, at least in part, counts (``judgement.earned_score`` above 0): a give-up
-says nothing about how long the work takes, and silence must not make honest work look slow.
-The statistics are Welford's (Technometrics 4(3), 1962) up to ``MEMORY`` samples and forget
-exponentially after that, so a baseline follows an agent that gets better.
+Only work reported as done, at least in part, counts (``judgement.earned_score`` above 0). A give-up is no
+measure of how long the work takes, and an unreported outcome must not make honest work look slow. The
+statistics are Welford's (Technometrics 4(3), 1962) up to ``MEMORY`` samples and forget exponentially after
+that, so a baseline follows an agent that improves.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from onward.contracts import Trajectory, Turn, canonical_json, sha256_hex
 MINIMUM_SAMPLES = 30
 MEMORY = 1000
 MOST = 1e12
-"""More effort than any work takes: what is above counts as this, since a square must stay a number."""
+"""Cap on a measure of effort, above any real work. It keeps the square finite."""
 MOST_READ = 128 << 10
-"""Bytes: each time in a text costs 10 µs, and an agent could fill megabytes with times."""
+"""Bytes: each time in a text costs 10 µs, and an agent could write megabytes of times."""
 MAX_KEYS = 500
-"""Task types come from outside: the one unused for longest makes room."""
+"""Maximum number of keys. Task types come from outside, so the least recently used is evicted."""
 LONGEST_KEY = 200
-"""Characters of a task type; a longer one is kept under its hash, since all keys travel in one record."""
+"""Characters of a task type. A longer one is stored under its hash, since all keys travel in one record."""
 
 
 class Baseline(NamedTuple):
@@ -57,7 +57,7 @@ class Baselines:
         self._table: dict[str, Mapping[str, Baseline]] = dict(table or {})
 
     def fork(self) -> Baselines:
-        """An independent copy; cheap, since what the table holds is never changed in place."""
+        """Returns an independent copy. It is cheap, since entries of the table are never changed in place."""
         return Baselines(self._table)
 
     def add(self, trajectory: Trajectory) -> None:
@@ -70,8 +70,8 @@ class Baselines:
             del self._table[next(iter(self._table))]
 
     def find(self, trajectory: Trajectory) -> tuple[str, Mapping[str, Baseline]] | None:
-        """The baseline of the trajectory's task type, else of its domain, else None: those with at
-        least ``MINIMUM_SAMPLES`` trajectories."""
+        """Returns the baseline of the trajectory's task type, else of its domain, else None. Only baselines
+        of at least ``MINIMUM_SAMPLES`` trajectories are used."""
         for key in _keys(trajectory):
             found = self._table.get(key, {})
             if "turns" in found and found["turns"].n >= MINIMUM_SAMPLES:
@@ -87,7 +87,7 @@ class Baselines:
 
 
 def effort(trajectory: Trajectory) -> dict[str, float]:
-    """turns, seconds, redundant_calls, and tokens where they are known."""
+    """Returns turns, seconds, redundant_calls, and tokens where they are known."""
     measures = {
         "turns": float(len(trajectory.turns)),
         "redundant_calls": float(redundant_calls(trajectory)),
@@ -101,18 +101,18 @@ def effort(trajectory: Trajectory) -> dict[str, float]:
 
 
 def redundant_calls(trajectory: Trajectory) -> int:
-    """Tool calls that repeat an earlier one and bring nothing new.
+    """Counts tool calls that repeat an earlier one and bring nothing new.
 
-    The same call: same tool and arguments, whatever their order, spaces and line breaks. Nothing new: the
-    same success, output and error once times, dates, durations, UUIDs and addresses in memory are taken out
-    of it (``_VOLATILE``), since those differ each time and say nothing. They are taken out of the first
-    ``MOST_READ`` bytes of such results; what comes later is compared as it is.
+    The same call: same tool and arguments, ignoring order, spaces and line breaks. Nothing new: the same
+    success, output and error, after times, dates, durations, UUIDs and memory addresses are removed
+    (``_VOLATILE``), since those differ each time and carry no information. They are removed from the first
+    ``MOST_READ`` bytes of such results; the rest is compared as it is.
     """
     return sum(repeats(trajectory))
 
 
 def repeats(trajectory: Trajectory) -> list[bool]:
-    """Turn by turn, whether it is such a call. Results are read only where a call comes again."""
+    """Checks for each turn whether it is such a call. Results are read only where a call is repeated."""
     first: dict[bytes, Turn] = {}
     results: dict[bytes, set[bytes]] = {}
     found: list[bool] = []
@@ -169,7 +169,7 @@ def _lasting(text: str) -> str:
 
 
 def _even(value: Any, by: Callable[[str], str]) -> Any:
-    """``value`` with ``by`` applied to every text and key."""
+    """Returns ``value`` with ``by`` applied to every text and key."""
     if isinstance(value, str):
         return by(value)
     if isinstance(value, Mapping):
@@ -178,7 +178,7 @@ def _even(value: Any, by: Callable[[str], str]) -> Any:
 
 
 def task_type(trajectory: Trajectory) -> str:
-    """The kind of task that baselines are kept for; empty when the trajectory names none."""
+    """Returns the kind of task that has a baseline; empty when the trajectory names none."""
     return trajectory.task_context.task_type or ""
 
 

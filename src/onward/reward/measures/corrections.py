@@ -1,8 +1,8 @@
-"""Whether a user's message asks to redo or correct what the agent did, in plain words of a dozen languages.
+"""Detects user messages that ask to redo or correct the agent's work, by phrases of a dozen languages.
 
-The phrases address work that was done (``try again``, ``das ist falsch``); words that a task could hold just
-as well (``wrong``, ``again``) count only where a message begins with them and a mark follows. One RE2
-expression, so the time is linear. A false alarm costs an honest agent: add no words that a task may hold.
+The phrases refer to finished work (``try again``, ``das ist falsch``). Words that a task may also contain
+(``wrong``, ``again``) count only at the beginning of a message and before a punctuation mark. All is one RE2
+expression, so the time is linear. A false alarm costs an honest agent: add no words that a task may contain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import re2
 
 _LONGEST = 2000
-"""Characters that are looked at: a correction stands at the beginning of a message."""
+"""Maximum characters searched: a correction stands at the beginning of a message."""
 
 ANYWHERE = (
     # English
@@ -82,5 +82,5 @@ _ASKS = _expression()
 
 
 def asks_for_correction(message: str) -> bool:
-    """Whether the beginning of ``message`` asks to redo or correct."""
+    """Checks whether the beginning of ``message`` asks to redo or correct."""
     return _ASKS.search(message[:_LONGEST]) is not None

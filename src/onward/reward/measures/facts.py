@@ -1,7 +1,7 @@
-"""What the turns of a trajectory show by themselves, whatever anybody says about how it ended.
+"""Facts that the turns of a trajectory show by themselves, whatever outcome was reported.
 
-Everything here is read off results and texts in time linear in their size; nothing is guessed. An agent
-writes most of what is read, so each fact may lower a score and none may raise one.
+Every fact is read from results and texts in time linear in their size; nothing is guessed. An agent writes
+most of this text, so a fact may lower a score and must never raise one.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from onward.contracts import Trajectory, Turn
 from onward.reward.measures.corrections import asks_for_correction
 
 UNPARSABLE = "unparsable"
-"""Beginning of ``result.error`` of an answer that could not be read as an action."""
+"""Prefix of ``result.error`` for an answer that could not be read as an action."""
 FINAL_TOOLS = frozenset({"response", "final_answer", "finish", "submit", "answer", "done", "task_done"})
-"""Tools by whose call an agent delivers its answer (Agent Zero's is ``response``)."""
+"""Tools that an agent calls to deliver its answer (Agent Zero's is ``response``)."""
 _ANSWER_KEYS = ("text", "answer", "response", "message", "result")
 _DONE = frozenset({"done", "completed", "completed_successfully", "success", "succeeded", "passed"})
 
 
 def last_turn(trajectory: Trajectory) -> Turn:
-    """The last turn that is not an agent writing to its own memory; the very last where all are."""
+    """Returns the last turn that is not an agent's write to its own memory; the very last where all are."""
     for turn in reversed(trajectory.turns):
         if turn.action.type != "memory_update":
             return turn
@@ -40,8 +40,8 @@ def is_final_response(turn: Turn) -> bool:
 
 
 def answer_text(turn: Turn) -> str | None:
-    """The text of a final response: of the call's arguments, else of the result, else what the model wrote;
-    None where nothing was recorded of it."""
+    """Returns the text of a final response: from the call's arguments, else from the result, else the model's
+    raw response. Returns None where none of these was recorded."""
     arguments = turn.action.tool_args or _called(turn.action.raw_response)
     for key in _ANSWER_KEYS:
         if isinstance(arguments.get(key), str):
@@ -52,7 +52,7 @@ def answer_text(turn: Turn) -> str | None:
 
 
 def nothing_recorded(trajectory: Trajectory) -> bool:
-    """Whether no turn holds any trace of work: no arguments, no text, no output."""
+    """Checks whether no turn has any trace of work: no arguments, no text, no output."""
     return not any(
         turn.action.tool_args
         or turn.action.tool_name
@@ -67,15 +67,15 @@ def anything_succeeded(trajectory: Trajectory) -> bool:
 
 
 def error_rate(trajectory: Trajectory) -> float:
-    """Share of the results that failed."""
+    """Returns the share of results that failed."""
     return sum(not turn.result.success for turn in trajectory.turns) / len(trajectory.turns)
 
 
 def tests_passed(trajectory: Trajectory) -> float | None:
-    """Share of tests that passed in the last ``result.checks.tests``; None where there is none.
+    """Returns the share of tests passed in the last ``result.checks.tests``; None where there is none.
 
-    Read: ``{"passed": n, "failed": m}`` or ``{"passed": n, "total": m}``, ``{"pass_rate": share}``, a share,
-    or true and false.
+    Accepted forms: ``{"passed": n, "failed": m}`` or ``{"passed": n, "total": m}``, ``{"pass_rate": share}``,
+    a share, or true and false.
     """
     for turn in reversed(trajectory.turns):
         tests = (turn.result.checks or {}).get("tests")
@@ -86,8 +86,8 @@ def tests_passed(trajectory: Trajectory) -> float | None:
 
 
 def subtasks_told(trajectory: Trajectory) -> float | None:
-    """Share of subtasks done, of ``metadata.subtasks`` or ``task_context.subtasks``: a list of objects with
-    ``status`` or ``done``, or ``{"done": n, "total": m}``; else None."""
+    """Returns the share of subtasks done, from ``metadata.subtasks`` or ``task_context.subtasks``. The value
+    is a list of objects with ``status`` or ``done``, or ``{"done": n, "total": m}``; any other gives None."""
     for extra in (trajectory.metadata.model_extra, trajectory.task_context.model_extra):
         share = _share_of_subtasks((extra or {}).get("subtasks"))
         if share is not None:
@@ -96,14 +96,14 @@ def subtasks_told(trajectory: Trajectory) -> float | None:
 
 
 def subtasks_done(trajectory: Trajectory) -> float | None:
-    """The share that was told, else the share of calls of subordinates that succeeded, else None."""
+    """Returns the reported share, else the share of subordinate calls that succeeded, else None."""
     told = subtasks_told(trajectory)
     calls = [turn.result.success for turn in trajectory.turns if turn.action.type == "subordinate_call"]
     return told if told is not None or not calls else sum(calls) / len(calls)
 
 
 def correction_requested(trajectory: Trajectory) -> int | None:
-    """The first turn, after the request itself, in whose message the user asks to redo or correct."""
+    """Returns the first turn, after the request itself, in whose message the user asks to redo or correct."""
     for turn in trajectory.turns[1:]:
         observation = turn.observation
         if observation.type == "user_message" and asks_for_correction(_plain(observation.content)):
@@ -112,7 +112,7 @@ def correction_requested(trajectory: Trajectory) -> int | None:
 
 
 def texts(value: Any) -> Iterable[str]:
-    """Every text in a JSON value, keys included."""
+    """Yields every text in a JSON value, keys included."""
     stack = [value]
     while stack:
         item = stack.pop()
@@ -130,7 +130,7 @@ def _plain(content: str | Mapping[str, Any]) -> str:
 
 
 def _called(raw: str | None) -> Mapping[str, Any]:
-    """The arguments of an answer that is one JSON object of the form ``{"tool_name", "tool_args"}``."""
+    """Returns the arguments of an answer that is one JSON object ``{"tool_name", "tool_args"}``."""
     if not raw or not raw.lstrip().startswith("{"):
         return {}
     try:

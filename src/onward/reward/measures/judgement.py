@@ -1,8 +1,8 @@
-"""What happened in a trajectory, absolute: success, completion, and whether that was told or derived.
+"""Absolute outcome of a trajectory: success, completion, and whether it was reported or derived.
 
-Every other number of the reward leans on this one, so it never guesses upwards: what nobody told is
-derived from results and counts for a quarter at most, a told outcome that its own results contradict counts
-as if it had not been told, and a told part counts as far as its own tests and subtasks go.
+Every other number of the reward depends on this one, so it never guesses upwards. An unreported outcome is
+derived from results and counts a quarter at most. A reported outcome that its own results contradict counts
+as unreported. A reported part counts as far as its own tests and subtasks show.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ Status = Literal["completed_successfully", "partial_completion", "failed", "aban
 Teller = Literal["environment", "gateway", "agent", "nobody"]
 
 DERIVED_SHARE = 0.25
-"""Most that a derived completion can be. Told parts score 0.5 and more (``completion_score``), so an agent
-that tells nothing, or what its results contradict, always has less than one that tells an honest part."""
+"""Maximum of a derived completion. Reported parts score 0.5 and more (``completion_score``). So an agent that
+reports nothing, or reports what its results contradict, always gets less than one that reports an honest
+part."""
 AFTER_CORRECTION = 0.5
 """Factor on a derived completion when the user asked to redo or correct the work."""
 
@@ -32,23 +33,23 @@ class Judgement:
     completion: float
     """Completed part of the task, 0 to 1."""
     derived: bool
-    """True when nobody gave a status, or when the one that was given is contradicted."""
+    """True when no status was reported, or when the reported one is contradicted."""
     unparsable: bool
     why: str
     unknown: bool = False
-    """Nobody who could know said how it ended: no score, which is not a score of zero."""
+    """No party that could know reported the outcome: there is no score, which is not a score of zero."""
     told: Status | None = None
-    """The status that was given, whether it counts or not."""
+    """The reported status, whether it counts or not."""
     told_by: Teller = "nobody"
     contradictions: tuple[str, ...] = ()
-    """What the results say against ``told``, in fixed words."""
+    """Contradictions between the results and ``told``, in fixed words."""
     corrected_at: int | None = None
     """The turn in which the user asked to redo or correct."""
 
 
 def completion_score(judgement: Judgement) -> float:
-    """The raw score of completion, 0 to 1: 1 for success, 0.5 + 0.5·completion for a part
-    that was told, 0 otherwise; a derived part scores its completion, which is ``DERIVED_SHARE`` at most."""
+    """Returns the raw completion score, 0 to 1: 1 for success, 0.5 + 0.5·completion for a reported part, 0
+    otherwise. A derived part scores its completion, which is ``DERIVED_SHARE`` at most."""
     if judgement.success:
         return 1.0
     if judgement.status != "partial_completion":
@@ -57,20 +58,20 @@ def completion_score(judgement: Judgement) -> float:
 
 
 def earned_score(judgement: Judgement) -> float:
-    """Completion that others may build on (efficiency is multiplied by it): what was told and holds; a
-    derived outcome shows no work that could have been done well."""
+    """Returns the completion that other components may build on (efficiency is multiplied by it): only a
+    reported and uncontradicted one. A derived outcome shows no work that could have been done well."""
     return 0.0 if judgement.derived else completion_score(judgement)
 
 
 def evidence(judgement: Judgement) -> float:
-    """How far the outcome can be relied on: 1 told, 0.5 derived, 0.25 told and contradicted."""
+    """Returns the reliability of the outcome: 1 reported, 0.5 derived, 0.25 reported and contradicted."""
     if judgement.contradictions:
         return 0.25
     return 0.5 if judgement.derived else 1.0
 
 
 def judge(trajectory: Trajectory) -> Judgement:
-    """The outcome by ``metadata.outcome`` where the results do not contradict it, else by the results."""
+    """Judges by ``metadata.outcome`` where the results do not contradict it, else by the results."""
     unparsable = any(facts.is_unparsable(turn) for turn in trajectory.turns)
     corrected = facts.correction_requested(trajectory)
     outcome = trajectory.metadata.outcome
@@ -101,8 +102,9 @@ def judge(trajectory: Trajectory) -> Judgement:
 def _told_part(
     trajectory: Trajectory, outcome: Outcome, teller: Teller
 ) -> tuple[float, tuple[str, ...], str]:
-    """Completion, contradictions and why, of work that is not done: what was told counts as far as its own
-    results go, so that nobody gains by telling more. A failure that tells too much is not doubted for it."""
+    """Returns completion, contradictions and the reason for work that is not finished. A report counts as far
+    as its own results show, so that reporting more gains nothing. A failure that reports too much completion
+    is not marked as contradicted for it."""
     claimed = float(outcome.completion_percentage or 0.0)
     tests, subtasks = facts.tests_passed(trajectory), facts.subtasks_told(trajectory)
     shown = {
@@ -120,10 +122,10 @@ def _told_part(
 
 
 def _derive(trajectory: Trajectory, corrected: int | None) -> tuple[Status, float, str]:
-    """Status, completion and why, from the first line that fits:
+    """Returns status, completion and the reason, from the first line that fits:
 
     ======================================  ===================  ==========================================
-    what the turns show                     status               completion
+    facts of the turns                      status               completion
     ======================================  ===================  ==========================================
     nothing is recorded of any turn         failed               0
     the last result is a failure            failed               0
@@ -134,7 +136,7 @@ def _derive(trajectory: Trajectory, corrected: int | None) -> tuple[Status, floa
                                                                  the user asked to redo or correct
     ======================================  ===================  ==========================================
 
-    A share that nothing is known of is 1.
+    An unknown share is 1.
     """
     last = facts.last_turn(trajectory)
     if facts.nothing_recorded(trajectory):
@@ -169,14 +171,14 @@ _WORDS = {
     "no_final_response": "no final response was delivered",
     "empty_response": "the final response is empty",
 }
-"""Contradiction → in words, the heaviest first."""
+"""Contradiction → its text, the most serious first."""
 
 
 def _contradictions(trajectory: Trajectory, outcome: Outcome, teller: Teller) -> tuple[str, ...]:
-    """What the results say against ``outcome``, so that it does not count at all. A failure is never
-    contradicted; a part only by results in which nothing worked; a success, and a part that claims to be
-    whole, by anything that is not done. That the work ends without a final response says nothing where an
-    environment judged it or its tests passed."""
+    """Returns the contradictions between results and ``outcome``; with any of them the outcome does not
+    count. A failure is never contradicted. A part is contradicted only where nothing succeeded. A success, or
+    a part that claims to be whole, is contradicted by anything unfinished. A missing final response is no
+    contradiction where an environment judged the work or its tests passed."""
     if outcome.status in ("failed", "abandoned"):
         return ()
     last, tests = facts.last_turn(trajectory), facts.tests_passed(trajectory)
@@ -201,7 +203,7 @@ def _contradictions(trajectory: Trajectory, outcome: Outcome, teller: Teller) ->
 
 
 def _teller(trajectory: Trajectory) -> Teller:
-    """Who says so, as far as the trajectory tells: nobody can prove it there."""
+    """Returns the reporter of the outcome, as far as the trajectory shows it; it is not proven there."""
     extra = trajectory.metadata.model_extra or {}
     capture = extra.get("capture")
     if isinstance(extra.get("environment"), str) and extra["environment"]:

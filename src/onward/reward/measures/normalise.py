@@ -1,9 +1,9 @@
-"""Normalising a score against the trailing window of scores before it.
+"""Normalises a score against the trailing window of earlier scores.
 
-z-score: ``(z + 2)/4`` clipped to [0, 1], with the population deviation. Below 30
-samples, or without any spread, the raw score stands. The window's sums are exact integers and its extremes
-wait in monotonic queues (Lemire, arXiv:cs/0610046), so each score costs O(1) amortised, nothing drifts, and
-everything comes out the same after a restart, bit for bit.
+z-score: ``(z + 2)/4`` clipped to [0, 1], with the population deviation. Below 30 samples, or without any
+spread, the raw score is used. The window's sums are exact integers and its extremes are stored in monotonic
+queues (Lemire, arXiv:cs/0610046). So each score costs O(1) amortised, nothing drifts, and results are the
+same after a restart, bit for bit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BITS = 1074
 class Normalised:
     value: float
     method: Method
-    """What was applied: ``none`` while the window is too small or flat."""
+    """Method applied: ``none`` while the window is too small or flat."""
     n: int
     mean: float
     std: float
@@ -42,9 +42,9 @@ class Window:
         self._sum = 0
         self._squares = 0
         self._rising: deque[float] = deque()
-        """Scores with no smaller one behind them: the first is the smallest of all."""
+        """Scores with no smaller one after them: the first is the smallest of all."""
         self._falling: deque[float] = deque()
-        """Scores with no greater one behind them: the first is the greatest of all."""
+        """Scores with no greater one after them: the first is the greatest of all."""
         for value in values:
             self.add(value)
 
@@ -52,7 +52,7 @@ class Window:
         return len(self._values)
 
     def add(self, value: float) -> None:
-        """Raises ValueError for NaN and infinities."""
+        """Appends a score. Raises ValueError for NaN and infinities."""
         if not math.isfinite(value):
             raise ValueError("a score must be finite")
         if len(self._values) == self.size:
@@ -76,7 +76,7 @@ class Window:
         self._squares += new * new
 
     def values(self) -> list[float]:
-        """Oldest first."""
+        """Returns the scores, oldest first."""
         return list(self._values)
 
     def fork(self) -> Window:
@@ -88,7 +88,7 @@ class Window:
 
     @property
     def mean(self) -> float:
-        """Correctly rounded; 0 when empty."""
+        """Mean, correctly rounded; 0 when empty."""
         return self._sum / (len(self) << _BITS) if self._values else 0.0
 
     @property
@@ -100,11 +100,11 @@ class Window:
         return math.sqrt((n * self._squares - self._sum * self._sum) / (n * n << (2 * _BITS)))
 
     def normalise(self, score: float, method: Method, *, least_std: float = 0.0) -> Normalised:
-        """``score`` against the window as it is now: add it afterwards.
+        """Normalises ``score`` against the window as it is now; add the score afterwards.
 
-        ``least_std``: the deviation that z is divided by at least, where the window has any spread at all,
-        and half the least range of min-max; what is reported is the window's own. Raises ValueError for
-        NaN and infinities.
+        ``least_std``: least deviation that z is divided by, where the window has any spread at all, and half
+        the least range of min-max. The reported deviation is the window's own. Raises ValueError for NaN and
+        infinities.
         """
         if not math.isfinite(score):
             raise ValueError("a score must be finite")

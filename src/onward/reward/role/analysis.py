@@ -1,7 +1,7 @@
-"""Reports on the code of trajectories, made before scoring: at once, but only so many, and never for long.
+"""Reports on the code of trajectories before scoring, with a limit on concurrency and on time.
 
-Know before changing: without the optional part ``code`` there is no analyser, and then nobody looked, which
-is not the same as no code. What fails or takes too long is unscored, never zero.
+Without the optional part ``code`` there is no analyser: the code was then not examined, which is not the same
+as no code. A report that fails or takes too long makes the trajectory unscored, never zero.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logs.get("rewarder")
 
 
 class Analyser(Protocol):
-    """``onward.reward.code.CodeAnalyser``."""
+    """Protocol of ``onward.reward.code.CodeAnalyser``."""
 
     async def start(self) -> None: ...
 
@@ -35,7 +35,7 @@ class Analyser(Protocol):
 
 
 def code_analyser(settings: RewardSettings) -> Analyser | None:
-    """The analyser where the part ``code`` is installed and ``code_quality`` is wanted, else None."""
+    """Returns the analyser if the part ``code`` is installed and ``code_quality`` has a weight, else None."""
     try:
         from onward.reward import code
     except ImportError:
@@ -45,7 +45,7 @@ def code_analyser(settings: RewardSettings) -> Analyser | None:
 
 
 class Analysis:
-    """What the rewarder asks for a batch. ``analyser`` None: nobody looks."""
+    """Requests reports for a batch. Without an ``analyser`` no code is examined."""
 
     def __init__(self, analyser: Analyser | None) -> None:
         self._analyser = analyser
@@ -62,7 +62,7 @@ class Analysis:
     async def reports(
         self, trajectories: Mapping[str, Trajectory]
     ) -> dict[str, CodeReport | Unscored | None]:
-        """Trajectory id → its report; empty where nobody looks."""
+        """Returns trajectory id → its report; empty without an analyser."""
         if self._analyser is None:
             return {}
         found = await asyncio.gather(*(self._report(item) for item in trajectories.values()))

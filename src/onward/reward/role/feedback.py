@@ -1,10 +1,11 @@
 """Reads ``agent.rl.feedback.v1``: every piece is stored once, redacted, and counts for the work it is about.
 
-Know before changing: feedback may come before its trajectory is stored or scored; it is then simply stored,
-and the first scoring takes it in. Storing comes before looking on both sides, so that one of the two sees
-the other. Where the first reward is still to come, the message is kept until that reward tells whether it
-knew of it: it may have been published already, before a restart. Feedback never edits a trajectory and never
-moves a window.
+Feedback may arrive before its trajectory is stored or scored. It is then only stored, and the first scoring
+includes it. Where the first reward is still to come, the message stays on the stream until that reward shows
+whether it included the feedback: the reward may have been published already, before a restart.
+
+Invariants: both sides store before they read, so that one of the two sees the other. Feedback never edits a
+trajectory and never moves a window.
 """
 
 from __future__ import annotations
@@ -45,27 +46,28 @@ from onward.warehouse import reward_queries
 STREAM = "RL_FEEDBACK"
 DURABLE = "rewarder-feedback"
 SESSION_TRAJECTORIES = 100
-"""Trajectories of one session that feedback about all of it scores again: the newest."""
+"""Maximum trajectories, the newest, that feedback about a whole session scores again."""
 LOOK_AGAIN_SECONDS = 2.0
-"""After so long it is looked whether a first reward that was awaited is there."""
+"""Seconds between checks for an awaited first reward."""
 MOST_LOOKS = 1000
-"""Deliveries, half an hour and more: rows of a stream that was made anew may never get a first reward."""
+"""Maximum deliveries, over half an hour: rows of a recreated stream may never get a first reward."""
 LATE_COMPONENTS = frozenset({"user_feedback"})
-"""What late feedback computes anew. The rest keeps its raw score: nobody's opinion makes work faster."""
+"""Components that late feedback computes anew. The others retain their raw scores: no opinion makes work
+faster."""
 _log = logs.get("rewarder")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One message, judged. Without ``feedback`` it is refused with a reason, or dropped by an opt-out."""
+    """One checked message. Without ``feedback`` it is refused with a reason, or discarded by an opt-out."""
 
     message: Message
     feedback: Feedback | None = None
     refused: DeadLetter | None = None
     secret: bool = False
-    """The raw message holds something that was redacted, so it must not stay on the stream."""
+    """True if part of the raw message was redacted, so it must not stay on the stream."""
     hold: str = ""
-    """The redactor failed, with this class of error: the raw message is sealed, the vote alone is kept."""
+    """Class of the redactor's error, if it failed: the raw message is sealed, and only the vote is stored."""
 
     @property
     def arrived(self) -> datetime:
@@ -80,8 +82,8 @@ class FeedbackReader:
         self.stopping = False
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
-        """Store, clean the stream, score again. Raises BusError, WarehouseError or ObjectError when one is
-        away; what was done by then is recognised by its id."""
+        """Stores, cleans the stream, scores again. Raises BusError, WarehouseError or ObjectError when one is
+        unavailable; work done by then is recognised by its id."""
         if self.stopping:
             return [Retry(0.0)] * len(messages)
         pieces = await asyncio.to_thread(lambda: [self._read(message) for message in messages])
@@ -121,7 +123,8 @@ class FeedbackReader:
             return Piece(message, validate(bare, Feedback), secret=True, hold=type(error).__name__)
 
     def _unreadable(self, message: Message, error: ContractError) -> Piece:
-        """A dead letter with a clean body; what cannot be told to be clean is sealed instead."""
+        """Makes a dead letter with a clean body. A message that cannot be shown to be clean is sealed
+        instead."""
         try:
             try:
                 document = decode_document(message.data)
@@ -138,7 +141,7 @@ class FeedbackReader:
             return Piece(message, refused=refused, secret=True, hold=type(failure).__name__)
 
     async def _sort(self, pieces: list[Piece]) -> tuple[list[Piece], list[Row]]:
-        """All pieces, with conflicts turned into dead letters, and the rows that are to be stored."""
+        """Returns all pieces, with conflicts turned into dead letters, and the rows to store."""
         ids = {piece.feedback.feedback_id for piece in pieces if piece.feedback is not None}
         stored = await reward_queries.feedback_by_id(self._ctx.warehouse, ids) if ids else {}
         known = {name: row["payload"] for name, row in stored.items()}
@@ -161,15 +164,15 @@ class FeedbackReader:
         return sorted_pieces, new
 
     async def _store(self, new: list[Row]) -> None:
-        self._said.add(new)  # before the insert: a first scoring at this moment asks once too often at worst
+        self._said.add(new)  # before the insert: a first scoring now makes at worst one query too many
         await self._ctx.warehouse.insert("feedback", new)
         crashpoint("feedback.stored")
         for row in new:
             self._ctx.metrics.feedback.labels(kind=row["kind"], signal=_known_signal(row["signal"])).inc()
 
     async def _clean(self, piece: Piece) -> None:
-        """Bury what is refused. Replace what holds a secret by its redacted form, then erase it, as the
-        collector does."""
+        """Sends a refused piece to the dead letters. Replaces a message with a secret by its redacted form,
+        then erases it, as the collector does."""
         if piece.refused is not None:
             reason, detail = piece.refused.reason, piece.refused.detail
             await bury(self._ctx.bus, STREAM, piece.message, reason, detail, piece.refused.body or b"")
@@ -194,7 +197,7 @@ class FeedbackReader:
         crashpoint("feedback.erased")
 
     async def _tasks(self, pieces: Sequence[Piece]) -> list[Task]:
-        """What each piece scores again, in the order of the stream."""
+        """Returns the trajectories that each piece scores again, in the order of the stream."""
         sessions = {p.feedback.session_id for p in pieces if p.feedback and not p.feedback.trajectory_id}
         found: dict[str, Row] = {}
         if sessions:
@@ -212,7 +215,7 @@ class FeedbackReader:
 
 
 def feedback_row(feedback: Feedback, message: Message, received_at: datetime) -> Row:
-    """The row of table ``feedback``."""
+    """Builds the row of table ``feedback``."""
     return {
         "feedback_id": feedback.feedback_id,
         "trajectory_id": feedback.trajectory_id or "",
@@ -247,13 +250,13 @@ _SIGNALS = frozenset(("thumbs_up", "thumbs_down", "rating", "correction", "aband
 
 
 def _known_signal(signal: str) -> str:
-    """A label must not be anybody's free choice."""
+    """Limits the values of a metric label, which clients must not choose freely."""
     return signal if signal in _SIGNALS else "other"
 
 
 def _mended(clean: dict[str, object], raw: dict[str, object]) -> Feedback:
-    """Redacted feedback with usable ids: a placeholder is none. Raises ContractError where the id of the
-    feedback or of its trajectory itself is a secret."""
+    """Validates redacted feedback with usable ids: a placeholder is no id. Raises ContractError where the id
+    of the feedback or of its trajectory itself is a secret."""
     if clean.get("session_id") != raw["session_id"]:
         clean = {**clean, "session_id": f"redacted-{raw['feedback_id']}"}
     return validate(clean, Feedback)

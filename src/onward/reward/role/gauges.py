@@ -1,4 +1,4 @@
-"""What Prometheus hears of first rewards; superseding ones are not told here: each trajectory counts once."""
+"""Prometheus metrics of first rewards. Superseding ones are not counted here: each trajectory counts once."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ class Gauges:
             self._metrics.unscored.labels(reason=item.why.reason).inc()
 
     def rewarded(self, row: dict[str, Any], arrived: datetime, model_version: str) -> None:
-        """``row`` of table ``rewards``, published now; ``arrived``: its trajectory's time on the stream."""
+        """Records a reward. ``row``: of table ``rewards``, published now; ``arrived``: its trajectory's time
+        on the stream."""
         seconds = (self._clock.now() - arrived).total_seconds()
         self._metrics.rewarder_seconds.observe(max(0.0, seconds))
         self._metrics.trajectory_reward.observe(row["total_reward"])
         if model_version not in self._means and len(self._means) >= _MODELS:
-            return  # the label comes from agents, so only so many are kept
+            return  # the label comes from agents, so the number of models is limited
         mean = self._means[model_version] = self._means.get(model_version, Baseline()).add(row["raw_total"])
         self._metrics.model_reward_mean.labels(model_version=model_version).set(mean.mean)
 
 
 async def watch_lag(ctx: Context, stream: str, done: Callable[[], int]) -> None:
-    """Keep the gauge of messages of ``stream`` after sequence ``done()``, which wait for a decision, until
+    """Updates the gauge of messages of ``stream`` after sequence ``done()``, which wait for a decision, until
     cancelled."""
     asked = cancellations()
     while True:

@@ -1,8 +1,8 @@
-"""First rewards that a predecessor published and perhaps never stored.
+"""Reads first rewards that a predecessor published and perhaps never stored.
 
-Know before changing: publishing runs ahead of the warehouse (``storing.py``), and a first reward depends on
-more than the stream: on the feedback that was known by then, on what the linter could finish, on settings. So
-whoever starts again stores what was published and computes none of it anew.
+Publishing runs ahead of the warehouse (``storing.py``). A first reward depends on more than the stream: on
+the feedback known by then, on the linter's results, on settings. So a restarted rewarder stores the published
+rewards and computes none of them anew.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from onward.reward.scoring.score import reward_id
 
 STREAM = "RL_REWARDS"
 TAIL = 2000
-"""Messages that are looked at, the newest: four times what may wait for the warehouse."""
+"""Messages read, the newest: four times the number that may wait for the warehouse."""
 _AT_ONCE = 50
 
 
 async def first_rewards(bus: Bus) -> dict[str, bytes]:
-    """Trajectory id → payload of its first reward, of the newest ``TAIL`` messages. Raises BusError."""
+    """Returns trajectory id → payload of its first reward, from the newest ``TAIL`` messages. Raises
+    BusError."""
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def read(sequence: int) -> bytes:

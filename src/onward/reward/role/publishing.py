@@ -1,7 +1,7 @@
-"""How a reward leaves: published from the row that is stored, so that a repeat gives the same bytes.
+"""Stores and publishes rewards. A reward is published from its row, so that a repeat gives the same bytes.
 
-First rewards are published and then stored; after a crash between the two what was published is stored
-(``published.py``). Superseding ones are stored first. At most one durable publish a reward.
+First rewards are published and then stored; after a crash between the two the published ones are stored
+(``predecessor.py``). Superseding ones are stored first. At most one durable publish a reward.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Missing:
 
 
 async def store(ctx: Context, rewards: Sequence[dict[str, Any]], missing: Sequence[Missing] = ()) -> None:
-    """Rows of ``rewards`` and ``unscored``, durably. Raises WarehouseError."""
+    """Stores rows of ``rewards`` and ``unscored`` durably. Raises WarehouseError."""
     await ctx.warehouse.insert("rewards", rewards, patience=PATIENCE_SECONDS)
     gaps = [
         {
@@ -46,7 +46,7 @@ async def store(ctx: Context, rewards: Sequence[dict[str, Any]], missing: Sequen
 
 
 async def publish(ctx: Context, rewards: Sequence[dict[str, Any]]) -> None:
-    """The payloads of rows, side by side. Raises BusError."""
+    """Publishes the payloads of rows concurrently. Raises BusError."""
     await asyncio.gather(
         *(
             ctx.bus.publish(

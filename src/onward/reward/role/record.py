@@ -1,7 +1,7 @@
 """The rewarder's record: its state in one key, compare-and-set, at most a second behind.
 
-Know before changing: the record is what a restart goes on from, so it is written only after what it counts is
-stored; a write that is refused means that another rewarder is active.
+Invariants: a restart continues from the record, so it is written only after everything that it counts is
+stored. A refused write means that another rewarder is active.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _log = logs.get("rewarder")
 
 
 class Record:
-    """``revision``: that of the record that ``state`` was read from; None where there is none yet."""
+    """Writes the record. ``revision``: that of the record that ``state`` was read from; None if there is none
+    yet."""
 
     def __init__(self, ctx: Context, state: Callable[[], State], revision: int | None) -> None:
         self._bucket, self._clock, self._state = ctx.bus.bucket(BUCKET), ctx.clock, state
         self._revision, self._kept_seq = revision, state().stream_seq
 
     async def keep(self) -> None:
-        """Keep the state if it moved. Raises ConflictError when another rewarder wrote meanwhile."""
+        """Writes the state if it changed. Raises ConflictError when another rewarder wrote meanwhile."""
         state = self._state()
         if state.stream_seq == self._kept_seq:
             return
@@ -40,7 +41,7 @@ class Record:
         self._kept_seq = state.stream_seq
 
     async def keep_on(self) -> None:
-        """``keep`` each second, until cancelled. Raises ConflictError."""
+        """Calls ``keep`` each second, until cancelled. Raises ConflictError."""
         while True:
             await self._clock.sleep(CHECKPOINT_SECONDS)
             try:

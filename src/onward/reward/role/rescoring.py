@@ -1,8 +1,10 @@
-"""``onward rescore``: an operator asks, the active rewarder scores stored trajectories again.
+"""``onward rescore``: an operator sends a request, and the active rewarder scores stored trajectories again.
 
-Know before changing: the request lies in bucket ``rl_control``, how far it got in ``rl_rewarder``; only the
-active rewarder works on it, so windows have one writer. A portion is stored and published before the cursor
-moves; what a crash repeats is recognised by its id, which comes from the run.
+The request is stored in bucket ``rl_control``, its progress in ``rl_rewarder``.
+
+Invariants: only the active rewarder works on a request, so windows have one writer. A portion is stored and
+published before the cursor moves. Work that a crash repeats is recognised by its id, which comes from the
+run.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from onward.warehouse import reward_queries
 REQUESTS, PROGRESS, KEY = "rl_control", "rl_rewarder", "rescore"
 POLL_SECONDS = 1.0
 PAUSE_SECONDS = 0.02
-"""Between portions: new trajectories come first."""
+"""Seconds between portions, since new trajectories have priority."""
 PORTION = 50
 BEGINNING = "1970-01-01T00:00:00.000Z"
 _log = logs.get("rewarder")
@@ -37,17 +39,17 @@ _log = logs.get("rewarder")
 class Request:
     run_id: str
     since: str
-    """ISO 8601: trajectories that began then or later."""
+    """ISO 8601; selects trajectories that began then or later."""
     component: str | None
-    """Computed anew, the others keep their raw scores; None: all are."""
+    """Component computed anew, while the others retain their raw scores; None: all are computed."""
     limit: int | None
-    """Trajectories at most, the oldest first."""
+    """Maximum number of trajectories, the oldest first."""
     dry_run: bool
     requested_at: str
     stop: bool = False
 
     def asks_the_same(self, other: Request) -> bool:
-        """Whether ``other`` is the same work: then it is continued, not begun again."""
+        """Checks whether ``other`` is the same work: it is then continued and not begun again."""
         what = ("component", "limit", "dry_run")
         return all(getattr(self, name) == getattr(other, name) for name in what)
 
@@ -88,8 +90,8 @@ async def ask(
     limit: int | None = None,
     dry_run: bool = False,
 ) -> tuple[Request, bool]:
-    """The run that does this work, and whether it was under way already. Raises ConflictError while another
-    run is, BusError."""
+    """Returns the run that does this work, and whether it was already under way. Raises ConflictError while
+    another run is under way, and BusError."""
     bucket = bus.bucket(REQUESTS)
     entry = await bucket.get(KEY)
     now = utc_text(clock.now())
@@ -112,7 +114,7 @@ async def ask(
 
 
 async def stop(bus: Bus) -> Request:
-    """End the run that is under way. Raises NotFoundError when there is none."""
+    """Stops the run that is under way. Raises NotFoundError when there is none."""
     bucket = bus.bucket(REQUESTS)
     entry = await bucket.get(KEY)
     there = Request.load(entry.value) if entry else None
@@ -124,21 +126,21 @@ async def stop(bus: Bus) -> Request:
 
 
 async def progress(bus: Bus, run_id: str) -> Progress | None:
-    """How far a run is; None before it began, or when a later one did."""
+    """Returns the progress of a run; None before it began, or when a later one did."""
     entry = await bus.bucket(PROGRESS).get(KEY)
     found = Progress.load(entry.value) if entry else None
     return found if found is not None and found.run_id == run_id else None
 
 
 class Rescoring:
-    """The part of the active rewarder that works on requests."""
+    """Works on requests in the active rewarder."""
 
     def __init__(self, ctx: Context, superseding: Superseding, names: frozenset[str]) -> None:
-        """``names``: the components that there are."""
+        """``names``: the known components."""
         self._ctx, self._superseding, self._names = ctx, superseding, names
 
     async def run(self) -> None:
-        """Until cancelled. Raises ConflictError when another rewarder works too."""
+        """Runs until cancelled. Raises ConflictError when another rewarder is active too."""
         while True:
             try:
                 await self.look()
@@ -149,7 +151,7 @@ class Rescoring:
             await self._ctx.clock.sleep(POLL_SECONDS)
 
     async def look(self) -> None:
-        """Work on the newest request until it is done, if it is not."""
+        """Works on the newest request until it is done; returns at once if it is done already."""
         entry = await self._ctx.bus.bucket(REQUESTS).get(KEY)
         if entry is None:
             return

@@ -1,10 +1,12 @@
 """The rewarder role: every stored trajectory gets a first reward; feedback and operators lead to more.
 
-Know before changing: a message on the trajectory stream is only the trigger. What is scored is the row
-that the collector stored (redacted, enriched), once the collector is done with that message. State
-moves in stream order by one active rewarder, and only by first rewards; its record is compare-and-set at most
-a second later. A first reward is published and then stored (``storing.py``): a restart reads on from the
-record, and what was stored or published by then is taken as it is.
+A message on the trajectory stream is only the trigger. The rewarder scores the row that the collector stored
+(redacted, enriched), once the collector has finished with that message. A first reward is published and then
+stored (``storing.py``). A restart continues from the record, and uses rewards stored or published by then as
+they are.
+
+Invariants: one active rewarder alone moves the state, in stream order and only by first rewards. Its record
+is compare-and-set, at most a second later.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ DURABLE = "rewarder"
 LEASE = "rewarder"
 LEASE_SECONDS = 5.0
 STOP_SECONDS = 20.0
-"""How long a rewarder that ends waits for what is published to be stored."""
+"""Seconds that a stopping rewarder waits until published rewards are stored."""
 _RECENT = 10_000
 _BREATH = 8
 
@@ -57,10 +59,10 @@ _log = logs.get("rewarder")
 
 
 async def run(ctx: Context) -> None:
-    """Score until cancelled. While another rewarder is active this one waits to take over."""
+    """Scores until cancelled. While another rewarder is active this one waits to take over."""
     while True:
         lease = Lease(ctx.bus.bucket("rl_leases"), LEASE, new_id(), LEASE_SECONDS, ctx.clock)
-        ctx.ready[DURABLE] = True  # a standby does its work too
+        ctx.ready[DURABLE] = True  # a standby is ready too
         try:
             await _acquire(lease, ctx)
             await _active(ctx, lease)
@@ -87,7 +89,7 @@ async def _acquire(lease: Lease, ctx: Context) -> None:
 
 
 async def _active(ctx: Context, lease: Lease) -> None:
-    """Score as the one active rewarder. Raises ConflictError when it is no longer that."""
+    """Scores as the one active rewarder. Raises ConflictError when it is no longer the active one."""
     keeping, asked = asyncio.create_task(lease.keep()), cancellations()
     try:
         analyser = code_analyser(ctx.settings.reward)
@@ -156,7 +158,7 @@ async def _work(rewarder: Rewarder, ctx: Context, lease: Lease, keeping: asyncio
 
 
 class Rewarder:
-    """The active rewarder: its state, and the revision of the record that the state is kept in."""
+    """The active rewarder: its state, and the revision of the record of that state."""
 
     def __init__(
         self,
@@ -177,7 +179,7 @@ class Rewarder:
         self._stored_until, self._may_write = stored_until, may_write
         self._told = told or {}
         self._ahead = state
-        """The state after what is published; ``state`` is that after what is stored, too."""
+        """State after everything published; ``state`` is the one after everything stored."""
         self._lock = asyncio.Lock()
         self._components = components_of(ctx.settings.reward)
         self._analysis = Analysis(analyser)
@@ -194,7 +196,7 @@ class Rewarder:
         self._alert = UnscoredAlert(ctx.alerts, ctx.metrics, ctx.clock)
         self._gauges = Gauges(ctx)
         self._recent: dict[str, None] = {}
-        """Ids scored since the start, newest last: saves asking the warehouse about most repeats."""
+        """Ids scored since the start, newest last: saves a warehouse query for most repeats."""
         self.lost = asyncio.Event()
         self.stopping = False
 
@@ -206,7 +208,7 @@ class Rewarder:
         may_write: Callable[[], bool] = lambda: True,
         analyser: Analyser | None = None,
     ) -> Rewarder:
-        """From the record. A stream that was made anew since is read from its beginning."""
+        """Loads the rewarder from the record. A stream recreated since then is read from its beginning."""
         window = ctx.settings.reward.window
         entry = await ctx.bus.bucket(BUCKET).get(KEY)
         state = State(window) if entry is None else State.load(entry.value, window)
@@ -237,10 +239,10 @@ class Rewarder:
         await self._analysis.stop()
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
-        """Score and publish in stream order, as far as the collector is, and hand over to ``storing``. The
-        acknowledgement promises nothing: whoever starts again reads on from the record.
+        """Scores and publishes in stream order, as far as the collector has come, and passes the batch to
+        ``storing``. The acknowledgement guarantees nothing: a restart continues from the record.
 
-        Raises BusError or WarehouseError when either is away; what was done by then is not repeated.
+        Raises BusError or WarehouseError when either is unavailable; work done by then is not repeated.
         """
         if self.stopping or self.lost.is_set():
             return [Retry(0.0)] * len(messages)
@@ -256,7 +258,7 @@ class Rewarder:
         return ids <= (await queries.stored(self._ctx.warehouse, ids)).keys()
 
     async def _first_rewards(self, messages: list[Message]) -> None:
-        """All or nothing as far as the state goes."""
+        """Makes the first rewards of messages. The state changes for all of them or for none."""
         ids = {m.sequence: rows.claimed_id(m.data) for m in messages}
         found = await self._rows({name for name in ids.values() if name is not None})
         known = await self._scored_before(messages, ids, found)
@@ -281,7 +283,7 @@ class Rewarder:
 
     @asynccontextmanager
     async def _nothing_waits(self) -> AsyncIterator[None]:
-        """Inside, no first reward is made, and all that were made are stored."""
+        """Context in which no first reward is made, and all earlier ones are stored."""
         async with self._lock:
             await self.storing.idle()
             yield
@@ -300,8 +302,8 @@ class Rewarder:
     async def _stored(
         self, messages: Sequence[Message], candidates: Mapping[str, Candidate]
     ) -> dict[str, rows.Row]:
-        """First rewards that are stored already: a predecessor died, or lost its answer, before its record
-        was kept."""
+        """Returns first rewards that are already stored: a predecessor died, or lost its answer, before its
+        record was written."""
         if messages[0].sequence > self._stored_until:
             return {}
         ids = {reward_id(name): name for name in candidates}
@@ -321,7 +323,7 @@ class Rewarder:
         state, settings = batch.state, self._ctx.settings.reward
         for place, message in enumerate(messages):
             if place % _BREATH == _BREATH - 1:
-                await asyncio.sleep(0)  # other roles of this process go on meanwhile
+                await asyncio.sleep(0)  # lets other roles of this process run
             name = ids[message.sequence]
             state.stream_seq = message.sequence
             if name is None or name in batch.triggers or name in known:
@@ -360,7 +362,7 @@ class Rewarder:
     async def _scored_before(
         self, messages: Iterable[Message], ids: Mapping[int, str | None], found: Mapping[str, rows.Row]
     ) -> set[str]:
-        """Ids whose score is in the state already. A row that names this very message is new."""
+        """Returns ids whose score is in the state already. A row that names this very message is new."""
         again: set[str] = set()
         for message in messages:
             name = ids[message.sequence]
@@ -377,7 +379,7 @@ class Rewarder:
             raise BusError("The lease of the rewarder ran out: nothing more is written.")
 
     async def keep_record(self) -> None:
-        """Until cancelled. Raises ConflictError: this rewarder is not the active one any more."""
+        """Writes the record until cancelled. Raises ConflictError when this rewarder is no longer active."""
         try:
             await self.record.keep_on()
         except ConflictError:

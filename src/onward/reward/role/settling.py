@@ -1,7 +1,7 @@
-"""Knows which trajectory messages the collector is done with: the rewarder scores nothing before that.
+"""Tracks the trajectory messages that the collector has finished with: the rewarder scores none earlier.
 
-Know before changing: the collector's acknowledgements are plain messages and are overheard, so a batch goes
-on in the moment it is stored. Nothing depends on hearing one: what was missed is asked for.
+The collector's acknowledgements are plain messages. This module subscribes to them, so a batch continues at
+the moment it is stored. Nothing depends on receiving one: missed ones are fetched from the server.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from onward.errors import BusError
 from onward.telemetry import logs
 
 COLLECTOR = "collector"
-"""Durable of the collector on the trajectory stream: what it has acknowledged is settled."""
+"""Durable of the collector on the trajectory stream: messages that it has acknowledged are settled."""
 _ASK_SECONDS = (0.03, 0.25)
-"""First and longest pause before the server is asked, when nothing was overheard."""
+"""First and longest pause before the server is queried, when no acknowledgement was received."""
 _LOOK_AT_ROWS_SECONDS = 0.5
 _KEPT = 100_000
 
@@ -31,7 +31,7 @@ _log = logs.get("rewarder")
 
 
 class Settled:
-    """``start`` once; ``wait`` for a batch; ``stop``."""
+    """Settled messages: ``start`` once, ``wait`` for each batch, then ``stop``."""
 
     def __init__(self, bus: Bus, stream: str, clock: Clock) -> None:
         self._bus, self._stream, self._clock = bus, stream, clock
@@ -42,7 +42,7 @@ class Settled:
         self._client: object = None
 
     async def start(self) -> None:
-        """Listen, then read how far the collector was. Raises BusError."""
+        """Subscribes, then reads the collector's position. Raises BusError."""
         try:
             subject = f"$JS.ACK.{self._stream}.{COLLECTOR}.>"
             self._client = self._bus.nc
@@ -64,12 +64,12 @@ class Settled:
         are_rows: Callable[[Sequence[Message]], Awaitable[bool]],
         stopping: Callable[[], bool],
     ) -> int:
-        """Wait until the first of ``messages`` (by sequence) is settled; return the last sequence before a
-        gap. ``are_rows`` says whether all of them are stored: where the collector acknowledges out of
-        order, that will do. Raises BusError."""
+        """Waits until the first of ``messages`` (by sequence) is settled; returns the last sequence before a
+        gap. ``are_rows`` checks whether all of them are stored, which also suffices where the collector
+        acknowledges out of order. Raises BusError."""
         clock = self._clock
         if self._heard is not None and self._client is not self._bus.nc:
-            await self.start()  # the client was made anew
+            await self.start()  # the client was recreated
         started = looked = asked = clock.monotonic()
         pause, longest = _ASK_SECONDS
         warned = False
@@ -110,7 +110,7 @@ class Settled:
         self._news.set()
 
     async def _hear(self, seconds: float) -> bool:
-        """Whether an acknowledgement was overheard within ``seconds``."""
+        """Checks whether an acknowledgement is received within ``seconds``."""
         heard = asyncio.ensure_future(self._news.wait())
         patience = asyncio.ensure_future(self._clock.sleep(seconds))
         try:

@@ -1,7 +1,7 @@
-"""What the rewarder remembers: windows, baselines, recent silence and how far it has read. One record.
+"""The rewarder's state: windows, baselines, recent unscored causes and its position. One record.
 
-The record holds float64 values in their shortest exact form, so a rewarder that starts from it gives
-the same bytes for the same messages as one that never stopped.
+The record stores float64 values in their shortest exact form. So a rewarder that starts from it gives the
+same bytes for the same messages as one that never stopped.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class State:
         self.baselines = Baselines()
         self.stream_seq = stream_seq
         self.recent: list[str] = []
-        """Of the newest trajectories: why each is unscored, empty for a scored one."""
+        """Causes of the newest trajectories: why each is unscored, empty for a scored one."""
 
     def note(self, cause: str) -> None:
-        """Count one trajectory: ``cause`` is empty when it was scored."""
+        """Counts one trajectory: ``cause`` is empty when it was scored."""
         self.recent = [*self.recent[1 - TRAILING :], cause]
 
     def of(self, name: str) -> Window:
-        """The window of a component; made empty at first use."""
+        """Returns the window of a component; made empty at first use."""
         if name not in self.windows:
             self.windows[name] = Window(self.window)
         return self.windows[name]
 
     def fork(self) -> State:
-        """A copy to work on: a batch whose publishing fails leaves no trace in the original."""
+        """Returns a copy to work on: a batch whose publishing fails leaves the original unchanged."""
         copy = State(self.window, self.stream_seq)
         copy.windows = {name: window.fork() for name, window in self.windows.items()}
         copy.baselines = self.baselines.fork()
@@ -60,8 +60,8 @@ class State:
 
     @classmethod
     def load(cls, data: bytes, window: int) -> State:
-        """``window`` may have changed since: the newest values are kept. Raises ConfigError for a
-        record of another version."""
+        """Loads a record. ``window`` may have changed since: the newest values are retained. Raises
+        ConfigError for a record of another version."""
         document = json.loads(data)
         if document["version"] != VERSION:
             raise ConfigError(

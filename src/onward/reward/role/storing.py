@@ -1,8 +1,7 @@
-"""First rewards on their way into the warehouse: in order, as many at once as have gathered.
+"""Stores first rewards in the warehouse: in order, and all that are waiting at once.
 
-Know before changing: scoring and publishing run ahead of this, by ``MOST`` rewards at most. The state that is
-kept is the one after what is stored; whoever starts again from it stores what was published
-(``published.py``).
+Invariants: scoring and publishing run ahead of this until ``MOST`` trajectories wait. The recorded state is
+the one after everything stored. A restart from it stores the published rewards (``predecessor.py``).
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from onward.reward.role.state import State
 from onward.telemetry.crashpoints import crashpoint
 
 MOST = 500
-"""Trajectories that may wait; scoring waits for room above that."""
+"""Maximum trajectories that wait; scoring waits for room above that."""
 
 
 @dataclass
 class Batch:
-    """What became of messages: rows to store, those that are stored already, gaps, and the state after."""
+    """Results for messages: rows to store, rows stored already, unscored ones, and the state afterwards."""
 
     state: State
     made: list[dict[str, Any]] = field(default_factory=list)
     again: list[dict[str, Any]] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     triggers: dict[str, Message] = field(default_factory=dict)
-    """Trajectory id → the message that its reward comes from."""
+    """Trajectory id → the message that triggered its reward."""
 
 
 class Storing:
@@ -42,7 +41,8 @@ class Storing:
         fence: Callable[[], None],
         stored: Callable[[Sequence[Batch]], Awaitable[None]],
     ) -> None:
-        """``fence`` raises when nothing may be written any more; ``stored`` is told what is durable now."""
+        """``fence`` raises when nothing may be written any more; ``stored`` is called with the batches now
+        durable."""
         self._ctx, self._fence, self._stored = ctx, fence, stored
         self._waiting: list[Batch] = []
         self._news, self._room, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -53,16 +53,16 @@ class Storing:
         self._tell()
 
     async def room(self) -> None:
-        """Wait until more may be added."""
+        """Waits until more may be added."""
         await self._room.wait()
 
     async def idle(self) -> None:
-        """Wait until all that was added is stored."""
+        """Waits until everything added is stored."""
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Store until cancelled. Raises WarehouseError, and what ``fence`` raises: what waits is then made
-        again by whoever starts from the record."""
+        """Stores until cancelled. Raises WarehouseError, and the error of ``fence``: waiting rewards are then
+        made again by the rewarder that starts from the record."""
         while True:
             await self._news.wait()
             batches = list(self._waiting)

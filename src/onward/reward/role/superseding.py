@@ -1,8 +1,8 @@
-"""Scores stored trajectories again: after late feedback, or because an operator asked for it.
+"""Scores stored trajectories again: after late feedback, or at an operator's request.
 
-Know before changing: a superseding reward is normalised against the windows as they are and never enters
-them, since each trajectory counts once. Its id comes from its cause, so whatever was stored under that id is
-published again instead of being computed again.
+Invariants: a superseding reward is normalised against the windows as they are and never enters them, since
+each trajectory counts once. Its id comes from its cause, so a reward stored under that id is published again
+and not computed again.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Task:
     trajectory_id: str
     cause: Cause
     timestamp: datetime
-    """Of the reward: one that a repeat gives again."""
+    """Time of the reward; a repeat must pass the same one."""
     until: datetime | None = None
-    """Only feedback that had arrived by then counts, and what the replaced reward took into account;
-    None: all that is stored."""
+    """Feedback counts if it had arrived by then, or if the replaced reward took it into account; None: all
+    that is stored."""
 
 
 class Superseding:
@@ -65,10 +65,10 @@ class Superseding:
     async def work(
         self, tasks: Sequence[Task], *, dry: bool = False, waiting: set[str] | None = None
     ) -> Counter[str]:
-        """Score, store, publish, in the order given. Counts ``changed``, ``unchanged``, ``unscored``,
-        ``waiting`` (for the first scoring, which takes in all feedback that it finds) and ``gone``; with
+        """Scores, stores and publishes, in the given order. Counts ``changed``, ``unchanged``, ``unscored``,
+        ``waiting`` (for the first scoring, which includes all feedback that it finds) and ``gone``. With
         ``dry`` nothing is written. The causes that wait are added to ``waiting``. Raises BusError or
-        WarehouseError; what was done by then is recognised."""
+        WarehouseError; work done by then is recognised."""
         tally: Counter[str] = Counter()
         for start in range(0, len(tasks), PORTION):
             tally += await self._portion(tasks[start : start + PORTION], dry, waiting)
@@ -121,7 +121,7 @@ class Superseding:
         said: Mapping[str, Sequence[rows.Row]],
         waiting: set[str] | None,
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Counter[str]]:
-        """Rows to store and publish, rows to publish again, counts."""
+        """Returns rows to store and publish, rows to publish again, and counts."""
         state, settings = self._state(), self._ctx.settings.reward
         made: list[dict[str, Any]] = []
         again: list[dict[str, Any]] = []

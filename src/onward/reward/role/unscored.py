@@ -1,7 +1,7 @@
-"""The alert about silence: too large a share of the newest trajectories has no valid reward.
+"""Alerts when too large a share of the newest trajectories has no valid reward.
 
-Know before changing: every cause counts, since to a reader of rewards they are all the same silence; the
-alert names them, so that a person can tell a broken linter from agents that never say how a task ended.
+Every cause counts, since to a reader of rewards each is a missing reward. The alert names the causes, so that
+a person can distinguish a broken linter from agents that never report how a task ended.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 KIND = "unscored"
 TRAILING = 200
-"""Trajectories that the share is taken of, the newest ones."""
+"""Number of trajectories in the share, the newest ones."""
 LEAST = 20
-"""Below so many nothing is said."""
+"""Minimum number of trajectories for an alert."""
 SHARE = 0.10
 REMIND_SECONDS = 3600.0
 
@@ -31,7 +31,8 @@ class UnscoredAlert:
         self._raised_at: float | None = None
 
     async def look(self, recent: Sequence[str]) -> None:
-        """``recent``: per trajectory, oldest first, the cause why it is unscored; empty for a scored one."""
+        """Checks the share. ``recent``: per trajectory, oldest first, the cause why it is unscored; empty for
+        a scored one."""
         causes = Counter(cause for cause in recent if cause)
         share = causes.total() / len(recent) if recent else 0.0
         self._metrics.unscored_share.set(share)

@@ -1,9 +1,9 @@
-"""Dense rewards: the raw total, given to the turns that earned it.
+"""Dense rewards: shares the raw total among the turns that earned it.
 
-Half goes to the last turn, where the outcome is known, half in equal parts to the turns whose action
+Half goes to the last turn, where the outcome is known. Half goes in equal parts to the turns whose action
 succeeded and brought something new; where there are none, all goes to the last. These are differences of a
-potential that ends at the raw total (Ng, Harada and Russell, ICML 1999), so they sum to it, and turns that
-fail or repeat earn nothing, however many there are.
+potential that ends at the raw total (Ng, Harada and Russell, ICML 1999), so they sum to it. Turns that fail
+or repeat earn nothing, whatever their number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OUTCOME_SHARE = 0.5
 
 
 def per_turn(trajectory: Trajectory, raw_total: float) -> list[dict[str, Any]]:
-    """``[{"turn_id", "reward"}]`` in the order of turns: each 0 or more, summing to ``raw_total``."""
+    """Returns ``[{"turn_id", "reward"}]`` in the order of turns: each 0 or more, summing to ``raw_total``."""
     repeated = repeats(trajectory)
     useful = [
         turn.result.success and not again for turn, again in zip(trajectory.turns, repeated, strict=True)

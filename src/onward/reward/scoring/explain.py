@@ -1,7 +1,7 @@
-"""The whole computation of a stored reward, as numbers that a person can put into a calculator.
+"""Explains the whole computation of a stored reward, as numbers that a person can check with a calculator.
 
-Pure: everything comes from stored payloads, nothing is scored again. The one number that may come from
-elsewhere is a weight before rescaling, where a reward does not carry it: then the present settings say it.
+Pure: all numbers come from stored payloads, and nothing is scored again. The one exception is a weight before
+rescaling: where a reward does not carry it, it comes from the present settings.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from onward.reward.measures.normalise import MINIMUM_SAMPLES
 from onward.warehouse import Warehouse, queries, reward_queries
 
 _OURS = frozenset(("normalized", "window", "evidence", "signals"))
-"""Parts of ``raw_data`` that have a place of their own in an explanation."""
+"""Parts of ``raw_data`` that have a field of their own in an explanation."""
 _SHOWN = 5
-"""Trajectories of a session that are named."""
+"""Maximum trajectories named for a session."""
 _ORDER = ("n", "value", "mean", "std", "min", "max", "least_std", "gate", "z", "weight", "method")
 
 Document = dict[str, Any]
@@ -26,8 +26,8 @@ Document = dict[str, Any]
 async def look_up(
     warehouse: Warehouse, trajectory_id: str, configured: Mapping[str, float]
 ) -> Document | None:
-    """The explanation of a trajectory's reward: ``status`` is ``rewarded``, ``unscored`` (with the reason) or
-    ``waiting`` (stored, not scored yet). None for an id that nobody knows. Raises WarehouseError."""
+    """Explains a trajectory's reward. ``status`` is ``rewarded``, ``unscored`` (with the reason) or
+    ``waiting`` (stored, not scored yet). Returns None for an unknown id. Raises WarehouseError."""
     history = await queries.reward_history(warehouse, trajectory_id)
     if history:
         said = json.loads(history[-1]["payload"])["metadata"].get("feedback_ids") or []
@@ -42,8 +42,8 @@ async def look_up(
 
 
 async def not_known(warehouse: Warehouse, name: str) -> NotFoundError:
-    """What to say of an id that ``look_up`` does not find: which trajectories it has, where it is a
-    session's."""
+    """Builds the error for an id that ``look_up`` does not find. For a session's id it names trajectories of
+    that session."""
     found = await reward_queries.trajectories_of_sessions(warehouse, [name], _SHOWN)
     if found:
         return NotFoundError(
@@ -57,7 +57,7 @@ def explain(
     configured: Mapping[str, float],
     feedback: Sequence[Mapping[str, Any]] = (),
 ) -> Document:
-    """The newest reward in ``history`` (rows of ``reward_history_v``, oldest first), step by step.
+    """Explains the newest reward in ``history`` (rows of ``reward_history_v``, oldest first), step by step.
 
     ``configured``: component → weight of the present settings; ``feedback``: rows of ``feedback_v`` that the
     reward took into account.
@@ -121,7 +121,7 @@ def _component(part: Mapping[str, Any], configured: float) -> Document:
 
 
 def _in_order(numbers: Any) -> Any:
-    """Stored JSON has its keys sorted; a person reads a value before its mean."""
+    """Reorders the keys for reading, a value before its mean; stored JSON has its keys sorted."""
     if not isinstance(numbers, Mapping):
         return numbers
     first = [name for name in _ORDER if name in numbers]
@@ -129,7 +129,7 @@ def _in_order(numbers: Any) -> Any:
 
 
 def _normalisation(score: float, window: Mapping[str, Any], value: float) -> tuple[float | None, str]:
-    """z, where there is one, and how ``value`` comes from ``score``, in words."""
+    """Returns z, where there is one, and the formula from ``score`` to ``value``, as text."""
     method = window.get("method", "none")
     gate = window.get("gate", 1.0)
     if method == "z-score":
@@ -162,7 +162,7 @@ def _normalisation(score: float, window: Mapping[str, Any], value: float) -> tup
 
 
 def _limited(given: float, gate: float, value: float) -> str:
-    """``given`` cut to 0 to 1, times the completion score where it counts only as far as that."""
+    """Describes ``given`` cut to [0, 1], times the completion score where the component is gated by it."""
     cut = min(1.0, max(0.0, given))
     text = number(given) if cut == given else f"{number(given)}, clipped to {number(cut)}"
     return text if gate == 1.0 else f"{text}, times completion {number(gate)} = {number(value)}"
@@ -186,18 +186,18 @@ def _sum(pairs: Any) -> str:
 
 
 def number(value: Any) -> str:
-    """Up to six significant digits; the exact double is in the JSON."""
+    """Formats up to six significant digits; the exact double is in the JSON."""
     return "-" if value is None else f"{float(value):.6g}".replace("-", "−")
 
 
 def _contradictions(metadata: Mapping[str, Any], components: Mapping[str, Document]) -> list[str]:
-    """What the results say against the outcome that was told, wherever the reward says so."""
+    """Returns contradictions between results and the reported outcome, from metadata and components."""
     said = [metadata, *(part["facts"] for part in components.values())]
     return list(dict.fromkeys(str(item) for place in said for item in place.get("contradictions") or ()))
 
 
 def _feedback(rows: Sequence[Mapping[str, Any]], components: Mapping[str, Document]) -> list[Document]:
-    """What was said, without its words, and which of it the score comes from."""
+    """Returns the feedback without its text, and marks the piece that gives the score."""
     facts = components.get("user_feedback", {}).get("facts", {})
     names = ("feedback_id", "kind", "signal", "value", "source", "ts")
     counted = facts.get("feedback_id")

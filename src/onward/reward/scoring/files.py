@@ -1,7 +1,7 @@
 """Scores the trajectories of a file: no service, no history, the same raw scores as in the service.
 
-Know before changing: what is read is raw, so it is redacted and enriched first, exactly as the collector
-does, and components see nothing else. What is wrong is told by its place, never by its content.
+Invariants: the input is raw, so it is redacted and enriched first, exactly as in the collector, and
+components see only the result. Errors name a place in the file, never its content.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one document of the file."""
+    """Result for one document of the file."""
 
     place: str
     """``line 3`` of JSON lines; ``item 3`` of a list, counted from 1."""
@@ -56,11 +56,11 @@ def score_file(
     redactor: Redactor,
     analyse: Analyse | None = None,
 ) -> Iterator[Answer]:
-    """Score one trajectory, a JSON list of them, or JSON lines, each by itself.
+    """Scores one trajectory, a JSON list of them, or JSON lines, each by itself.
 
-    ``name`` tells by its suffix whether it is JSON lines; else the content does. ``analyse`` looks at the
-    code of a trajectory; without it code is judged by the results that the trajectory carries.
-    Raises ConfigError for what is none of these.
+    The suffix of ``name`` decides whether it is JSON lines; else the content does. ``analyse`` examines the
+    code of a trajectory; without it code is judged by the results that the trajectory carries. Raises
+    ConfigError for any other content.
     """
     components = components_of(settings)
     for place, document in _documents(source, name):
@@ -80,7 +80,7 @@ def score_document(
     components: Iterable[Component],
     analyse: Analyse | None = None,
 ) -> dict[str, Any]:
-    """One parsed trajectory, scored alone: weights are those after rescaling, and the total is the weighted
+    """Scores one parsed trajectory alone. Weights are those after rescaling, and the total is the weighted
     sum of the raw scores. Raises ContractError and RedactionError."""
     if not isinstance(document, dict):
         raise ContractError("schema", "It is no trajectory but another JSON value: give one object for each.")
@@ -114,7 +114,7 @@ def score_document(
 
 
 def _documents(source: BinaryIO, name: str) -> Iterator[tuple[str, Any]]:
-    """Place and parsed document, or the ContractError that says why there is none."""
+    """Yields place and parsed document, or the ContractError that explains why there is none."""
     lines = _lines(source, name)
     head: list[bytes] = []
     for line in lines:

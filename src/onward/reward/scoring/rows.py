@@ -1,7 +1,7 @@
-"""Between the warehouse's rows and the scoring: a stored trajectory in, a reward and its row out. Pure.
+"""Converts between warehouse rows and scoring: a stored trajectory in, a reward and its row out. Pure.
 
-Know before changing: a reward that is stored is never computed again under the same id. Its payload is what
-is published, and ``take_in`` gives the state what its first scoring gave.
+Invariants: a stored reward is never computed again under the same id. Its payload is published as it is, and
+``take_in`` adds to the state the same values as its first scoring.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 FEEDBACK_IDS = "feedback_ids"
-"""Field of ``metadata``: the feedback that a reward took into account."""
+"""Field of ``metadata``: ids of the feedback that a reward took into account."""
 _log = logs.get("rewarder")
 
 
@@ -45,20 +45,20 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a trajectory is scored again; the empty one is that of the first reward."""
+    """Cause for scoring a trajectory again; the empty cause is that of the first reward."""
 
     kind: str = ""
     """``feedback`` or ``rescore``."""
     cause_id: str = ""
     only: frozenset[str] | None = None
-    """Components that are computed anew, the others keep their raw scores; None: all are."""
+    """Components that are computed anew, while the others retain their raw scores; None: all are computed."""
 
 
 FIRST = Cause()
 
 
 def claimed_id(data: bytes) -> str | None:
-    """The id that a message claims; None for one that the collector cannot have stored."""
+    """Returns the id that a message claims; None for a message that the collector cannot have stored."""
     try:
         document = decode_document(data)
     except ContractError:
@@ -68,7 +68,7 @@ def claimed_id(data: bytes) -> str | None:
 
 
 def read(row: Row) -> Trajectory | Unscored:
-    """The trajectory of a row."""
+    """Decodes the trajectory of a row."""
     try:
         return decode(row["payload"].encode(), Trajectory, max_bytes=2 * MAX_BYTES)
     except ContractError as error:
@@ -83,7 +83,7 @@ def first_reward(
     timestamp: datetime,
     feedback: Sequence[Feedback] = (),
 ) -> Reward | Unscored:
-    """Score; ``state`` takes the scores in unless the answer is Unscored."""
+    """Scores a trajectory. Its scores are added to ``state`` unless the answer is Unscored."""
     attempt = state.fork()
     answer = _scored(
         candidate, attempt, settings=settings, components=components, timestamp=timestamp, feedback=feedback
@@ -104,7 +104,7 @@ def superseding_reward(
     timestamp: datetime,
     feedback: Sequence[Feedback] = (),
 ) -> Row | Unscored | None:
-    """The row of one more reward, against ``state``, which stays as it is; None where nothing changed.
+    """Returns the row of a further reward, against ``state``, which is unchanged; None where nothing changed.
 
     ``newest``: the row of the reward that it replaces; None where the trajectory is unscored so far.
     """
@@ -131,7 +131,7 @@ def superseding_reward(
 
 
 def reward_row(reward: Reward, stream_seq: int, revision: int = 0) -> Row:
-    """The row of table ``rewards``; ``stream_seq`` is the trajectory message's."""
+    """Builds the row of table ``rewards``; ``stream_seq`` is the trajectory message's."""
     metadata, outcome = reward.metadata, reward.metadata.outcome
     return {
         "reward_id": reward.reward_id,
@@ -154,13 +154,13 @@ def reward_row(reward: Reward, stream_seq: int, revision: int = 0) -> Row:
 
 
 def published_row(payload: bytes, stream_seq: int) -> Row:
-    """The row of a first reward that was published: the very bytes."""
+    """Builds the row of a first reward that was published, with the same bytes."""
     reward = decode(payload, Reward, max_bytes=2 * MAX_BYTES)
     return reward_row(reward, stream_seq) | {"payload": payload.decode()}
 
 
 def take_in(row: Row, trajectory: Trajectory, state: State) -> None:
-    """Let ``state`` count a first reward that is stored already, as its scoring did."""
+    """Adds a first reward that is already stored to ``state``, as its scoring did."""
     reward = decode(row["payload"].encode(), Reward, max_bytes=2 * MAX_BYTES)
     for name, component in reward.reward_components.items():
         state.of(name).add(component.score)
@@ -170,14 +170,14 @@ def take_in(row: Row, trajectory: Trajectory, state: State) -> None:
 
 
 def included(reward: Row) -> frozenset[str]:
-    """Ids of the feedback that a stored reward took into account."""
+    """Returns the ids of the feedback that a stored reward took into account."""
     metadata = decode(reward["payload"].encode(), Reward, max_bytes=2 * MAX_BYTES).metadata
     found = (metadata.model_extra or {}).get(FEEDBACK_IDS)
     return frozenset(found) if isinstance(found, list) else frozenset()
 
 
 def with_metadata(reward: Reward, facts: Mapping[str, Any]) -> Reward:
-    """``reward`` with further facts in the open part of its metadata."""
+    """Returns ``reward`` with further facts in the open part of its metadata."""
     if not facts:
         return reward
     return reward.model_copy(update={"metadata": reward.metadata.model_copy(update=dict(facts))})
@@ -188,7 +188,7 @@ def _said(feedback: Sequence[Feedback]) -> dict[str, Any]:
 
 
 def _scored(candidate: Candidate, state: State, **how: Any) -> Reward | Unscored:
-    """Score a stored row. A component that breaks leaves the trajectory unscored, never zero."""
+    """Scores a stored row. A component that breaks leaves the trajectory unscored, never zero."""
     row, trajectory = candidate.row, candidate.trajectory
     if isinstance(trajectory, Unscored):
         return trajectory
@@ -203,7 +203,7 @@ def _scored(candidate: Candidate, state: State, **how: Any) -> Reward | Unscored
 
 
 class _Kept:
-    """A component whose answer is that of a stored reward."""
+    """A component that repeats the answer of a stored reward."""
 
     def __init__(self, name: str, reward: Reward) -> None:
         self.name = name
@@ -234,7 +234,7 @@ def _with_kept(components: Sequence[Component], old: Reward, only: Collection[st
 
 
 def _same(old: Reward, new: Reward) -> bool:
-    """Whether a new reward says nothing new: windows move on, which alone is no reason to speak."""
+    """Checks whether a new reward adds nothing. Windows that moved are alone no reason for a new reward."""
     return _essence(old) == _essence(new)
 
 

@@ -1,6 +1,6 @@
-"""Scores one trajectory: pure, apart from moving the windows and baselines that it is given on.
+"""Scores one trajectory: pure, except that it updates the windows and baselines of the given state.
 
-The order of trajectories matters, because each is compared with those before it; nothing else does.
+The order of trajectories matters, because each is compared with those before it; no other input does.
 """
 
 from __future__ import annotations
@@ -34,30 +34,32 @@ if TYPE_CHECKING:
 
 EVALUATOR = "onward-rewarder"
 LEAST_STD = {"task_completion": 0.25}
-"""Least deviation that a component's z is divided by. Where nearly all work succeeds the window of
-completion has hardly any spread, and an honest part (0.5 and more) would be cut to 0 like a failure: what a
-cheat gets elsewhere would decide. With 0.25 a part lies at most two deviations below any mean: never cut."""
+"""Least deviation that a component's z is divided by. Where nearly all work succeeds, the window of
+completion has hardly any spread. An honest part (0.5 and more) would then be cut to 0 like a failure, and
+gains by cheating in other components would decide. With 0.25 a part lies at most two deviations below any
+mean: it is never cut."""
 GATED = frozenset({"code_quality"})
-"""Components whose normalised score counts as far as completion was earned: tidy code of work that failed
-would outrank an honest part otherwise, where the window of completion is narrow."""
+"""Components whose normalised score is multiplied by earned completion. Otherwise tidy code of failed work
+would outrank an honest part, where the window of completion is narrow."""
 _EMPTY = Window(1)
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """What the warehouse row says about a trajectory's origin; empty text where nothing is known."""
+    """Facts of the warehouse row about a trajectory's origin; empty text where unknown."""
 
     model_digest: str = ""
     release_id: str = ""
     task_type: str | None = None
-    """None: as the trajectory says."""
+    """None: the trajectory's own task type is used."""
 
 
 def reward_id(trajectory_id: str, cause: str = "") -> str:
-    """The same trajectory and cause always give the same id, so a redelivery changes nothing.
+    """Derives the id of a reward. The same trajectory and cause always give the same id, so a redelivery
+    changes nothing.
 
-    ``cause``: empty for the first reward, else the feedback or the run of ``onward rescore`` that led to
-    one more.
+    ``cause``: empty for the first reward, else the feedback or the run of ``onward rescore`` that led to a
+    further one.
     """
     return derived_id("reward", trajectory_id, cause)
 
@@ -75,12 +77,12 @@ def score(
     cause: str = "",
     supersedes: str | None = None,
 ) -> Reward | Unscored:
-    """The reward of ``trajectory`` against ``state``, which takes the new scores in.
+    """Returns the reward of ``trajectory`` against ``state``, and adds the new scores to ``state``.
 
-    An ``Unscored`` answer leaves ``state`` as it was, and so does a reward with a ``cause``: it
-    supersedes an earlier one (``supersedes``), and each trajectory counts once. ``timestamp`` goes into
-    the reward as it is: give one that a repeat gives again. ``components``: those that
-    ``components_of(settings)`` made at the start; without it they are made here.
+    An ``Unscored`` answer leaves ``state`` unchanged, and so does a reward with a ``cause``: it supersedes an
+    earlier one (``supersedes``), and each trajectory counts once. ``timestamp`` is stored in the reward as it
+    is, so a repeat must pass the same one. ``components``: those that ``components_of(settings)`` made at the
+    start; without it they are made here.
     """
     provenance = provenance or Provenance()
     judgement = judge(trajectory)
@@ -95,7 +97,7 @@ def score(
             continue
         if weights.get(name) != 0.0:
             return Unscored(answer.reason, f"{name}: {answer.detail}")
-        left_out[name] = f"unscored: {answer.reason}"  # it would count for nothing
+        left_out[name] = f"unscored: {answer.reason}"  # its weight is 0
     ranked = {
         name: _ranked(name, scored, state, settings.normalization, judgement)
         for name, scored in scores.items()
@@ -128,15 +130,15 @@ class _Ranked:
 
     window: Normalised
     value: float
-    """What is summed: the normalised score, times ``gate``."""
+    """Summand of the total: the normalised score, times ``gate``."""
     gate: float
     least_std: float
     """0 where the window's own spread was used."""
 
 
 def _ranked(name: str, scored: Scored, state: State, method: Method, judgement: Judgement) -> _Ranked:
-    """The deviation is ``LEAST_STD`` at least, and what is ``GATED`` counts as far as completion was earned;
-    both only where a window is applied, so that raw scores that stand are raw scores."""
+    """Normalises a score. The deviation is at least ``LEAST_STD``, and a ``GATED`` score is multiplied by
+    earned completion. Both apply only where a window is applied, so that unnormalised scores stay raw."""
     least = LEAST_STD.get(name, 0.0)
     window = state.windows.get(name, _EMPTY).normalise(scored.score, method, least_std=least)
     applied = window.method != "none"

@@ -1,7 +1,7 @@
-"""What other weights would do to the order of trajectories that were scored already. Pure.
+"""Simulates the order of scored trajectories under other weights. Pure.
 
-Nothing is scored again: the stored raw and normalised scores are summed under other weights, which is
-exact, since neither depends on them. Windows over the totals themselves are not simulated.
+Nothing is scored again: the stored raw and normalised scores are summed under other weights. That is exact,
+since neither depends on the weights. Windows over the totals themselves are not simulated.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from onward.errors import ConfigError
 
 By = Literal["raw_total", "total_reward"]
 SUM_SLACK = 1e-6
-"""How far from 1 the weights may sum, as in the settings."""
+"""Tolerance of the weights' sum around 1, as in the settings."""
 _DIGITS = 12
-"""Totals that agree to so many decimals are equal: their last bits come from rounding."""
+"""Decimals at which two totals are equal: their last bits come from rounding."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Case:
     trajectory_id: str
     task_type: str
     scores: Mapping[str, float]
-    """Component → what is summed: its raw score, or the normalised one."""
+    """Component → its summand: the raw score, or the normalised one."""
     weights: Mapping[str, float]
     """Component → its stored weight, after rescaling."""
     old: float
@@ -40,9 +40,9 @@ class Case:
 def parse_weights(
     text: str, *, known: Sequence[str] = REWARD_COMPONENTS, normalize: bool = False
 ) -> dict[str, float]:
-    """``task_completion=.5,efficiency=.5`` as numbers; a component that is not named gets 0.
+    """Parses ``task_completion=.5,efficiency=.5``; a component that is not named gets 0.
 
-    Raises ConfigError for an unknown name, for what is no number from 0 up, and for a sum other than 1,
+    Raises ConfigError for an unknown name, for anything but a number from 0 up, and for a sum other than 1,
     unless ``normalize`` divides by it.
     """
     weights = dict.fromkeys(known, 0.0)
@@ -79,8 +79,8 @@ def _weight(name: str, value: str) -> float:
 
 
 def cases(rewards: Sequence[Reward], weights: Mapping[str, float], by: By = "raw_total") -> list[Case]:
-    """Each reward under ``weights``, which are shared out among the components that it has. Those without
-    a component that has a weight are left out: they would have no reward."""
+    """Builds a case of each reward under ``weights``, which are shared among its components. Rewards without
+    a weighted component are left out: they would have no reward."""
     found: list[Case] = []
     for reward in rewards:
         parts = reward.reward_components
@@ -103,7 +103,7 @@ def cases(rewards: Sequence[Reward], weights: Mapping[str, float], by: By = "raw
 
 
 def weighted(scores: Mapping[str, float], weights: Mapping[str, float]) -> float | None:
-    """Σ wᵢ·sᵢ / Σ wᵢ over the components that have a score; None where none of them has a weight."""
+    """Returns Σ wᵢ·sᵢ / Σ wᵢ over the components with a score; None where none of them has a weight."""
     shared = _shared(scores, weights)
     if shared is None:
         return None
@@ -118,11 +118,11 @@ def _shared(scores: Mapping[str, float], weights: Mapping[str, float]) -> dict[s
 def simulate(
     rewards: Sequence[Reward], weights: Mapping[str, float], *, by: By = "raw_total", show: int = 5
 ) -> dict[str, Any]:
-    """How ``weights`` would reorder ``rewards``, as one JSON document.
+    """Describes the new order of ``rewards`` under ``weights``, as one JSON document.
 
-    ``spearman`` is None below two trajectories or where all totals are equal; ``swapped_share`` is the share
-    of the pairs ordered before that would be ordered the other way round; ranks count from 1, the highest
-    total first, ties by mid-rank.
+    ``spearman`` is None below two trajectories or where all totals are equal. ``swapped_share`` is the share
+    of formerly ordered pairs whose order would be reversed. Ranks count from 1, the highest total first, ties
+    by mid-rank.
     """
     found = cases(rewards, weights, by)
     pairs, swapped = swaps([case.old for case in found], [case.new for case in found])
@@ -179,7 +179,7 @@ def _moved(found: Sequence[Case], weights: Mapping[str, float], show: int) -> li
 
 
 def _parts(case: Case, weights: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Score and weight before and after of each component: why the total moved."""
+    """Returns score and both weights of each component, which explain why the total moved."""
     shared = _shared(case.scores, weights) or {}
     return {
         name: {"score": score, "old_weight": case.weights[name], "new_weight": shared[name]}
@@ -188,7 +188,7 @@ def _parts(case: Case, weights: Mapping[str, float]) -> dict[str, dict[str, floa
 
 
 def ranks(values: Sequence[float]) -> list[float]:
-    """Ranks from 1, the lowest value first; equal values share the mean of their ranks."""
+    """Returns ranks from 1, the lowest value first; equal values share the mean of their ranks."""
     ordered = sorted(values)
     last = {value: place for place, value in enumerate(ordered, start=1)}
     first = {value: place for place, value in reversed(list(enumerate(ordered, start=1)))}
@@ -196,7 +196,7 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Pearson's correlation of the mid-ranks (Spearman 1904); None where either side has no spread."""
+    """Returns Pearson's correlation of the mid-ranks (Spearman 1904); None if either side has no spread."""
     a, b = ranks(one), ranks(other)
     middle = (len(a) + 1) / 2.0
     aa = math.fsum((x - middle) ** 2 for x in a)
@@ -207,7 +207,7 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
 
 
 def swaps(old: Sequence[float], new: Sequence[float]) -> tuple[int, int]:
-    """Pairs that ``old`` orders, and those of them that ``new`` orders the other way round."""
+    """Returns the number of pairs that ``old`` orders, and of those that ``new`` orders in reverse."""
     ordered = sorted(zip(old, new, strict=True))  # equal in old: rising in new, so never a swap
     seen: list[float] = []
     swapped = pairs = 0

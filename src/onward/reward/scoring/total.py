@@ -1,7 +1,7 @@
-"""From component scores to the three numbers of a reward, which are never mixed.
+"""Combines component scores into the three numbers of a reward, which are never mixed.
 
-``raw_total`` = Σ wᵢ·rawᵢ is absolute; ``total_reward`` = Σ wᵢ·normᵢ only ranks inside one window. The
-weights of components that do not apply are shared out among the others in proportion.
+``raw_total`` = Σ wᵢ·rawᵢ is absolute; ``total_reward`` = Σ wᵢ·normᵢ only ranks inside one window. The weights
+of components that do not apply are shared among the others in proportion.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Total:
     raw_total: float
     total_reward: float
     weights: dict[str, float]
-    """Rescaled weights of the components that were scored; they sum to 1."""
+    """Rescaled weights of the scored components; they sum to 1."""
     confidence: float
     """Share of the weight that was scored from direct evidence."""
 
@@ -26,7 +26,8 @@ class Total:
 def combine(
     scores: Mapping[str, Scored], normalised: Mapping[str, float], weights: Mapping[str, float]
 ) -> Total | None:
-    """The totals, all in [0, 1]. None when no scored component has a weight: there is no reward then.
+    """Returns the totals, all in [0, 1]. Returns None when no scored component has a weight: there is no
+    reward then.
 
     Sums are correctly rounded (fsum), so the order of components is irrelevant.
     """
@@ -44,5 +45,5 @@ def combine(
 
 
 def _unit(value: float) -> float:
-    """Rounding may leave a sum of weights a hair above 1."""
+    """Clips to [0, 1]: rounding may leave a sum of weights slightly above 1."""
     return min(1.0, max(0.0, value))
