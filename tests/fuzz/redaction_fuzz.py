@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "fuzz")]
 import atheris  # noqa: E402
 
 with atheris.instrument_imports(include=["onward.redaction"]):
-    pass
+    from onward import redaction  # noqa: F401
 
 from redaction_rules import FRAGMENTS, PLANTED, check  # noqa: E402
 
