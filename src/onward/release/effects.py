@@ -55,8 +55,8 @@ class Effects:
     async def carry_out(self, record: ReleaseRecord, pinned: Model | None) -> ReleaseRecord:
         """Writes models, then routes (a gateway looks the model up), then sends the outbox.
 
-        Returns the record to write next: routes noted, outbox empty. Raises ConflictError after a newer
-        releaser.
+        Returns the record to write next, with the routes noted and an empty outbox. Raises ConflictError if a
+        newer releaser has written.
         """
         await self.desired.claim()
         for model in models_of(record):
