@@ -2,8 +2,8 @@
 
 Every event has a deployment id of its own, derived from the release, so that sending it twice stores it once.
 
-Invariants: only the event of a rolled-back release may contain the word that a published ``nats sub … | grep
--i`` looks for.
+Invariants: a published ``nats sub … | grep -i`` looks for a word that only the event of a rolled-back release
+may contain.
 """
 
 from __future__ import annotations

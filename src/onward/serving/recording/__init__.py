@@ -1,4 +1,4 @@
-"""Recording of the gateway's calls as trajectories, behind the answers.
+"""Recording of the gateway's calls as trajectories, in the background.
 
 ``conversations`` finds the conversation of a request, ``capture`` drives the recording, and ``trajectory``
 makes the documents. ``write_behind`` queues them; ``recording`` writes them to outbox, ``journal`` or

@@ -69,7 +69,7 @@ class Asked:
 
 
 class Capture:
-    """Captures calls. ``start`` takes up what an earlier gateway left, ``run`` works behind the answers,
+    """Captures calls. ``start`` loads the open tasks of an earlier gateway, ``run`` works in the background,
     ``stop`` records all that is open."""
 
     def __init__(
@@ -167,7 +167,7 @@ class Capture:
             asked_at=self._clock.now(),
         )
         conversation.touched = self._clock.monotonic()
-        conversation.busy = True  # last: what fails before leaves it free
+        conversation.busy = True  # set last: an earlier error leaves it free
         return asked
 
     def _answered(self, asked: Asked, answer: dict[str, Any], text: str, cut: str | None) -> None:
@@ -339,10 +339,10 @@ class Capture:
         finally:
             self._open.remove(conversation)
 
-    # Behind the answers.
+    # In the background.
 
     async def start(self) -> None:
-        """Opens the files and takes up tasks that an earlier gateway left open. Raises BusError."""
+        """Opens the files and loads tasks that an earlier gateway left open. Raises BusError."""
         self._metrics.captured.labels(closed="restart").inc(await self.behind.start())
 
     async def run(self) -> None:

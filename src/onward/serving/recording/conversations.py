@@ -149,8 +149,7 @@ class Conversations:
     def add(
         self, conversation: Conversation, exchange: Exchange, links: Sequence[bytes], said: Message
     ) -> None:
-        """Adds an exchange. ``said`` answers the messages of ``links``; later requests are matched after
-        it."""
+        """Adds an exchange. ``said`` answers the messages of ``links``; later requests must follow it."""
         self._forget_heads(conversation)
         conversation.exchanges.append(exchange)
         conversation.length = length = len(links)
@@ -226,8 +225,7 @@ def for_engine(message: Message) -> Message:
 
 
 def _plain(message: Message) -> bytes:
-    """Returns the content that identifies a message. White space and ids are left out: clients change
-    them."""
+    """Returns the content that identifies a message. White space and ids do not count."""
     calls = [
         [call["function"]["name"], _arguments(call["function"]["arguments"])]
         for call in message.get("tool_calls") or ()

@@ -1,7 +1,7 @@
 """The journal of open conversations, which a killed gateway would otherwise lose.
 
 It holds the redacted trajectory that each open conversation would be if it ended now, and never any text that
-was not redacted. It is written behind the answers, so that no answer waits for a disk. An entry is removed
+was not redacted. It is written in the background, so that no answer waits for a disk. An entry is removed
 only after its trajectory is in the outbox.
 """
 

@@ -1,4 +1,4 @@
-"""Writes captured tasks behind the answers: ended ones to the outbox, open ones to the journal.
+"""Writes captured tasks in the background: ended ones to the outbox, open ones to the journal.
 
 Everything is redacted before it is written anywhere. A task that cannot be redacted is sealed in the
 quarantine, or stays in memory.
@@ -165,8 +165,7 @@ class Recording:
         return True
 
     def _keep(self, documents: Iterable[Document]) -> None:
-        """Writes open tasks to the journal and deletes recorded ones. A failed write is repeated next
-        time."""
+        """Writes open tasks to the journal and deletes recorded ones. A failed write is retried."""
         for document in documents:
             try:
                 if self._opt_out.matches_document(document):
