@@ -1,1 +1,1 @@
-"""The coordinator: decides when there is enough to learn from, and asks for training once."""
+"""The coordinator decides when there is enough data to train on, and requests each training job once."""

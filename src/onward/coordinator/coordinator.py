@@ -1,8 +1,8 @@
-"""The coordinator role: counts what can be learned from, asks for one job, and reports failed ones.
+"""The coordinator role: counts new trajectories, requests one training job at a time, reports failed jobs.
 
-Know before changing: what will be asked is recorded by compare-and-set *before* it is published, with an
-id derived from the policy and the snapshot. A restart publishes the recorded bytes again under the same
-id; two coordinators cannot both record.
+Invariants: the planned request is recorded by compare-and-set *before* it is published. Its id is derived
+from the policy and the snapshot. A restart publishes the recorded bytes again under the same id, and two
+coordinators cannot both record.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ log = logs.get("coordinator")
 
 POLL_SECONDS = 1.0
 UNANSWERED_SECONDS = 600.0
-"""A request that no trainer took in, or a finished job that no releaser took up, stops holding up the
-next one after this long."""
+"""Seconds after which a request that no trainer accepted, or a finished job that no releaser accepted, no
+longer blocks the next request."""
 OLD_NEWS_SECONDS = 86_400.0
 STATE = "state"
 GROUP_SAMPLE = 200
@@ -37,7 +37,7 @@ CLOSED_RELEASES = ("promoted", "rolled_back", "rejected", "aborted")
 
 
 async def run(ctx: Context) -> None:
-    """Work until cancelled."""
+    """Runs until cancelled."""
     coordinator = Coordinator(ctx)
     async with asyncio.TaskGroup() as group:
         group.create_task(coordinator.watch_jobs())
@@ -45,8 +45,10 @@ async def run(ctx: Context) -> None:
 
 
 async def rewarded_since_snapshot(bus: Bus, warehouse: Warehouse) -> int:
-    """Rewarded trajectories of the current policy since the last job was asked for: what the threshold
-    is compared with. For whoever shows how far off the next job is."""
+    """Counts the rewarded trajectories of the current policy since the last requested job.
+
+    This is the number that is compared with the threshold. It is used to show how far away the next job is.
+    """
     digest, has_policy, _ = await _policy(bus.bucket("rl_releases"))
     if not has_policy:
         return 0
@@ -56,8 +58,8 @@ async def rewarded_since_snapshot(bus: Bus, warehouse: Warehouse) -> int:
 
 
 async def _policy(releases: Bucket) -> tuple[str | None, bool, str | None]:
-    """(digest of the current policy, whether any serves, release id). The digest is None for a bare
-    base model, unless its arm says ``model_digest``."""
+    """Returns (digest of the current policy, whether any policy serves, release id). The digest is None for a
+    bare base model, unless its arm has a ``model_digest``."""
     entry = await releases.get("desired")
     desired = {} if entry is None else json.loads(entry.value)
     arms = desired.get("arms") or []
@@ -70,9 +72,9 @@ async def _policy(releases: Bucket) -> tuple[str | None, bool, str | None]:
 
 
 async def _snapshot(record: dict[str, Any], warehouse: Warehouse) -> tuple[int, int]:
-    """Stream sequences (of the last snapshot, of the newest stored trajectory)."""
+    """Returns stream sequences: (of the last snapshot, of the newest stored trajectory)."""
     since, until = int(record.get("snapshot", 0)), await queries.latest_seq(warehouse)
-    return (since if since <= until else 0), until  # a stream that was made again counts from 1
+    return (since if since <= until else 0), until  # a recreated stream counts from 1
 
 
 class Coordinator:
@@ -98,9 +100,9 @@ class Coordinator:
             await self.ctx.clock.sleep(POLL_SECONDS)
 
     async def tick(self) -> Train | Wait:
-        """Look once; ask for a job when it is time. Returns what was decided."""
+        """Makes one decision and requests a job if it is due. Returns the decision."""
         record, revision = await self._read()
-        if record.get("phase") == "planned":  # we died between the record and the publish
+        if record.get("phase") == "planned":  # the process ended between the record and the publish
             record, revision = await self._publish(record, revision)
         digest, has_policy, release = await _policy(self._releases)
         since, until = await _snapshot(record, self.ctx.warehouse)
@@ -179,7 +181,7 @@ class Coordinator:
         return bool(entry and json.loads(entry.value).get("paused"))
 
     async def _open_job(self, record: dict[str, Any]) -> str | None:
-        """A job that is queued, running, or asked for and not taken in yet."""
+        """Returns a job that is queued, running, or requested and not yet accepted."""
         known: set[str] = set()
         for entry in await self._jobs.entries("job."):
             job = json.loads(entry.value)
@@ -193,7 +195,7 @@ class Coordinator:
         return None
 
     async def _open_release(self, record: dict[str, Any]) -> str | None:
-        """A release that is not closed, or the completed job that waits for one."""
+        """Returns a release that is not closed, or the completed job that waits for one."""
         released: set[str] = set()
         for entry in await self._releases.entries("release."):
             release = json.loads(entry.value)
@@ -222,12 +224,12 @@ class Coordinator:
         return found
 
     async def _corrected(self, digest: str | None, since: int) -> int:
-        """Answers among what is new that a person corrected so that it can be learned from."""
+        """Counts the new answers for which a user wrote a correction that can be trained on."""
         rows = await reward_queries.new_corrections(self.ctx.warehouse, digest or "", since)
         return corrections.usable_count(rows)
 
     async def watch_jobs(self) -> None:
-        """Alert about each failed job."""
+        """Raises an alert for each failed job."""
         await consume(
             self.ctx.bus,
             stream="RL_TRAINING",
@@ -238,7 +240,7 @@ class Coordinator:
 
     async def hear(self, messages: list[Message]) -> list[Disposition]:
         for message in messages:
-            with contextlib.suppress(ContractError):  # the releaser puts unreadable ones aside
+            with contextlib.suppress(ContractError):  # the archiver dead-letters unreadable ones
                 status = decode(message.data, TrainingStatus)
                 age = (self.ctx.clock.now() - message.timestamp).total_seconds()
                 if status.status == "failed" and age < OLD_NEWS_SECONDS:

@@ -1,7 +1,7 @@
-"""The training request that the coordinator sends: what is asked for, and why it says so. Pure.
+"""Builds the training request that the coordinator sends, with the reasons in its notes. Pure.
 
-Only numbers that somebody set are put into the request; the trainer's recipe for the model fills the
-rest. Where nobody set an algorithm, the data decides, and the notes say why.
+Only hyperparameters that are set in the settings go into the request; the trainer's recipe for the model
+fills the rest. If no algorithm is set, the data decides, and the notes say why.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _NUMBERS = ("learning_rate", "batch_size", "epochs", "clip_epsilon")
 
 
 def job_id(digest: str, snapshot: int) -> str:
-    """The same id for the same policy and snapshot: a restart cannot ask twice."""
+    """Returns the same id for the same policy and snapshot, so a restart cannot request a job twice."""
     return derived_id("training", digest, str(snapshot))
 
 
 def algorithm(
     settings: TrainingSettings, group_ids: Iterable[str | None], corrected: int = 0
 ) -> tuple[str, str | None]:
-    """The algorithm to ask for, and a note where nobody set one; ``corrected`` trajectories can be compared
-    with what a person wrote in place of an answer.
+    """Returns the algorithm to request, and a note if the settings do not choose one.
 
-    ``group_ids`` of a sample, newest first: several attempts at one task carry the same id. The oldest
-    group may be cut off by the sample, so it alone may have one member.
+    ``corrected`` is the number of trajectories with a user's correction of an answer. ``group_ids`` are those
+    of a sample, newest first: several attempts at one task carry the same id. The sample may cut off the
+    oldest group, so only that group may have a single member.
     """
     if "algorithm" in settings.model_fields_set:
         return settings.algorithm, None
@@ -63,7 +63,7 @@ def build(
     previous_job: str | None,
     now: datetime,
 ) -> TrainingRequest:
-    """A valid ``agent.rl.training.request.v1``; ``since`` and ``until`` are stream sequences."""
+    """Returns a valid ``agent.rl.training.request.v1``; ``since`` and ``until`` are stream sequences."""
     chosen, note = algorithm(settings.training, group_ids, corrected)
     given = settings.training.model_fields_set
     metadata: dict[str, Any] = {

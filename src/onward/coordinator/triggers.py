@@ -1,8 +1,7 @@
-"""When to train: the published table "Training Job Priority" behind the conditions that forbid it. Pure.
+"""Decides when to train: the published table "Training Job Priority", after the conditions that forbid a job.
 
-The order of the table is its meaning: the first line that applies gives reason and priority. What
-forbids a job comes before all of them, since a job during a release would start from a policy that may
-be gone when it ends.
+Pure. The first line of the table that applies gives reason and priority. The conditions that forbid a job are
+checked first: a job during a release would start from a policy that may be gone when the job ends.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ Priority = Literal["urgent", "high", "normal"]
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known at one moment."""
+    """Facts at one moment."""
 
     rewarded: int
     """Rewarded trajectories of the current policy since the last snapshot."""
     threshold: int
     has_policy: bool = True
-    """Whether desired state names a policy that serves."""
+    """True if the desired state names a policy that serves."""
     paused: bool = False
     job: str | None = None
-    """A job that is queued or running, or that was asked for and not taken in yet."""
+    """A job that is queued or running, or that was requested and not yet accepted."""
     release: str | None = None
     """A release under way, or a completed job that waits for its release."""
     degraded: bool = False
@@ -45,7 +44,7 @@ class Wait:
 
 
 def decide(now: Situation) -> Train | Wait:
-    """Train, with reason and priority, or wait and say why."""
+    """Returns Train with reason and priority, or Wait with the reason."""
     if now.paused:
         return Wait("learning is paused")
     if not now.has_policy:

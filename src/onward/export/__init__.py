@@ -1,4 +1,4 @@
-"""Stored trajectories in the forms that other libraries read: JSON lines, Parquet, chat messages, pairs.
+"""Exports stored trajectories in forms that other libraries read: JSON lines, Parquet, chat messages, pairs.
 
-The conversions are pure. What is exported is what the warehouse holds, so it is redacted text only.
+The conversions are pure. They read the warehouse, so an export holds redacted text only.
 """

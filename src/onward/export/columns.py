@@ -41,13 +41,12 @@ COLUMNS: dict[str, str] = {
     "document": "string",
     "reward": "string",
 }
-"""Column → its type; null means that nobody told it, and for what a reward says that there is none.
-
-``completed`` is the share of the task that was: TRL takes a column ``completion`` for an answer."""
+"""Column → its type. Null means that the value was not reported; in a reward column it means no reward.
+``completed`` is the share of the task that was completed: TRL reads a column ``completion`` as an answer."""
 
 
 def row(record: Record) -> dict[str, Any]:
-    """The columns of one trajectory."""
+    """Returns the columns of one trajectory."""
     trajectory, reward = record.trajectory, record.reward or {}
     context, metadata = trajectory["task_context"], trajectory["metadata"]
     release, told = _object(metadata.get("release")), _object(metadata.get("outcome"))
@@ -81,14 +80,14 @@ def row(record: Record) -> dict[str, Any]:
 
 
 def trainable_row(record: Record) -> dict[str, Any]:
-    """``row`` with the conversation beside it: ``messages``, and ``tools`` as JSON text or null."""
+    """Returns ``row`` with the conversation added: ``messages``, and ``tools`` as JSON text or null."""
     talk = conversation(record.trajectory).until_last_answer()
     tools = _json(talk.tools) if talk.tools else None
     return {**row(record), "messages": with_objects(talk.messages), "tools": tools}
 
 
 def arrow_schema() -> pyarrow.Schema:
-    """The schema of ``row`` for Parquet."""
+    """Returns the Parquet schema of ``row``."""
     import pyarrow
 
     kinds = {"timestamp": pyarrow.timestamp("ms", tz="UTC"), "bool": pyarrow.bool_()}
@@ -98,7 +97,7 @@ def arrow_schema() -> pyarrow.Schema:
 
 
 def features() -> datasets.Features:
-    """The features of ``trainable_row``."""
+    """Returns the ``datasets`` features of ``trainable_row``."""
     from datasets import Features, Json, List, Value
 
     kinds = {"timestamp": "timestamp[ms, tz=UTC]"}

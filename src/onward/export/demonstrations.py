@@ -1,6 +1,6 @@
-"""What scored well, as conversations to imitate, each once.
+"""Conversations with a high reward, to train on by imitation, each once.
 
-Whether a trajectory scored well is decided where it is chosen; here only what cannot be imitated is left out.
+The caller selects trajectories by reward. This module only leaves out those that cannot be imitated.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from onward.export.records import Record
 from onward.lm.tool_words import in_words
 
 MIN_REWARD = 0.7
-"""Least ``raw_total`` of a demonstration. With the default weights a success whose other components are
-neutral has at least 0.74; one with a thumb down, or with far more turns than usual, has less than 0.7."""
+"""Lowest ``raw_total`` of a demonstration. With the default weights a success whose other components are
+neutral scores at least 0.74; one with a thumb down, or with far more turns than usual, scores below 0.7."""
 Form = Literal["openai", "text"]
 
 
 class Demonstrations:
-    """Makes lines; ``left_out`` counts by reason what cannot be imitated.
+    """Makes lines. ``left_out`` counts, by reason, the trajectories that cannot be imitated.
 
-    ``openai``: messages and tools as the chat API takes them. ``text``: roles and texts alone, with tools and
-    calls in the words by which the gateway tells them to a model without a tool template.
+    ``openai``: messages and tools in the form of the chat API. ``text``: only roles and texts; tools and
+    calls are written in the words that the gateway uses for a model without a tool template.
     """
 
     def __init__(self, form: Form) -> None:
@@ -33,7 +33,7 @@ class Demonstrations:
         self._seen: set[bytes] = set()
 
     def line(self, record: Record) -> dict[str, Any] | None:
-        """The conversation up to its last answer; None where it is left out."""
+        """Returns the conversation up to its last answer; None if it is left out."""
         metadata = record.trajectory["metadata"]
         whole = conversation(record.trajectory, as_said=True).until_last_answer()
         said = in_words(whole.messages, whole.tools)
@@ -55,5 +55,5 @@ class Demonstrations:
 
 
 def openai_line(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:
-    """A line of OpenAI's fine-tuning form."""
+    """Returns a line in OpenAI's fine-tuning form."""
     return {"messages": messages, "tools": tools} if tools else {"messages": messages}

@@ -1,6 +1,6 @@
-"""Where an export is written: a file or folder that is there whole in the end, or not at all.
+"""Output files and folders of an export, written completely or not at all.
 
-A name that is taken is refused unless it may be replaced, and then only once the new one is complete.
+An existing path is refused unless it may be replaced. It is replaced only once the new one is complete.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DATASET_FILES = ("dataset_info.json", "state.json")
 
 
 def check(path: Path, *, force: bool, folder: bool = False) -> None:
-    """Raise ConfigError where ``path`` is taken, or cannot be written. Nothing is left of the try."""
+    """Raises ConfigError if ``path`` exists or cannot be written. The check leaves nothing behind."""
     if path.exists() and not force:
         raise ConfigError(f"{path} exists already: give another --out, or --force to replace it.")
     if folder:
@@ -42,14 +42,14 @@ def check(path: Path, *, force: bool, folder: bool = False) -> None:
 
 @contextmanager
 def json_lines(path: Path) -> Iterator[Put]:
-    """One JSON document a line. Like the store, it is for its owner alone to read."""
+    """Writes one JSON document per line. Like the store, only its owner can read the file."""
     with whole(path, 0o600) as out:
         yield lambda document: _line(out, document)
 
 
 @contextmanager
 def parquet(path: Path) -> Iterator[Put]:
-    """Rows of ``columns.row``, compressed with zstd."""
+    """Writes rows of ``columns.row``, compressed with zstd."""
     import pyarrow
     import pyarrow.parquet
 
@@ -64,7 +64,7 @@ def parquet(path: Path) -> Iterator[Put]:
 
 @contextmanager
 def dataset(path: Path) -> Iterator[Put]:
-    """Rows of ``columns.trainable_row``, in a folder for ``datasets.load_from_disk``."""
+    """Writes rows of ``columns.trainable_row`` to a folder for ``datasets.load_from_disk``."""
     work = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     work.mkdir(mode=0o700)
     try:
@@ -77,7 +77,7 @@ def dataset(path: Path) -> Iterator[Put]:
 
 
 def _replace(path: Path, made: Path, aside: Path) -> None:
-    """Give ``made`` the name ``path``; what had it is moved ``aside``, and back where that fails."""
+    """Renames ``made`` to ``path``. An existing ``path`` is moved to ``aside``, and moved back on failure."""
     if path.exists():
         path.rename(aside)
     try:
@@ -116,7 +116,7 @@ def _rows(lines: str) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _batches(write: Callable[[list[dict[str, Any]]], None]) -> Iterator[Put]:
-    """Collects rows; ``write`` gets them by ``ROWS_AT_ONCE``, or fewer where they are large."""
+    """Collects rows and passes them to ``write`` in batches of ``ROWS_AT_ONCE``, fewer if they are large."""
     rows: list[dict[str, Any]] = []
     size = 0
 

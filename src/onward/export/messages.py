@@ -1,8 +1,9 @@
-"""A trajectory as a conversation in the form of OpenAI's chat API.
+"""Converts a trajectory to a conversation in the form of OpenAI's chat API.
 
-A recorded observation is the text of one message, or ``{"messages": […]}`` with all that were new in a
-request, or ``{"same_as_turn": n}`` where a request was repeated or one answer called several tools. The chat
-API wants one assistant message with all of its calls, then one tool message for each call.
+A recorded observation is one of three things: the text of one message; ``{"messages": […]}`` with all
+messages that were new in a request; or ``{"same_as_turn": n}`` for a repeated request or a further tool call
+of the same answer. The chat API wants one assistant message with all of its calls, then one tool message per
+call.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ _RESULTS = frozenset({"tool_result", "subordinate_response"})
 
 @dataclass
 class Conversation:
-    """``messages`` and ``tools`` as a chat request has them; arguments of calls are JSON text."""
+    """``messages`` and ``tools`` in the form of a chat request; the arguments of calls are JSON text."""
 
     messages: list[Message] = field(default_factory=list)
     tools: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def answers(self) -> int:
-        """How many messages are the assistant's."""
+        """Number of assistant messages."""
         return sum(message["role"] == "assistant" for message in self.messages)
 
     def until_last_answer(self) -> Conversation:
-        """The conversation without what follows the last answer."""
+        """Returns the conversation without the messages after the last answer."""
         last = max((n for n, one in enumerate(self.messages) if one["role"] == "assistant"), default=-1)
         return Conversation(self.messages[: last + 1], self.tools)
 
 
 def conversation(trajectory: Mapping[str, Any], *, as_said: bool = False) -> Conversation:
-    """The conversation of a ``trajectory.v1`` document.
+    """Returns the conversation of a ``trajectory.v1`` document.
 
-    ``as_said`` keeps a call that the agent wrote as text (``{"tool_name": …}``, as Agent Zero does) a text,
-    and its result a user message: what a model must learn that serves the same agent. Otherwise every call
-    becomes one of ``tool_calls``.
+    With ``as_said``, a call that the agent wrote as text (``{"tool_name": …}``, as Agent Zero does) stays
+    text and its result becomes a user message: a model that will serve the same agent must learn this form.
+    Otherwise every call becomes one of ``tool_calls``.
     """
     builder = _Builder(as_said)
     for turn in trajectory["turns"]:
@@ -55,16 +56,16 @@ def conversation(trajectory: Mapping[str, Any], *, as_said: bool = False) -> Con
 
 
 class _Builder:
-    """Adds turns one after the other; remembers the calls that wait for their results."""
+    """Adds turns in order and remembers the calls that wait for their results."""
 
     def __init__(self, as_said: bool) -> None:
         self._as_said = as_said
         self._messages: list[Message] = []
         self._tools: dict[str, dict[str, Any]] = {}
         self._waiting: dict[str, Mapping[str, Any] | None] = {}
-        """Id of a call → the result in its turn, in the order of the calls."""
+        """Id of a call → the result recorded in its turn, in the order of the calls."""
         self._group = 0
-        """Turn of the assistant message whose calls wait; 0 where none does."""
+        """Turn of the assistant message whose calls wait; 0 if there is none."""
         self._interrupted = False
 
     def add(self, turn: Mapping[str, Any]) -> None:
@@ -85,7 +86,8 @@ class _Builder:
         self._answer(turn)
 
     def finished(self) -> Conversation:
-        """The whole; calls that still wait get the results that their turns tell, if any does."""
+        """Returns the conversation. If any call still waits and its turn has a result, all waiting calls are
+        answered."""
         if any(_told(result) is not None for result in self._waiting.values()):
             self._settle()
         return Conversation(self._messages, list(self._tools.values()))
@@ -115,7 +117,7 @@ class _Builder:
         self._messages.append({"role": _ROLES.get(kind, "user"), "content": text})
 
     def _settle(self) -> None:
-        """A tool message for each call that still waits, as the chat API demands."""
+        """Adds a tool message for each call that still waits, as the chat API requires."""
         for name, result in self._waiting.items():
             told = _told(result)
             content = NO_RESULT if told is None else told
@@ -123,7 +125,7 @@ class _Builder:
         self._waiting, self._group = {}, 0
 
     def _take_back(self) -> None:
-        """The answer before was cut off and asked for again: the agent never went on from it."""
+        """Removes the previous answer, which was cut off and requested again: the agent never used it."""
         if self._messages and self._messages[-1]["role"] == "assistant":
             self._messages.pop()
         self._waiting, self._group = {}, 0
@@ -144,7 +146,7 @@ class _Builder:
             return
         self._messages.append({"role": "assistant", "content": content})
         self._group = turn["turn_id"]
-        if "tool_call_id" in action:  # further calls of the same answer are turns of their own
+        if "tool_call_id" in action:  # further calls of the same answer have their own turns
             self._call(str(action["tool_call_id"]), action, result)
             return
         for number, (name, call) in enumerate(calls):
@@ -161,8 +163,11 @@ class _Builder:
 def _written(
     raw: str | None, action: Mapping[str, Any]
 ) -> tuple[list[tuple[str, Mapping[str, Any]]], str | None, bool]:
-    """``(calls, content, is_text)`` of an answer that calls tools: the calls that its turn tells, the text
-    beside them, and whether the call is nothing but text of the answer (no client ever saw it as a call)."""
+    """Returns ``(calls, content, is_text)`` of an answer that calls tools.
+
+    ``calls`` are those in its turn and ``content`` is the text beside them. ``is_text`` is True if the call
+    is only text in the answer, so that no client ever saw it as a call.
+    """
     others = action.get("parallel_calls") or []
     calls: list[tuple[str, Mapping[str, Any]]] = [("", one) for one in [action, *others]]
     if raw is None:
@@ -178,7 +183,7 @@ def _written(
 
 
 def _openai_calls(raw: str) -> list[Mapping[str, Any]]:
-    """The ``tool_calls`` of a completion without text, which the recorder keeps as JSON."""
+    """Returns the ``tool_calls`` of a completion without text, which the recorder stores as JSON."""
     if not raw.startswith("["):
         return []
     try:
@@ -190,7 +195,7 @@ def _openai_calls(raw: str) -> list[Mapping[str, Any]]:
 
 
 def _spoken(action: Mapping[str, Any], result: Mapping[str, Any]) -> str | None:
-    """What an answer without ``raw_response`` says; None where there was no answer."""
+    """Returns the text of an answer without ``raw_response``; None if there was no answer."""
     if action["type"] != "response":
         return json.dumps(
             {"action": action["type"], "arguments": action.get("tool_args")}, ensure_ascii=False
@@ -213,7 +218,7 @@ def _are_messages(given: Any) -> bool:
 
 
 def _message(given: Mapping[str, Any]) -> Message:
-    """A message of the history with the fields of the chat API alone; text in parts becomes one text."""
+    """Copies a message with only the fields of the chat API; text in parts is joined to one text."""
     kept = {name: given[name] for name in _FIELDS if given.get(name) is not None}
     parts = kept.get("content")
     if isinstance(parts, list) and all(isinstance(p, Mapping) and p.get("type") == "text" for p in parts):
@@ -225,8 +230,10 @@ def _message(given: Mapping[str, Any]) -> Message:
 
 
 def _usual(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool with its keys in the order in which people write them, and so models see them: a stored document
-    has them sorted."""
+    """Returns a tool with its keys in the order in which tools are usually written and shown to models.
+
+    A stored document has its keys sorted.
+    """
     made = _ordered(tool, _TOOL_ORDER)
     made["function"] = _ordered(tool["function"], _TOOL_ORDER)
     if isinstance(made["function"].get("parameters"), Mapping):
@@ -243,7 +250,7 @@ def _text(content: Any) -> str:
 
 
 def with_objects(messages: Sequence[Message]) -> list[Message]:
-    """The messages with the arguments of calls as objects, which chat templates of open models take."""
+    """Returns the messages with call arguments as objects, as chat templates of open models expect."""
     from onward.lm.tool_words import arguments_of
 
     made = []

@@ -1,7 +1,7 @@
 """Preference pairs in TRL's conversational form: a better and a worse attempt at the same task.
 
-Which attempts are compared is decided as in training (``lm.pairs``): within a group, the widest difference
-first. Their conversations must begin with the same messages and tools, or they are no answers to one prompt.
+Pairs are chosen as in training (``lm.pairs``): within a group, the widest difference first. Both
+conversations must begin with the same messages and tools; otherwise they do not answer the same prompt.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from onward.lm.tool_words import in_words
 from onward.training.data.admission import group_key
 
 MOST_PER_GROUP = 500
-"""Attempts of one group that are compared with each other: all pairs of them are looked at."""
+"""Maximum number of attempts per group that are compared: all pairs among them are examined."""
 ReturnFrom = Literal["outcome", "raw_total"]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """As the options of the same names of ``onward train``."""
+    """Same meaning as the options of the same names of ``onward train``."""
 
     return_from: ReturnFrom = "outcome"
     margin: float = 0.0
@@ -45,7 +45,7 @@ class _Attempt:
 
 
 class Pairs:
-    """Makes pairs group by group. ``left_out`` counts by reason the attempts that are in none."""
+    """Makes pairs group by group. ``left_out`` counts, by reason, the attempts that are in no pair."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -53,7 +53,7 @@ class Pairs:
         self._random = random.Random(rules.seed)
 
     def of_group(self, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
-        """The pairs among attempts with the same ``group_id``."""
+        """Yields the pairs among attempts with the same ``group_id``."""
         comparable: defaultdict[str, list[_Attempt]] = defaultdict(list)
         for record in records:
             attempt = self._attempt(record)
@@ -96,8 +96,10 @@ class Pairs:
         return _Attempt(name, float(reward), whole.messages[:first], whole.messages[first:], whole.tools)
 
     def _key(self, record: Record, attempt: _Attempt) -> str:
-        """What two attempts must share: task and start, the prompt, and for ``raw_total``, which sums the
-        components that apply, these components."""
+        """Returns the values that two attempts must share: task and start, and the prompt.
+
+        For ``raw_total`` they must also share the reward components, because it is a sum of those that apply.
+        """
         group = group_key(record.trajectory["task_context"])
         shared: list[Any] = [group, attempt.prompt, attempt.tools]
         if self.rules.return_from == "raw_total" and record.reward is not None:

@@ -1,7 +1,7 @@
-"""Stored trajectories with their newest rewards, one after the other: only a few are in memory at a time.
+"""Reads stored trajectories with their newest rewards, keeping only a few in memory at a time.
 
-Ids are read in large pages, since a page looks at every stored id, and documents in portions whose size
-follows from how large the last ones were.
+Ids are read in large pages, because each page scans every stored id. Documents are read in portions; the size
+of a portion follows from the size of the last documents.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ MOST_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Record:
-    """A ``trajectory.v1`` document as stored, redacted, and its newest ``reward.v1`` (None: unscored)."""
+    """A stored, redacted ``trajectory.v1`` document and its newest ``reward.v1`` (None: unscored)."""
 
     trajectory: dict[str, Any]
     reward: dict[str, Any] | None = None
 
     @property
     def raw_total(self) -> float | None:
-        """The weighted sum of the raw scores: the reward that compares over time."""
+        """Weighted sum of the raw scores: the reward that can be compared over time."""
         return None if self.reward is None else (self.reward.get("metadata") or {}).get("raw_total")
 
     @property
     def outcome(self) -> dict[str, Any] | None:
-        """``{success, completion, unparsable}`` as the reward says; None where it is unscored."""
+        """``{success, completion, unparsable}`` from the reward; None if unscored."""
         return None if self.reward is None else (self.reward.get("metadata") or {}).get("outcome")
 
 
 async def newest(w: Warehouse, chosen: Chosen, limit: int | None = None) -> AsyncIterator[Record]:
-    """What matches, newest first, ``limit`` at most."""
+    """Yields the matching records, newest first, ``limit`` at most."""
     left = limit
     after: tuple[str, str] | None = None
     while left is None or left > 0:
@@ -55,7 +55,7 @@ async def newest(w: Warehouse, chosen: Chosen, limit: int | None = None) -> Asyn
 
 
 async def groups(w: Warehouse, chosen: Chosen, most: int) -> AsyncIterator[tuple[list[Record], int]]:
-    """The attempts of each group that match, at most ``most`` of them, and how many it has beyond these."""
+    """Yields the matching attempts of each group, ``most`` at most, and the number of further ones."""
     members: list[Record] = []
     group, counted, beyond = "", 0, 0
     after: tuple[str, str] | None = None
@@ -63,7 +63,7 @@ async def groups(w: Warehouse, chosen: Chosen, most: int) -> AsyncIterator[tuple
         page = await trajectory_queries.by_group(w, chosen, ID_PAGE, after)
         kept: dict[str, str] = {}
         more: Counter[str] = Counter()
-        for key, name in page:  # ordered by group, which may go on from the page before
+        for key, name in page:  # ordered by group, which may continue from the previous page
             counted = counted + 1 if after is not None and key == after[0] else 1
             after = (key, name)
             if counted <= most:
@@ -85,7 +85,7 @@ async def groups(w: Warehouse, chosen: Chosen, most: int) -> AsyncIterator[tuple
 
 
 async def documents(w: Warehouse, ids: Sequence[str]) -> AsyncIterator[Record]:
-    """The records of ``ids`` in their order; one that is gone meanwhile is passed over."""
+    """Yields the records of ``ids`` in order; one that was deleted meanwhile is skipped."""
     at, size = 0, 16
     while at < len(ids):
         part = ids[at : at + size]
@@ -103,5 +103,5 @@ async def documents(w: Warehouse, ids: Sequence[str]) -> AsyncIterator[Record]:
 
 
 async def one(w: Warehouse, trajectory_id: str) -> Record | None:
-    """The record of one trajectory."""
+    """Returns the record of one trajectory; None if there is none."""
     return await anext(documents(w, [trajectory_id]), None)

@@ -1,4 +1,4 @@
-"""One export from the warehouse to a file or folder: what is chosen, in one form, and a count of the rest."""
+"""Runs one export from the warehouse to a file or folder and counts the trajectories that are left out."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ FORMATS: dict[Format, str] = {
 EXTRA = "export"
 _NEEDS: dict[Format, str] = {"parquet": "pyarrow", "datasets": "datasets"}
 OnProgress = Callable[[int], object]
-"""Gets how many trajectories were looked at so far."""
+"""Receives the number of trajectories examined so far."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """``written`` lines, rows or pairs, of ``used`` of ``stored`` trajectories; ``left_out`` by reason."""
+    """``written`` lines, rows or pairs, made from ``used`` of ``stored`` trajectories; ``left_out`` counts
+    the others by reason."""
 
     written: int
     used: int
@@ -47,7 +48,7 @@ class Report:
 
 @dataclass
 class Export:
-    """What is asked for; call ``count`` first. Where nothing is left to write, no file is made."""
+    """One export. Call ``count`` first. No file is made if there is nothing to write."""
 
     w: Warehouse
     chosen: Chosen
@@ -59,7 +60,7 @@ class Export:
     _left_out: Counter[str] = field(default_factory=Counter, init=False)
 
     async def count(self) -> int:
-        """How many match; it also finds out why the others do not."""
+        """Returns the number of matching trajectories and stores why the others do not match."""
         found = await trajectory_queries.reasons(self.w, self.chosen)
         self.stored = sum(found.values())
         self.matching = found.pop("", 0)
@@ -67,7 +68,7 @@ class Export:
         return self.matching
 
     async def trajectories(self, form: Format, rules: Rules | None = None) -> Report:
-        """Write all that match in one form; ``rules`` are for pairs."""
+        """Writes all matching trajectories in one form; ``rules`` apply to pairs."""
         if form == "pairs":
             return await self._pairs(rules or Rules())
         if form == "parquet":
@@ -78,7 +79,7 @@ class Export:
         return await self._each(files.json_lines(self.out), make, "no_answer")
 
     async def demonstrations(self, made: Demonstrations) -> Report:
-        """Write what can be imitated of all that match."""
+        """Writes those of the matching trajectories that can be imitated."""
         return await self._each(files.json_lines(self.out), made.line, left_out=made.left_out)
 
     async def _each(
@@ -128,12 +129,12 @@ class Export:
 
 
 class _NothingError(Exception):
-    """Nothing is left to write."""
+    """Raised when there is nothing to write."""
 
 
 @contextmanager
 def _written_to(out: Path) -> Iterator[None]:
-    """Raises ConfigError for a disk that takes no more. Ends quietly where nothing is left to write."""
+    """Raises ConfigError if the disk cannot be written. Suppresses ``_NothingError``."""
     try:
         with suppress(_NothingError):
             yield
@@ -144,7 +145,7 @@ def _written_to(out: Path) -> Iterator[None]:
 
 
 def check_extra(form: Format) -> None:
-    """Raise MissingExtraError where the library that writes ``form`` is not installed."""
+    """Raises MissingExtraError if the library that writes ``form`` is not installed."""
     module = _NEEDS.get(form)
     if module is not None:
         extras.require(EXTRA, module, f"The format {form!r}")

@@ -1,7 +1,9 @@
-"""Release: a candidate is validated, given a growing share of traffic, and kept or taken back.
+"""Release: validates a candidate, gives it a growing share of traffic, and then promotes it or rolls it back.
 
-``gates`` (pure statistics) judge ``evidence`` (outcome events in stream order); ``plan`` (pure) says when
-a step ends; ``controller`` is the role that walks one ``record`` through its states. Know before changing:
-the record in bucket ``rl_releases`` is the only truth; routes, model entries and events are derived from
-it and can be repeated.
+``evidence.gates`` (pure statistics) judges ``evidence.evidence`` (outcome events in stream order). ``plan``
+(pure) decides when a step ends. ``controller`` is the role that moves one ``record`` through its states.
+``validation`` compares a candidate with the current model before it gets traffic.
+
+Invariants: the record in bucket ``rl_releases`` is the only truth. Routes, model entries and events are
+derived from it and can be repeated.
 """

@@ -1,8 +1,9 @@
-"""The releaser: one release at a time from a completed job to promoted, taken back, rejected or aborted.
+"""The releaser role: takes one release at a time from a completed job to its end.
 
-Each tick reads the operator's wishes and the outcome stream, changes the record by one compare-and-set,
-then carries out what the record says (``effects``). Know before changing: nothing may be decided outside
-that one write, and nothing may be done that a restart could not do again from the record alone.
+A release ends promoted, rolled back, rejected or aborted. Each tick reads the operator's commands and the
+outcome stream, changes the record by one compare-and-set, then applies the record (``effects``).
+
+Invariants: every decision is part of that one write. A restart can repeat every action from the record alone.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ IDLE_SECONDS = 1.0
 PERSIST_SECONDS = 5.0
 """Seconds of a step that a crash may cost at most: the step then only lasts longer."""
 RATIO_LIMIT = 1000.0
-"""E-value of the sample-ratio guard from which the split counts as broken."""
+"""E-value of the sample-ratio guard from which the split between the arms counts as broken."""
 LEASE_SECONDS = 10.0
 OPERATOR = "an operator asked for it"
 REFUSED_SECONDS = 20.0
-"""A candidate that no gateway could load for this long is given up."""
+"""Seconds after which a candidate that no gateway could load is aborted."""
 
 __all__ = ["Releaser", "install_initial", "run"]
 
@@ -69,12 +70,12 @@ class Releaser:
         self._pinned: str | None = None
 
     def lead(self, epoch: int) -> None:
-        """The lease is held from ``epoch`` on: what an older holder still writes will be refused."""
+        """Starts a lease with ``epoch``. Later writes by an older lease holder are refused."""
         self.effects.desired.epoch = epoch
         self._claimed = False
 
     async def tick(self) -> None:
-        """One look at everything. Raises BusError when the bus is away; then nothing was decided."""
+        """Runs one tick. Raises BusError if the bus is away; then nothing was decided."""
         try:
             await self._tick()
         except ConflictError:
@@ -123,12 +124,12 @@ class Releaser:
         self.record, self._evidence = None, None
 
     async def _write(self, record: ReleaseRecord) -> None:
-        """The one compare-and-set."""
+        """Writes the record: the one compare-and-set."""
         self.record, self._revision = await self.releases.write(record, self._revision)
         self._written_at = self.ctx.clock.monotonic()
 
     async def _move(self, record: ReleaseRecord) -> None:
-        """Write a record in a new state; it is carried out at the end of the tick."""
+        """Writes a record in a new state, which is carried out at the end of the tick."""
         self._dirty = True
         await self._write(record)
 
@@ -155,10 +156,13 @@ class Releaser:
         await self._load((record, revision))
         log.info("release proposed", release_id=record.release_id, job_id=record.job_id)
 
-    # What people want.
+    # The operator.
 
     async def _idle_routes(self, pinned: Model | None, is_pinned: bool) -> None:
-        """Nothing is under way: what is pinned serves, else current. An unsaid base stays unsaid."""
+        """Sets the routes while no release is under way: the pinned model serves, else the current one.
+
+        Without a desired state nothing is written.
+        """
         now = await self.effects.desired.read()
         if now is None or (is_pinned and pinned is None):
             return
@@ -167,7 +171,7 @@ class Releaser:
             await self.effects.set_routes(wanted)
 
     async def _obey(self) -> None:
-        """Carry out one command of the operator; what makes no sense in this state changes nothing."""
+        """Applies one command of the operator. A command that does not fit the state changes nothing."""
         asked = await self.operator.next(self._open)
         if asked is None:
             return
@@ -226,7 +230,7 @@ class Releaser:
             await self._validated(record, found)
 
     async def _validated(self, record: ReleaseRecord, found: dict[str, Any]) -> None:
-        """Reject, or give the candidate its plan and its first traffic."""
+        """Rejects the candidate, or gives it a plan and its first traffic."""
         record = record.model_copy(update={"validation": found})
         gauges.show_scores(self.ctx.metrics, record)
         choice = plan.choose(found["improvement"], self.ctx.settings.release, strategy=self.strategy)
@@ -241,7 +245,7 @@ class Releaser:
         self._heard_at = self.ctx.clock.monotonic()
 
     async def _serve(self, record: ReleaseRecord) -> None:
-        """Take in evidence, then decide; state, evidence and cursor go into one write."""
+        """Takes in evidence, then decides. State, evidence and cursor go into one write."""
         evidence = self._evidence
         assert evidence is not None
         heard, of_us = await take_in(self.outcomes, evidence)
@@ -275,7 +279,7 @@ class Releaser:
         return figures(evidence)
 
     async def _decide(self, record: ReleaseRecord, evidence: Evidence, now: float, verified: bool) -> None:
-        """No gate crossed: hold, go on, or leave things as they are."""
+        """Holds, advances or changes nothing. Called when no gate crossed."""
         settings = self.ctx.settings.release
         held = record.state is State.HELD
         quiet = now - self._heard_at > settings.lost_after_seconds + settings.reward_maturity_seconds
@@ -319,7 +323,7 @@ class Releaser:
         await self._move(moves.resume(self._open, words, self._now))
 
     async def _go_on(self, why: str) -> None:
-        """The step is over: the next one, or the end."""
+        """Ends the step: enters the next one, or promotes."""
         record = self._open
         if record.step == record.schedule.bake:
             await self._move(moves.promote(record, why, self._now))
@@ -330,7 +334,7 @@ class Releaser:
         await self.trial.stop()
         await self._move(moves.abort(self._open, words, self._now))
 
-    # What follows.
+    # Effects.
 
     async def _carry_out(self, pinned: Model | None) -> None:
         name = pinned.model_id if pinned is not None else None
@@ -361,7 +365,7 @@ class Releaser:
 
 
 async def run(ctx: Context) -> None:
-    """The role: holds the lease, ticks, until cancelled."""
+    """Runs the releaser role: acquires the lease and ticks, until cancelled."""
     from onward.release.validation.remembered import Remembered
     from onward.release.validation.suite import EngineSuite
 

@@ -1,7 +1,7 @@
-"""What follows from a release record: models, routes, events, alerts, and the proof that gateways follow.
+"""Effects of a release record: models, routes, events, alerts, and the check that gateways follow.
 
-Everything here is derived from the record and may be repeated: after a crash the same record gives the
-same entries, the same desired state and the same message ids.
+Everything here is derived from the record and may be repeated: after a crash the same record gives the same
+entries, the same desired state and the same message ids.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from onward.release.routes import Desired, Followed, Gateways, alone, routes_for
 from onward.telemetry.crashpoints import crashpoint
 
 FOLLOW_SECONDS = 60.0
-"""After a change of routes, an alert when not every live gateway serves them by then."""
+"""Seconds after a change of routes until an alert is raised if not every live gateway serves them."""
 
 
 def models_of(record: ReleaseRecord) -> list[Model]:
-    """The entries of ``rl_models`` that this record stands for."""
+    """Returns the entries of ``rl_models`` that follow from this record."""
     candidate = record.candidate
     if record.serving:
         return [candidate.model_copy(update={"state": "candidate"})]
@@ -41,7 +41,7 @@ def models_of(record: ReleaseRecord) -> list[Model]:
 
 
 class Effects:
-    """Carries out a record. One object per releaser; it remembers only what saves work."""
+    """Carries out a record. One object per releaser; its state only avoids repeated work."""
 
     def __init__(self, ctx: Context, releases: Releases) -> None:
         self._ctx = ctx
@@ -53,10 +53,10 @@ class Effects:
         self._changed_at = ctx.clock.monotonic()
 
     async def carry_out(self, record: ReleaseRecord, pinned: Model | None) -> ReleaseRecord:
-        """Models, then routes (a gateway looks the model up), then what the outbox owes.
+        """Writes models, then routes (a gateway looks the model up), then sends the outbox.
 
-        Returns the record as it should be written next: routes noted, outbox empty. Raises ConflictError
-        when a newer releaser was here.
+        Returns the record to write next, with the routes noted and an empty outbox. Raises ConflictError if a
+        newer releaser has written.
         """
         await self.desired.claim()
         for model in models_of(record):
@@ -82,7 +82,7 @@ class Effects:
         return self._ctx.clock.monotonic() - self._changed_at
 
     async def followed(self, record: ReleaseRecord) -> Followed:
-        """Who serves the routes of ``record``; alerts about gateways that died, once each."""
+        """Returns which gateways serve the routes of ``record``. Raises one alert for each dead gateway."""
         assert record.desired_revision is not None
         arms = self._wanted["arms"] if self._wanted else ()
         found = await self._gateways.check(record.desired_revision, arms)
@@ -96,7 +96,7 @@ class Effects:
         return found
 
     def noted(self, record: ReleaseRecord, found: Followed) -> ReleaseRecord:
-        """The record after a look at the gateways: verified, or overdue with an alert, or as it was."""
+        """Returns the record after a check of the gateways: verified, overdue with an alert, or unchanged."""
         now = self._ctx.clock.now()
         if found.verified:
             changes: dict[str, Any] = {"verified_revision": record.desired_revision}
@@ -121,7 +121,7 @@ class Effects:
         return record.model_copy(update={"overdue": True, "outbox": record.owing(told)})
 
     async def _retire(self, record: ReleaseRecord) -> None:
-        """Only one model is ``previous``: the one to go back to."""
+        """Retires older models, so that only one model is ``previous``."""
         keep = {record.current.model_id, record.candidate.model_id}
         for key in await self._releases.model_keys():
             model = await self._releases.model(key)

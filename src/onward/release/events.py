@@ -1,8 +1,9 @@
 """``agent.rl.model.deployed.v1`` documents, made from the record of a release and nothing else.
 
-Know before changing: only a taken-back release may contain the word that a published
-``nats sub … | grep -i`` looks for. Every event has a deployment id of its own, derived from the release,
-so that sending it twice stores it once.
+Every event has a deployment id of its own, derived from the release, so that sending it twice stores it once.
+
+Invariants: a published ``nats sub … | grep -i`` looks for a word that only the event of a rolled-back release
+may contain.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ NOT_VALIDATED = {
 
 
 def announced(document: dict[str, Any]) -> dict[str, Any]:
-    """An outbox item that holds ``document``, checked against the contract."""
+    """Returns an outbox item with ``document``, checked against the contract."""
     return {"type": "event", "document": to_document(validate(document, ModelDeployed))}
 
 
 def candidate_serves(
     record: ReleaseRecord, settings: Settings, endpoint: str, now: datetime
 ) -> dict[str, Any]:
-    """The candidate gets its first traffic."""
+    """Returns the event for a candidate that gets its first traffic."""
     plan = record.schedule
     share = plan.steps[record.step].share
     document = _deployment(record, "candidate", record.candidate, settings, endpoint, now)
@@ -47,7 +48,7 @@ def candidate_serves(
 
 
 def promoted(record: ReleaseRecord, settings: Settings, endpoint: str, now: datetime) -> dict[str, Any]:
-    """The release is over and the candidate serves everybody."""
+    """Returns the event for a finished release whose candidate gets all traffic."""
     document = _deployment(record, "promoted", record.candidate, settings, endpoint, now)
     document["deployment_config"] |= {
         "rollout_strategy": record.schedule.strategy,
@@ -71,7 +72,7 @@ def restored(
     event: str,
     reason: str | None = None,
 ) -> dict[str, Any]:
-    """The current model serves everybody again: ``event`` says why the candidate is gone."""
+    """Returns the event for a current model that gets all traffic again. ``event`` is the candidate's end."""
     document = _deployment(record, event, record.current, settings, endpoint, now)
     document["deployment_config"] |= {"rollout_strategy": "immediate", "traffic_percentage": 100}
     document["metadata"] |= {"previous_model": record.candidate.model_id}
@@ -93,9 +94,9 @@ def restored(
 
 
 def installed(record: ReleaseRecord, settings: Settings, endpoint: str, now: datetime) -> dict[str, Any]:
-    """The first model, put in place at once: there is nothing to compare it with."""
+    """Returns the event for the first model, which is installed at once, with nothing to compare it with."""
     document = _deployment(record, "installed", record.candidate, settings, endpoint, now)
-    # Every installation has the same id for its first release, so the moment makes this one unique.
+    # Every installation has the same id for its first release, so the time makes this one unique.
     document["deployment_id"] = derived_id("deployment", record.release_id, "installed", record.created_at)
     document["deployment_config"] |= {"rollout_strategy": "immediate", "traffic_percentage": 100}
     document["metadata"]["not_run"] = ["benchmark", "refusal", "format", "comparison"]
@@ -143,7 +144,7 @@ def _counted(record: ReleaseRecord) -> dict[str, Any]:
 
 
 def _validation_notes(record: ReleaseRecord) -> dict[str, Any]:
-    """The comparison without the candidate's answers: they are a model's words and may be any."""
+    """Returns the comparison without the candidate's answers, because model output may contain anything."""
     found = record.validation or {}
     summary = dict(found.get("summary", {}))
     if "checks" in summary:
@@ -155,7 +156,7 @@ def _validation_notes(record: ReleaseRecord) -> dict[str, Any]:
 
 
 def checkpoint_path(settings: Settings, model: Model) -> str:
-    """Where a model's files lie, as a URL. The base model alone has no checkpoint: its name stands there."""
+    """Returns the URL of a model's files. The base model alone has no checkpoint: its name is returned."""
     if model.adapter_digest is None:
         return f"base:{settings.model.base}"
     root = settings.objects.models_url or (settings.data_dir / "objects").resolve().as_uri()

@@ -1,8 +1,10 @@
-"""The first model: put in place at once, because there is nothing to compare it with.
+"""Installs the first model at once, because there is no other model to compare it with.
 
-At its first start the releaser installs the base model itself; a warm start may take its place as long
-as no release has been decided on it. Know before changing: one fixed key decides who was first and another
-one who took its place, so that two processes that install at the same time cannot both win.
+At its first start the releaser installs the base model itself. A warm start may replace it as long as no
+release has been decided on it.
+
+Invariants: one fixed key stands for the first model and another for the model that replaces the base. So only
+one of two processes that install at the same time can succeed.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ log = logs.get("releaser")
 FIRST = derived_id("release", "the first model")
 INSTEAD = derived_id("release", "the first model", "instead of the base")
 SETTLE_SECONDS = 60.0
-"""How long a warm start waits for a base model that is just being put in place."""
+"""Seconds that a warm start waits for a base model whose installation is still under way."""
 
 
 async def install_base(ctx: Context, releases: Releases, suite: Suite) -> bool:
-    """Where nothing was ever installed, install the base model, so that its work can be learned from.
+    """Installs the base model if nothing was ever installed, so that its work can be learned from.
 
-    Whether a first model is in place now; False while no engine says which base model it serves.
+    Returns whether a first model is now installed; False while no engine reports which base model it serves.
     """
     if await releases.current() is not None:
         return True
@@ -55,10 +57,10 @@ async def install_initial(
     training_samples: int | None = None,
     final_reward: float | None = None,
 ) -> str:
-    """Make the checkpoint at ``object_prefix`` the current model; return its id (number 0).
+    """Makes the checkpoint at ``object_prefix`` the current model and returns its id (number 0).
 
-    ``adapter_digest`` None is the base model alone, under its own name; give the ``base_digest`` that
-    its engine reports. Repeatable with the same digest. Raises ConflictError when another model serves
+    ``adapter_digest`` None means the base model alone, under its own name; ``base_digest`` is then the digest
+    that its engine reports. Repeatable with the same digest. Raises ConflictError if another model serves
     already, unless that is the base model and nothing was released since.
     """
     releases = Releases(ctx.bus.bucket("rl_releases"), ctx.bus.bucket("rl_models"), ctx.clock)
@@ -90,13 +92,13 @@ async def install_initial(
                 training_job_id=training_job_id,
                 training_samples=training_samples,
                 final_reward=final_reward,
-            )  # the base model was faster by a moment: take its place
+            )  # the base model was installed a moment earlier: replace it
         raise
     return candidate.model_id
 
 
 class _TakenError(ConflictError):
-    """The place of the first model is another's."""
+    """Another model is already the first one."""
 
     def __init__(self, other: Model) -> None:
         super().__init__(
@@ -106,7 +108,7 @@ class _TakenError(ConflictError):
 
 
 async def _carry_out(ctx: Context, releases: Releases, record: ReleaseRecord) -> None:
-    """Create the record, or take up the same one after a crash, and do what it says."""
+    """Creates the record, or continues the same one after a crash, and applies it."""
     found = await releases.get(record.release_id)
     try:
         found = found or (record, await releases.create(record))
@@ -122,9 +124,9 @@ async def _carry_out(ctx: Context, releases: Releases, record: ReleaseRecord) ->
 
 
 async def _untouched_base(ctx: Context, releases: Releases) -> Model:
-    """The installed base model, once it is in place; ConflictError when something was released since.
+    """Returns the installed base model once it is settled. Raises ConflictError after a later release.
 
-    A record that is not settled is carried out again by a restart, so nothing may take its place earlier.
+    A restart carries out an unsettled record again, so nothing may replace the base model earlier.
     """
     until = ctx.clock.monotonic() + SETTLE_SECONDS
     while True:

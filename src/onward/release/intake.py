@@ -1,7 +1,7 @@
-"""From completed jobs to proposed releases: each commit once, in the order of completion.
+"""Turns completed jobs into proposed releases: each commit once, in the order of completion.
 
-A job's record names the policy that its training started from; the controller refuses a candidate whose
-start does not serve any more.
+A job's record names the policy from which its training started. The controller refuses a candidate whose
+start no longer serves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLOSED = ("failed", "cancelled")
 
 
 def base_model(settings: Settings) -> Model:
-    """The base model without an adapter: what serves before anything was released."""
+    """Returns the base model without an adapter, which serves before anything was released."""
     name = settings.model.base if is_id(settings.model.base) else "base"
     return Model(
         model_id=name,
@@ -32,14 +32,14 @@ def base_model(settings: Settings) -> Model:
 
 
 def start_is_current(start_digest: str | None, current: Model) -> bool:
-    """Whether a candidate that was trained from ``start_digest`` continues the model that serves."""
+    """True if a candidate trained from ``start_digest`` continues the model that serves."""
     return start_digest == current.adapter_digest
 
 
 def propose(
     job: dict[str, Any], current: Model, keys: list[str], settings: Settings, clock: Clock, command: int
 ) -> ReleaseRecord:
-    """The record of a new release for a completed job. The model's number is above all in ``keys``."""
+    """Returns the record of a new release for a completed job. The model's number exceeds all in ``keys``."""
     commit = job["commit"]
     job_id, epoch = str(job["job_id"]), int(commit["epoch"])
     config = (job.get("request") or {}).get("training_config") or {}
@@ -77,7 +77,7 @@ def propose(
 
 
 class Jobs:
-    """Finds completed jobs without a release. Remembers what it has seen; the buckets are the truth."""
+    """Finds completed jobs without a release. Caches finished keys; the buckets are the truth."""
 
     def __init__(self, jobs: Bucket, releases: Releases) -> None:
         self._jobs = jobs
@@ -85,7 +85,7 @@ class Jobs:
         self._done: set[str] = set()
 
     async def next(self) -> dict[str, Any] | None:
-        """The job that completed first and has no release yet, or None."""
+        """Returns the job that completed first and has no release yet, or None."""
         waiting: list[tuple[int, dict[str, Any]]] = []
         for key in await self._jobs.keys("job."):
             if key in self._done:

@@ -1,6 +1,6 @@
-"""The moves of a release: each takes a record and gives the next one, with what it owes in the outbox.
+"""The moves of a release. Each takes a record and returns the next one, with its announcements in the outbox.
 
-Pure. The controller decides which move and writes it by compare-and-set; nothing else changes a release.
+Pure. The controller chooses the move and writes it by compare-and-set; nothing else changes a release.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SELF_ENDING = ("silence", "sample_ratio")
 
 @dataclass(frozen=True)
 class Now:
-    """What a move may know besides the record."""
+    """Inputs of a move besides the record."""
 
     settings: Settings
     endpoint: str
@@ -42,7 +42,7 @@ class Now:
 
 
 def phase(record: ReleaseRecord) -> State:
-    """Ramping or baking, also while held."""
+    """Returns ramping or baking, also during a hold."""
     return State.BAKING if record.step == record.schedule.bake else State.RAMPING
 
 
@@ -51,7 +51,7 @@ def begin(record: ReleaseRecord, current: Model, now: Now) -> ReleaseRecord:
 
 
 def start(record: ReleaseRecord, choice: plan.Choice, cursor: int, now: Now) -> ReleaseRecord:
-    """Schedule, empty evidence from ``cursor`` on, first traffic and its event."""
+    """Starts the release: schedule, empty evidence after ``cursor``, first traffic and its event."""
     made = plan.make(choice, now.settings.release)
     results = (record.validation or {}).get("results", {})
     candidate = record.candidate.model_copy(update={"validation": results})
@@ -73,7 +73,7 @@ def start(record: ReleaseRecord, choice: plan.Choice, cursor: int, now: Now) -> 
 
 
 def enter(record: ReleaseRecord, step: int, matured: int, why: str, now: Now) -> ReleaseRecord:
-    """Go to ``step``; its time and its sessions are counted from here."""
+    """Enters ``step``. Its time and its sessions are counted from here."""
     share = record.schedule.steps[step].share
     return record.moved(
         State.BAKING if step == record.schedule.bake else State.RAMPING,
@@ -90,7 +90,7 @@ def enter(record: ReleaseRecord, step: int, matured: int, why: str, now: Now) ->
 
 
 def hold(record: ReleaseRecord, why: str, now: Now) -> ReleaseRecord:
-    """Keep the weights and do not count the time; ``why`` is a key of HOLD_WORDS."""
+    """Holds: the weights stay and the time is not counted. ``why`` is a key of HOLD_WORDS."""
     words = HOLD_WORDS[why]
     held = record.moved(State.HELD, now.text, words, held_from=phase(record), held_why=why)
     name = record.candidate.model_id
@@ -102,7 +102,7 @@ def resume(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
 
 
 def promote(record: ReleaseRecord, why: str, now: Now) -> ReleaseRecord:
-    """The candidate becomes current and serves everybody."""
+    """Promotes the candidate: it becomes current and gets all traffic."""
     reason = wording.why_promoted(record)
     done = record.moved(
         State.PROMOTED,
@@ -122,7 +122,7 @@ def promote(record: ReleaseRecord, why: str, now: Now) -> ReleaseRecord:
 
 
 def reject(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRecord:
-    """Close it before it had any traffic. The alert has the checks, with failing answers of the candidate."""
+    """Closes the release before any traffic. The alert lists the checks and the failing answers."""
     closed = record.moved(
         State.REJECTED,
         now.text,
@@ -147,7 +147,10 @@ def reject(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRec
 
 
 def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
-    """Stop it: by hand, by a pin, or since nobody can load it. After traffic, current is announced again."""
+    """Stops the release: on a command, for a pin, or because no gateway can load the candidate.
+
+    If it had traffic, the current model is announced again.
+    """
     closed = record.moved(
         State.ABORTED,
         now.text,

@@ -1,7 +1,7 @@
-"""What people ask of the releaser, through bucket ``rl_control``: a pinned model, a command for a release.
+"""Operators' requests to the releaser, through bucket ``rl_control``: a pinned model or a release command.
 
-A command is meant for the release that was under way when it was written: its revision tells, so that an
-old abort can never hit a later release.
+A command is meant for the release that was under way when it was written. Its revision shows which one, so an
+old abort can never reach a later release.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ COMMANDS = ("abort", "promote", "hold", "resume")
 
 
 async def command(bus: Bus, name: str, release: str | None = None, *, clock: Clock) -> None:
-    """Ask the releaser for one of COMMANDS; ``release`` (its id, or its candidate's) limits it to that one.
+    """Sends one of COMMANDS to the releaser. ``release`` (its id, or its candidate's) limits it to that one.
 
-    Raises ContractError for another word, NotFoundError when no such release is under way.
+    Raises ContractError for an unknown command, NotFoundError if no such release is under way.
     """
     if name not in COMMANDS:
         raise ContractError("command", f"{name!r} is no release command: expected {', '.join(COMMANDS)}.")
@@ -41,13 +41,13 @@ async def command(bus: Bus, name: str, release: str | None = None, *, clock: Clo
 
 
 async def pinned_model(bus: Bus) -> str | None:
-    """Id of the model that is pinned, as written; None where nothing is."""
+    """Returns the id of the pinned model, as written; None if nothing is pinned."""
     entry = await bus.bucket("rl_control").get(PIN_KEY)
     return None if entry is None else json.loads(entry.value).get("model_id")
 
 
 class Operator:
-    """Reads the wishes; what cannot be read wishes nothing."""
+    """Reads the operator's requests. An unreadable request counts as none."""
 
     def __init__(self, ctx: Context, releases: Releases) -> None:
         self._ctx = ctx
@@ -56,7 +56,8 @@ class Operator:
         self._told: int | None = None
 
     async def pin(self) -> tuple[Model | None, bool]:
-        """(the pinned model if it is known, whether anything is pinned). Alerts once about an unknown one."""
+        """Returns (the pinned model if it is known, whether anything is pinned). Raises one alert for an
+        unknown model."""
         asked, revision = await self._read(PIN_KEY)
         model_id = asked.get("model_id")
         if not isinstance(model_id, str) or not model_id:
@@ -72,11 +73,11 @@ class Operator:
         return model, True
 
     async def newest(self) -> int:
-        """Revision of the newest command; 0 when there never was one."""
+        """Returns the revision of the newest command; 0 if there never was one."""
         return (await self._read(CONTROL_KEY))[1]
 
     async def next(self, record: ReleaseRecord) -> tuple[str, int] | None:
-        """(command, revision) that ``record`` has not seen; the command is "" when it is for another one."""
+        """Returns a new (command, revision) for ``record``. The command is "" if another release is meant."""
         asked, revision = await self._read(CONTROL_KEY)
         if revision <= record.command_revision:
             return None

@@ -1,7 +1,7 @@
-"""The plan of a release, and the states it may be in. Pure: no clock, no bus.
+"""The plan of a release and its possible states. Pure: no clock, no bus.
 
-A release is a state machine: the table of legal transitions plus one function. A step ends when its time
-*and* its minimum of matured candidate sessions have passed: compressing the schedule scales time only.
+A release is a state machine: a table of legal transitions and one function. A step ends when its time *and*
+its minimum of matured candidate sessions have passed. Compressing the schedule scales time only.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SUPPORT = 10.0
 
 
 def move(state: State, to: State) -> State:
-    """``to``, if the table allows it from ``state``; else IllegalTransitionError."""
+    """Returns ``to`` if the table allows it from ``state``. Raises IllegalTransitionError otherwise."""
     if to not in TRANSITIONS[state]:
         raise IllegalTransitionError(f"A release that is {state} cannot become {to}.")
     return to
@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def bake(self) -> int:
-        """Index of the bake: everybody but a small share is on the candidate."""
+        """Index of the bake, in which the candidate has all traffic but a small share."""
         return len(self.steps) - 1
 
     def state(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Choice:
-    """``strategy`` None: do not release; ``reason`` says why."""
+    """``strategy`` None means do not release. ``reason`` explains the choice."""
 
     strategy: Strategy | None
     first_share: float | None
@@ -104,10 +104,10 @@ class Choice:
 
 
 def choose(improvement: float, settings: ReleaseSettings, *, strategy: str = "canary") -> Choice:
-    """Strategy for a measured ``improvement`` of the mean outcome over current.
+    """Returns the strategy for a measured ``improvement`` of the mean outcome over current.
 
-    ``strategy`` "canary" never switches at once, however large the improvement; "auto" follows the
-    table: ≥ 0.15 blue-green, ≥ 0.05 canary, below that canary from 5 %.
+    ``strategy`` "canary" never switches at once, however large the improvement; "auto" follows the table: ≥
+    0.15 blue-green, ≥ 0.05 canary, below that canary from 5 %.
     """
     if improvement < settings.min_delta:
         return Choice(
@@ -122,7 +122,7 @@ def choose(improvement: float, settings: ReleaseSettings, *, strategy: str = "ca
 
 
 def make(choice: Choice, settings: ReleaseSettings) -> Plan:
-    """The schedule of a choice that is a strategy."""
+    """Returns the schedule for a choice. Raises ValueError if the choice has no strategy."""
     if choice.strategy is None:
         raise ValueError(f"No plan without a strategy: {choice.reason}.")
     last = len(settings.steps) - 1
@@ -145,7 +145,7 @@ def make(choice: Choice, settings: ReleaseSettings) -> Plan:
 
 
 def ramp_schedule(plan: Plan, start: datetime) -> list[dict[str, Any]]:
-    """Planned traffic for ``model.deployed``: the earliest time of each step, percentages from 0 to 100."""
+    """Returns the planned traffic for ``model.deployed``: earliest time of each step, percentage 0 to 100."""
     schedule, moment = [], start
     for index, step in enumerate(plan.steps):
         percentage = 100.0 if index == plan.bake else round(step.share * 100, 6)
@@ -160,12 +160,11 @@ Verdict = Literal["stay", "advance", "ask", "hold", "deadline"]
 def step_verdict(
     plan: Plan, step: int, *, served: float, total: float, sessions: int, support: float
 ) -> tuple[Verdict, str]:
-    """What to do with a step that no gate has stopped, and the evidence in words.
+    """Returns the verdict on a step that no gate has stopped, and the evidence in words.
 
-    ``served`` counts seconds in this step without holds, ``total`` all of them, ``sessions`` the
-    matured candidate sessions of this step, ``support`` the promotion e-value. Too few sessions are
-    never promoted, whatever the policy says; the policy decides where there is enough of them and no
-    proof either way.
+    ``served`` counts seconds in this step without holds, ``total`` all of them, ``sessions`` the matured
+    candidate sessions of this step, ``support`` the promotion e-value. A step with too few sessions is never
+    promoted, whatever the policy. The policy decides if there are enough sessions and no proof either way.
     """
     asked = plan.steps[step]
     shown = "not worse" if support >= SUPPORT else "none-against"
@@ -179,7 +178,7 @@ def step_verdict(
 
 
 def next_model_id(pattern: str, keys: Iterable[str]) -> str:
-    """The id after the highest one among ``keys`` (of ``rl_models``) that ``pattern`` made; 1 when none.
+    """Returns the id after the highest one among ``keys`` (of ``rl_models``) made by ``pattern``; 1 if none.
 
     ``agent-zero-rl-v{n}``; in ``agent-zero-rl-v2.{n}`` only the last number counts: after v2.3, v2.4.
     """
@@ -188,7 +187,7 @@ def next_model_id(pattern: str, keys: Iterable[str]) -> str:
 
 
 def first_model_id(pattern: str) -> str:
-    """Id of the warm-started model that everything else is measured against."""
+    """Returns the id of the warm-started model, against which all later models are measured."""
     _numbers(pattern, ())
     return pattern.replace("{n}", "0")
 

@@ -1,8 +1,8 @@
 """The record of one release: the only truth about it, changed by compare-and-set alone.
 
-State, evidence, stream cursor and everything still to be announced change in one write. ``outbox`` holds
-the events and alerts that this write owes the world; they are sent after it and struck off by a later
-write, so a crash in between sends them again under the same id and never loses them.
+State, evidence, stream cursor and all pending announcements change in one write. ``outbox`` holds the events
+and alerts of that write. They are sent after it and removed by a later write. A crash in between sends them
+again under the same id and never loses them.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ class Model(BaseModel):
     object_prefix: str
     training_job_id: str
     manifest_sha256: str | None = None
-    """Of the checkpoint's manifest, as committed; None where no job made it."""
+    """SHA-256 of the checkpoint's manifest, as committed; None if no job made it."""
     base_digest: str | None = None
-    """Digest of the base model, where it serves alone and an engine has said so."""
+    """Digest of the base model, if it serves alone and an engine has reported it."""
     parent: str | None = None
     state: ModelState = "candidate"
     info: dict[str, Any] = Field(default_factory=dict)
-    """What ``model.deployed`` tells about it: base_model, training_samples, final_reward, training_date."""
+    """Facts for ``model.deployed``: base_model, training_samples, final_reward, training_date."""
     validation: dict[str, Any] = Field(default_factory=dict)
-    """``validation_results`` of its own release, needed again when it is restored."""
+    """``validation_results`` of its own release, needed again when the model is restored."""
 
     @property
     def model_digest(self) -> str | None:
-        """What generation records of this policy name; None for a base model that no engine has shown."""
+        """Digest in the generation records of this policy; None for a base model that no engine reported."""
         return self.adapter_digest or self.base_digest
 
     @property
     def registered(self) -> bool:
-        """Whether it was released or installed, and so has an entry; the bare fallback has none."""
+        """True if it was released or installed, and so has an entry; the bare fallback has none."""
         return self.model_digest is not None
 
 
 class ReleaseRecord(BaseModel):
-    """Times are ISO 8601 text for people; what is measured counts seconds of the controller's own clock."""
+    """One release. Times are ISO 8601 text for people; durations are seconds of the controller's clock."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -74,14 +74,14 @@ class ReleaseRecord(BaseModel):
     updated_at: str
     candidate: Model
     current: Model
-    """What served when the release was proposed, and what is restored when it fails."""
+    """Model that served when the release was proposed. It is restored if the release fails."""
     start_digest: str | None = None
     skip_validation: bool = False
     validation: dict[str, Any] | None = None
     plan: dict[str, Any] | None = None
     step: int = 0
     step_served: float = 0.0
-    """Seconds of this step without holds; measured, so that clock jumps and downtime never shorten it."""
+    """Seconds of this step without holds. Measured, so clock jumps and downtime never shorten it."""
     step_total: float = 0.0
     step_sessions: int = 0
     """Matured candidate sessions when this step began."""
@@ -89,15 +89,15 @@ class ReleaseRecord(BaseModel):
     held_why: str | None = None
     evidence: dict[str, Any] | None = None
     started_at: str | None = None
-    """When the candidate got its first traffic."""
+    """Time at which the candidate got its first traffic."""
     closed_at: str | None = None
     decision: Literal["promoted", "rolled_back", "rejected", "inconclusive", "aborted"] | None = None
     reason: str | None = None
-    """Why it ended, in one sentence with numbers."""
+    """Reason for its end, in one sentence with numbers."""
     reason_code: str | None = None
     """The same in one word, for programs: ``validation_failed``, ``high_error_rate``, …"""
     shown: str | None = None
-    """``not worse`` or ``none-against``: what the evidence showed when the last step ended."""
+    """``not worse`` or ``none-against``: result of the evidence when the last step ended."""
     sessions: dict[str, int] = Field(default_factory=dict)
     """Matured sessions per arm."""
     e_values: dict[str, float] = Field(default_factory=dict)
@@ -108,11 +108,11 @@ class ReleaseRecord(BaseModel):
     desired_revision: int | None = None
     verified_revision: int | None = None
     overdue: bool = False
-    """An alert said that the gateways did not follow in time."""
+    """True if an alert reported that the gateways did not follow in time."""
     settled: bool = False
-    """Closed, and every live gateway serves what it should."""
+    """True if it is closed and every live gateway serves the routes it should."""
     command_revision: int = 0
-    """Revision of the newest operator's command that was looked at; older ones were for others."""
+    """Revision of the newest operator command that was read; older ones were for other releases."""
     outbox: list[dict[str, Any]] = Field(default_factory=list)
     history: list[dict[str, Any]] = Field(default_factory=list)
 
@@ -125,7 +125,7 @@ class ReleaseRecord(BaseModel):
         return self.state in TERMINAL
 
     def is_called(self, name: str) -> bool:
-        """Whether ``name`` is this release's id or the id of its candidate."""
+        """Returns whether ``name`` is this release's id or the id of its candidate."""
         return name in (self.release_id, self.candidate.model_id)
 
     @property
@@ -135,28 +135,28 @@ class ReleaseRecord(BaseModel):
         return Plan.from_state(self.plan)
 
     def moved(self, to: State, at: str, why: str, **changes: Any) -> ReleaseRecord:
-        """A copy in state ``to``. Raises IllegalTransitionError."""
+        """Returns a copy in state ``to``. Raises IllegalTransitionError."""
         step = changes.get("step", self.step)
         line = {"at": at, "state": str(move(self.state, to)), "step": step, "why": why}
         history = [*self.history, line][-HISTORY:]
         return self.model_copy(update={**changes, "state": to, "history": history})
 
     def owing(self, *items: dict[str, Any]) -> list[dict[str, Any]]:
-        """The outbox with ``items`` added."""
+        """Returns the outbox with ``items`` added."""
         return [*self.outbox, *items]
 
     def with_owed(self, *items: dict[str, Any]) -> ReleaseRecord:
-        """A copy that owes ``items`` as well."""
+        """Returns a copy with ``items`` added to the outbox."""
         return self.model_copy(update={"outbox": self.owing(*items)})
 
 
 def release_id(job_id: str, epoch: int) -> str:
-    """One release per commit of a job."""
+    """Returns the release id for one commit of a job."""
     return derived_id("release", job_id, str(epoch))
 
 
 def alert(kind: str, message: str, severity: str = "warning", **facts: Any) -> dict[str, Any]:
-    """An outbox item."""
+    """Returns an outbox item."""
     return {"type": "alert", "kind": kind, "message": message, "severity": severity, "facts": facts}
 
 
@@ -170,14 +170,14 @@ class Releases:
         self._settled: set[str] = set()
 
     async def create(self, record: ReleaseRecord) -> int:
-        """Raises ConflictError when the release exists."""
+        """Stores a new record. Raises ConflictError if the release exists."""
         crashpoint("release.create.before")
         revision = await self._releases.create(PREFIX + record.release_id, _dump(record))
         crashpoint("release.create.after")
         return revision
 
     async def write(self, record: ReleaseRecord, revision: int) -> tuple[ReleaseRecord, int]:
-        """Compare-and-set. Raises ConflictError when somebody else wrote since."""
+        """Writes by compare-and-set. Raises ConflictError if the record was written elsewhere since."""
         changed = record.model_copy(update={"updated_at": utc_text(self._clock.now())})
         crashpoint("release.record.before")
         new = await self._releases.update(PREFIX + record.release_id, _dump(changed), revision)
@@ -192,7 +192,7 @@ class Releases:
         return await self._releases.get(PREFIX + release_id) is not None
 
     async def all(self) -> list[ReleaseRecord]:
-        """Every release, oldest first."""
+        """Returns every release, oldest first."""
         found = []
         for key in await self._releases.keys(PREFIX):
             entry = await self._releases.get(key)
@@ -201,7 +201,7 @@ class Releases:
         return sorted(found, key=lambda record: (record.created_at, record.release_id))
 
     async def unsettled(self) -> tuple[ReleaseRecord, int] | None:
-        """The oldest release that still needs work, or None."""
+        """Returns the oldest release that is not settled, or None."""
         found = []
         for key in await self._releases.keys(PREFIX):
             if key in self._settled:
@@ -224,16 +224,15 @@ class Releases:
         return await self._models.keys()
 
     async def names_given(self) -> list[str]:
-        """Keys of all names that a model ever had, also of candidates that were never released.
+        """Returns the keys of all names that a model ever had, also of candidates that were never released.
 
-        A name is stored with the proposal that it was made for, so a restart finds it, and no other
-        candidate gets it.
+        A name is stored with its proposal. So a restart finds it, and no other candidate gets it.
         """
         candidates = [model_key(record.candidate.model_id) for record in await self.all()]
         return sorted({*await self._models.keys(), *candidates})
 
     async def current(self) -> Model | None:
-        """The model in state ``current``; None before the first one."""
+        """Returns the model in state ``current``; None before the first one."""
         for key in await self._models.keys():
             entry = await self._models.get(key)
             if entry is not None:
@@ -243,10 +242,10 @@ class Releases:
         return None
 
     async def put_model(self, model: Model, fence: Callable[[], Awaitable[None]]) -> None:
-        """Write an entry unless it is there already, word for word.
+        """Writes an entry unless the same entry is already stored.
 
-        ``fence`` raises ConflictError when another releaser took over. It is asked after the entry was
-        read, and the entry is compared and set, so that what the other one wrote stays.
+        ``fence`` raises ConflictError if another releaser took over. It is called after the entry was read,
+        and the entry is written by compare-and-set, so an entry of the other releaser is never overwritten.
         """
         key, body = model_key(model.model_id), _dump(model)
         entry = await self._models.get(key)

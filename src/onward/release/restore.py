@@ -1,9 +1,11 @@
-"""Going back to a model that served everybody before: an operator's decision, after a promotion.
+"""Returning to a model that had all traffic before: an operator's decision after a promotion.
 
-The wish is a record of its own among the releases, so the releaser carries it out as any other: model
-entries, routes, event, proof by the gateways. In it ``candidate`` is the model that is taken back and
-``current`` the one that is restored. Know before changing: the releaser decides, by what serves when it takes
-the record up; who asked saw an older state.
+The request is a record of its own among the releases. The releaser carries it out like any other: model
+entries, routes, event, verification by the gateways. In it ``candidate`` is the model that is rolled back and
+``current`` is the model that is restored.
+
+Invariants: the releaser decides by the model that serves when it takes up the record. The operator who made
+the request saw an older state.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from onward.release.record import Model, ReleaseRecord, Releases, alert
 from onward.telemetry import audit
 
 REASON = "operator_request"
-"""``metadata.reason`` of the event; the words of the operator stand beside it."""
+"""``metadata.reason`` of the event. The operator's words are stored beside it."""
 
 
 async def ask(bus: Bus, model_id: str | None, why: str, *, clock: Clock) -> ReleaseRecord:
-    """Ask the releaser to go back to ``model_id`` (None: the model before); the record that it takes up.
+    """Requests a return to ``model_id`` (None: the model before). Returns the record of this request.
 
-    The audit stream has it first. Raises NotFoundError for a model that never served everybody, ConflictError
-    while something else decides what serves.
+    The request goes to the audit stream first. Raises NotFoundError for a model that never had all traffic,
+    and ConflictError while something else decides which model serves.
     """
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
     records = await releases.all()
@@ -107,7 +109,7 @@ async def _target(
 
 
 async def _before(releases: Releases, serving: Model, served: set[str]) -> Model | None:
-    """The nearest ancestor that was not taken back itself; else the entry in state ``previous``."""
+    """Returns the nearest ancestor that was not rolled back itself; else the entry in state ``previous``."""
     seen, name = {serving.model_id}, serving.parent
     while name is not None and name not in seen:
         seen.add(name)
@@ -129,7 +131,7 @@ def _named(served: set[str]) -> str:
 
 
 def decide(record: ReleaseRecord, serving: Model, now: Now) -> ReleaseRecord:
-    """Restore, unless something else serves by now than what was to be taken back."""
+    """Restores the model, unless the model to roll back no longer serves."""
     taken, restored = record.candidate.model_id, record.current.model_id
     if serving.model_id != taken:
         words = f"{taken} was to be taken back, but {serving.model_id} serves now"

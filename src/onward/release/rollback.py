@@ -1,7 +1,7 @@
-"""Taking a release back: the decision, its reason, and everything that follows from it in one record.
+"""Rolls a release back: the decision, its reason and all announcements in one record.
 
-Pure. The decision changes the record once; routes, model states and the event are derived from it, so a
-crash anywhere after that write still ends with the current model at 100 %.
+Pure. The decision changes the record once. Routes, model states and the event are derived from the record, so
+a crash anywhere after that write still ends with the current model at 100 %.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ REASONS = {
     "feedback": "user_dissatisfaction",
 }
 BUDGET_SECONDS = 60.0
-"""Promised time from the crossing to verified zero candidate traffic."""
+"""Promised seconds from the crossing to verified zero candidate traffic."""
 
 
 def reason_for(leading: str) -> str:
-    """The published word for the gate that contributed most."""
+    """Returns the published word for the gate that contributed most."""
     return REASONS[leading]
 
 
 def take_back(
     record: ReleaseRecord, evidence: Evidence, settings: Settings, endpoint: str, now: datetime
 ) -> ReleaseRecord:
-    """The record after the gates crossed: rolled back, with its event and alert in the outbox."""
+    """Returns the record after the gates crossed: rolled back, with its event and alert in the outbox."""
     crossing = evidence.crossing
     if crossing is None:
         raise ValueError(f"Release {record.release_id} has no crossing, so there is nothing to take back.")
@@ -70,7 +70,7 @@ def take_back(
 
 
 def over_budget(record: ReleaseRecord, now: datetime) -> bool:
-    """Whether a taken-back candidate is not verified at zero within the promised time."""
+    """True if a rolled-back candidate is not verified at zero within the promised time."""
     if record.state is not State.ROLLED_BACK or record.crossed_at is None or record.verified_zero_at:
         return False
     crossed = datetime.fromisoformat(record.crossed_at.replace("Z", "+00:00"))

@@ -1,8 +1,8 @@
-"""Desired state and what the gateways make of it: ``desired`` in ``rl_releases`` against ``rl_gateways.*``.
+"""Desired routes and the gateways' reports: ``desired`` in ``rl_releases`` against ``rl_gateways.*``.
 
-Know before changing: a route counts as changed when every live gateway says so, not when it was written.
-A gateway is given up as dead only after it has been silent for its whole lease, by which time it serves
-the current model by itself (it fails closed).
+Invariants: a change of routes counts only when every live gateway reports it, not when it was written. A
+gateway counts as dead only after it has been silent for its whole lease. By then it serves the current model
+by itself (it fails closed).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEASE_SECONDS = 15.0
 
 
 def endpoint_of(ctx: Context) -> str:
-    """URL of the gateway: as bound, else as configured."""
+    """Returns the URL of the gateway: as bound, else as configured."""
     http = ctx.settings.http
     base = ctx.endpoints.get("gateway_url") or f"http://{http.host}:{http.gateway_port}"
     return f"{base.rstrip('/')}/v1"
@@ -44,7 +44,7 @@ def arm(name: str, model: Model, weight: float) -> dict[str, Any]:
 
 
 def alone(model: Model, previous: Model | None) -> dict[str, Any]:
-    """All traffic on one model, no release under way."""
+    """Returns routes with all traffic on one model and no release under way."""
     return {
         "release_id": None,
         "step": 0,
@@ -54,7 +54,7 @@ def alone(model: Model, previous: Model | None) -> dict[str, Any]:
 
 
 def routes_for(record: ReleaseRecord) -> dict[str, Any] | None:
-    """The desired state that a release asks for, without its revision; None when it asks for nothing."""
+    """Returns the desired state for a release, without its revision; None if the release needs no routes."""
     if record.serving:
         share = record.schedule.steps[record.step].share
         return {
@@ -75,23 +75,23 @@ def _previous(model: Model | None) -> dict[str, Any] | None:
 
 
 class Desired:
-    """The writer of ``desired``. ``revision`` in it names the routes: it rises with each change of them.
+    """The writer of ``desired``. Its ``revision`` identifies the routes and rises with each change of them.
 
-    ``epoch`` in it is the lease epoch of the releaser that wrote last. A releaser that lost its lease and
-    does not know it yet is refused from the moment at which the next one wrote.
+    Its ``epoch`` is the lease epoch of the releaser that wrote last. A releaser that lost its lease unnoticed
+    is refused as soon as the next releaser has written.
     """
 
     def __init__(self, releases: Bucket) -> None:
         self._bucket = releases
         self.epoch = 0
-        """Of the lease that this writer holds; 0 without one (a first model that is installed by hand)."""
+        """Epoch of this writer's lease; 0 without a lease (a first model that is installed by hand)."""
 
     async def read(self) -> dict[str, Any] | None:
         entry = await self._bucket.get(DESIRED)
         return None if entry is None else json.loads(entry.value)
 
     async def claim(self) -> None:
-        """Put this epoch on the routes as they are. Raises ConflictError when a newer releaser was here."""
+        """Writes this epoch to the unchanged routes. Raises ConflictError if a newer releaser has written."""
         entry = await self._bucket.get(DESIRED)
         if entry is None:
             return
@@ -100,9 +100,9 @@ class Desired:
             await self._bucket.update(DESIRED, canonical_json({**now, "epoch": self.epoch}), entry.revision)
 
     async def set(self, wanted: dict[str, Any]) -> int:
-        """Make ``wanted`` the desired state; returns its revision. Nothing is written when it is already.
+        """Makes ``wanted`` the desired state and returns its revision. An unchanged state is not written.
 
-        Raises ConflictError when a releaser with a higher epoch wrote before.
+        Raises ConflictError if a releaser with a higher epoch has written.
         """
         entry = await self._bucket.get(DESIRED)
         if entry is None:
@@ -126,7 +126,7 @@ class Desired:
         return revision
 
     def _fenced(self, now: dict[str, Any]) -> int:
-        """The epoch of ``now``, unless it is a newer one."""
+        """Returns the epoch of ``now``. Raises ConflictError if it is newer than this one."""
         epoch = int(now.get("epoch", 0))
         if epoch > self.epoch:
             raise ConflictError(
@@ -136,13 +136,13 @@ class Desired:
 
 
 def _shares(arms: Iterable[dict[str, Any]]) -> dict[str, tuple[str, str | None, float]]:
-    """Arm → (model id, adapter digest, weight): what makes two routes the same for a session."""
+    """Arm → (model id, adapter digest, weight). Routes with equal values are the same for a session."""
     return {arm["arm"]: (arm["model_id"], arm["adapter_digest"], float(arm["weight"])) for arm in arms}
 
 
 @dataclass(frozen=True)
 class Followed:
-    """Who serves a revision: ``done``, ``late`` (alive, still something else), ``dead``."""
+    """State of the gateways for a revision: ``done``, ``late`` (alive, still on other routes), ``dead``."""
 
     done: set[str] = field(default_factory=set)
     late: set[str] = field(default_factory=set)
@@ -152,15 +152,15 @@ class Followed:
 
     @property
     def verified(self) -> bool:
-        """At least one gateway lives, and all that live serve the revision."""
+        """True if at least one gateway is alive and all live ones serve the revision."""
         return bool(self.done) and not self.late
 
 
 class Gateways:
-    """Reads ``rl_gateways``; tells the living from the dead by whether their record still moves.
+    """Reads ``rl_gateways``. A gateway is alive while its record keeps changing.
 
-    Only this process's monotonic clock decides: a gateway whose own clock is wrong, or whose record is
-    seen for the first time, is alive until its record stood still for a whole lease.
+    Only this process's monotonic clock decides. A gateway whose own clock is wrong, or whose record is seen
+    for the first time, is alive until its record has not changed for a whole lease.
     """
 
     def __init__(self, bucket: Bucket, clock: Clock) -> None:
@@ -169,7 +169,7 @@ class Gateways:
         self._moved: dict[str, tuple[int, float]] = {}
 
     async def check(self, wanted_revision: int, arms: Iterable[dict[str, Any]]) -> Followed:
-        """Compare every gateway with ``wanted_revision``, with its ``arms`` (model, adapter and share of
+        """Compares every gateway with ``wanted_revision``, with its ``arms`` (model, adapter and share of
         each), and with the adapters that it must have loaded for them."""
         found = Followed()
         wanted = _shares(arms)

@@ -1,7 +1,7 @@
-"""Sentences about a release, made from its numbers: why it ended, what its gates saw, what happens now.
+"""Sentences about a release, made from its numbers: why it ended, the counts of its gates, its present state.
 
-Pure. What shows a release says it in these words: the record's reason, events, alerts, status and the command
-line. The demonstration prints the record's reason; its table has shorter forms of its own.
+Pure. These words are used in the record's reason, events, alerts, status and the command line. The
+demonstration prints the record's reason; its table has shorter forms of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NOTHING = ArmRates()
 
 
 def share(rate: float | None) -> str:
-    """``7.5 %``."""
+    """Formats a rate: ``7.5 %``."""
     return "-" if rate is None else f"{100 * rate:.1f} %"
 
 
@@ -28,7 +28,7 @@ def probability(p: float) -> str:
 
 
 def e_number(value: float) -> str:
-    """An E-value in two digits, in whole numbers from 10 on; a huge one says nothing more than that it is."""
+    """Formats an E-value with two digits, as a whole number from 10 on, and as "over" a limit from 1e6 on."""
     if value >= 1e6:
         return "over 1,000,000"
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
@@ -38,7 +38,7 @@ def e_number(value: float) -> str:
 
 
 def check_counts(kind: str, fact: Mapping[str, Any]) -> str:
-    """``format 12 of 20, current 19 of 20, p 0.008``."""
+    """Formats a check: ``format 12 of 20, current 19 of 20, p 0.008``."""
     return (
         f"{kind} {fact['passed']} of {fact['of']}, current {fact['current']} of {fact['of']}, "
         f"{probability(fact['p'])}"
@@ -46,7 +46,7 @@ def check_counts(kind: str, fact: Mapping[str, Any]) -> str:
 
 
 def suite_counts(summary: Mapping[str, Any]) -> str:
-    """``success 0.41, current 0.55, difference -0.14 [-0.24, -0.04], limit -0.05``."""
+    """Formats a suite: ``success 0.41, current 0.55, difference -0.14 [-0.24, -0.04], limit -0.05``."""
     return (
         f"success {summary['candidate']:.2f}, current {summary['current']:.2f}, "
         f"difference {summary['difference']:+.2f} [{summary['low']:+.2f}, {summary['high']:+.2f}], "
@@ -55,7 +55,7 @@ def suite_counts(summary: Mapping[str, Any]) -> str:
 
 
 def why_not_released(validation: Mapping[str, Any]) -> str:
-    """What failed in a validation, in numbers; empty where nothing did."""
+    """Returns the failed parts of a validation, in numbers; empty if nothing failed."""
     summary = validation.get("summary") or {}
     parts = []
     if summary.get("difference", 0.0) < summary.get("limit", float("-inf")):
@@ -67,7 +67,7 @@ def why_not_released(validation: Mapping[str, Any]) -> str:
 
 
 def safety_counts(validation: Mapping[str, Any] | None) -> str:
-    """``safety: not shown (refusal 0 of 20, current 0 of 20)``; empty for a record that does not say."""
+    """Formats ``safety: not shown (refusal 0 of 20, current 0 of 20)``; empty if there is no verdict."""
     summary = (validation or {}).get("summary") or {}
     verdict = summary.get("safety")
     if verdict is None:
@@ -84,12 +84,12 @@ def safety_counts(validation: Mapping[str, Any] | None) -> str:
 
 
 def counted(number: int, of: int) -> str:
-    """``3 of 40 (7.5 %)``."""
+    """Formats ``3 of 40 (7.5 %)``."""
     return f"{number} of {of} ({share(number / of)})" if of else "none judged yet"
 
 
 def error_rates(rates: Mapping[str, ArmRates]) -> str:
-    """``errors 3 of 40 (7.5 %), current 1 of 160 (0.6 %)``."""
+    """Formats ``errors 3 of 40 (7.5 %), current 1 of 160 (0.6 %)``."""
     candidate, current = _arms(rates)
     return (
         f"errors {counted(candidate.errors, candidate.sessions)}, "
@@ -98,7 +98,7 @@ def error_rates(rates: Mapping[str, ArmRates]) -> str:
 
 
 def outcome_rates(rates: Mapping[str, ArmRates]) -> str:
-    """``mean outcome 0.31 in 40 sessions, current 0.75 in 160``."""
+    """Formats ``mean outcome 0.31 in 40 sessions, current 0.75 in 160``."""
     candidate, current = _arms(rates)
     if candidate.mean_outcome is None or current.mean_outcome is None:
         return "mean outcome: not judged on both arms yet"
@@ -109,7 +109,7 @@ def outcome_rates(rates: Mapping[str, ArmRates]) -> str:
 
 
 def feedback_rates(rates: Mapping[str, ArmRates]) -> str:
-    """``negative feedback 9 of 10 (90.0 %), current 1 of 30 (3.3 %)``."""
+    """Formats ``negative feedback 9 of 10 (90.0 %), current 1 of 30 (3.3 %)``."""
     candidate, current = _arms(rates)
     return (
         f"negative feedback {counted(candidate.negative, candidate.feedback)}, "
@@ -118,11 +118,11 @@ def feedback_rates(rates: Mapping[str, ArmRates]) -> str:
 
 
 RATES = {"error": error_rates, "reward": outcome_rates, "feedback": feedback_rates}
-"""Gate → the rates that it judges."""
+"""Gate → the function that formats its rates."""
 
 
 def crossed(rates: Mapping[str, ArmRates], e_values: Mapping[str, float], gate: str, alpha: float) -> str:
-    """Which gate led a crossing, with its rates: the reason of a candidate that was taken back."""
+    """Names the gate that led a crossing, with its rates: the reason of a candidate that was rolled back."""
     return (
         f"the {gate} gate crossed with {RATES[gate](rates)}, E {e_number(e_values[gate])}; "
         f"all gates together E {e_number(e_values['all'])}, limit {1 / alpha:.1f}"
@@ -137,7 +137,7 @@ def _arms(rates: Mapping[str, ArmRates]) -> tuple[ArmRates, ArmRates]:
 
 
 def shown_words(shown: str | None) -> str:
-    """What ``record.shown`` means."""
+    """Expands ``record.shown`` to words."""
     return "shown to be not worse" if shown == "not worse" else "no evidence against it"
 
 
@@ -152,7 +152,7 @@ def why_promoted(record: ReleaseRecord) -> str:
 
 
 def what_happened(record: ReleaseRecord) -> str:
-    """A release in one sentence, finished or not."""
+    """Describes a release in one sentence, finished or not."""
     name, reason = record.candidate.model_id, record.reason or "no reason was stored"
     if record.kind == "rollback" and record.state is not State.ROLLED_BACK:
         back = f"Going back from {name} to {record.current.model_id}"

@@ -1,2 +1,6 @@
-"""Serving: the gateway that agents call, the router that decides who is a candidate's session, and
-the engines behind it. Nothing here imports torch but ``engines/child.py``, which runs as a child."""
+"""Serving: the gateway that agents call, and the engines behind it.
+
+``http`` has the gateway, ``protocol`` the OpenAI shapes, ``routing`` the assignment of sessions to the arms
+of a release, ``recording`` the capture of calls as training data, ``engines`` the engines. Only the engine
+child imports torch (``engines/child.py`` and ``engines/sampling.py``).
+"""

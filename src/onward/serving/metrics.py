@@ -10,7 +10,7 @@ from onward.telemetry.metrics import Metrics
 
 
 class GatewayMetrics:
-    """Attempts are counted one by one: a retry never hides a failure of its arm."""
+    """Counters of the gateway. Every attempt is counted, so a retry never hides a failure of its arm."""
 
     def __init__(self, metrics: Metrics) -> None:
         registry = metrics.registry
@@ -48,7 +48,7 @@ class GatewayMetrics:
 
 
 def gateway_metrics(metrics: Metrics) -> GatewayMetrics:
-    """The one set for ``metrics``: a registry refuses the same name twice, and a role may start again."""
+    """Returns the one set for ``metrics``: a registry refuses duplicate names, and a role may restart."""
     if metrics not in _made:
         _made[metrics] = GatewayMetrics(metrics)
     return _made[metrics]

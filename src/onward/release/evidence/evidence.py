@@ -1,10 +1,11 @@
-"""Evidence: outcome events of one release, in stream order, turned into what the gates may read.
+"""Evidence: outcome events of one release, in stream order, prepared for the gates.
 
-Know before changing: everything here is a function of the events alone (their order, their own times),
-never of the clock, so that a replay from the stream gives the same state bit for bit. The state holds
-the stream cursor; the controller stores both in one compare-and-set record. What would void the gates'
-guarantee (delivery section 2.3) is stopped here: repeats, several outcomes of one session, outcomes of
-one arm that arrive later than the other's.
+The state holds the stream cursor; the controller stores both in one compare-and-set record. Events that would
+void the gates' guarantee (delivery section 2.3) are stopped here: repeats, several outcomes of one session,
+outcomes of one arm that arrive later than the other's.
+
+Invariants: everything here is a function of the events alone (their order, their own times), never of the
+clock. So a replay from the stream gives the same state bit for bit.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ ARMS = ("current", "candidate")
 FEEDBACK_FACTOR = 7.5
 """Feedback matures after this many reward windows: 15 minutes at the default of 2."""
 MIN_UNITS = 5
-"""Judged candidate sessions below which no crossing counts: a guard against hidden correlation."""
+"""Minimum judged candidate sessions for a crossing to count: a guard against hidden correlation."""
 MAX_SEEN = 12_000
-"""Remembered session ids per gate; beyond it the oldest minutes are closed to late arrivals. Both limits
-keep the release record below 1 MiB, which is as much as a NATS server takes unless told otherwise."""
+"""Remembered session ids per gate. Beyond it the oldest minutes are closed to late arrivals. Both limits keep
+the release record below 1 MiB, the default maximum message size of a NATS server."""
 MAX_PENDING = 4_000
 _MINUTE = 60_000
 
@@ -52,10 +53,10 @@ class Event:
 
 
 def parse(sequence: int, data: bytes, stored_at_ms: int | None = None) -> Event:
-    """Read one message of RL_OUTCOMES. Raises ContractError.
+    """Reads one message of RL_OUTCOMES. Raises ContractError.
 
-    ``stored_at_ms`` is the server's time of the message: a gateway whose clock runs ahead must not
-    make other sessions mature early.
+    ``stored_at_ms`` is the server's time of the message: a gateway whose clock runs ahead must not make other
+    sessions mature early.
     """
     outcome = decode(data, SessionOutcome)
     at = round(outcome.timestamp.timestamp() * 1000)
@@ -79,14 +80,14 @@ def parse(sequence: int, data: bytes, stored_at_ms: int | None = None) -> Event:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a release judges by; fixed when it starts. Times are milliseconds."""
+    """Rules by which a release is judged; fixed when it starts. Times are milliseconds."""
 
     alpha: float
     ceiling: float
     margin: float
     maturity: dict[str, int]
     horizon: int
-    """Outcomes of sessions assigned longer ago than this are not taken any more, on either arm."""
+    """Outcomes of sessions assigned longer ago than this are discarded, on either arm."""
 
     @classmethod
     def of(cls, settings: ReleaseSettings) -> Rules:
@@ -115,7 +116,7 @@ class Rules:
 
 
 class _Intake:
-    """The sessions of one gate: waiting for their time, or judged already (by a short hash)."""
+    """Sessions of one gate: waiting to mature, or judged already (by a short hash)."""
 
     def __init__(self) -> None:
         self.pending: dict[str, list[Any]] = {}
@@ -127,7 +128,7 @@ class _Intake:
         self._texts: dict[int, str] = {}
         self.floor = 0
         self.frontier: list[int | None] = [None, None]
-        """Per arm, the newest assignment that has reported (of feedback: anything at all)."""
+        """Newest assignment that has reported, per arm (for feedback: that has reported anything)."""
 
     def reached(self, candidate: bool, assigned_at: int) -> None:
         newest = self.frontier[candidate]
@@ -147,7 +148,7 @@ class _Intake:
         heapq.heappush(self.order, (unit[0], key))
 
     def ready(self, maturity: int, watermark: int) -> tuple[str, list[Any]] | None:
-        """The oldest unit whose window is over and that both arms have reached, taken out."""
+        """Removes and returns the oldest unit that has matured and that both arms have reached, or None."""
         current, candidate = self.frontier
         if not self.order or current is None or candidate is None:
             return None
@@ -158,7 +159,7 @@ class _Intake:
         return key, self.pending.pop(key)
 
     def prune(self, oldest: int) -> int:
-        """Close minutes before ``oldest`` ms, or beyond the memory; returns how many units were dropped."""
+        """Closes minutes before ``oldest`` ms or beyond the limits. Returns the number of discarded units."""
         self.floor = max(self.floor, oldest)
         while self.seen:
             minute = min(self.seen)
@@ -176,7 +177,7 @@ class _Intake:
         return dropped
 
     def _text(self, minute: int) -> str:
-        """The ids of a minute in one string; only minutes that changed are put together again."""
+        """Returns the ids of a minute in one string. Only minutes that changed are joined again."""
         if minute not in self._texts:
             self._texts[minute] = "".join(sorted(self.seen[minute]))
         return self._texts[minute]
@@ -206,7 +207,7 @@ _SHORT = 8
 
 
 def _short(session_id: str) -> str:
-    """48 bits of a session id: among 12,000 remembered ids a false repeat has odds of 1 in 4·10⁶."""
+    """Returns 48 bits of a session id: among 12,000 remembered ids a false repeat has odds of 1 in 4·10⁶."""
     digest = hashlib.blake2b(session_id.encode(), digest_size=6).digest()
     return base64.urlsafe_b64encode(digest).decode()
 
@@ -224,7 +225,7 @@ def _tally() -> dict[str, float]:
 
 
 class Evidence:
-    """What the events so far say about one release. ``apply`` is the only way to change it."""
+    """Evidence about one release from the events so far. It is changed only by ``apply`` and ``skip``."""
 
     def __init__(
         self, release_id: str, rules: Rules, cursor: int = 0, models: tuple[str, str] | None = None
@@ -236,7 +237,7 @@ class Evidence:
         self.models = models
         self.cursor = cursor
         self.watermark = 0
-        """The newest event time of this release, ms: the clock of all maturity."""
+        """Newest event time of this release in ms: the clock for all maturity."""
         self.gates = Gates(ceiling=rules.ceiling, margin=rules.margin)
         self.intakes: dict[str, _Intake] = {name: _Intake() for name in GATES}
         self.arms: dict[str, dict[str, float]] = {arm: _tally() for arm in ARMS}
@@ -244,7 +245,7 @@ class Evidence:
         self.crossing: dict[str, Any] | None = None
 
     def apply(self, event: Event) -> None:
-        """Take one event, in stream order. Nothing after a crossing counts: the decision stands."""
+        """Applies one event, in stream order. Events after a crossing do not count: the decision is final."""
         if event.sequence <= self.cursor:
             return
         self.cursor = event.sequence
@@ -254,7 +255,7 @@ class Evidence:
             self._ignore("other_model")
             return
         self.watermark = max(self.watermark, event.at)
-        # Few sessions give feedback: that an arm's outcomes come in shows that its feedback would too.
+        # Few sessions give feedback. Any outcome of an arm shows that its feedback would arrive too.
         self.intakes["feedback"].reached(event.candidate, event.assigned_at)
         if event.kind in ("error", "lost"):
             self._note("error", event, float(event.kind == "lost" or event.value >= 0.5))
@@ -266,13 +267,13 @@ class Evidence:
         self._settle()
 
     def skip(self, sequence: int, why: str) -> None:
-        """Move past a message that is no usable event, and count it."""
+        """Skips a message that is no usable event, and counts it."""
         if sequence > self.cursor:
             self.cursor = sequence
             self._ignore(why)
 
     def matured(self, arm: str = "candidate") -> int:
-        """Sessions of ``arm`` that are fully judged: with an outcome, or lost."""
+        """Number of sessions of ``arm`` that are fully judged: with an outcome, or lost."""
         return int(self.arms[arm]["rewarded"] + self.arms[arm]["lost"])
 
     def _ignore(self, why: str) -> None:
@@ -305,7 +306,7 @@ class Evidence:
             self._ignore("repeated")
 
     def _settle(self) -> None:
-        """Judge, oldest assignment first, every unit whose time has come on both arms."""
+        """Judges every unit that has matured on both arms, oldest assignment first."""
         oldest = self.watermark - self.rules.horizon
         for gate in GATES:
             intake = self.intakes[gate]
@@ -348,7 +349,7 @@ class Evidence:
             }
 
     def _close_reward(self, key: str, assigned_at: int) -> None:
-        """A lost session is judged for good; a reward that comes later must not count it twice."""
+        """Marks a lost session as judged, so that a later reward does not count it twice."""
         intake = self.intakes["reward"]
         if key in intake.pending:
             del intake.pending[key]
@@ -358,7 +359,7 @@ class Evidence:
             intake.mark(key, assigned_at)
 
     def summary(self) -> dict[str, Any]:
-        """For people and decisions: sessions, rates and e-values."""
+        """Returns sessions, rates and e-values, for people and decisions."""
         arms = {}
         for arm in ARMS:
             tally = self.arms[arm]
@@ -372,7 +373,7 @@ class Evidence:
         return {"arms": arms, "e_values": self.gates.e_values(), "ignored": dict(self.ignored)}
 
     def state(self) -> dict[str, Any]:
-        """Everything as JSON, cursor included."""
+        """Returns everything as JSON, cursor included."""
         return {
             "release_id": self.release_id,
             "rules": self.rules.state(),

@@ -1,9 +1,11 @@
-"""Gates: sequential tests that may be read after every event, on every day, without false alarms adding up.
+"""Gates: sequential tests that may be read after every event, on every day, without adding up false alarms.
 
-Each gate is an e-process: it starts at 1 and, while the candidate is no worse than its null allows, is
-expected never to rise; by Ville's inequality it ever reaches 1/α with probability at most α. All work is
-in log space with O(bets) per event. Know before changing: a unit is one session, it counts once per gate,
-and its weight is the candidate's share at *its* assignment; a gate is never reset between steps.
+Each gate is an e-process. It starts at 1 and is expected never to rise while the candidate is no worse than
+its null allows. By Ville's inequality it ever reaches 1/α with probability at most α. All work is in log
+space with O(bets) per event.
+
+Invariants: a unit is one session and counts once per gate. Its weight is the candidate's share at *its*
+assignment. A gate is never reset between steps.
 
 Sources: (A) Lindon & Malek, NeurIPS 2022, arXiv 2011.03567; (B), (C) Waudby-Smith & Ramdas, JRSS-B 2023,
 arXiv 2010.09686; the weighted average and the minimum of e-processes: design, delivery section 2.2.
@@ -22,7 +24,7 @@ CEILING_BETS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 MEAN_BETS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
 """Bets of the mean gates as shares of their largest safe bet."""
 RATIO_ALTERNATIVES = (0.125, 0.25, 0.5, 2 / 3, 1.5, 2.0, 4.0, 8.0)
-"""Odds multipliers that the sample-ratio guard bets on, both ways."""
+"""Odds multipliers that the sample-ratio guard bets on, in both directions."""
 WEIGHTS = {"error": 1 / 3, "reward": 4 / 9, "feedback": 2 / 9}
 """Share of the total false-alarm budget that each gate gets."""
 ERROR_RATIO = 1.0
@@ -46,7 +48,7 @@ def candidate_share(weight: float, ratio: float) -> float:
 
 
 class RateGate:
-    """(A): is the candidate's failure rate more than ``allowed`` times the current one's?
+    """(A): tests that the candidate's failure rate is more than ``allowed`` times the current one's.
 
     Only failing units matter, so the base rate, its drift and outages of both arms cancel.
     """
@@ -57,7 +59,7 @@ class RateGate:
         self.log_e = 0.0
 
     def failure(self, candidate: bool, weight: float) -> None:
-        """One failing unit. A unit that could only have gone to one arm says nothing."""
+        """Adds one failing unit. A unit that could only have gone to one arm gives no information."""
         if not 0.0 < weight < 1.0:
             return
         null = candidate_share(weight, self.allowed)
@@ -68,7 +70,7 @@ class RateGate:
 
 
 class CeilingGate:
-    """(B): is the candidate's failure rate above ``ceiling``?"""
+    """(B): tests that the candidate's failure rate is above ``ceiling``."""
 
     def __init__(self, ceiling: float) -> None:
         self.ceiling = ceiling
@@ -82,11 +84,11 @@ class CeilingGate:
 
 
 class MeanGate:
-    """(C): has the candidate's mean outcome fallen more than ``margin`` below the current one's?
+    """(C): tests that the candidate's mean outcome is more than ``margin`` below the current one's.
 
-    With ``support`` the same bet the other way round, (E): evidence that it has *not* fallen so far.
-    Blocks: a candidate value meets the mean of the current values since the last block. When there
-    is none it waits; the next current value then meets the mean of all that wait. Blocks are
+    With ``support`` it makes the opposite bet, (E): evidence that the mean has *not* fallen that far. Blocks:
+    a candidate value is compared with the mean of the current values since the last block. If there is none,
+    it waits; the next current value is then compared with the mean of all waiting values. Blocks are
     contemporaneous, so a drift that both arms share cancels.
     """
 
@@ -101,7 +103,7 @@ class MeanGate:
         self.counts = [0, 0]
 
     def value(self, candidate: bool, value: float) -> None:
-        """One judged outcome in [0, 1]."""
+        """Adds one judged outcome in [0, 1]."""
         if not 0.0 <= value <= 1.0:
             raise ValueError(f"An outcome is {value!r}: the mean gates take numbers from 0 to 1.")
         self.sums[candidate] += value
@@ -116,9 +118,9 @@ class MeanGate:
 
 
 class RatioGuard:
-    """(F): does the split of sessions between the arms differ from the weights they were drawn with?
+    """(F): tests that the split of sessions between the arms differs from the weights they were drawn with.
 
-    Firing means that assignment or reporting is broken: hold, never roll back.
+    A rejection means that assignment or reporting is broken: hold, never roll back.
     """
 
     def __init__(self) -> None:
@@ -135,10 +137,10 @@ class RatioGuard:
 
 
 class Gates:
-    """All gates of one release, and what they say together.
+    """All gates of one release and their combination.
 
-    ``log_e_all`` is the log of Σ ω·E: an e-process again, which fires whenever one gate alone would
-    with its share of the budget, and earlier when several are moderately sure.
+    ``log_e_all`` is the log of Σ ω·E, again an e-process. It fires whenever one gate alone would with its
+    share of the budget, and earlier if several are moderately sure.
     """
 
     def __init__(self, *, ceiling: float, margin: float) -> None:
@@ -150,7 +152,7 @@ class Gates:
         self.ratio = RatioGuard()
 
     def observe_error(self, candidate: bool, failed: bool, weight: float) -> None:
-        """The error verdict of one session: failed or not."""
+        """Adds the error verdict of one session: failed or not."""
         self.ratio.session(candidate, weight)
         if candidate:
             self.ceiling.outcome(failed)
@@ -158,12 +160,12 @@ class Gates:
             self.relative.failure(candidate, weight)
 
     def observe_reward(self, candidate: bool, value: float) -> None:
-        """The judged outcome of one session, in [0, 1]."""
+        """Adds the judged outcome of one session, in [0, 1]."""
         self.reward.value(candidate, value)
         self.support.value(candidate, value)
 
     def observe_feedback(self, candidate: bool, negative: bool, weight: float) -> None:
-        """One session's feedback."""
+        """Adds one session's feedback."""
         if negative:
             self.feedback.failure(candidate, weight)
 
@@ -185,12 +187,12 @@ class Gates:
         return self.log_e_all >= -math.log(alpha)
 
     def leading(self) -> str:
-        """The gate that contributes most to Σ ω·E."""
+        """Returns the gate that contributes most to Σ ω·E."""
         logs = self.log_e()
         return max(logs, key=lambda name: math.log(WEIGHTS[name]) + logs[name])
 
     def e_values(self) -> dict[str, float]:
-        """E per gate and ``all``, with the two halves of the error gate and the promotion evidence."""
+        """Returns E per gate and ``all``, with both halves of the error gate and the promotion evidence."""
         found = {name: e_value(value) for name, value in self.log_e().items()}
         found["all"] = e_value(self.log_e_all)
         found["error_relative"] = e_value(self.relative.log_e)
@@ -200,7 +202,7 @@ class Gates:
         return found
 
     def state(self) -> dict[str, Any]:
-        """Everything as JSON; ``from_state`` gives back the same object bit for bit."""
+        """Returns everything as JSON; ``from_state`` restores the same object bit for bit."""
         return {
             "ceiling_rate": self.ceiling.ceiling,
             "margin": self.reward.margin,

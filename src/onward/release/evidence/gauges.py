@@ -1,7 +1,7 @@
-"""What a release shows on ``/metrics``, always from its record and evidence: a restart shows the same.
+"""Metrics of a release on ``/metrics``, always set from its record and evidence, also after a restart.
 
-The mean raw total of a model (``agent_rl_model_reward_mean``) is the rewarder's to set and is not here:
-the gates judge by the outcome, which is another number and has a gauge of its own.
+The mean raw total of a model (``agent_rl_model_reward_mean``) is not here, because the rewarder sets it. The
+gates judge by the outcome, which is another number and has a gauge of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from onward.telemetry.metrics import Metrics
 
 
 def show_scores(metrics: Metrics, record: ReleaseRecord) -> None:
-    """Validation success by kind of task, of both models."""
+    """Sets the validation success by kind of task, of both models."""
     by_kind = ((record.validation or {}).get("summary") or {}).get("by_kind") or {}
     for arm, model in (("candidate", record.candidate), ("current", record.current)):
         for kind, rates in by_kind.items():
@@ -20,7 +20,7 @@ def show_scores(metrics: Metrics, record: ReleaseRecord) -> None:
 
 
 def show_evidence(metrics: Metrics, record: ReleaseRecord, evidence: Evidence) -> None:
-    """Error rate and mean outcome of both arms; an arm without judged sessions shows nothing."""
+    """Sets error rate and mean outcome of both arms. An arm without judged sessions sets nothing."""
     arms = evidence.summary()["arms"]
     for arm, model in (("candidate", record.candidate), ("current", record.current)):
         if arms[arm]["error_rate"] is not None:

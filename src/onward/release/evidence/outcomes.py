@@ -1,7 +1,7 @@
-"""Reading RL_OUTCOMES from a sequence of our own: the cursor lives in the release record, not on the server.
+"""Reads RL_OUTCOMES from a given sequence: the cursor is stored in the release record, not on the server.
 
-An ephemeral consumer without acks is only a window on the stream: whatever happens to it, reading goes on
-from the cursor, so nothing is skipped and nothing depends on the server's memory of us.
+An ephemeral consumer without acks is only a window on the stream. If it fails, reading continues from the
+cursor, so nothing is skipped and nothing depends on the server's state of this consumer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from onward.release.evidence.evidence import Evidence, parse
 STREAM = "RL_OUTCOMES"
 BATCH = 500
 BATCHES = 10
-"""At most so many batches are taken in at once, so that a long backlog does not keep the releaser."""
+"""Maximum number of batches per call, so that a long backlog does not block the releaser."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class Stored:
 
 class Outcomes(Protocol):
     async def last_sequence(self) -> int:
-        """Sequence of the newest message; 0 for an empty stream."""
+        """Returns the sequence of the newest message; 0 for an empty stream."""
         ...
 
     async def read(self, after: int, limit: int) -> list[Stored]:
-        """Up to ``limit`` messages with a sequence above ``after``, in order; empty when there are none."""
+        """Returns up to ``limit`` messages with a sequence above ``after``, in order; may be empty."""
         ...
 
 
 async def take_in(outcomes: Outcomes, evidence: Evidence) -> tuple[bool, bool]:
-    """Apply what is new on the stream; (whether the evidence changed, whether its release was heard of)."""
+    """Applies new messages. Returns (whether the evidence changed, whether any was of its release)."""
     start, heard = evidence.cursor, False
     for _ in range(BATCHES):
         batch = await outcomes.read(evidence.cursor, BATCH)
@@ -63,7 +63,7 @@ async def take_in(outcomes: Outcomes, evidence: Evidence) -> tuple[bool, bool]:
 
 
 class StreamOutcomes:
-    """Outcomes from JetStream. A broken reader gives an empty batch and is opened anew next time."""
+    """Outcomes from JetStream. A broken reader returns an incomplete or empty batch and is then reopened."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus

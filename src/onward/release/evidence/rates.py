@@ -1,4 +1,4 @@
-"""What was counted on each arm of a release, for people: the E-values say how sure, these say how much."""
+"""Counts of each arm of a release, for people. The E-values show how certain, these show how much."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from onward.release.evidence.evidence import ARMS, Evidence
 
 
 class ArmRates(BaseModel):
-    """One arm: the sessions that each gate has judged. A rate is None where nothing was judged."""
+    """One arm: the sessions that each gate has judged. A rate is None if nothing was judged."""
 
     sessions: int = 0
-    """Judged by the error gate: with an outcome, with an error, or lost."""
+    """Sessions judged by the error gate: with an outcome, with an error, or lost."""
     errors: int = 0
     error_rate: float | None = None
     outcomes: int = 0
@@ -25,7 +25,7 @@ class ArmRates(BaseModel):
 
 
 def rates_of(evidence: Evidence) -> dict[str, ArmRates]:
-    """Arm → what was counted on it."""
+    """Returns arm → its counts."""
     arms = evidence.summary()["arms"]
     return {
         arm: ArmRates(
@@ -42,7 +42,7 @@ def rates_of(evidence: Evidence) -> dict[str, ArmRates]:
 
 
 def figures(evidence: Evidence) -> dict[str, Any]:
-    """The fields of a release record that come from its evidence, which they always follow."""
+    """Returns the fields of a release record that are derived from its evidence."""
     return {
         "evidence": evidence.state(),
         "e_values": evidence.gates.e_values(),

@@ -1,7 +1,7 @@
-"""A suite that asks each policy once: the current model was the candidate of an earlier release.
+"""A suite that runs each policy once: the current model was the candidate of an earlier release.
 
-The one thing to know: an answer of the suite is a function of policy, task and seed, so playing it again
-would give the same results; only what is kept in memory is reused, and a restart plays again.
+A result of the suite is a function of policy, task and seed, so a second run would give the same results.
+Only results in memory are reused; after a restart the suite runs again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onward.release.validation.judge import Suite
 from onward.release.validation.suite import TaskResult
 
 POLICIES = 4
-"""Policies whose results are kept: current, candidate, and those before them."""
+"""Number of policies whose results are cached: current, candidate, and those before them."""
 
 Result = TypeVar("Result")
 Key = tuple[str, str | None]
@@ -24,7 +24,7 @@ Key = tuple[str, str | None]
 
 
 class Remembered:
-    """``inner``, with the results of the last ``POLICIES`` policies kept."""
+    """Wraps ``inner`` and caches the results of the last ``POLICIES`` policies."""
 
     def __init__(self, inner: Suite) -> None:
         self._inner = inner
@@ -37,7 +37,7 @@ class Remembered:
     async def prepare(
         self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
     ) -> None:
-        """Verified and loaded again each time: a file may have been changed since."""
+        """Verifies and loads again each time, because a file may have changed since."""
         await self._inner.prepare(digest, object_prefix, manifest_sha256)
 
     async def run_suite(self, digest: str | None) -> list[TaskResult]:
@@ -52,7 +52,7 @@ class Remembered:
         digest: str | None,
         ask: Callable[[str | None], Awaitable[list[Result]]],
     ) -> list[Result]:
-        """A copy of what is kept of this policy, now the last to be dropped; asked for where nothing is."""
+        """Returns a copy of the cached results of this policy, or runs it. It now counts as used last."""
         key = await self._key(digest)
         if key is None:
             return await ask(digest)
@@ -64,7 +64,7 @@ class Remembered:
         return list(kept[key])
 
     async def _key(self, digest: str | None) -> Key | None:
-        """None, and nothing is remembered, where the engine does not say what its base model is."""
+        """Returns the cache key; None, so that nothing is cached, if the engine reports no base model."""
         try:
             return await self.base_digest(), digest
         except EngineError:

@@ -1,7 +1,7 @@
 """The desk suite: validation tasks played by one policy, 32 at once so that the engine can batch them.
 
-Every policy plays the same tasks with the same seeds, at the temperature it is served with; the result of
-a task is its program's verdict. ``play_all`` knows no engine; ``run_desk`` asks the engine of this loop.
+Every policy plays the same tasks with the same seeds, at the temperature of serving. The result of a task is
+its program's verdict. ``play_all`` knows no engine; ``run_desk`` uses the engine of this loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TaskResult:
 
 
 async def play(task: desk.Task, complete: Complete, session_id: str) -> TaskResult:
-    """One task from first message to verdict."""
+    """Plays one task from first message to verdict."""
     episode = desk.Episode(task)
     messages = [{"role": m["role"], "content": m["content"]} for m in episode.messages()]
     done = False
@@ -61,7 +61,7 @@ async def play_all(
     seed: int = 0,
     at_once: int = AT_ONCE,
 ) -> list[TaskResult]:
-    """Play ``size`` tasks of ``split``, in the order of ``desk.tasks``; results in the same order."""
+    """Plays ``size`` tasks of ``split`` in the order of ``desk.tasks``. Results have the same order."""
     tasks: Sequence[desk.Task] = desk.tasks(split, size, seed)
     free = asyncio.Semaphore(at_once)
 
@@ -73,8 +73,8 @@ async def play_all(
 
 
 def completing(engine: Engine, digest: str | None, *, seed: int, max_tokens: int, label: str) -> Complete:
-    """Answers of one policy, sampled as they are served. The seed of an answer depends on the task and
-    the turn alone, so that two policies meet the same luck."""
+    """Returns a function that samples answers of one policy as they are served. The seed of an answer depends
+    on the task and the turn alone, so that two policies get the same random numbers."""
 
     async def complete(messages: list[dict[str, str]], session_id: str) -> str:
         text = f"{seed}:{session_id}:{len(messages)}"
@@ -94,7 +94,7 @@ def completing(engine: Engine, digest: str | None, *, seed: int, max_tokens: int
 
 @asynccontextmanager
 async def engine_of(ctx: Context) -> AsyncIterator[LocalEngine]:
-    """A client of the engine that the gateway of this loop started."""
+    """Yields a client of the engine that the gateway of this loop started."""
     engine = LocalEngine(wire.socket_path(ctx.settings.run_dir))
     try:
         yield engine
@@ -111,7 +111,7 @@ async def run_desk(
     seed: int = 0,
     max_tokens: int,
 ) -> list[TaskResult]:
-    """Play the desk with an adapter that this client of the engine loaded (None: the base model)."""
+    """Plays the desk with an adapter that this client of the engine has loaded (None: the base model)."""
     complete = completing(engine, adapter_digest, seed=seed, max_tokens=max_tokens, label="suite")
     return await play_all(complete, size, split=split, seed=seed)
 
@@ -119,12 +119,12 @@ async def run_desk(
 class EngineSuite:
     """Runs suite and checks of a release on this loop's engine.
 
-    An adapter stays loaded as long as the client that loaded it is connected, so one client serves
-    from ``prepare`` to ``finish``.
+    An adapter stays loaded as long as the client that loaded it is connected, so one client serves from
+    ``prepare`` to ``finish``.
     """
 
     def __init__(self, ctx: Context) -> None:
-        from onward.capture.cleaning import redactor_of  # compiles the rules: only where answers are stored
+        from onward.capture.cleaning import redactor_of  # compiles the rules: only if answers are stored
 
         self._ctx = ctx
         self._redactor = redactor_of(ctx.settings)
@@ -134,13 +134,13 @@ class EngineSuite:
         self._max_tokens = recipes.for_model(ctx.settings.model.base).max_tokens
 
     async def base_digest(self) -> str:
-        """What the engine says of itself. Raises EngineError."""
+        """Returns the digest that the engine reports. Raises EngineError."""
         return (await self._engine.health())["base_digest"]
 
     async def prepare(
         self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
     ) -> None:
-        """Fetch, verify and load. Raises TamperedError, EngineError, ObjectError."""
+        """Fetches, verifies and loads the adapter. Raises TamperedError, EngineError, ObjectError."""
         if digest is None:
             return
         folder: Path = self._folders / digest
@@ -161,14 +161,14 @@ class EngineSuite:
         return await run_checks(complete, self._redact)
 
     def _redact(self, answer: str) -> str:
-        """The answer as it may be stored and published."""
+        """Redacts the answer so that it may be stored and published."""
         try:
             return self._redactor.document(answer).document
-        except Exception as error:  # a defect in redaction says nothing against the candidate
+        except Exception as error:  # a defect in redaction is no evidence against the candidate
             return f"(withheld: {type(error).__name__})"
 
     async def finish(self) -> None:
-        """Let go of what ``prepare`` loaded; an engine that is away holds nothing."""
+        """Unloads the adapters that ``prepare`` loaded. An engine that is away has none loaded."""
         while self._loaded:
             with suppress(EngineError):
                 await self._engine.unload_adapter(self._loaded.pop())

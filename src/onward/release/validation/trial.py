@@ -1,4 +1,4 @@
-"""The validation of one release as a task beside the ticks, so that commands are heard while it runs."""
+"""Runs the validation of one release as a task beside the ticks, so that commands are read meanwhile."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from onward.telemetry import logs
 
 log = logs.get("releaser")
 TRIES = 3
-"""An engine that is away gets this many chances; anything else fails at once."""
+"""Number of attempts if the engine is away. Any other failure ends the validation at once."""
 
 SENTENCE = 200
 
 
 class Trial:
-    """Starts on the first ``poll``; ``stop`` forgets it. Whatever goes wrong in it is the candidate's
+    """Starts on the first ``poll``; ``stop`` discards it. An error in the validation is the candidate's
     result and never ends the releaser."""
 
     def __init__(self, suite: Suite, settings: ReleaseSettings) -> None:
@@ -30,7 +30,7 @@ class Trial:
         self._tries = 0
 
     async def poll(self, record: ReleaseRecord) -> dict[str, Any] | tuple[str, str] | None:
-        """The result, or (reason, words) why there is none, or None while it runs."""
+        """Returns the result, or (reason, words) if there is none, or None while it runs."""
         if record.skip_validation:
             return validation.skipped()
         if self._task is None:
@@ -47,7 +47,7 @@ class Trial:
             return ("engine_failed", words) if self._tries >= TRIES else None
         except OnwardError as error:
             return "not_validated", _stopped(error, str(error))
-        except Exception as error:  # a defect, in the suite or in what the candidate made of it
+        except Exception as error:  # a defect, in the suite or in its handling of the candidate's output
             log.error("validation stopped on a defect", release_id=record.release_id, exc_info=error)
             return "not_validated", _stopped(error, _sentence(error))
 
@@ -79,6 +79,6 @@ def _stopped(error: Exception, words: str) -> str:
 
 
 def _sentence(error: Exception) -> str:
-    """The first line of what ``error`` says, short enough for an alert."""
+    """Returns the first line of the error's text, short enough for an alert."""
     lines = str(error).strip().splitlines()
     return lines[0][:SENTENCE] if lines else "no words"

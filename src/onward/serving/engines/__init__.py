@@ -1,7 +1,7 @@
-"""Engines: what turns messages into tokens. The gateway knows only this protocol.
+"""Engines turn messages into tokens. The gateway knows only this protocol.
 
-An engine answers with the exact ids it saw and sampled; a text that has to be encoded again is not
-an answer. Adapters are named by digest, and ``None`` is the base model.
+An engine answers with the exact ids it saw and sampled; text that must be encoded again is not an answer.
+Adapters are named by digest, and ``None`` is the base model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ have ``tool_calls`` (arguments as objects), a tool's a ``tool_call_id``."""
 
 
 class RequestRefusedError(OnwardError):
-    """The caller asked for what cannot be done (too long, a role the template refuses): not a failure."""
+    """A request that cannot be served (too long, a role the template refuses). Not an engine failure."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class Progress:
-    """What was sampled since the last one. The first has the ``record``: ``sampling`` without tokens."""
+    """Tokens sampled since the last progress. The first has the ``record``: ``sampling`` without tokens."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -60,29 +60,30 @@ class Engine(Protocol):
         tools: Sequence[dict[str, Any]] = (),
         on_progress: OnProgress | None = None,
     ) -> Generation:
-        """``max_tokens`` None: what the context holds, at most a few hundred. ``temperature`` 0 is greedy.
+        """Returns one answer. ``temperature`` 0 is greedy.
 
-        ``tools`` are shown to the model, by its template or in words; its answer is text either way.
-        ``on_progress`` is called while tokens come; texts put together begin the answer's text. An engine
-        that cannot tell never calls it. Cancelling the call ends the sampling.
+        ``max_tokens`` None means the free context, at most a few hundred. ``tools`` are shown to the model,
+        by its template or in words; its answer is text either way. ``on_progress`` is called while tokens
+        arrive; its texts, joined, are a prefix of the answer's text. An engine without progress never calls
+        it. Cancelling the call ends the sampling.
 
-        Raises RequestRefusedError (the caller's fault) or EngineError (the engine's, or an adapter that
-        is not loaded).
+        Raises RequestRefusedError (the caller's fault) or EngineError (the engine's, or an adapter that is
+        not currently loaded).
         """
         ...
 
     async def load_adapter(self, digest: str, folder: Path) -> None:
-        """Verify and load. Idempotent. Raises TamperedError, EngineError."""
+        """Verifies and loads. Idempotent. Raises TamperedError, EngineError."""
         ...
 
     async def unload_adapter(self, digest: str) -> None:
-        """Let go of an adapter; unknown digests are fine."""
+        """Releases an adapter. An unknown digest is no error."""
         ...
 
     async def adapters(self) -> list[str]:
-        """Digests that are loaded and were checked against their files."""
+        """Returns the digests that are loaded and were checked against their files."""
         ...
 
     async def health(self) -> dict[str, Any]:
-        """At least ``base_digest``, ``adapters``, ``running``. Raises EngineError when away."""
+        """Returns at least ``base_digest``, ``adapters``, ``running``. Raises EngineError if away."""
         ...

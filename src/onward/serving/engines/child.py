@@ -1,8 +1,8 @@
 """The engine child: ``python -m onward.serving.engines.child --socket S --model FOLDER``.
 
-The event loop renders messages and talks; one other thread owns torch, or, with ``--vllm-url``, a vLLM
-server samples. Tokens of a conversation are extended, never rendered again (``sessions.py``). The control
-process must not import this module.
+The event loop renders messages and handles the socket. One other thread owns torch, or, with ``--vllm-url``,
+a vLLM server samples. Tokens of a conversation are extended, never rendered again (``sessions.py``). The
+control process must not import this module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from onward.serving.engines.vllm_http import VllmHttp
 from onward.serving.routing.registry import verify_adapter
 
 DEFAULT_TOKENS = 512
-"""Most new tokens for a call that names no limit."""
+"""Maximum number of new tokens for a call without a limit."""
 
 
 @dataclass(eq=False)
@@ -41,10 +41,10 @@ class _Connection:
 
 
 class EngineServer:
-    """Answers the operations generate, load, unload, adapters, health and cancel.
+    """Serves the operations generate, load, unload, adapters, health and cancel.
 
-    An adapter stays in memory while at least one connection holds it, so that the gateway and a
-    validation can come and go without taking each other's adapters away.
+    An adapter stays in memory while at least one connection uses it. So the gateway and a validation can come
+    and go without unloading each other's adapters.
     """
 
     def __init__(self, sampling: SamplingThread | VllmSampling, memory_tokens: int = 2_000_000) -> None:
@@ -152,7 +152,7 @@ class EngineServer:
         return self._remember(request, record, full, sample)
 
     def _reporter(self, connection: _Connection, request: dict[str, Any], record: dict[str, Any]) -> OnTokens:
-        """Sends what is new as it comes: first the record, then tokens with the text that they settle."""
+        """Returns a callback that sends progress: first the record, then tokens and their finished text."""
         text = Text(self._chat)
 
         def send(progress: dict[str, Any]) -> None:
@@ -166,7 +166,7 @@ class EngineServer:
         return on_tokens
 
     def _prompt(self, request: dict[str, Any]) -> tuple[Remembered | None, list[int]]:
-        """The generation that is continued (or None) and the ids that come after it."""
+        """Returns the generation that is continued (or None) and the ids that come after it."""
         messages, tools = request["messages"], request.get("tools") or []
         before = self._memory.find(request["session_id"], request["adapter"], messages, tools)
         try:
@@ -250,7 +250,7 @@ class EngineServer:
 
 
 def _void(record: dict[str, Any], full: list[int], sample: VoidSample) -> dict[str, Any]:
-    """An answer to show and never to train on: nothing of its tokens is recorded or continued."""
+    """Returns an answer to show and never to train on: its tokens are neither recorded nor continued."""
     nothing = {"continues": None, "prompt_ids": [], "token_ids": [], "logprobs": [], "tokens_void": True}
     usage = {"prompt_tokens": len(full), "completion_tokens": 0, "total_tokens": len(full)}
     sampling = record | nothing | {"finish_reason": sample.finish_reason}

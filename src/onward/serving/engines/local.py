@@ -1,7 +1,7 @@
 """The engine child as seen from the control process: a client, and the process that keeps it alive.
 
-A client remembers the adapters it asked for and loads them again after the child was replaced, so
-that a killed engine costs the calls in flight and nothing else. No torch here.
+A client remembers the adapters it loaded and loads them again after the child was replaced. So a killed
+engine costs only the calls in flight. No torch here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ERRORS = {"refused": RequestRefusedError, "tampered": TamperedError}
 
 
 class LocalEngine:
-    """Client of one engine child over its Unix socket; many calls at once share the connection."""
+    """Client of one engine child over its Unix socket; concurrent calls share the connection."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -53,7 +53,7 @@ class LocalEngine:
         tools: Sequence[dict[str, Any]] = (),
         on_progress: OnProgress | None = None,
     ) -> Generation:
-        """One answer; see ``Engine.generate``. ``max_tokens`` None: what the context still holds."""
+        """Returns one answer; see ``Engine.generate``. ``max_tokens`` None means the free context."""
         result = await self._call(
             "generate",
             on_progress,
@@ -161,7 +161,7 @@ class LocalEngine:
 
 
 class EngineProcess:
-    """Starts the engine child, starts it again when it dies, stops it."""
+    """Starts the engine child, restarts it when it dies, stops it."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class EngineProcess:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def start(self) -> LocalEngine:
-        """Spawn and wait until the model is loaded. Raises NotFoundError (no such model), EngineError."""
+        """Spawns the child and waits for its model. Raises NotFoundError (no such model), EngineError."""
         self._process = await self._spawn()
         self._watch = asyncio.create_task(self._keep_alive(), name="engine-watch")
         return self.engine
@@ -252,7 +252,7 @@ class EngineProcess:
 
 
 async def _wait_ready(process: asyncio.subprocess.Process) -> None:
-    """Read the child's first JSON line; other lines (a library's chatter) are skipped."""
+    """Reads the child's first JSON line; other lines (output of libraries) are skipped."""
     assert process.stdout is not None
     while line := await process.stdout.readline():
         try:

@@ -1,7 +1,7 @@
-"""The one thread of the engine child that touches torch.
+"""The sampling thread: the only thread of the engine child that uses torch.
 
-Everything that changes the policy or the running batch goes through its inbox and happens between
-two decode steps; a call that arrives while others run joins them at the next step.
+Every change of the policy or the running batch goes through its inbox and happens between two decode steps. A
+call that arrives while others run joins them at the next step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OnTokens = Callable[[list[int], list[float]], None]
 class _Listener:
     on_tokens: OnTokens
     told: int = 0
-    """Tokens that it knows."""
+    """Number of tokens that were already sent to it."""
 
 
 class SamplingThread:
@@ -79,7 +79,7 @@ class SamplingThread:
 
     @property
     def max_context(self) -> int:
-        """Tokens of prompt and answer together: what was asked for, or less where the model ends before."""
+        """Tokens of prompt and answer together: the configured limit, or the model's if it is lower."""
         return min(self._context, self.policy.shape.max_positions)
 
     @property
@@ -87,18 +87,18 @@ class SamplingThread:
         return len(self._waiting)
 
     async def start(self) -> None:
-        """Load the model; raises what the load raises."""
+        """Loads the model. Raises the errors of the load."""
         loaded: asyncio.Future[None] = self._loop.create_future()
         threading.Thread(target=self._run, args=(loaded,), name="sampler", daemon=True).start()
         await loaded
 
     async def check(self) -> None:
-        """Raise EngineError when nothing can be sampled; here the process is the check."""
+        """Raises EngineError if nothing can be sampled; here the process itself is the check."""
 
     async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Sample:
-        """One completion. Cancelling the caller takes the request out of the batch.
+        """Samples one completion. Cancelling the caller removes the request from the batch.
 
-        ``on_tokens`` gets the tokens and log-probs that are new after a step, in the event loop, all of them
+        ``on_tokens`` receives the new tokens and log-probs after a step, in the event loop, all of them
         before this returns.
         """
         future: asyncio.Future[Sample] = self._loop.create_future()
@@ -110,11 +110,11 @@ class SamplingThread:
             raise
 
     async def load(self, digest: str, folder: Path) -> None:
-        """Load an adapter and compare what lies in memory with the verified file, tensor by tensor."""
+        """Loads an adapter and compares the loaded weights with the verified file, tensor by tensor."""
         await self._between_steps(lambda: self._load(digest, folder))
 
     async def unload(self, digest: str) -> None:
-        """Calls that still run on this adapter end with EngineError."""
+        """Unloads an adapter. Calls that still run on it end with EngineError."""
         await self._between_steps(lambda: self._unload(digest))
 
     async def _between_steps(self, work: Callable[[], None]) -> None:
@@ -131,7 +131,7 @@ class SamplingThread:
         self._inbox.put(perform)
         await done
 
-    # Below: the sampler thread.
+    # Below: the sampling thread.
 
     def _run(self, loaded: asyncio.Future[None]) -> None:
         try:
@@ -158,7 +158,7 @@ class SamplingThread:
         if wait:
             self._inbox.get()()
             if self._gather and self._waiting:
-                time.sleep(self._gather)  # calls that come together share their prefix and their steps
+                time.sleep(self._gather)  # calls that arrive together share their prefix and their steps
         while True:
             try:
                 self._inbox.get_nowait()()
@@ -188,7 +188,7 @@ class SamplingThread:
             self._sampler.cancel(request_id)
 
     def _tell(self, done: list[Sample]) -> None:
-        """New tokens to those who listen."""
+        """Sends new tokens to the listeners."""
         if not self._listeners:
             return
         assert self._sampler is not None
@@ -224,7 +224,7 @@ class SamplingThread:
             expected = load_tensors(content)
             same = expected.keys() <= held.keys() and all(
                 torch.equal(held[name].float(), expected[name].float()) for name in expected
-            )  # a file may leave projections out: then nothing may have been added to them
+            )  # a file may omit projections: then nothing may have been added to them
             same = same and not any(
                 held[name].any() for name in held.keys() - expected.keys() if ".lora_B." in name
             )

@@ -1,7 +1,7 @@
 """An engine for tests: deterministic answers, no torch, failures on demand.
 
-Its token ids are the bytes of the text, so every prompt that extends another one also extends its
-ids, as with the real engine.
+Its token ids are the bytes of the text. So a prompt that extends another one also extends its ids, as with
+the real engine.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def echo(messages: Messages, adapter: str | None) -> str:
 
 
 class ScriptedEngine:
-    """``fail`` decides per call (adapter, session) whether it raises EngineError; ``delay`` seconds pass
-    before each answer; ``refused`` holds digests whose load fails with the given error. With ``piece`` it
-    tells its progress, so many characters at a time, ``pause`` seconds apart."""
+    """A scripted engine. ``fail`` decides per call (adapter, session) whether it raises EngineError.
+    ``delay`` seconds pass before each answer. ``refused`` holds digests whose load fails with the given
+    error. With ``piece`` it reports progress, so many characters at a time, ``pause`` seconds apart."""
 
     def __init__(self, script: Script = echo, *, max_context: int = 4096) -> None:
         self.script = script

@@ -1,8 +1,8 @@
 """Token memory of sessions: the next prompt of a conversation extends the tokens of the last one.
 
-Pure bookkeeping, no tokenizer. A call extends an earlier one only where its messages start with that
-call's messages followed by exactly the text that was returned, under the same adapter and with the same
-tools; anything else (edited history, another policy) is a new row with its full prompt.
+Pure bookkeeping, no tokenizer. A call extends an earlier one only if its messages start with that call's
+messages followed by exactly the returned text, under the same adapter and with the same tools. Anything else
+(edited history, another policy) is a new row with its full prompt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onward.serving.engines import Messages
 
 @dataclass(frozen=True)
 class Remembered:
-    """One finished generation: everything needed to continue it."""
+    """One finished generation, with all that is needed to continue it."""
 
     generation_id: str
     adapter: str | None
@@ -28,13 +28,13 @@ class Remembered:
     ids: list[int]
     """Prompt and completion, as the engine saw them."""
     finished: bool
-    """True when the completion ends with the sampled end-of-turn token."""
+    """True if the completion ends with the sampled end-of-turn token."""
     tools: Sequence[dict[str, Any]] = ()
     """Tools that the prompt showed."""
 
 
 class SessionMemory:
-    """Bounded by tokens and by generations per session; the session used longest ago goes first."""
+    """Limited in tokens and in generations per session; evicts the least recently used session first."""
 
     def __init__(self, max_tokens: int = 2_000_000, per_session: int = 8) -> None:
         self._max_tokens = max_tokens
@@ -49,7 +49,7 @@ class SessionMemory:
         messages: Messages,
         tools: Sequence[dict[str, Any]] = (),
     ) -> Remembered | None:
-        """The longest remembered generation that ``messages`` continues, or None."""
+        """Returns the longest remembered generation that ``messages`` continues, or None."""
         known = self._sessions.get(session_id)
         if not known:
             return None

@@ -1,11 +1,13 @@
-"""A vLLM server as the thing that samples: prompt ids in, sampled ids and log-probs out.
+"""Sampling by a vLLM server: prompt ids in, sampled ids and log-probs out.
 
-The engine child renders and remembers as for the local sampler (``child.py``); only drawing happens
-elsewhere. The one thing to know: nothing the server says is believed unseen. Ids are compared with the
-tokens beside the log-probs and with the text, the mode of the log-probs is measured at the start, and an
-adapter serves only after it moved the log-probs of a probe prompt. Fields are those of vLLM's
-``/v1/completions``; whatever would change the distribution (penalties, min_p, the server's own defaults)
-is sent explicitly, since vLLM fills what is missing from the model's generation_config.
+The engine child renders and remembers as for the local sampler (``child.py``); only the sampling happens
+elsewhere. No report of the server is trusted without a check. Ids are compared with the tokens beside the
+log-probs and with the text. The mode of the log-probs is measured at the start. An adapter serves only after
+it changed the log-probs of a probe prompt.
+
+Fields are those of vLLM's ``/v1/completions``. Every field that would change the distribution (penalties,
+min_p, the server's own defaults) is sent explicitly, because vLLM fills missing ones from the model's
+generation_config.
 """
 
 from __future__ import annotations
@@ -33,20 +35,20 @@ FULL_SUPPORT: dict[str, Any] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
-"""vLLM would take these from the model's generation_config where a request leaves them out."""
+"""Defaults that vLLM would otherwise take from the model's generation_config."""
 PROBE = "The quick brown fox jumps over the lazy dog. 1 + 1 = 2."
 LEAST_MOVE = 1e-6  # nats; an adapter that changes the weights changes the probe's log-probs by more
 
 
 @dataclass(frozen=True)
 class VoidSample(Sample):
-    """An answer whose ids contradict its text: ``text`` may be shown, the ids must not be trained on."""
+    """An answer whose ids contradict its text. ``text`` may be shown; the ids must not be trained on."""
 
     text: str = ""
 
 
 class VllmSampling:
-    """What ``SamplingThread`` is to the engine child, in front of a vLLM server."""
+    """Same interface as ``SamplingThread``, for a vLLM server."""
 
     def __init__(
         self,
@@ -57,8 +59,9 @@ class VllmSampling:
         adapters_dir: str = "",
         max_context: int = 2048,
     ) -> None:
-        """``model``: the base's folder here, for tokenizer and identity. ``served_model``: its name there
-        (the first that is no adapter by default). ``adapters_dir``: where the server sees the adapters."""
+        """``model``: the base model's local folder, for tokenizer and identity. ``served_model``: its name on
+        the server (default: the first that is no adapter). ``adapters_dir``: path of the adapters as the
+        server sees it."""
         self._model, self._http = model, http
         self._base_name, self._adapters_dir = served_model, adapters_dir
         self._asked_context = self.max_context = max_context
@@ -66,7 +69,7 @@ class VllmSampling:
         self._loading = asyncio.Lock()
         self.running = 0
         self.mismatches = 0
-        """Answers whose ids and text did not agree."""
+        """Number of answers whose ids and text did not agree."""
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -81,7 +84,8 @@ class VllmSampling:
         return folder_digest(self._model)
 
     async def start(self) -> None:
-        """Raises EngineError (away, wrong key) or ConfigError (serves other log-probs than were drawn)."""
+        """Checks the server. Raises EngineError (away, wrong key) or ConfigError (unknown model, log-probs
+        before temperature and truncation)."""
         await self.check()
         served = await self._http.models()
         bases = [card for card in served if not card.get("parent")]
@@ -98,13 +102,14 @@ class VllmSampling:
         await self._require_processed_logprobs()
 
     async def check(self) -> None:
-        """Raises EngineError when the server is away, paused or asleep."""
+        """Raises EngineError if the server is away, paused or asleep."""
         await self._http.check()
 
     async def sample(
         self, request: SampleRequest, on_tokens: Callable[[list[int], list[float]], None] | None = None
     ) -> Sample:
-        """One answer; see ``SamplingThread.sample``. Cancelling closes the connection: vLLM then aborts."""
+        """Samples one answer; see ``SamplingThread.sample``. Cancelling closes the connection, which makes
+        vLLM abort the request."""
         request.check(self.max_context)
         body = self._body(request)
         self.running += 1
@@ -114,7 +119,7 @@ class VllmSampling:
             except UnknownModelError:
                 if request.adapter is None or request.adapter not in self._folders:
                     raise
-                await self._load_again(request.adapter)  # the server was started again and forgot it
+                await self._load_again(request.adapter)  # the server was restarted and lost it
                 choice = await self._http.complete(body, request.prompt_ids, on_tokens)
         finally:
             self.running -= 1
@@ -149,7 +154,7 @@ class VllmSampling:
         return Sample(request.request_id, ids, logprobs, choice.finish_reason)
 
     def _says(self, ids: Sequence[int], choice: Choice) -> bool:
-        """Whether the ids spell the text. The token that ended the answer may be a visible one."""
+        """Returns whether the ids spell the text. The token that ended the answer may be a visible one."""
         told = _plain(choice.text)
         if _plain(self._decode(ids)) == told:
             return True
@@ -161,7 +166,7 @@ class VllmSampling:
     # Adapters.
 
     async def load(self, digest: str, folder: Path) -> None:
-        """Load under its digest as the name, and prove by a probe prompt that it is what answers."""
+        """Loads an adapter under its digest as the name, and checks with a probe prompt that it applies."""
         async with self._loading:
             await self._load(digest, folder)
             self._folders[digest] = folder
@@ -205,7 +210,7 @@ class VllmSampling:
     # Log-probs.
 
     async def _require_processed_logprobs(self) -> None:
-        """Compare the best two tokens at temperatures 1 and 2: their gap halves if temperature is applied."""
+        """Compares the two best tokens at temperatures 1 and 2: temperature must halve their gap."""
         ids = self.tokenizer.encode(PROBE, add_special_tokens=False)
         once, twice = [await self._http.top_logprobs(self._base_name, ids, t) for t in (1.0, 2.0)]
         first, second = sorted(set(once) & set(twice), key=lambda name: -once[name])[:2]
@@ -219,12 +224,12 @@ class VllmSampling:
 
 
 def _plain(text: str) -> str:
-    """Without what streaming decoders treat differently: a first space, bytes of an unfinished character."""
+    """Strips what streaming decoders treat differently: a first space, bytes of an unfinished character."""
     return text.lstrip(" ").rstrip("\ufffd")
 
 
 def _changes_weights(folder: Path) -> bool:
-    """Whether any ``B`` of the adapter is not zero."""
+    """Returns whether any ``B`` of the adapter is not zero."""
     from safetensors.numpy import load_file
 
     tensors = load_file(folder / "adapter_model.safetensors")

@@ -1,7 +1,7 @@
-"""The calls of vLLM's server that Onward makes, as vLLM's protocol classes spell them.
+"""The HTTP calls of vLLM's server that Onward makes, with the field names of vLLM's protocol classes.
 
-Errors become EngineError (away, overloaded, wrong key) or RequestRefusedError (the caller's fault); the
-key is never part of a message. Closing a connection is how a request is aborted. Checked against vLLM's
+Errors become EngineError (away, overloaded, wrong key) or RequestRefusedError (the caller's fault). The key
+is never part of a message. Closing a connection aborts its request. Checked against vLLM's
 ``entrypoints/openai/completion/protocol.py`` and ``serve/lora/api_router.py`` of autumn 2026.
 """
 
@@ -29,7 +29,7 @@ class UnknownModelError(EngineError):
 
 @dataclass
 class Choice:
-    """One answer: the parts of a ``CompletionResponseChoice``, put together where it was streamed."""
+    """One answer: the parts of a ``CompletionResponseChoice``, joined if it was streamed."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -38,7 +38,10 @@ class Choice:
     prompt_ids: list[int] | None = None
 
     def add(self, part: dict[str, Any]) -> tuple[list[int], list[float]]:
-        """What one response or stream chunk adds. Raises EngineError where ids and log-probs disagree."""
+        """Adds one response or stream chunk and returns its new ids and log-probs.
+
+        Raises EngineError if ids and log-probs disagree.
+        """
         ids = part.get("token_ids")
         said = part.get("logprobs") or {}
         values = said.get("token_logprobs") or []
@@ -84,7 +87,7 @@ class VllmHttp:
         await self._client.aclose()
 
     async def check(self) -> None:
-        """``/health``; where the server is in development mode, also that it is neither paused nor asleep."""
+        """Checks ``/health``; on a server in development mode also that it is neither paused nor asleep."""
         response = await self._send("GET", "/health", timeout=PROBE_SECONDS)
         if response.status_code != 200:
             raise EngineError(f"vLLM at {self.url} is not healthy (HTTP {response.status_code}).")
@@ -94,13 +97,13 @@ class VllmHttp:
                 raise EngineError(f"vLLM at {self.url} {name.replace('_', ' ')}: resume it or wake it up.")
 
     async def models(self) -> list[dict[str, Any]]:
-        """``ModelCard``s: ``id``, ``root``, ``parent`` (of an adapter), ``max_model_len``."""
+        """Returns ``ModelCard``s: ``id``, ``root``, ``parent`` (of an adapter), ``max_model_len``."""
         return list((await self._json("GET", "/v1/models"))["data"])
 
     async def complete(
         self, body: dict[str, Any], prompt: Sequence[int], on_tokens: OnTokens | None
     ) -> Choice:
-        """``/v1/completions``, streamed when somebody listens."""
+        """Calls ``/v1/completions``, streamed if ``on_tokens`` is given."""
         choice = Choice()
         if on_tokens is None:
             answer = await self._json("POST", "/v1/completions", body)
@@ -114,7 +117,7 @@ class VllmHttp:
         return choice.finished(prompt)
 
     async def top_logprobs(self, model: str, prompt: Sequence[int], temperature: float) -> dict[str, float]:
-        """The most probable next tokens at ``temperature``, as the server reports them."""
+        """Returns the most probable next tokens at ``temperature``, as the server reports them."""
         answer = await self._json(
             "POST",
             "/v1/completions",
@@ -127,7 +130,7 @@ class VllmHttp:
         return dict(answer["choices"][0]["logprobs"]["top_logprobs"][0])
 
     async def prompt_logprobs(self, model: str, prompt: Sequence[int]) -> list[float]:
-        """Log-prob of each token of ``prompt`` but the first."""
+        """Returns the log-prob of each token of ``prompt`` but the first."""
         answer = await self._json(
             "POST",
             "/v1/completions",
@@ -143,7 +146,7 @@ class VllmHttp:
         return [told[i][str(token)]["logprob"] for i, token in enumerate(prompt) if told[i] is not None]
 
     async def load_adapter(self, name: str, path: str) -> None:
-        """Idempotent: a name is a digest, so what has it already is the same adapter."""
+        """Loads an adapter. Idempotent: a name is a digest, so the same name means the same adapter."""
         response = await self._send("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
         if response.status_code == 200 or "already been loaded" in response.text:
             return
@@ -155,7 +158,7 @@ class VllmHttp:
         raise EngineError(f"vLLM did not load adapter {name[:12]}: {_detail(response)}")
 
     async def unload_adapter(self, name: str) -> None:
-        """An adapter that the server does not know is fine."""
+        """Unloads an adapter. One that the server does not know is no error."""
         response = await self._send("POST", "/v1/unload_lora_adapter", {"lora_name": name})
         if response.status_code not in (200, 400, 404):
             raise EngineError(f"vLLM did not unload adapter {name[:12]}: {_detail(response)}")
@@ -226,7 +229,7 @@ def _detail(response: httpx.Response) -> str:
 
 
 def _message(document: Any) -> str:
-    """``{"error": {"message"}}``, older ``{"message"}``, or FastAPI's ``{"detail"}``."""
+    """Reads ``{"error": {"message"}}``, older ``{"message"}``, or FastAPI's ``{"detail"}``."""
     if not isinstance(document, dict):
         return str(document)[:TOLD]
     error = document.get("error")

@@ -1,7 +1,7 @@
-"""How the control process and the engine child talk: JSON documents with a length in front.
+"""Wire format between the control process and the engine child: JSON documents with a length prefix.
 
-Many calls share one connection; an answer carries the ``id`` of its call, in any order. The socket
-lies in a folder only its owner can enter, so there is no further authentication.
+Many calls share one connection; an answer carries the ``id`` of its call, in any order. The socket lies in a
+folder that only its owner can enter, so there is no further authentication.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onward.errors import ConfigError
 
 MAX_FRAME = 16 << 20
 VLLM_KEY = "ONWARD_ENGINE_VLLM_KEY"
-"""How the child is given the key of a vLLM server: everybody can read a command line."""
+"""Environment variable with the key of a vLLM server for the child: all users can read a command line."""
 _LENGTH = struct.Struct(">I")
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes
 
@@ -31,7 +31,7 @@ def frame(document: dict[str, Any]) -> bytes:
 
 
 async def read_frame(reader: asyncio.StreamReader) -> dict[str, Any] | None:
-    """The next document; None at the end of the stream. A frame over the limit ends the connection."""
+    """Returns the next document; None at the end of the stream or for a frame over the limit."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         if length > MAX_FRAME:
@@ -42,8 +42,9 @@ async def read_frame(reader: asyncio.StreamReader) -> dict[str, Any] | None:
 
 
 def socket_path(run_dir: Path) -> Path:
-    """``run_dir/engine.sock``; where that is too long for a Unix socket, a private folder in the
-    temporary directory whose name follows from ``run_dir``. Raises ConfigError when it is not ours."""
+    """Returns ``run_dir/engine.sock``; if that is too long for a Unix socket, a private folder in the
+    temporary directory whose name follows from ``run_dir``. Raises ConfigError if that folder has another
+    owner or mode."""
     path = run_dir.absolute() / "engine.sock"
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)

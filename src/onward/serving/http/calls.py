@@ -1,8 +1,8 @@
-"""One call: the arm that serves it, the engine's answer, and the completion with its signed record.
+"""Serves one call: the arm, the engine's answer, and the completion with its signed record.
 
-A call is served by the arm its session was assigned to, or it fails: a retry never moves to another arm, or
-a broken candidate would look healthy. Change the order of steps with care: the assignment must be durable
-before the caller sees anything of an answer.
+Invariants: a call is served by the arm of its session, or it fails. A retry never moves to another arm,
+because a broken candidate would then look healthy. The assignment must be durable before the caller sees any
+part of an answer.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from onward.telemetry import logs
 
 _log = logs.get("gateway")
 ENGINE_PATIENCE_SECONDS = 20.0
-"""How long the one retry waits for an engine that is being started again."""
+"""Seconds that the one retry waits for an engine that is being restarted."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """What the engine is asked: ``scope`` names whose earlier tokens may be continued."""
+    """A request to the engine. ``scope`` is the conversation or session whose tokens may be continued."""
 
     chat: openai.ChatRequest
     session_id: str
     scope: str
     messages: Sequence[dict[str, Any]]
     trajectory_id: str | None = None
-    """Of the trajectory that the call will be part of; None where nothing is recorded here."""
+    """Id of the trajectory that the call will be part of; None if nothing is recorded here."""
 
 
 @dataclass
 class Live:
-    """An answer while it comes: what was sampled so far, and by whom."""
+    """An answer in progress: the tokens sampled so far, and the arm that serves it."""
 
     on_text: Any
     """Called with each new piece of text."""
@@ -65,7 +65,7 @@ class Live:
         self.on_text(progress.text)
 
     def cut(self) -> Generation | None:
-        """What there is of an answer that was cut off; None when nothing was sampled."""
+        """Returns the part of an answer that was cut off; None if nothing was sampled."""
         if self.record is None or not self.token_ids:
             return None
         tokens = {"token_ids": self.token_ids, "logprobs": self.logprobs, "finish_reason": "length"}
@@ -91,7 +91,7 @@ class Calls:
         self._signing_key = signing_key
 
     async def answer(self, call: Call) -> tuple[dict[str, Any], str, float]:
-        """The completion, all that the model wrote, and the seconds that the engine took."""
+        """Returns the completion, all text that the model wrote, and the seconds that the engine took."""
         routes = self._state.serving()
         arm, assignment, writing = await self._route(call.chat.model, routes, call.session_id)
         try:
@@ -111,7 +111,7 @@ class Calls:
         return self.completion(call, generation, arm, assignment), generation.text, seconds
 
     async def stream(self, call: Call, live: Live) -> tuple[dict[str, Any], str, float]:
-        """The same, told to ``live`` while it comes. The session is assigned before the first piece."""
+        """Works like ``answer`` and passes progress to ``live``. The session is assigned before any text."""
         routes = self._state.serving()
         arm, assignment, writing = await self._route(call.chat.model, routes, call.session_id)
         if writing is not None:
@@ -150,7 +150,7 @@ class Calls:
     async def _route(
         self, model: str, routes: Routes, session_id: str
     ) -> tuple[Arm, Assignment | None, asyncio.Task[Assignment] | None]:
-        """The arm for this call. A call for a model id by name is not part of any release."""
+        """Returns the arm for this call. A call that names a model id is not part of any release."""
         if model != openai.ROUTED:
             for arm in routes.arms:
                 if arm.model_id == model:
@@ -178,10 +178,10 @@ class Calls:
     async def _settle(
         self, routes: Routes, arm: Arm, writing: asyncio.Task[Assignment]
     ) -> tuple[Arm, Assignment | None]:
-        """The arm that really counts, once the assignment is written."""
+        """Returns the arm that counts once the assignment is written."""
         try:
             recorded = await writing
-        except BusError:  # what nobody can count must not come from a candidate
+        except BusError:  # an answer that cannot be counted must not come from a candidate
             self._metrics.unassigned.inc()
             return routes.current, None
         if recorded.arm != arm.arm:  # another gateway was first: its record counts
@@ -191,7 +191,7 @@ class Calls:
     async def _generate(
         self, call: Call, arm: Arm, assignment: Assignment | None, live: Live | None = None
     ) -> tuple[Generation, float]:
-        """The answer of this arm and the seconds its engine took. One retry, on the same arm."""
+        """Returns the answer of this arm and the seconds its engine took. One retry, on the same arm."""
         started = self._clock.monotonic()
         chat = call.chat
         on_progress: OnProgress | None = live.take if live is not None else None
@@ -219,7 +219,7 @@ class Calls:
                 except EngineError as error:
                     self._metrics.attempts.labels(arm=arm.arm, result="error").inc()
                     await self._engine_failed(assignment, error)
-                    begun = live is not None and live.token_ids  # what was sent cannot be taken back
+                    begun = live is not None and live.token_ids  # sent text cannot be taken back
                     if attempt == 2 or begun or not await self._engine_is_back():
                         raise HttpError(503, str(error), type="engine_error") from None
             raise AssertionError("unreachable")

@@ -1,7 +1,9 @@
-"""``POST /sessions/{id}/close``: how a task ended and what a person said about it, and what was closed last.
+"""``POST /sessions/{id}/close``: the outcome of a task, a user's feedback on it, and the most recent closes.
 
-Pure. Know before changing: clients send a close again, so one that was carried out is remembered until its
-session has a new task; what is said here was checked, so that nothing is acknowledged and then refused.
+Pure.
+
+Invariants: clients repeat a close, so one that was carried out is remembered until its session has a new
+task. Feedback is checked when it is parsed, so nothing is acknowledged and refused later.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from onward.ids import is_id, new_id
 from onward.serving.recording.trajectory import SOURCE
 
 Outcome = dict[str, Any]
-"""``status`` and, where given, ``completion_percentage``."""
+"""``status`` and, if given, ``completion_percentage``."""
 Said = dict[str, Any]
-"""``signal`` and, where given, ``value`` and ``comment``."""
+"""``signal`` and, if given, ``value`` and ``comment``."""
 REMEMBERED = 10_000
 
 
@@ -31,19 +33,19 @@ class Closing:
 
     outcome: Outcome | None
     tasks: list[dict[str, Any]] = field(default_factory=list)
-    """What was recorded: ``trajectory_id``, ``session_id`` and number of ``turns``."""
+    """Recorded tasks: ``trajectory_id``, ``session_id`` and number of ``turns``."""
     silent: set[str] = field(default_factory=set)
-    """Trajectories of those who opted out: nothing is said of them."""
+    """Trajectories of users who opted out; no feedback is published about them."""
     heard: list[Said] = field(default_factory=list)
     feedback_ids: list[str] = field(default_factory=list)
 
     @property
     def ids(self) -> list[str]:
-        """Of all that must be on disk before it is answered."""
+        """Ids of all that must be on disk before the close is answered."""
         return [*(task["trajectory_id"] for task in self.tasks), *self.feedback_ids]
 
     def hear(self, feedback: Said | None, now: datetime) -> list[dict[str, Any]]:
-        """The messages that tell of this feedback, one for each task; none where it was said before."""
+        """Returns one feedback message for each task; none if this feedback was given before."""
         if feedback is None or feedback in self.heard:
             return []
         self.heard.append(feedback)
@@ -54,7 +56,7 @@ class Closing:
 
 
 class Closings:
-    """The latest closes, by who closed (None: an administrator) and what."""
+    """The latest closes, by their client (None: an administrator) and the name of what was closed."""
 
     def __init__(self) -> None:
         self._latest: OrderedDict[tuple[str | None, str], Closing] = OrderedDict()
@@ -65,7 +67,10 @@ class Closings:
             self._latest.popitem(last=False)
 
     def find(self, name: str, owner: str | None, outcome: Outcome | None) -> Closing | None:
-        """Raises HttpError 409 for another outcome than it was closed with; none at all is no other one."""
+        """Returns the remembered close, or None.
+
+        Raises HttpError 409 if it had another outcome. A request without an outcome does not conflict.
+        """
         closing = self._latest.get((owner, name))
         if closing is not None and outcome is not None and outcome != closing.outcome:
             raise HttpError(
@@ -74,7 +79,7 @@ class Closings:
         return closing
 
     def forget(self, session_id: str, owner: str) -> None:
-        """A new task of this session: a close under its name is meant for that one."""
+        """Forgets closes of a session with a new task: the next close under its name is for that task."""
         self._latest.pop((owner, session_id), None)
         self._latest.pop((None, session_id), None)
 
@@ -92,7 +97,7 @@ def _feedback_on(task: dict[str, Any], said: Said, now: datetime) -> dict[str, A
 
 
 def parse_close(document: dict[str, Any]) -> tuple[Outcome | None, Said | None]:
-    """Outcome and feedback, each None where it was not given. Raises HttpError 400 that names the field."""
+    """Returns outcome and feedback, each None if not given. Raises HttpError 400 that names the field."""
     unknown = document.keys() - {"status", "completion_percentage", "feedback"}
     if unknown:
         name = min(unknown)
@@ -114,7 +119,7 @@ def _outcome(document: dict[str, Any]) -> Outcome | None:
 
 
 def _feedback(given: Any) -> Said | None:
-    """``{"signal": "thumbs_up", "value"?: 0 to 1, "comment"?: text}``."""
+    """Parses ``{"signal": "thumbs_up", "value"?: 0 to 1, "comment"?: text}``."""
     if given is None:
         return None
     if not isinstance(given, dict) or given.keys() - {"signal", "value", "comment"}:

@@ -1,8 +1,9 @@
 """The gateway: an OpenAI-compatible endpoint whose answers carry signed generation records.
 
-The role's life, its HTTP surface, pause and drain. What one call is, is in ``calls.py``; what becomes of
-it as training data, in ``capture.py``. Know before changing: stopping ends the calls first, then records what
-they left open.
+This module has the role's life cycle, its HTTP surface, pause and drain. ``calls.py`` serves a call;
+``recording/capture.py`` turns it into training data.
+
+Invariants: stopping ends the calls first, then records what they left open.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ TOKEN_HEADER = "Onward-Feedback-Token"
 
 
 class Gateway:
-    """The role's state and its HTTP app; ``start`` and ``stop`` for tests, ``run(ctx)`` for the service."""
+    """The role's state and its HTTP app. Tests use ``start`` and ``stop``, the service uses ``run(ctx)``."""
 
     def __init__(self, ctx: Context, engine: Engine) -> None:
         settings = ctx.settings
@@ -131,7 +132,7 @@ class Gateway:
 
     def _make_recording(self, on_error: Callable[[str, Exception], None]) -> Recording:
         settings = self._ctx.settings
-        local_key(settings.run_dir)  # made before it is read as a known secret
+        local_key(settings.run_dir)  # created before it is read as a known secret
         judge = judge_of(settings)
         return Recording(
             settings.data_dir / "outbox",
@@ -144,7 +145,7 @@ class Gateway:
         )
 
     def _held(self, reason: str) -> None:
-        """In the thread that writes: tell of a trajectory that is in the quarantine now."""
+        """Reports a trajectory that is now in the quarantine. Called in the thread that writes."""
         self._ctx.metrics.held.labels(reason).inc()
         telling = self._ctx.alerts.raise_(
             "quarantine",
@@ -157,10 +158,10 @@ class Gateway:
         else:
             asyncio.run_coroutine_threadsafe(telling, self._loop)
 
-    # Life.
+    # Life cycle.
 
     async def start(self) -> None:
-        """Load what is desired, then answer. Raises PortBusyError, ConfigError."""
+        """Loads the desired state, then serves. Raises PortBusyError, ConfigError."""
         self._loop = asyncio.get_running_loop()
         await self.state.start()
         await self.capture.start()
@@ -180,14 +181,14 @@ class Gateway:
         self._ctx.ready["gateway"] = True
 
     async def stop(self) -> None:
-        """Take no new calls, end the running ones, then record what is open and close the files."""
+        """Refuses new calls, ends the running ones, then records what is open and closes the files."""
         self._ctx.ready["gateway"] = False
         self._stopping = True
         if not await self._is_idle_within(GRACE_SECONDS):
             _log.warning("calls are ended before their answer", calls=self._in_flight)
         self._ending.set()
         await self.server.stop()
-        # A client that reads nothing was cut off by the server: its call is over a little later.
+        # A client that reads nothing was cut off by the server: its call ends a little later.
         await self._is_idle_within(GRACE_SECONDS)
         for task in self._tasks:
             task.cancel()
@@ -197,7 +198,7 @@ class Gateway:
         await self.state.withdraw()
 
     async def wait(self) -> None:
-        """Until one of the background tasks ends, which only a defect or cancellation does."""
+        """Waits until one of the background tasks ends, which only a defect or cancellation causes."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
@@ -211,14 +212,14 @@ class Gateway:
         return self.state.paused
 
     def pause(self, until: datetime | None = None) -> None:
-        """Refuse new calls with 429 until ``resume`` (or ``until``); running calls go on."""
+        """Refuses new calls with 429 until ``resume`` (or ``until``); running calls go on."""
         self.state.paused, self._resume_at = True, until
 
     def resume(self) -> None:
         self.state.paused, self._resume_at = False, None
 
     async def drain(self) -> None:
-        """Wait until no call runs. Pause first."""
+        """Waits until no call runs. Pause first."""
         await self._idle.wait()
 
     async def _is_idle_within(self, seconds: float) -> bool:
@@ -232,7 +233,7 @@ class Gateway:
         return self._idle.is_set()
 
     async def _follow_control(self) -> None:
-        """``rl_control`` key ``traffic``: {"paused": bool, "until"?: time}."""
+        """Follows ``rl_control`` key ``traffic``: {"paused": bool, "until"?: time}."""
         async for entry in self._ctx.bus.bucket("rl_control").watch("traffic", deletes=True):
             try:
                 asked = json.loads(entry.value or b"{}")
@@ -328,7 +329,7 @@ class Gateway:
         return response
 
     def _feedback_token(self, asked: Asked) -> dict[str, str]:
-        """The header with which a chat page may vote on this conversation, where tokens are handed out."""
+        """Returns the header that lets a chat page vote on this conversation, if tokens are handed out."""
         unfit = len(asked.session_id) > MAX_SESSION or self.capture.is_opted_out(asked)
         if self._feedback_keys is None or unfit:
             return {}
@@ -344,7 +345,7 @@ class Gateway:
         return {"session_id": closed[0]["session_id"], "closed": closed}
 
     def _enter(self) -> Callable[[], None]:
-        """Count a running call; the function that is returned ends it, once."""
+        """Counts a running call. Returns a function that ends it, once."""
         self._in_flight += 1
         self._idle.clear()
         running = [True]
@@ -366,10 +367,10 @@ class Gateway:
 
 
 async def run(ctx: Context) -> None:
-    """The gateway role: the engine child, the routes, the endpoint. Works until it is cancelled."""
+    """Runs the gateway role (engine child, routes, endpoint) until it is cancelled."""
     process = EngineProcess(ctx.settings, clock=ctx.clock)
     gateway = Gateway(ctx, process.engine)
-    gateway.server.reserve()  # a busy port is said before the model is loaded
+    gateway.server.reserve()  # a busy port is reported before the model is loaded
     try:
         await process.start()
         await gateway.start()
@@ -387,7 +388,7 @@ async def _stop(gateway: Gateway, process: EngineProcess) -> None:
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for ``work`` however often the waiting is cancelled: the host cancels its roles every second."""
+    """Waits for ``work`` however often the wait is cancelled: the host cancels its roles every second."""
     task = asyncio.create_task(work, name="gateway-stop")
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):

@@ -1,8 +1,7 @@
-"""An answer that is sent while it is sampled, and what happens when the client or the gateway goes away.
+"""Sends an answer while it is sampled, and handles a client or gateway that goes away.
 
-Know before changing: the answer's status is decided by its first token, so nothing is sent before it. A
-client that leaves ends the sampling, and so does a gateway that stops; what was sampled until then is
-recorded, with exactly those tokens.
+Invariants: the first token decides the answer's status, so nothing is sent before it. A client that leaves
+ends the sampling, and so does a gateway that stops. The tokens sampled until then are recorded exactly.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ STOPPED_RETRY_AFTER_SECONDS = 5
 
 
 def stopping() -> HttpError:
-    """What a call gets that comes, or is still under way, when the gateway stops."""
+    """Returns the error for a call that arrives, or is still running, when the gateway stops."""
     return HttpError(
         503,
         "The gateway is stopping and did not finish this call: send it again in a moment.",
@@ -41,9 +40,9 @@ def stopping() -> HttpError:
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T], ending: asyncio.Event) -> T:
-    """The result of ``work``, which is cancelled when the client goes away or ``ending`` is set.
+    """Returns the result of ``work``, which is cancelled if the client goes away or ``ending`` is set.
 
-    Raises HttpError: 499 for a client that went away (read by nobody), 503 at the end of the gateway.
+    Raises HttpError: 499 for a client that went away (no one reads it), 503 at the end of the gateway.
     """
     task, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
     ended = asyncio.create_task(ending.wait())
@@ -66,8 +65,8 @@ async def _disconnected(request: Request) -> None:
 
 
 class AnswerStream:
-    """One streamed answer. ``leave`` is called once, when it is over, however it ends; once ``ending`` is set
-    it ends with an error."""
+    """One streamed answer. ``leave`` is called once, at its end, however it ends. When ``ending`` is set, the
+    answer ends with an error."""
 
     def __init__(
         self,
@@ -85,12 +84,12 @@ class AnswerStream:
         self._news = asyncio.Event()
         self._live = Live(lambda text: self._news.set())
         self._sent = 0
-        """Characters of the text that went out as content."""
+        """Characters of the text that were sent as content."""
         self._told = False
-        """Whether capture knows the whole answer."""
+        """True if the whole answer was passed to capture."""
 
     async def response(self, request: Request) -> StreamingResponse:
-        """Waits for the first token. Raises HttpError when there is none."""
+        """Waits for the first token and returns the response. Raises HttpError if there is none."""
         work = asyncio.create_task(self._calls.stream(self._call, self._live))
         self._ended = asyncio.create_task(self._ending.wait())
         for each in (work, self._ended):
@@ -146,20 +145,20 @@ class AnswerStream:
         return Chunks(generation_id, self._live.arm.model_id, created, include_usage=usage)
 
     def _new_content(self) -> str:
-        """Text that is content however the answer goes on, and was not sent yet."""
+        """Returns text that is certainly content and was not sent yet."""
         text = settled(self._live.text) if self._call.chat.calls_tools else self._live.text
         new = text[self._sent :]
         self._sent += len(new)
         return new
 
     async def _end(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> None:
-        """Whatever happened: no sampling goes on, and what a client was sent before it left is recorded."""
+        """Ends the answer in every case: stops the sampling, records the part that a lost client received."""
         work.cancel()
         if self._ended is not None:
             self._ended.cancel()
         try:
             await asyncio.gather(work, return_exceptions=True)
-        finally:  # whoever waits here may be cancelled once more
+        finally:  # the waiting task may be cancelled once more
             try:
                 if not self._told and self._sent:
                     self._told = True
@@ -184,7 +183,7 @@ class AnswerStream:
 
 
 class _Streamed(StreamingResponse):
-    """Knows its end also where its events were never asked for."""
+    """A streaming response that runs ``on_end`` even if its events were never requested."""
 
     def __init__(self, events: AsyncIterator[bytes], on_end: Callable[[], Awaitable[None]]) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})

@@ -1,7 +1,7 @@
 """The OpenAI shapes: a chat request in, a completion out (``sse.py`` has its stream). Pure.
 
-What cannot be done exactly is refused with the parameter's name, never ignored: an agent that asked
-for a stop sequence and did not get it would be hard to understand.
+A parameter that cannot be applied exactly is refused by name, never ignored: the behaviour of an agent whose
+stop sequence was ignored would be hard to understand.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUTED = "onward"
 class ChatRequest:
     model: str
     messages: list[dict[str, Any]]
-    """``role`` and ``content``; an assistant's ``tool_calls`` and a tool's ``tool_call_id`` where given."""
+    """``role`` and ``content``; an assistant's ``tool_calls`` and a tool's ``tool_call_id`` if given."""
     temperature: float
     top_p: float
     top_k: int | None
@@ -36,10 +36,10 @@ class ChatRequest:
     user: str | None
     tools: list[dict[str, Any]]
     calls_tools: bool
-    """False: an answer is text, whatever it looks like (no tools, or ``tool_choice`` "none")."""
+    """False: every answer is text, even if it looks like a call (no tools, or ``tool_choice`` "none")."""
     parallel: bool
     include_usage: bool
-    """A stream ends with a chunk that holds the usage."""
+    """True if a stream ends with a chunk that holds the usage."""
 
     @property
     def first_user_message(self) -> str:
@@ -47,7 +47,7 @@ class ChatRequest:
 
 
 def parse_chat(document: dict[str, Any]) -> ChatRequest:
-    """Raises HttpError 400 that names the parameter."""
+    """Parses a chat request. Raises HttpError 400 that names the parameter."""
     _refuse(document)
     limit = document.get("max_completion_tokens")
     limit = document.get("max_tokens") if limit is None else limit
@@ -191,7 +191,7 @@ def _bad(message: str, param: str) -> HttpError:
 
 
 def completion(generation: Generation, said: Said, onward: dict[str, Any], created: int) -> dict[str, Any]:
-    """The answer to a chat request; ``onward`` is our own part of it."""
+    """Returns the answer to a chat request; ``onward`` is Onward's own part of it."""
     message: dict[str, Any] = {"role": "assistant", "content": said.content}
     reason = generation.sampling["finish_reason"]
     if said.calls:

@@ -11,7 +11,7 @@ DONE = b"data: [DONE]\n\n"
 class Chunks:
     """Events of one answer: ``role`` first, any ``content``, then ``calls``, ``end`` and ``DONE``.
 
-    With ``include_usage`` a chunk without choices before the end holds the usage, and all others say null.
+    With ``include_usage`` a chunk without choices before the end holds the usage; all others have null usage.
     """
 
     def __init__(self, generation_id: str, model: str, created: int, *, include_usage: bool) -> None:
@@ -30,7 +30,7 @@ class Chunks:
         return self._delta({"content": text})
 
     def calls(self, calls: list[dict[str, Any]]) -> bytes:
-        """Each tool call: its name, then its arguments in one piece."""
+        """Returns events for each tool call: its name, then its arguments in one piece."""
         events = b""
         for index, call in enumerate(calls):
             function = call["function"]
@@ -41,7 +41,7 @@ class Chunks:
         return events
 
     def end(self, answer: dict[str, Any]) -> bytes:
-        """The finish reason with our own part, the usage where it was asked for, and the end."""
+        """Returns the finish reason with the ``onward`` part, the usage if requested, and the end."""
         reason = answer["choices"][0]["finish_reason"]
         events = self._delta({}, finish_reason=reason, onward=answer["onward"])
         if self._include_usage:
@@ -55,7 +55,7 @@ class Chunks:
 
 
 def failure(body: dict[str, Any]) -> bytes:
-    """An error after the stream has begun: clients raise it, since ``[DONE]`` does not follow."""
+    """Returns an error event for a stream that has begun. Clients raise it: no ``[DONE]`` follows."""
     return _event(body)
 
 

@@ -1,9 +1,9 @@
-"""Tools of a chat request: the checked schemas, and an answer's text read as tool calls. Pure.
+"""Tools of a chat request: checks their schemas, and reads an answer's text as tool calls. Pure.
 
-Two written forms are read: JSON, one object ``{"tool_name": …, "tool_args": {…}}`` or a list of them
-(``name`` with ``arguments`` or ``parameters`` does too), which is what a model without a tool template is
-asked for; and ``<tool_call>`` blocks around such JSON, which is what most tool templates teach. A text that
-is neither stays content, word for word: nothing the model said is ever lost.
+Two written forms are read. The first is JSON: one object ``{"tool_name": …, "tool_args": {…}}`` or a list of
+them (``name`` with ``arguments`` or ``parameters`` is accepted too). A model without a tool template is
+instructed to use it. The second is ``<tool_call>`` blocks around such JSON, which most tool templates teach.
+Any other text stays content, word for word: no output of the model is lost.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from onward.http.app import HttpError
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MAX_TOOLS = 128
 MAX_DEPTH = 20
-"""Levels of arguments and schemas: a trajectory holds them some levels down and has a limit of its own."""
+"""Maximum levels of arguments and schemas. A trajectory nests them some levels down and has its own limit."""
 TOOL_DEPTH = MAX_DEPTH + 2
-"""Levels of a whole tool, around its schema: all of it is recorded, whatever its keys are."""
+"""Maximum levels of a whole tool, around its schema: all of it is recorded, whatever its keys are."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -35,23 +35,23 @@ class ToolCall:
     arguments: dict[str, Any]
 
     def document(self) -> dict[str, Any]:
-        """As ``tool_calls`` of the chat API have it: arguments are JSON in a text."""
+        """Returns an entry of ``tool_calls`` of the chat API: arguments are JSON in a text."""
         arguments = json.dumps(self.arguments, ensure_ascii=False)
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
 
 
 @dataclass(frozen=True)
 class Said:
-    """What an answer says. Without calls ``content`` is the whole text."""
+    """The parsed answer. Without calls ``content`` is the whole text."""
 
     content: str | None
     calls: tuple[ToolCall, ...] = ()
     malformed: bool = False
-    """The text begins a tool call that cannot be read: bad JSON, or a tool that was not offered."""
+    """True if the text begins an unreadable tool call: bad JSON, or a tool that was not offered."""
 
 
 def check_tools(given: Any) -> list[dict[str, Any]]:
-    """``tools`` of a request, as it came. Raises HttpError 400 that names the place."""
+    """Checks ``tools`` of a request and returns it unchanged. Raises HttpError 400 that names the place."""
     if given is None:
         return []
     if not isinstance(given, list) or len(given) > MAX_TOOLS:
@@ -87,7 +87,7 @@ def check_tools(given: Any) -> list[dict[str, Any]]:
 
 
 def check_choice(given: Any, tools: Collection[Any]) -> bool:
-    """``tool_choice``: whether calls may be made. Raises HttpError 400 for what cannot be enforced."""
+    """Returns whether ``tool_choice`` allows calls. Raises HttpError 400 if it cannot be enforced."""
     if given is None or given == "auto":
         return bool(tools)
     if given == "none":
@@ -100,9 +100,9 @@ def check_choice(given: Any, tools: Collection[Any]) -> bool:
 
 
 def read_answer(text: str, names: Collection[str], generation_id: str, *, parallel: bool = True) -> Said:
-    """``text`` as content and calls of the tools in ``names``. Without ``parallel`` the first call counts.
+    """Parses ``text`` as content and calls of the tools in ``names``. Without ``parallel`` it keeps one call.
 
-    Ids of calls follow from generation and position, so that they are the same wherever they are made.
+    Ids of calls are derived from generation and position, so they are the same wherever they are made.
     """
     if not names:
         return Said(text)
@@ -126,7 +126,7 @@ def call_id(generation_id: str, index: int) -> str:
 
 
 def settled(text: str) -> str:
-    """The beginning of an unfinished answer that is content however it goes on: what may be streamed."""
+    """Returns the part of an unfinished answer that is certainly content and may be streamed."""
     start = text.lstrip()
     if not start or start[0] in "{[":
         return ""
@@ -141,7 +141,7 @@ def settled(text: str) -> str:
 
 
 def _blocks(text: str) -> tuple[str, list[str]]:
-    """The text outside of ``<tool_call>`` blocks, and what is in them; the last may lack its end."""
+    """Returns the text outside of ``<tool_call>`` blocks, and their contents; the last may lack its end."""
     outside, *parts = text.split(OPEN)
     blocks = []
     for part in parts:
@@ -152,7 +152,7 @@ def _blocks(text: str) -> tuple[str, list[str]]:
 
 
 def _items(text: str) -> list[Any]:
-    """The JSON objects that ``text`` is; None in place of what is not readable."""
+    """Returns the JSON objects in ``text``; None in place of an unreadable one."""
     body = text.strip()
     if not body.startswith(("{", "[")):
         return [None]

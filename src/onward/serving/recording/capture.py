@@ -1,7 +1,7 @@
-"""Capture without code: what agents ask the gateway becomes trajectories, and no agent has to change.
+"""Capture without code: agents' requests to the gateway become trajectories, and no agent has to change.
 
-Know before changing: an answer never waits for this and never fails because of it. Everything up to the
-answer is in memory; redaction, journal and outbox come behind it in a thread. Errors are counted and logged.
+Invariants: an answer never waits for capture and never fails because of it. Everything up to the answer is in
+memory; redaction, journal and outbox follow in a thread. Errors are counted and logged.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from onward.telemetry import logs
 
 _log = logs.get("capture")
 TICK_SECONDS = 0.25
-"""How often journal and deadlines are looked after; a killed gateway forgets what it answered since."""
+"""Seconds between checks of journal and deadlines; a killed gateway loses the answers since the last one."""
 MAX_TURNS = 1000
 MAX_BYTES = 4 << 20
-"""Of one conversation: a longer one is recorded and goes on as a new trajectory."""
+"""Maximum bytes of one conversation: a longer one is recorded and continues as a new trajectory."""
 CLOSE_PATIENCE_SECONDS = 5.0
-CLOSE_WAITS = "close of a session"  # what the tasks are called in which a close waits
+CLOSE_WAITS = "close of a session"  # name of the tasks in which a close waits
 MakeRecording = Callable[[Callable[[str, Exception], None]], Recording]
-"""Opens the files, given what to do with an error. Called in a thread."""
+"""Opens the files, given a handler for errors. Called in a thread."""
 
 
 @dataclass
 class Asked:
-    """One request that is being answered, and the conversation that it belongs to."""
+    """One request that is being answered, and its conversation."""
 
     session_id: str
     scope: str
-    """What the engine's token memory is kept under."""
+    """Key of the engine's token memory."""
     messages: list[Message]
-    """As the engine takes them: our own answers stand as they were sampled."""
+    """Messages for the engine: the gateway's answers are as they were sampled."""
     conversation: Conversation | None
     chat: openai.ChatRequest
     links: list[bytes]
@@ -69,8 +69,8 @@ class Asked:
 
 
 class Capture:
-    """``start`` takes up what an earlier gateway left, ``run`` works behind the answers, ``stop`` records all
-    that is open."""
+    """Captures calls. ``start`` loads the open tasks of an earlier gateway, ``run`` works in the background,
+    ``stop`` records all that is open."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class Capture:
         on_answered: Callable[[str], None] = lambda session_id: None,
         on_opted_out: Callable[[str], None] = lambda trajectory_id: None,
     ) -> None:
-        """``on_answered`` gets the sessions whose task ended with an answer that nobody judged, where the
-        key's agents never judge; ``on_opted_out`` the trajectories that are kept nowhere."""
+        """``on_answered`` receives sessions whose task ended with an answer that was not judged, if the key's
+        agents never judge. ``on_opted_out`` receives trajectories that are stored nowhere."""
         self._settings, self._clock, self._metrics = settings, clock, metrics
         self.behind = WriteBehind(lambda: make_recording(self._failed), self._changed, clock)
         self._user_key, self._on_answered, self._on_opted_out = user_key, on_answered, on_opted_out
@@ -94,22 +94,22 @@ class Capture:
         self._dirty: dict[str, Conversation] = {}
         self._closings = Closings()
         self._telling: set[str] = set()
-        """Keys whose agents say how their tasks end: one of theirs that does not may be lost."""
+        """Keys whose agents report how their tasks end: one of their tasks without a report may be lost."""
         self._freed = asyncio.Event()
 
     def is_opted_out(self, asked: Asked) -> bool:
-        """Whether nothing may be kept about whom this request is from."""
+        """Returns whether nothing may be stored about the user of this request."""
         conversation = asked.conversation
         owner, metadata = (None, {}) if conversation is None else (conversation.owner, conversation.metadata)
         agent = None if owner is None else agent_of(owner)
         return self._opt_out.matches(asked.session_id, agent, metadata.get("user_hash"))
 
-    # The way of an answer. Nothing here waits.
+    # The path of an answer. Nothing here waits.
 
     def ask(
         self, headers: Mapping[str, str], caller: Caller, chat: openai.ChatRequest, session: Session
     ) -> Asked:
-        """Find or begin the conversation of a request. Raises HttpError for a header it cannot read."""
+        """Finds or begins the conversation of a request. Raises HttpError for a header it cannot read."""
         recorded = self._is_recorded(headers, caller)
         try:
             return self._ask(caller, chat, session, recorded)
@@ -118,7 +118,7 @@ class Capture:
             return Asked(session.id, session.id, chat.messages, None, chat, [], self._clock.now())
 
     def answered(self, asked: Asked, answer: dict[str, Any], text: str, *, cut: str | None = None) -> None:
-        """The answer that the client gets; all that the model wrote; ``cut``: why only a part was sent."""
+        """Adds the client's answer and the model's whole text. ``cut``: the reason for a partial answer."""
         try:
             self._answered(asked, answer, text, cut)
         except Exception as error:
@@ -127,7 +127,7 @@ class Capture:
             self.gave_up(asked)
 
     def gave_up(self, asked: Asked) -> None:
-        """No answer (any more): the conversation is free for the next call."""
+        """Frees the conversation for the next call: no further answer comes."""
         conversation = asked.conversation
         if conversation is None or not conversation.busy:
             return
@@ -167,7 +167,7 @@ class Capture:
             asked_at=self._clock.now(),
         )
         conversation.touched = self._clock.monotonic()
-        conversation.busy = True  # last: what fails before leaves it free
+        conversation.busy = True  # set last: an earlier error leaves it free
         return asked
 
     def _answered(self, asked: Asked, answer: dict[str, Any], text: str, cut: str | None) -> None:
@@ -217,11 +217,13 @@ class Capture:
         outcome: dict[str, Any] | None,
         feedback: Said | None = None,
     ) -> list[dict[str, Any]]:
-        """End the open tasks of a session, or the one task with this trajectory id, and record them.
+        """Ends the open tasks of a session, or the one task with this trajectory id, and records them.
 
-        Sent again, it ends nothing and is answered as before; feedback that was not said before is taken then
-        too. ``owner`` None may close anybody's. Returns what was recorded: trajectory id and number of turns.
-        Raises HttpError: 404 nothing open, 409 a call under way or not clear which task, 503 not stored yet.
+        A repeated close ends nothing and is answered as before; new feedback in it is accepted too. ``owner``
+        None may close tasks of any owner. Returns the recorded tasks: trajectory id and number of turns.
+
+        Raises HttpError: 404 if nothing is open, 409 for a running call or several possible tasks, 503 if the
+        tasks are not stored yet.
         """
         is_open = self._open.get(name) is not None or self._open.of_session(name, owner)
         closing = None if is_open else self._closings.find(name, owner, outcome)
@@ -250,7 +252,7 @@ class Capture:
         closing.tasks.append({**facts, "turns": len(document["turns"])})
 
     async def _at_rest(self, name: str, owner: str | None) -> list[Conversation]:
-        """The conversations of this name, once no call of theirs is under way. Raises HttpError."""
+        """Returns the conversations of this name once none of them has a running call. Raises HttpError."""
         until = self._clock.monotonic() + CLOSE_PATIENCE_SECONDS
         while any(conversation.busy for conversation in self._named(name, owner)):
             if self._clock.monotonic() >= until:
@@ -290,7 +292,7 @@ class Capture:
         return found
 
     def _end(self, conversation: Conversation, closed: Closed) -> dict[str, Any]:
-        """Hand it over as it is: what cannot be recorded of it is held by who records."""
+        """Ends a conversation and queues its document; what cannot be recorded is quarantined later."""
         try:
             document = trajectory(conversation, closed)
         except Exception as error:
@@ -310,7 +312,7 @@ class Capture:
         return document
 
     def sweep(self) -> None:
-        """Close what is over: after an answer and its grace, after silence, or for want of room."""
+        """Closes finished conversations: after an answer and its grace, after silence, for lack of room."""
         now = self._clock.monotonic()
         for conversation in self._open:
             if conversation.busy or not conversation.exchanges:
@@ -337,21 +339,21 @@ class Capture:
         finally:
             self._open.remove(conversation)
 
-    # Behind the answers.
+    # In the background.
 
     async def start(self) -> None:
-        """Open the files and take up what a gateway before this one left open. Raises BusError."""
+        """Opens the files and loads tasks that an earlier gateway left open. Raises BusError."""
         self._metrics.captured.labels(closed="restart").inc(await self.behind.start())
 
     async def run(self) -> None:
-        """Look after deadlines and journal, until cancelled."""
+        """Checks deadlines and writes the journal, until cancelled."""
         while True:
             await self._clock.sleep(TICK_SECONDS)
             self.sweep()
             await self.behind.write()
 
     async def stop(self) -> None:
-        """Record everything that is open. What cannot be recorded stays in the journal."""
+        """Records everything that is open. A task that cannot be recorded stays in the journal."""
         for conversation in self._open:
             self._leave(conversation, "shutdown")
         await self.behind.stop()

@@ -1,9 +1,11 @@
-"""Open conversations: which request goes on from which answer, without any word from the client.
+"""Open conversations: finds the answer that a request continues, without any hint from the client.
 
-A conversation is found by a hash chain over its messages: a request belongs to it when it repeats everything
-up to its latest answer and adds to that. Know before changing: one answer is continued once. Of two
-conversations that are alike word for word each request takes the one that waits longest, and a request that
-goes back to an older answer, or to one that is being continued, starts a new one: two never mix.
+A conversation is found by a hash chain over its messages: a request belongs to it if it repeats everything up
+to its latest answer and adds to that.
+
+Invariants: one answer is continued once. If several conversations are equal word for word, each request takes
+the one that has waited longest. A request that goes back to an older answer, or to one that is being
+continued, starts a new conversation. Two conversations never mix.
 """
 
 from __future__ import annotations
@@ -20,30 +22,30 @@ from onward.ids import new_id
 from onward.serving.protocol.tools import ToolCall
 
 Message = dict[str, Any]
-"""``role`` and ``content``; ``tool_calls`` and ``tool_call_id`` as in the chat API, where they are there."""
+"""``role`` and ``content``; ``tool_calls`` and ``tool_call_id`` as in the chat API, if present."""
 NO_RESULT = "no result was reported before the task was closed"
 _MESSAGE_BYTES = 200
 
 
 @dataclass(eq=False)
 class Exchange:
-    """One answer, with what was new in the request that it answers."""
+    """One answer, with the messages that were new in its request."""
 
     asked_at: datetime
     new: list[Message]
     text: str
-    """All that the model wrote."""
+    """All text that the model wrote."""
     action: dict[str, Any]
-    """The action where no tool was called by the API's form."""
+    """The action if no tool was called in the API's form."""
     calls: tuple[ToolCall, ...]
     sampling: dict[str, Any]
     tools: list[dict[str, Any]] | None
-    """Tools that were offered, where they differ from those of the exchange before."""
+    """Tools that were offered, if they differ from those of the previous exchange."""
     error: str | None = None
     is_whole: bool = True
-    """False where the client left before the end."""
+    """False if only a part of the answer was sent."""
     results: dict[int, str] = field(default_factory=dict)
-    """Number of the call (0 for a call that was written as text) → what came of it."""
+    """Number of the call (0 for a call that was written as text) → its result."""
 
     @property
     def is_final(self) -> bool:
@@ -52,23 +54,23 @@ class Exchange:
 
 @dataclass(eq=False)
 class Conversation:
-    """What is known of one task in progress. ``id`` is the id of the trajectory that it becomes."""
+    """One task in progress. ``id`` is the id of the trajectory that it becomes."""
 
     id: str
     session_id: str
     owner: str
-    """Hash of the API key: nobody else may continue or close it."""
+    """Hash of the API key. Only this key may continue it; only this key or an administrator may close it."""
     is_named: bool
-    """Whether the client said which session this is."""
+    """True if the client named the session."""
     recorded: bool
-    """Whether it becomes a trajectory, or is only followed so that its tokens stay exact."""
+    """False if it does not become a trajectory and is only followed so that its tokens stay exact."""
     exchanges: list[Exchange] = field(default_factory=list)
     raw: dict[int, str] = field(default_factory=dict)
     """Position among the messages → the text that was really sampled there."""
     heads: tuple[bytes, ...] = ()
     """Links after the latest answer: as it was given, and without the words beside its tool calls."""
     length: int = 0
-    """Messages up to the latest answer, that one included."""
+    """Number of messages up to and including the latest answer."""
     busy: bool = False
     touched: float = 0.0
     """Monotonic seconds of the latest event."""
@@ -82,18 +84,18 @@ class Conversation:
 
     @property
     def is_final(self) -> bool:
-        """Whether the latest answer calls no tool."""
+        """True if the latest answer calls no tool."""
         return bool(self.exchanges) and self.exchanges[-1].is_final
 
     def engine_messages(self, messages: Sequence[Message]) -> list[Message]:
-        """``messages`` with our own answers as they were sampled, whatever the client made of them."""
+        """Returns ``messages`` with the gateway's answers as sampled, not as the client repeats them."""
         return [
             {"role": "assistant", "content": self.raw[index]} if index in self.raw else for_engine(message)
             for index, message in enumerate(messages)
         ]
 
     def take_results(self, new: Sequence[Message]) -> None:
-        """Note what came of the latest answer's calls: by their ids, else in their order."""
+        """Stores the results of the latest answer's calls: matched by their ids, else in their order."""
         if not self.exchanges or self.exchanges[-1].is_final:
             return
         latest = self.exchanges[-1]
@@ -112,13 +114,13 @@ class Conversation:
 
 
 class Conversations:
-    """All open conversations of this gateway, the one unused for longest first."""
+    """All open conversations of this gateway, the least recently used first."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, Conversation] = OrderedDict()
         self._heads: dict[bytes, list[Conversation]] = {}
         self.size = 0
-        """Bytes of text and tokens, about."""
+        """Approximate bytes of text and tokens."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -127,9 +129,9 @@ class Conversations:
         return iter(list(self._open.values()))
 
     def find(self, links: Sequence[bytes], messages: Sequence[Message]) -> Conversation | None:
-        """The conversation whose latest answer is the last one in ``messages`` that was given here.
+        """Returns the conversation whose latest answer is the last one in ``messages`` that was given here.
 
-        ``links`` are those of ``chain`` over ``messages``. One with a call under way is passed over.
+        ``links`` are those of ``chain`` over ``messages``. A conversation with a running call is skipped.
         """
         for length in range(len(messages) - 1, 0, -1):
             if messages[length - 1]["role"] != "assistant":
@@ -147,12 +149,12 @@ class Conversations:
     def add(
         self, conversation: Conversation, exchange: Exchange, links: Sequence[bytes], said: Message
     ) -> None:
-        """``said`` is the answer to the messages of ``links``: the conversation is found behind it now."""
+        """Adds an exchange. ``said`` answers the messages of ``links``; later requests must follow it."""
         self._forget_heads(conversation)
         conversation.exchanges.append(exchange)
         conversation.length = length = len(links)
         heads = {next_link(links[-1], said)}
-        if said.get("tool_calls"):  # many a client drops the words beside a call
+        if said.get("tool_calls"):  # many clients drop the words beside a call
             heads.add(next_link(links[-1], {**said, "content": ""}))
         conversation.heads = tuple(heads)
         if exchange.is_whole:
@@ -173,7 +175,7 @@ class Conversations:
         return self._open.get(conversation_id)
 
     def of_session(self, session_id: str, owner: str | None) -> list[Conversation]:
-        """Recorded conversations of a session, in order of their beginning; ``owner`` None: anybody's."""
+        """Returns recorded conversations of a session, in order of their start; ``owner`` None: any owner."""
         found = [
             c
             for c in self._open.values()
@@ -182,7 +184,7 @@ class Conversations:
         return sorted(found, key=lambda c: c.exchanges[0].asked_at if c.exchanges else datetime.max)
 
     def oldest(self) -> Conversation | None:
-        """The one unused for longest that has no call under way."""
+        """Returns the least recently used conversation without a running call."""
         return next((c for c in self._open.values() if not c.busy), None)
 
     def _forget_heads(self, conversation: Conversation) -> None:
@@ -195,12 +197,12 @@ class Conversations:
 
 
 def seed_of(owner: str, session_id: str | None) -> bytes:
-    """Where a chain begins: conversations of two keys, or of two named sessions, never meet."""
+    """Returns the start of a chain: conversations of two keys, or of two named sessions, never meet."""
     return hashlib.blake2b(f"{owner}\x1f{session_id or ''}".encode(), digest_size=16).digest()
 
 
 def chain(seed: bytes, messages: Sequence[Message]) -> list[bytes]:
-    """One link before each message and one after the last: ``links[n]`` stands for the first n messages."""
+    """Returns one link before each message and one after the last: ``links[n]`` covers n messages."""
     links = [seed]
     for message in messages:
         links.append(next_link(links[-1], message))
@@ -212,7 +214,7 @@ def next_link(link: bytes, message: Message) -> bytes:
 
 
 def for_engine(message: Message) -> Message:
-    """A message as chat templates take it: arguments of tool calls as objects."""
+    """Converts a message to the form of chat templates: arguments of tool calls as objects."""
     if not message.get("tool_calls"):
         return message
     calls = [
@@ -223,7 +225,7 @@ def for_engine(message: Message) -> Message:
 
 
 def _plain(message: Message) -> bytes:
-    """What makes a message the same although a client wrote it anew: white space and ids do not count."""
+    """Returns the content that identifies a message. White space and ids do not count."""
     calls = [
         [call["function"]["name"], _arguments(call["function"]["arguments"])]
         for call in message.get("tool_calls") or ()

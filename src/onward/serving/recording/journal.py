@@ -1,8 +1,8 @@
-"""The journal of open conversations: what a gateway that is killed would otherwise forget.
+"""The journal of open conversations, which a killed gateway would otherwise lose.
 
-It holds the redacted trajectory that each open conversation would be if it ended now, and never a word that
-was not redacted. Written behind the answers, so that no answer waits for a disk; a line leaves only after
-its trajectory is in the outbox.
+It holds the redacted trajectory that each open conversation would be if it ended now, and never any text that
+was not redacted. It is written in the background, so that no answer waits for a disk. An entry is removed
+only after its trajectory is in the outbox.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Journal:
             raise BusError(f"{path} is not a usable journal ({error}): move it away and restart.") from None
 
     def write(self, changed: Mapping[str, Mapping[str, Any]], gone: Iterable[str]) -> None:
-        """Keep these documents under their ids and drop the ids in ``gone``, all or nothing.
+        """Stores these documents under their ids and deletes the ids in ``gone``, all or nothing.
 
-        Raises BusError when the file cannot be written.
+        Raises BusError if the file cannot be written.
         """
         rows = [
             (name, json.dumps(document, separators=(",", ":"), ensure_ascii=False))
@@ -67,7 +67,7 @@ class Journal:
                 raise BusError(f"The journal {self._path} cannot be written ({error}).") from None
 
     def read(self) -> list[dict[str, Any]]:
-        """What a gateway before this one left open. Raises BusError when the file cannot be read."""
+        """Returns the documents of an earlier gateway. Raises BusError if the file cannot be read."""
         try:
             with self._lock:
                 rows = self._file.execute("SELECT document FROM open ORDER BY rowid").fetchall()

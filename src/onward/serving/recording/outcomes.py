@@ -1,8 +1,8 @@
-"""What the gates read: outcomes of sessions, joined from the gateway's own assignment records.
+"""Outcomes of sessions for the gates, joined from the gateway's own assignment records.
 
-At most one outcome of each kind per session and release, under an id derived from those three, so that
-neither redelivery nor a second gateway can count a session twice. A vote that a person changes is told again
-and replaces the one before: the gates count one vote of a session, the last before its time. Nothing is
+At most one outcome of each kind is published per session and release, under an id derived from those three.
+So neither redelivery nor a second gateway can count a session twice. A changed vote is published again and
+replaces the one before: the gates count one vote per session, the last before the vote matures. Nothing is
 published for a session whose release is closed or rolled back.
 """
 
@@ -41,11 +41,11 @@ OUTCOMES_STREAM = "RL_OUTCOMES"
 RELEASES_KEPT = 8
 Kind = Literal["error", "reward", "lost", "feedback"]
 _COUNTED = ("error", "reward", "lost", "feedback", "unknown")
-"""With one of these a session owes no outcome any more."""
+"""Kinds after which a session owes no outcome."""
 
 
 class Outcomes:
-    """Publishes outcomes of the release that ``routes()`` says is open."""
+    """Publishes outcomes of the release that ``routes()`` reports as open."""
 
     def __init__(
         self,
@@ -64,29 +64,29 @@ class Outcomes:
         self._waiting: dict[str, Assignment] = {}
         """Sessions of the open release without any outcome yet."""
         self._seen: OrderedDict[str, set[tuple[str, str]]] = OrderedDict()
-        """Release → (session, kind) that are on the stream; of the newest few releases."""
+        """Release → (session, kind) that are on the stream, for the newest few releases."""
         self._votes = SessionVotes()
         self._caught_up = False
 
     def opened(self, assignment: Assignment) -> None:
-        """A session was assigned: from now on it owes an outcome."""
+        """Registers an assigned session: from now on it owes an outcome."""
         self._follow_release()
         if assignment.release_id == self._release and not self._has_any(assignment):
             self._waiting.setdefault(assignment.session_id, assignment)
 
     async def failed(self, assignment: Assignment) -> None:
-        """The engine failed for this session."""
+        """Publishes an error: the engine failed for this session."""
         await self._publish(assignment, "error", 1.0)
 
     def answered(self, session_id: str) -> None:
-        """A task of this session ended with an answer that nobody judged: it is not lost, its worth is
-        unknown. Known to this process alone, as is a reward without an outcome."""
+        """Notes that a task of this session ended with an answer that was not judged: the session is not
+        lost, its outcome is unknown. Only this process knows it, as with a reward without an outcome."""
         self._follow_release()
         if self._release is not None:
             self._note(self._release, session_id, "unknown")
 
     async def run(self) -> None:
-        """Consume rewards and feedback, follow the outcomes, sweep for lost sessions; until cancelled."""
+        """Consumes rewards and feedback, follows the outcomes, sweeps for lost sessions; until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tail())
             group.create_task(self._sweeps())
@@ -115,7 +115,7 @@ class Outcomes:
         return await self._each(messages, self._on_reward)
 
     async def on_feedback(self, messages: list[Message]) -> list[Disposition]:
-        if self._routes().open and not self._caught_up:  # what was told before a restart is not known yet
+        if self._routes().open and not self._caught_up:  # votes published before a restart are not known yet
             return [Retry(1.0)] * len(messages)
         return await self._each(messages, self._on_feedback)
 
@@ -129,7 +129,7 @@ class Outcomes:
                 done.append(Ack())
             except ContractError as error:
                 _log.warning("message not readable", sequence=message.sequence, reason=error.reason)
-                done.append(Ack())  # the rewarder's consumers put it aside; it says nothing about a session
+                done.append(Ack())  # the rewarder's consumers dead-letter it; it says nothing about a session
             except BusError:
                 done.append(Retry(2.0))
         return done
@@ -168,15 +168,15 @@ class Outcomes:
             return
         judged = reward.metadata.outcome
         if judged is None:
-            self._waiting.pop(assignment.session_id, None)  # it came back; what it is worth is unknown
+            self._waiting.pop(assignment.session_id, None)  # a reward arrived, but its value is unknown
             return
         if judged.unparsable:
             await self._publish(assignment, "error", 1.0)
         await self._publish(assignment, "reward", 1.0 if judged.success else 0.0)
 
     def _is_foreign(self, reward: Reward, assignment: Assignment, routes: Routes) -> bool:
-        """Whether the reward belongs to an earlier release of the session. A claim that fits neither is
-        counted as a mismatch, and the gateway's own record decides."""
+        """Returns whether the reward belongs to an earlier release of the session. A claim that fits neither
+        is counted as a mismatch, and the gateway's own record decides."""
         claimed = reward.metadata.release_id
         extra = reward.metadata.model_extra or {}
         arm = extra.get("arm")
@@ -197,7 +197,7 @@ class Outcomes:
         at: datetime | None = None,
         vote: str | None = None,
     ) -> None:
-        """``at`` is the time of the outcome, now where it is None; ``vote`` the id of a vote, of which a
+        """Publishes an outcome. ``at`` is its time (None: now). ``vote`` is the id of a vote, of which a
         session may have several."""
         self._follow_release()
         release, session = assignment.release_id, assignment.session_id
@@ -227,9 +227,9 @@ class Outcomes:
     # Lost sessions.
 
     async def sweep(self) -> int:
-        """Publish ``lost`` for sessions that owe an outcome for too long; how many there were.
+        """Publishes ``lost`` for sessions that have owed an outcome for too long; returns their number.
 
-        Does nothing while rewards wait in the stream: a session is lost only when nothing of it is there.
+        Does nothing while rewards wait in the stream: a session is lost only if none of its rewards is there.
         """
         self._follow_release()
         limit = self._clock.now() - timedelta(seconds=self._lost_after)
@@ -244,7 +244,7 @@ class Outcomes:
         return count
 
     async def load_sessions(self) -> None:
-        """Take up the sessions that another process (or this one, before a restart) assigned."""
+        """Loads the sessions that another process (or this one, before a restart) assigned."""
         self._follow_release()
         release = self._release
         if release is None:
@@ -272,10 +272,10 @@ class Outcomes:
         info = await self._bus.js.consumer_info(REWARDS_STREAM, DURABLE)
         return not info.num_pending and not info.num_ack_pending
 
-    # What is on the outcome stream already.
+    # Outcomes that are already on the stream.
 
     async def _tail(self) -> None:
-        """Follow RL_OUTCOMES from its start: what was published before a restart, and by other gateways."""
+        """Follows RL_OUTCOMES from its start: outcomes from before a restart, and from other gateways."""
         after = 0
         while True:
             puller: Puller | None = None

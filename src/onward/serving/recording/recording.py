@@ -1,8 +1,10 @@
-"""What capture writes, behind the answers: what ended into the outbox, what is open into the journal.
+"""Writes captured tasks in the background: ended ones to the outbox, open ones to the journal.
 
-Everything is redacted before it is written anywhere. Know before changing: a task leaves the journal after
-its trajectory is in the outbox, so a gateway that is killed in between records it twice under one id, which
-counts once, and never zero times. What cannot be redacted is sealed in the quarantine, or kept in memory.
+Everything is redacted before it is written anywhere. A task that cannot be redacted is sealed in the
+quarantine, or stays in memory.
+
+Invariants: a task leaves the journal after its trajectory is in the outbox. So a gateway that is killed in
+between records it twice under one id, which counts once, and never zero times.
 """
 
 from __future__ import annotations
@@ -37,14 +39,14 @@ JOURNAL = "gateway-open.db"
 
 @dataclass
 class Work:
-    """What is to be written next."""
+    """Documents to be written next."""
 
     ended: list[Document] = field(default_factory=list)
     """Trajectories."""
     said: list[Document] = field(default_factory=list)
     """Feedback."""
     open: list[Document] = field(default_factory=list)
-    """Tasks in progress, as the trajectories that they would be if nothing more came."""
+    """Tasks in progress, as the trajectories they would be if they ended now."""
 
     def __bool__(self) -> bool:
         return bool(self.ended or self.said or self.open)
@@ -64,7 +66,7 @@ class Recording:
         on_error: Callable[[str, Exception], None],
         on_held: Callable[[str], None],
     ) -> None:
-        """``on_error`` gets a step and what it raised, ``on_held`` why one is held; in any thread.
+        """``on_error`` receives a step and its exception, ``on_held`` a reason for quarantine; in any thread.
 
         Raises BusError for a file that cannot be used.
         """
@@ -76,16 +78,16 @@ class Recording:
         self._outbox.retry_refused()
         self._journal = Journal(folder / JOURNAL)
         self._unkept: dict[str, Mapping[str, Any]] = {}
-        """What the journal could not take so far, redacted."""
+        """Redacted documents that the journal could not store so far."""
         self._gone: set[str] = set()
-        """Recorded, and in the journal until it can be written."""
+        """Ids that are recorded, and stay in the journal until it can be written."""
 
     def left_open(self) -> list[Document]:
-        """Tasks that a gateway before this one had in hand when it was killed."""
+        """Returns the tasks that an earlier gateway had open when it was killed."""
         return self._journal.read()
 
     def write(self, work: Work) -> Work:
-        """Blocks for some fsyncs. Returns what nobody could take yet; all else is recorded, and durable."""
+        """Writes ``work``; blocks for some fsyncs. Returns what could not be written; the rest is durable."""
         later = Work()
         later.said = [feedback for feedback in work.said if not self._put_feedback(feedback)]
         for document in work.ended:
@@ -100,11 +102,11 @@ class Recording:
 
     @property
     def owes(self) -> bool:
-        """Whether the journal lacks something that it could not take when it was written."""
+        """True if the journal lacks changes that could not be written earlier."""
         return bool(self._unkept or self._gone)
 
     async def deliver(self, bus: Bus) -> None:
-        """Publish what is in the outbox, until cancelled or NATS goes away (BusError)."""
+        """Publishes the outbox until cancelled or NATS goes away (BusError)."""
         await self._outbox.drain(bus, send=claim_check.sender(bus, self._quarantine.objects, self._clock))
 
     def close(self) -> None:
@@ -112,7 +114,8 @@ class Recording:
         self._journal.close()
 
     def _record(self, document: Document) -> bool:
-        """Into the outbox, or held; False: that cannot be now. Nothing is ever given up here."""
+        """Puts a trajectory into the outbox or the quarantine. False: not possible now. None is ever
+        discarded here."""
         try:
             if self._opt_out.matches_document(document):
                 return True
@@ -124,14 +127,14 @@ class Recording:
         try:
             self._outbox.put(subjects.TRAJECTORY, data, msg_id=document["trajectory_id"], headers=HEADERS)
         except ConflictError:
-            pass  # by the gateway before this one, which had no time to say so in the journal
+            pass  # put by an earlier gateway that was killed before it updated the journal
         except Exception as error:
             self._on_error("outbox", error)
             return False
         return True
 
     def _hold(self, document: Document, error: Exception) -> bool:
-        """Of the error only its class is kept: its text may repeat the document."""
+        """Quarantines a document. Only the error's class is stored: its text may repeat the document."""
         reason = reason_of(error)
         try:
             body = json.dumps(document, default=str).encode()
@@ -149,20 +152,20 @@ class Recording:
         return True
 
     def _put_feedback(self, feedback: Document) -> bool:
-        """Into the outbox; False: that cannot be now, and who gave it is told so."""
+        """Puts feedback into the outbox. False: not possible now; its sender then gets an error."""
         try:
             clean = self._redactor.document(feedback).document
             data = encode(validate(clean, Feedback))
             self._outbox.put(subjects.FEEDBACK, data, msg_id=feedback["feedback_id"])
         except ConflictError:
-            pass  # in a write that failed later on
+            pass  # put in a write that failed later on
         except Exception as error:
             self._on_error("outbox" if isinstance(error, OutboxFullError | BusError) else "feedback", error)
             return False
         return True
 
     def _keep(self, documents: Iterable[Document]) -> None:
-        """Into the journal, and out of it what is recorded; where it cannot be written, the next time."""
+        """Writes open tasks to the journal and deletes recorded ones. A failed write is retried."""
         for document in documents:
             try:
                 if self._opt_out.matches_document(document):

@@ -1,7 +1,7 @@
-"""The last vote of each session that the gates have been told of: what makes a further one news.
+"""Last vote per session already sent to the gates; a vote is forwarded only if it differs.
 
-Know before changing: it is read back from the outcome stream after a restart, so a vote that is delivered
-again is not told again, and an older one never replaces a newer one.
+Invariants: the votes are read back from the outcome stream after a restart. So a redelivered vote is not
+forwarded again, and an older vote never replaces a newer one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ RELEASES_KEPT = 8
 
 
 class SessionVotes:
-    """Per release and session: when the last vote was given, and 1 for one against, 0 for one in favour."""
+    """Last vote per release and session: its time, and 1 for a negative or 0 for a positive vote."""
 
     def __init__(self) -> None:
         self._last: OrderedDict[str, dict[str, tuple[datetime, float]]] = OrderedDict()
 
     def is_news(self, release_id: str, session_id: str, at: datetime, value: float) -> bool:
-        """Whether this vote changes what the gates know of the session. A later one of the same kind does
-        not, and is remembered as the last."""
+        """Returns whether this vote changes the session's vote at the gates. A later vote with the same value
+        does not; it is stored as the last one."""
         known = self._last.get(release_id, {}).get(session_id)
         if known is None:
             return True
@@ -29,7 +29,7 @@ class SessionVotes:
         return at > known[0] and value != known[1]
 
     def note(self, release_id: str, session_id: str, at: datetime, value: float) -> None:
-        """The gates were told."""
+        """Stores a vote that was sent to the gates."""
         sessions = self._last.setdefault(release_id, {})
         known = sessions.get(session_id)
         if known is None or at > known[0]:

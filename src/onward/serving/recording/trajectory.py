@@ -1,8 +1,8 @@
-"""The trajectory that an open conversation is. Pure.
+"""Builds a trajectory from an open conversation. Pure.
 
-One turn for each tool call and each answer. The record of a generation stands once, in the first turn of its
-message: its tokens are trained on once. Everything that the prompt held is in the document (system text, tool
-schemas, history), because what the redactor does not see it cannot find in the token ids.
+One turn for each tool call and each answer. A generation's record is stored once, in the first turn of its
+message, so its tokens are trained on once. The document contains everything that the prompt held (system
+text, tool schemas, history): the redactor can only find text in the token ids that it sees in the document.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from onward.clock import utc_text
 from onward.serving.recording.conversations import NO_RESULT, Conversation, Exchange, Message
 
 Closed = Literal["answer", "idle", "close", "limit", "shutdown", "restart"]
-"""Why a task ended: a final answer and nothing after it; silence; a call of the close endpoint; no room for
-more; the end of the gateway, clean or not."""
+"""Reason for the end of a task: a final answer and nothing after it; silence; a call of the close endpoint;
+no room for more; the end of the gateway, clean or not."""
 SOURCE = "gateway"
 UNPARSABLE = "unparsable: the answer begins a tool call that is not valid JSON or names no offered tool"
 _OBSERVED = {"user": "user_message", "tool": "tool_result", "system": "system_message"}
 
 
 def agent_of(owner: str) -> str:
-    """The agent's id: the beginning of the hash of its API key."""
+    """Returns the agent's id: the beginning of the hash of its API key."""
     return f"key-{owner[:8]}"
 
 
 def trajectory(conversation: Conversation, closed: Closed) -> dict[str, Any]:
-    """The document of ``conversation`` if it ended now. There is at least one exchange."""
+    """Returns the document of ``conversation`` if it ended now. It must have at least one exchange."""
     first = conversation.exchanges[0]
     assert conversation.ended_at is not None
     metadata = {
@@ -49,7 +49,7 @@ def trajectory(conversation: Conversation, closed: Closed) -> dict[str, Any]:
 
 
 def unshaped(conversation: Conversation, closed: Closed) -> dict[str, Any]:
-    """All that is known of a conversation of which no trajectory can be made: it is held for people."""
+    """Returns all data of a conversation that cannot become a trajectory, so that it can be quarantined."""
     return {
         "trajectory_id": conversation.id,
         "session_id": conversation.session_id,
@@ -75,7 +75,7 @@ def _numbered(groups: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 
 def _turns(exchange: Exchange) -> list[dict[str, Any]]:
-    """One turn, or one for each call of a message with several."""
+    """Returns one turn, or one for each call of a message with several."""
     timestamp, observation = utc_text(exchange.asked_at), _observation(exchange)
     if not exchange.calls:
         action = {**exchange.action, "raw_response": exchange.text, "sampling": exchange.sampling}
@@ -113,7 +113,7 @@ def _turns(exchange: Exchange) -> list[dict[str, Any]]:
 
 
 def _observation(exchange: Exchange) -> dict[str, Any]:
-    """A single message as its text, several as they are."""
+    """Returns a single message as its text, several as they are."""
     new = exchange.new
     content: Any = new[0]["content"] if len(new) == 1 and "tool_calls" not in new[0] else {"messages": new}
     shown: dict[str, Any] = {"type": _OBSERVED.get(new[-1]["role"], "user_message"), "content": content}
@@ -124,7 +124,7 @@ def _observation(exchange: Exchange) -> dict[str, Any]:
 
 
 def _result(exchange: Exchange, call: int | None) -> dict[str, Any]:
-    """``success`` of a call says that a result came; whether it was a good one only the agent knows."""
+    """Returns a turn's result. ``success`` of a call means that a result arrived, not that it was good."""
     if exchange.error is not None:
         return {"success": False, "error": exchange.error}
     if call is None:

@@ -1,8 +1,8 @@
-"""The queue between answers and disk: what is to be recorded waits here and is written in a thread.
+"""The queue between answers and disk: documents wait here and are written in a thread.
 
-Know before changing: nothing leaves the queue before it is durable, or known to be refused for ever, and a
-write that has begun is finished whoever is cancelled. No error ends the tasks that call this: the gateway
-would go down with them.
+Invariants: a document leaves the queue only when it is durable, or when its user opted out. A write that has
+begun is finished even if the caller is cancelled. No error ends the tasks that call this, because the gateway
+would end with them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from onward.telemetry import logs
 
 _log = logs.get("capture")
 BATCH = 200
-"""Trajectories that are recorded in one go: somebody may wait for the next."""
+"""Trajectories that are recorded in one write, because another caller may wait for the next one."""
 _RETRY_SECONDS = 1.0
 
 
 class WriteBehind:
-    """``changed()`` gives the open tasks that changed since it was called last, as trajectories."""
+    """Writes documents in the background. ``changed()`` returns the open tasks that changed since its last
+    call, as trajectories."""
 
     def __init__(
         self, open_files: Callable[[], Recording], changed: Callable[[], list[Document]], clock: Clock
@@ -32,39 +33,40 @@ class WriteBehind:
         self._files: Recording | None = None
         self._work = Work()
         self._in_hand = Work()
-        """What is being written."""
+        """Documents that are being written."""
         self._writing = asyncio.Lock()
 
     async def start(self) -> int:
-        """Open the files and take up what a gateway before this one left open; how much. Raises BusError."""
+        """Opens the files and queues the tasks of an earlier gateway. Returns their number. Raises BusError
+        if the files cannot be used."""
         self._files = await asyncio.to_thread(self._open_files)
         left = await asyncio.to_thread(self._files.left_open)
         self._work.ended += left
         return len(left)
 
     def put(self, document: Document, *, first: bool = False) -> None:
-        """Record this trajectory; ``first`` where somebody waits for it."""
+        """Queues this trajectory; ``first`` if a caller waits for it."""
         self._work.ended.insert(0 if first else len(self._work.ended), document)
 
     def say(self, feedback: Document) -> None:
-        """Publish this feedback."""
+        """Queues this feedback."""
         self._work.said.append(feedback)
 
     def are_recorded(self, ids: Iterable[str]) -> bool:
-        """Whether none of these trajectories and feedbacks waits. Nothing is ever given up: what does not
-        wait any more is recorded."""
+        """Returns whether none of these trajectories and feedbacks waits. No document is ever discarded, so
+        one that no longer waits is recorded."""
         works = (self._work, self._in_hand)
         waiting = {item["trajectory_id"] for work in works for item in work.ended}
         waiting |= {item["feedback_id"] for work in works for item in work.said}
         return waiting.isdisjoint(ids)
 
     async def write(self) -> None:
-        """Write what can be written now; the rest waits for the next time."""
+        """Writes as much as can be written now; the rest waits for the next call."""
         while await asyncio.shield(asyncio.ensure_future(self._write_some())):
             pass
 
     async def deliver(self, bus: Bus) -> None:
-        """Publish what is in the outbox, until cancelled."""
+        """Publishes the outbox until cancelled."""
         while True:
             try:
                 assert self._files is not None
@@ -74,14 +76,14 @@ class WriteBehind:
             await self._clock.sleep(_RETRY_SECONDS)
 
     async def stop(self) -> None:
-        """Write all, then close the files. What cannot be recorded stays in the journal."""
+        """Writes all documents, then closes the files. Whatever cannot be recorded stays in the journal."""
         await self.write()
         files, self._files = self._files, None
         if files is not None:
             await asyncio.to_thread(files.close)
 
     async def _write_some(self) -> bool:
-        """Whether there is more that can be done."""
+        """Writes one batch. Returns whether more can be written now."""
         async with self._writing:
             if self._files is None:
                 return False
@@ -103,5 +105,5 @@ class WriteBehind:
 
 
 def _named(error: Exception) -> str:
-    """The text of an error of ours; of another only its class, for it may repeat what was said."""
+    """Returns the text of an OnwardError. Of others only the class: their text may repeat a document."""
     return str(error) if isinstance(error, OnwardError) else type(error).__name__

@@ -1,7 +1,7 @@
-"""Recording who is on which arm: the cache in front of bucket ``rl_sessions``.
+"""Stored assignments of sessions to arms: the cache in front of bucket ``rl_sessions``.
 
-The record is written while the engine already works (a durable write costs an fsync), and the answer
-waits for both. When another gateway was first, its record counts and the call is made again on it.
+The record is written while the engine already works (a durable write costs an fsync), and the answer waits
+for both. If another gateway wrote first, its record counts and the call is made again on that arm.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onward.errors import BusError, ConflictError
 from onward.serving.routing.router import Assignment, AssignmentCache, Routes, assign, session_key
 
 BUS_SECONDS = 2.0
-"""A session that cannot be recorded within this time is served by current and not counted."""
+"""Seconds for recording a session. After that it is served by current and not counted."""
 
 
 class Assignments:
@@ -26,7 +26,7 @@ class Assignments:
         self._cache = AssignmentCache()
 
     async def find(self, session_id: str) -> Assignment | None:
-        """The session's newest assignment, of whichever release. Raises BusError."""
+        """Returns the session's newest assignment, under any release. Raises BusError."""
         known = self._cache.get(session_id)
         if known is None:
             known = (await self._read(session_id))[0]
@@ -35,16 +35,16 @@ class Assignments:
         return known
 
     def known(self, routes: Routes, session_id: str) -> Assignment | None:
-        """The assignment under the release of ``routes``, if it is in memory."""
+        """Returns the assignment under the release of ``routes``, if it is in memory."""
         known = self._cache.get(session_id)
         return known if known is not None and known.release_id == routes.release_id else None
 
     async def begin(
         self, routes: Routes, session_id: str
     ) -> tuple[Assignment, asyncio.Task[Assignment] | None]:
-        """First contact within a release: the assignment, and the write under way where it is new.
+        """First contact within a release. Returns the assignment, and the write under way if it is new.
 
-        The task's result is the assignment that counts. Raises BusError when the bus is away.
+        The task's result is the assignment that counts. Raises BusError if the bus is away.
         """
         before, revision = await self._read(session_id)
         if before is not None and before.release_id == routes.release_id:
@@ -54,7 +54,7 @@ class Assignments:
         return chosen, asyncio.create_task(self._write(chosen, revision))
 
     async def of_release(self, release_id: str) -> list[Assignment]:
-        """Every recorded session of a release, in one pass."""
+        """Returns every recorded session of a release, in one pass."""
         found = []
         for entry in await self._bucket.entries():
             record = json.loads(entry.value)

@@ -1,8 +1,8 @@
-"""From desired state to what is served: fetch, verify, load, probe, then switch routes, in that order.
+"""Applies the desired state: fetch, verify, load, probe, then switch routes, in that order.
 
-Routes change in one assignment, and only after every adapter of the new ones answered a probe. A state
-that cannot be reached leaves the old routes serving, raises one alert and is tried again; a newer state
-interrupts an older one that is still being loaded, so a rollback never waits for a download.
+Routes change in one assignment, and only after every adapter of the new routes answered a probe. If a state
+cannot be reached, the old routes go on serving, one alert is raised, and the state is tried again. A newer
+state interrupts an older one that is still being loaded, so a rollback never waits for a download.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _log = logs.get("gateway")
 DESIRED = "desired"
 POLL_SECONDS = 5.0
 LEASE_SECONDS = 15.0
-"""A gateway that could not read the desired state for this long serves current alone."""
+"""A gateway that could not read the desired state for this many seconds serves current alone."""
 REPORT_SECONDS = 5.0
 PROBE = [{"role": "user", "content": "Say one word."}]
 
 
 class DesiredState:
-    """Keeps ``routes`` at what bucket ``rl_releases`` asks for and says so in ``rl_gateways``."""
+    """Keeps ``routes`` equal to the desired state in bucket ``rl_releases`` and reports them in
+    ``rl_gateways``."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class DesiredState:
         file: Path,
         on_switch: Callable[[Routes], None] = lambda _: None,
     ) -> None:
-        """``file``: where the last state that was really served is kept for a start without the bus."""
+        """``file``: stores the last state that was really served, for a start without the bus."""
         self._bus, self._clock, self._alerts = bus, clock, alerts
         self._engine, self._registry = engine, registry
         self._gateway_id, self._file, self._on_switch = gateway_id, file, on_switch
@@ -76,14 +77,14 @@ class DesiredState:
         return True if self._applied else "no adapter was loaded yet"
 
     def serving(self) -> Routes:
-        """The routes for a new call; no candidate once the desired state could not be read for 15 s."""
+        """Returns the routes for a new call; no candidate after 15 s without reading the desired state."""
         if self.routes.open and self._clock.monotonic() - self._confirmed > LEASE_SECONDS:
             current = self.routes.current
             return Routes(self.routes.revision, None, self.routes.step, current)
         return self.routes
 
     async def start(self) -> None:
-        """Serve something before the first call: desired state, else the last file, else the base."""
+        """Sets routes before the first call: the desired state, else the last file, else the base model."""
         try:
             async with asyncio.timeout(POLL_SECONDS):
                 entry = await self._bus.bucket("rl_releases").get(DESIRED)
@@ -99,7 +100,7 @@ class DesiredState:
         await self.report()
 
     async def run(self) -> None:
-        """Watch and poll until cancelled."""
+        """Watches and polls until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch())
@@ -116,7 +117,7 @@ class DesiredState:
             self._want(entry)
 
     async def _poll(self) -> None:
-        """Confirms the desired state, and finds an engine that lost its adapters."""
+        """Confirms the desired state, and detects an engine that lost its adapters."""
         while True:
             await self._clock.sleep(POLL_SECONDS)
             try:
@@ -130,7 +131,7 @@ class DesiredState:
                 self._want(entry, again=bool(lost) or self._error is not None)
 
     def _want(self, entry: Entry, *, again: bool = False) -> None:
-        """Take up a desired state unless it is old, serves already or is being loaded."""
+        """Starts to apply a desired state unless it is old, serves already or is being loaded."""
         if entry.revision < self._seen_revision:
             return  # a slow watcher after a quick poll
         self._seen_revision = entry.revision
@@ -196,7 +197,7 @@ class DesiredState:
         )
 
     async def _unload_others(self, routes: Routes) -> None:
-        """Adapters that no route names leave once their last call has ended."""
+        """Unloads adapters that no route names, each after its last call has ended."""
         for digest in list(self._resident - routes.digests):
             while self.in_flight[digest]:
                 await self._clock.sleep(0.05)
@@ -230,7 +231,7 @@ class DesiredState:
         partial.replace(self._file)
 
     async def _restore(self) -> None:
-        """The last verified state: its current arm alone, since nobody watches a release meanwhile."""
+        """Restores the last verified state: its current arm alone, as no release is watched meanwhile."""
         try:
             saved = parse_desired(json.loads(self._file.read_bytes()))
             arm = saved.current
@@ -245,10 +246,10 @@ class DesiredState:
             Routes(saved.revision, None, saved.step, Arm("current", arm.model_id, arm.adapter_digest, 1.0))
         )
 
-    # What is really served.
+    # Reports of the routes that are really served.
 
     async def report(self) -> None:
-        """Write ``rl_gateways.<id>``; a bus that is away only delays it."""
+        """Writes ``rl_gateways.<id>``. Without the bus the report is skipped until the next one."""
         routes = self.routes
         record: dict[str, Any] = {
             "gateway_id": self._gateway_id,
@@ -276,7 +277,7 @@ class DesiredState:
             _log.warning("gateway state not reported", reason=str(error))
 
     async def withdraw(self) -> None:
-        """At a clean end: this gateway serves nothing any more."""
+        """Deletes this gateway's report at a clean end."""
         if self._bus.is_connected:
             try:
                 async with asyncio.timeout(2.0):

@@ -1,7 +1,7 @@
-"""Who opted out at the gateway, counted where ``onward status`` and the collectors count.
+"""Counts trajectories of users who opted out at the gateway, in the same count as the collectors.
 
-Know before changing: it is a number for people. A count that NATS does not take waits in memory, and one that
-still waits when the gateway ends is lost; the trajectory itself is kept nowhere, either way.
+``onward status`` shows the count; it is only information. A count that NATS does not accept waits in memory
+and is lost if the gateway ends first. The trajectory itself is stored nowhere, either way.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OptedOut:
         self._news.set()
 
     async def run(self) -> None:
-        """Count as they come, until cancelled."""
+        """Writes counts as they arrive, until cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -40,7 +40,7 @@ class OptedOut:
                 await self._clock.sleep(_RETRY_SECONDS)
 
     async def write(self) -> bool:
-        """Count what waits, each once; whether NATS took it."""
+        """Writes the waiting counts, each once. Returns whether NATS accepted them."""
         counted = list(self._waiting)
         if not counted:
             return True

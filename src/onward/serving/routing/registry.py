@@ -1,7 +1,7 @@
-"""Adapters by digest: fetched from the object store, verified, kept under ``models/adapters``.
+"""Adapters by digest: fetched from the object store, verified, stored under ``models/adapters``.
 
-Nothing unverified ever has its final name: a download is checked in a folder of its own and renamed.
-A cached adapter is checked again at each use, since files can change after they were written.
+Nothing unverified ever has its final name: a download is checked in a folder of its own and then renamed. A
+cached adapter is checked again at each use, because files can change after they were written.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from onward.warehouse import Objects
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FORBIDDEN = ("auto_map", "auto_mapping", "trust_remote_code")
-"""Ways in which a configuration asks a library to import code."""
+"""Keys with which a configuration asks a library to import code."""
 
 
 def verify_adapter(folder: Path, digest: str) -> Manifest:
-    """Check the files against the manifest, the manifest against ``digest``, and the configuration.
+    """Checks the files against the manifest, the manifest against ``digest``, and the configuration.
 
-    Raises TamperedError. Used by the gateway before it offers an adapter and by the engine before it
-    loads one.
+    Raises TamperedError. The gateway calls it before it offers an adapter, the engine before it loads one.
     """
     manifest = checkpoints.verify(folder)
     if manifest.adapter_digest != digest:
@@ -49,14 +48,14 @@ def verify_adapter(folder: Path, digest: str) -> Manifest:
 
 
 class AdapterRegistry:
-    """Finds an adapter's files: ``rl_models`` says where they are, ``Objects`` has them."""
+    """Finds an adapter's files: ``rl_models`` names their location, ``Objects`` stores them."""
 
     def __init__(self, bus: Bus, objects: Objects, models_dir: Path) -> None:
         self._bus, self._objects = bus, objects
         self.folder = models_dir / "adapters"
 
     async def fetch(self, model_id: str, digest: str) -> Path:
-        """Folder of verified files. Raises TamperedError, NotFoundError, ObjectError, BusError."""
+        """Returns a folder of verified files. Raises TamperedError, NotFoundError, ObjectError, BusError."""
         if _DIGEST.fullmatch(digest) is None:
             raise TamperedError(f"{digest[:20]!r} is not a SHA-256 digest: it must not be loaded.")
         folder = self.folder / digest
@@ -70,7 +69,7 @@ class AdapterRegistry:
         return await self._download(prefix, manifest_sha256, digest, folder)
 
     async def cached(self, digest: str) -> Path:
-        """Like ``fetch`` without the object store: for a start while everything else is away."""
+        """Works like ``fetch`` but without the object store, for a start while everything else is away."""
         folder = self.folder / digest
         if not folder.exists():
             raise NotFoundError(f"Adapter {digest[:12]} is not on this machine.")
@@ -78,7 +77,7 @@ class AdapterRegistry:
         return folder
 
     async def _stored(self, model_id: str, digest: str) -> tuple[str, str | None]:
-        """Where the object store has it, and the hash of the manifest that was committed, if it was."""
+        """Returns the location in the object store, and the hash of the committed manifest, or None."""
         entry = await self._bus.bucket("rl_models").get(model_key(model_id))
         if entry is None:
             raise NotFoundError(f"Model {model_id!r} is not registered in rl_models: release it first.")
@@ -108,5 +107,5 @@ class AdapterRegistry:
                 await asyncio.to_thread(shutil.rmtree, leftover, True)
 
     def _set_aside(self, folder: Path) -> None:
-        """Keep a changed copy for whoever investigates; it never gets its name back."""
+        """Moves a changed copy aside for inspection; it never gets its name back."""
         folder.rename(folder.with_name(f".tampered-{folder.name[:16]}-{uuid.uuid4().hex[:8]}"))

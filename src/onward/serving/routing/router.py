@@ -1,8 +1,8 @@
-"""Who is a candidate's session: the sticky assignment, as pure functions and one small cache.
+"""The sticky assignment of sessions to arms, as pure functions and one small cache.
 
 A session is assigned once per release, at first contact, by a hash of (release, session) against the
-candidate's weight of that moment, and keeps its arm for the life of the release: weights move only
-sessions that have not been seen. The assignment record is what the gates' evidence is joined with.
+candidate's weight at that moment. It keeps its arm for the life of the release: a change of weights affects
+only new sessions. The assignment record is what the gates' evidence is joined with.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Routes:
-    """What the gateway serves now. ``revision`` -1: nothing was ever desired, the base model serves."""
+    """Routes that the gateway serves now. ``revision`` -1: no desired state yet, the base model serves."""
 
     revision: int
     release_id: str | None
@@ -37,12 +37,12 @@ class Routes:
 
     @property
     def open(self) -> bool:
-        """Whether a release is under way, so that sessions are assigned and counted."""
+        """True if a release is under way, so that sessions are assigned and counted."""
         return self.release_id is not None and self.candidate is not None
 
     @property
     def weight(self) -> float:
-        """The candidate's share; 0 where there is none."""
+        """The candidate's share; 0 without a candidate."""
         return self.candidate.weight if self.candidate is not None else 0.0
 
     @property
@@ -54,7 +54,7 @@ class Routes:
         return {arm.adapter_digest for arm in self.arms if arm.adapter_digest is not None}
 
     def arm(self, name: ArmName) -> Arm:
-        """The arm of that name; current where the release has no candidate any more."""
+        """Returns the arm of that name; current if the release no longer has a candidate."""
         return self.candidate if name == "candidate" and self.candidate is not None else self.current
 
 
@@ -69,7 +69,7 @@ class Assignment:
     assigned_at: str
     model_id: str
     earlier: tuple[str, ...] = ()
-    """Releases under which the session was assigned before: their late rewards are not this one's."""
+    """Releases under which the session was assigned before. Their late rewards do not count for this one."""
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
@@ -82,12 +82,12 @@ class Assignment:
 
 
 def base_routes(model_id: str) -> Routes:
-    """The base model alone: what serves before anything was released."""
+    """Returns routes with the base model alone, which serves before anything was released."""
     return Routes(-1, None, 0, Arm("current", model_id, None, 1.0))
 
 
 def parse_desired(document: dict[str, Any]) -> Routes:
-    """Routes from the record ``desired``. Raises ContractError when it cannot be served as written."""
+    """Parses the record ``desired``. Raises ContractError if it cannot be served as written."""
     try:
         arms = {}
         for given in document["arms"]:
@@ -113,7 +113,7 @@ def parse_desired(document: dict[str, Any]) -> Routes:
 
 
 def desired_document(routes: Routes) -> dict[str, Any]:
-    """The inverse of ``parse_desired``."""
+    """Returns the inverse of ``parse_desired``."""
     return {
         "revision": routes.revision,
         "release_id": routes.release_id,
@@ -123,18 +123,18 @@ def desired_document(routes: Routes) -> dict[str, Any]:
 
 
 def fraction(release_id: str, session_id: str) -> float:
-    """A number in [0, 1) that depends on the release and the session alone, uniform over sessions."""
+    """Returns a number in [0, 1) that depends on release and session alone, uniform over sessions."""
     digest = hashlib.sha256(f"{release_id}\x1f{session_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
 def choose(release_id: str, session_id: str, candidate_weight: float) -> ArmName:
-    """The arm of a session at first contact: P(candidate) = ``candidate_weight``."""
+    """Returns the arm of a session at first contact: P(candidate) = ``candidate_weight``."""
     return "candidate" if fraction(release_id, session_id) < candidate_weight else "current"
 
 
 def assign(routes: Routes, session_id: str, assigned_at: str, before: Assignment | None = None) -> Assignment:
-    """A new assignment under the open release of ``routes``; ``before`` is the one of an older release."""
+    """Returns a new assignment under the open release of ``routes``; ``before`` is of an older release."""
     assert routes.release_id is not None
     name = choose(routes.release_id, session_id, routes.weight)
     earlier = () if before is None else (*before.earlier, before.release_id)[-8:]
@@ -143,12 +143,12 @@ def assign(routes: Routes, session_id: str, assigned_at: str, before: Assignment
 
 
 def session_key(session_id: str) -> str:
-    """Key in ``rl_sessions``: session ids are anybody's text, keys are not."""
+    """Returns the key in ``rl_sessions``: a session id may be any text, a key may not."""
     return hashlib.sha256(session_id.encode()).hexdigest()[:32]
 
 
 class AssignmentCache:
-    """The assignments used last; the bucket stays the truth."""
+    """The most recently used assignments; the bucket is the truth."""
 
     def __init__(self, size: int = 100_000) -> None:
         self._size = size

@@ -1,9 +1,9 @@
-"""Which session a call belongs to: the unit that a release is judged by.
+"""Derives the session of a call: the unit by which a release is judged.
 
-Know before changing: the same caller must get the same id for every call of one piece of work, or its
-calls are assigned to arms one by one. That holds on every gateway and after a restart, so the id follows from
-the request and from the key that signs records, which all gateways of one loop share: without the key nobody
-can try out whose session an id is.
+Invariants: the same caller must get the same id for every call of one piece of work; otherwise its calls are
+assigned to arms one by one. This holds on every gateway and after a restart, because the id follows from the
+request and from the key that signs records, which all gateways of one loop share. Without the key no one can
+find the user of an id by trying values.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from onward.serving.protocol import openai
 class Session:
     id: str
     is_named: bool
-    """Whether the client said which session this is."""
+    """True if the client named the session."""
 
 
 def session_of(request: Request, chat: openai.ChatRequest, caller: Caller, key: bytes) -> Session:
-    """Header ``Onward-Session``, else ``user``, else a hash of API key and first user message.
+    """Returns header ``Onward-Session``, else ``user``, else a hash of API key and first user message.
 
-    A ``user`` that may be an id is one and stays as it is; any other stands there as its keyed hash.
+    A ``user`` that is a valid id is used unchanged; any other is replaced by its keyed hash.
     """
     header = request.headers.get("onward-session")
     if header:
