@@ -213,7 +213,13 @@ class VllmSampling:
         """Compares the two best tokens at temperatures 1 and 2: temperature must halve their gap."""
         ids = self.tokenizer.encode(PROBE, add_special_tokens=False)
         once, twice = [await self._http.top_logprobs(self._base_name, ids, t) for t in (1.0, 2.0)]
-        first, second = sorted(set(once) & set(twice), key=lambda name: -once[name])[:2]
+        shared = sorted(set(once) & set(twice), key=lambda name: -once[name])
+        if len(shared) < 2:
+            raise ConfigError(
+                f"vLLM reports {len(once)} and {len(twice)} of the likeliest tokens at temperatures 1 and 2, "
+                f"{len(shared)} in common, where 2 are needed: raise its --max-logprobs."
+            )
+        first, second = shared[:2]
         gap, heated = once[first] - once[second], twice[first] - twice[second]
         normalised = all(sum(map(math.exp, values)) <= 1.001 for values in (once.values(), twice.values()))
         if not normalised or abs(heated - gap / 2) > 0.1 * abs(gap) + 1e-4:

@@ -47,7 +47,8 @@ class Choice:
         values = said.get("token_logprobs") or []
         if ids is None or (part.get("prompt_token_ids") is None and self.prompt_ids is None):
             raise EngineError("vLLM answered without token ids: it must be version 0.10.2 or newer.")
-        if [f"token_id:{token}" for token in ids] != list(said.get("tokens") or []):
+        tokens = [f"token_id:{token}" for token in ids]
+        if tokens != list(said.get("tokens") or []) or len(values) != len(ids):
             raise EngineError(
                 f"vLLM's answer has {len(ids)} token ids that are not the tokens of its {len(values)} "
                 f"log-probs: it cannot be used."

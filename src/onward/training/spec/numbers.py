@@ -38,7 +38,7 @@ _ALLOWED: dict[str, tuple[str, str, Callable[[float], bool]]] = {
     "kl_coef": ("--kl", "at least 0", lambda value: value >= 0),
     "spare_above": ("--spare-above", "greater than 0 and at most 1", lambda value: 0 < value <= 1),
     "hold_coef": ("--hold", "at least 0", lambda value: value >= 0),
-    "gamma": ("--gamma", "from 0 to 1", lambda value: 0 <= value <= 1),
+    "gamma": ("--gamma", "greater than 0 and at most 1", lambda value: 0 < value <= 1),
     "gae_lambda": ("--gae-lambda", "from 0 to 1", lambda value: 0 <= value <= 1),
     "beta": ("--beta", "greater than 0", lambda value: value > 0),
     "lora_alpha": ("--lora-alpha", "greater than 0", lambda value: value > 0),
@@ -55,8 +55,8 @@ class Numbers(BaseModel):
     batch_size: int | None = None
     epochs: int | None = None
     clip_epsilon: float | None = None
-    gamma: float | None = None
-    gae_lambda: float | None = None
+    gamma: float | None = Field(None, gt=0, le=1)
+    gae_lambda: float | None = Field(None, ge=0, le=1)
     kl_coef: float | None = Field(None, ge=0)
     spare_above: float | None = Field(None, gt=0, le=1)
     hold_coef: float | None = Field(None, ge=0)
