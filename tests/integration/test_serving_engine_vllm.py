@@ -18,7 +18,7 @@ from onward.lm.tokens import TokenRow
 from onward.serving.engines import RequestRefusedError
 from onward.serving.engines.local import EngineProcess
 from onward.serving.engines.vllm import VllmSampling, VoidSample
-from onward.serving.engines.vllm_http import VllmHttp
+from onward.serving.engines.vllm_http import Choice, VllmHttp
 from onward.training import checkpoints
 
 CORPUS = ["Add 2 and 3.", "What is the capital?", '{"tool_name": "response", "tool_args": {"text": "5"}}']
@@ -132,6 +132,17 @@ async def test_ids_that_are_not_the_tokens_of_the_log_probs_are_refused(sampling
     server.token_ids_wrong = True
     with pytest.raises(EngineError, match="not the tokens"):
         await sampling.sample(ask())
+
+
+def test_fewer_log_probs_than_tokens_are_refused():
+    part = {"text": "ab", "token_ids": [5, 6], "prompt_token_ids": [1], "finish_reason": "stop"}
+    tokens = ["token_id:5", "token_id:6"]
+    assert Choice().add({**part, "logprobs": {"tokens": tokens, "token_logprobs": [-1.0, -2.0]}})[1] == [
+        -1,
+        -2,
+    ]
+    with pytest.raises(EngineError, match="2 token ids that are not the tokens of its 1 log-probs"):
+        Choice().add({**part, "logprobs": {"tokens": tokens, "token_logprobs": [-1.0]}})
 
 
 async def test_a_server_without_token_ids_is_told_the_version(sampling, server):

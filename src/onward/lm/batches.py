@@ -91,7 +91,9 @@ class Prepared:
                 f"{len(value)} {what}s: give one each.",
             )
         if not bool(torch.isfinite(tensor).all()):
-            raise TrainingError("DATA", f"Row {number} has a value of {what} that is not finite: leave the row out.")
+            raise TrainingError(
+                "DATA", f"Row {number} has a value of {what} that is not finite: leave the row out."
+            )
         return tensor
 
 
