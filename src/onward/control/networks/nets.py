@@ -65,8 +65,8 @@ class MLP(nn.Module):
             self.linears.append(linear)
             if layer_norm and not last:
                 self.norms.append(nn.LayerNorm(fan_out, eps=_NORM_EPS))
-        # Module look-ups cost as much as a small layer, so the parameters are stored in lists. Their identity never
-        # changes: FlatParameters and load_state_dict both preserve it.
+        # Module look-ups cost as much as a small layer, so the parameters are stored in lists. Their identity
+        # never changes: FlatParameters and load_state_dict both preserve it.
         self._layers = [(linear.weight, linear.bias) for linear in cast(Iterable[nn.Linear], self.linears)]
         self._flat = [p for layer in self._layers for p in layer]
         self._norms = [(norm.weight, norm.bias) for norm in cast(Iterable[nn.LayerNorm], self.norms)]
