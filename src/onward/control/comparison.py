@@ -77,8 +77,7 @@ class Outcome:
 
 
 class _Clock:
-    """Wall and processor seconds of training: from ``start`` to the first ``stop``, without ``paused``
-    time."""
+    """Wall and processor seconds of training, from ``start`` to the first ``stop``, without ``paused``."""
 
     def __init__(self) -> None:
         self.start()
@@ -244,8 +243,7 @@ def stable_baselines3(race: Race) -> Outcome:
 
 
 def translated(settings: Config) -> dict[str, Any]:
-    """Translates our settings to those of stable-baselines3. Raises ControlError for settings that it
-    lacks."""
+    """Translates our settings to stable-baselines3's. Raises ControlError for those that it lacks."""
     s: Any = settings
     if settings.algorithm not in PEERS:
         raise ControlError(
@@ -345,8 +343,7 @@ policy updates every second step (here 3e-4 and one each)."""
 
 
 def equal_settings(peer: str, algorithm: str, env: str) -> Config:
-    """Returns the settings of both sides: the zoo's for ``sb3`` (its defaults where it has none), or
-    CleanRL's."""
+    """Returns the settings of both sides: the zoo's (or the defaults) for ``sb3``, or CleanRL's."""
     if algorithm not in PEERS:
         raise ControlError(f"There is no peer with {algorithm}: compare {', '.join(PEERS)}.")
     if peer not in ("sb3", "cleanrl"):

@@ -75,8 +75,7 @@ class A3C(PolicyGradient, AsynchronousAlgorithm):
             self._copy(shared)
 
     def _watch(self, shared: Shared, pipes: list[Any], on_progress: Callable[[AsyncProgress], bool]) -> None:
-        """Forwards the workers' reports until all are done. Pipes are read to their end: a full one
-        blocks."""
+        """Forwards the workers' reports until all are done. Reads each pipe to its end: a full one blocks."""
         running = list(pipes)
         while running:
             episodes: list[tuple[float, int]] = []

@@ -33,8 +33,7 @@ class Shared:
         self._stop = torch.zeros(1, dtype=torch.uint8).share_memory_()
 
     def stop(self) -> None:
-        """Signals the workers to end. Takes no lock: a worker that died while it held the lock must not block
-        this."""
+        """Signals the workers to end. Takes no lock: a worker that died holding it must not block this."""
         self._stop.fill_(1)
 
     @property

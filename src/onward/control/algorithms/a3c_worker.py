@@ -132,8 +132,7 @@ def work(
     total_steps: int,
     pipe: Connection,
 ) -> None:
-    """Runs a worker process. It sends (episodes, metrics), then None, or a sentence on the reason of a
-    failure."""
+    """Runs a worker process. It sends (episodes, metrics), then None, or a sentence on why it failed."""
     stay_deaf()  # signals are ignored: the trainer stops the workers
     use_threads(1)
     spec, config, seeds, make_envs = parts

@@ -62,13 +62,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def act(self, obs: Obs, mask: Flags | None) -> NDArray[Any]:
-        """Returns exploring actions (N, …) for ``obs`` (N, …); see ``ActionSpec``. ``mask``: legal
-        actions."""
+        """Returns exploring actions (N, …) for ``obs`` (N, …); see ``ActionSpec``. ``mask``: legal ones."""
 
     @abstractmethod
     def observe(self, obs: Obs, actions: NDArray[Any], step: Step) -> None:
-        """Records the step after ``actions`` in ``obs``: raw observations, raw rewards. Adds N to
-        ``steps``."""
+        """Records what ``actions`` in ``obs`` led to: raw observations and rewards. Adds N to ``steps``."""
 
     @abstractmethod
     def due(self) -> bool:
@@ -83,13 +81,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def networks(self) -> PolicyParts:
-        """Returns the parts that a policy needs to act without the trainer, as copies of what is still
-        learning."""
+        """Returns the parts that a policy needs to act without the trainer, as copies, not as views."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Returns everything that the next steps depend on: weights, optimiser, buffers, normaliser,
-        generators.
+        """Returns all that the next steps depend on: weights, optimiser, buffers, normaliser, generators.
 
         The state is nested dicts and lists of torch tensors, numpy arrays, numbers (integers of any size),
         strings, booleans and None. ``load_state_dict``, in a new object, continues from it bit for bit.

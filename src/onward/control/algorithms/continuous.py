@@ -73,8 +73,7 @@ class Actor(nn.Module):
         return self.net(self.encoder(obs))
 
     def record(self, obs: Any) -> tuple[Tensor, Back]:
-        """Returns detached outputs, and a function that sets the parameters' gradients from those at the
-        outputs."""
+        """Returns detached outputs, and a function that sets gradients from those at the outputs."""
         return by_autograd(self, obs) if isinstance(obs, dict) else self.net.record(obs)
 
 
@@ -93,8 +92,7 @@ class Critics(nn.Module):
         return self.ensemble(torch.cat((self.encoder(obs), actions), dim=1)).squeeze(-1)
 
     def record(self, obs: Any, actions: Tensor) -> tuple[Tensor, Back]:
-        """Returns detached values, and a function that sets the parameters' gradients from those at the
-        values."""
+        """Returns detached values, and a function that sets gradients from those at the values."""
         if isinstance(obs, dict):
             return by_autograd(self, obs, actions)
         q, back = self.ensemble.record(torch.cat((obs, actions), dim=1))

@@ -20,8 +20,10 @@ from onward.control.running.config import DDPGConfig
 
 
 class DDPG(ContinuousControl):
-    """DDPG. Critics minimise ½ (Q(s, a) − R − γᵐ min Q̄(s′, μ̄(s′) + clipped noise))², the actor −Q₁(s,
-    μ(s))."""
+    """DDPG. Critics minimise ½ (Q(s, a) − R − γᵐ min Q̄(s′, μ̄(s′) + clipped noise))².
+
+    The actor minimises −Q₁(s, μ(s)).
+    """
 
     def __init__(self, spec: EnvSpec, num: int, config: DDPGConfig, seeds: Seeds) -> None:
         super().__init__(spec, num, config, seeds, outputs=spec.actions.dim, critics=2 if config.twin else 1)

@@ -111,8 +111,7 @@ class DQN(OffPolicy):
         return np.where(explores[:, None], self._explore.integers(0, self._sizes, greedy.shape), greedy)
 
     def _greedy(self, obs: Obs, mask: Flags | None) -> NDArray[np.int64]:
-        """Returns (N, components). Dueling acts by advantages: the value of a state does not change their
-        order."""
+        """Returns (N, components). Dueling acts by advantages, which have the same order as the values."""
         if mask is not None and self.spec.actions.kind != "discrete":
             raise ControlError("dqn takes action masks of Discrete actions only: drop the mask, or use ppo.")
         x = self._features(self.online.encoder, obs)
@@ -154,8 +153,7 @@ class DQN(OffPolicy):
         return {"q_loss": self.loss(errors, batch.weights), "q_mean": q}
 
     def targets(self, batch: Batch, values: Tensor) -> Tensor:
-        """Returns (E, B) R + γᵐ · the value of the best next action; ``values`` are the target network's in
-        s′."""
+        """Returns (E, B) R + γᵐ · value of the best next action; ``values``: the target network's in s′."""
         judge = values
         if self.config.double:
             with torch.no_grad():
@@ -179,8 +177,8 @@ class DQN(OffPolicy):
         return errors.clamp(-1.0, 1.0) if self.config.loss == "huber" else 2.0 * errors
 
     def _step(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Makes one gradient step; returns values of the actions and their errors before it, (E, B) as
-        ``targets``."""
+        """Makes one gradient step. Returns the values of the batch's actions, and their errors before the
+        step, both (E, B) like ``targets``."""
         q, back = self.online.record(batch.obs)
         members, rows, components, choices = q.shape
         taken = batch.actions.numpy().reshape(-1) + np.arange(0, rows * components * choices, choices)
@@ -227,8 +225,7 @@ class DQN(OffPolicy):
 
 
 def side_by_side(members: list[list[Layer]]) -> list[Layer]:
-    """Returns one network that gives the mean of ``members`` (of one shape, without layer norm if
-    several)."""
+    """Returns one network with the mean of ``members`` (of one shape, without layer norm if several)."""
     if len(members) == 1:
         return [layer.copied() for layer in members[0]]
     layers: list[Layer] = []

@@ -33,8 +33,7 @@ IMAGE_FEATURES = 128  # features that the encoder makes of each image
 
 
 class OffPolicy(Algorithm):
-    """Base of off-policy algorithms. A subclass defines how to act and how to learn from one batch
-    (``_learn``)."""
+    """Base of off-policy algorithms. A subclass defines how to act and how to learn (``_learn``)."""
 
     single_batches: bool = False
     """True where each batch must be sampled after learning from the one before."""
@@ -75,8 +74,7 @@ class OffPolicy(Algorithm):
         return flat
 
     def _target(self, name: str, modules: list[nn.Module], source: FlatParameters) -> FlatParameters:
-        """Returns the parameters of ``modules`` as a copy of ``source``, without gradient, in no
-        optimiser."""
+        """Returns the parameters of ``modules`` as a copy of ``source``, without gradient or optimiser."""
         flat = FlatParameters([m for m in modules if next(m.parameters(), None) is not None])
         flat.lerp_from(source, 1.0)
         flat.freeze()

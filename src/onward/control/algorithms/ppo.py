@@ -188,8 +188,7 @@ class PPO(PolicyGradient):
         return np.where(self.rollout.alive, self.bonus.reward(*met), np.float32(0))
 
     def _bonus_advantages(self, stream: Floats, of_obs: Floats, led_to: Floats) -> Floats:
-        """Estimates the second head's advantages. A bonus that does not end with the episode sees one endless
-        episode."""
+        """Estimates the second head's advantages. A bonus that crosses episodes sees one endless episode."""
         assert self.bonus is not None
         rollout, config = self.rollout, self.config
         terminated, truncated = rollout.terminated, rollout.truncated
@@ -247,8 +246,7 @@ def _rows_of(data: Data, rows: Any) -> Data:
 
 
 def _kl(log_ratio: Floats) -> float:
-    """Returns the mean of (r − 1) − log r, an unbiased, never negative estimate of the divergence (Schulman
-    2020)."""
+    """Returns the mean of (r − 1) − log r: an unbiased, never negative divergence (Schulman 2020)."""
     return float((np.expm1(log_ratio) - log_ratio).mean())
 
 

@@ -24,8 +24,7 @@ from onward.errors import ControlError
 
 
 class QLearning(Algorithm):
-    """Q-learning: Q(s, a) ← Q(s, a) + η (r + γ max Q(s′, ·) − Q(s, a)), with no maximum after a
-    termination."""
+    """Q-learning: Q(s, a) ← Q(s, a) + η (r + γ max Q(s′, ·) − Q(s, a)), without max after a termination."""
 
     action_kinds: ClassVar[tuple[ActionKind, ...]] = ("discrete",)
     images: ClassVar[bool] = False
@@ -58,8 +57,7 @@ class QLearning(Algorithm):
         return self._table[self._states(obs)]
 
     def act(self, obs: Obs, mask: Flags | None) -> NDArray[Any]:
-        """Returns epsilon-greedy actions, ties broken at random; with ``ucb`` the greedy action is the
-        optimistic one."""
+        """Returns epsilon-greedy actions, ties broken at random; with ``ucb`` greedy means optimistic."""
         states = self._states(obs)
         values = self._table[states]
         if self.config.ucb:
@@ -106,8 +104,8 @@ class QLearning(Algorithm):
         return {"td_error": distance / count, "states": float(len(self._index)), "epsilon": self.epsilon}
 
     def networks(self) -> PolicyParts:
-        """Returns the table as a network: relu(W x + b) is 1 for the state x, 0 for others. W is ±1, b is 1
-        minus its ones."""
+        """Returns the table as a network of one hidden unit per state. relu(W x + b) is 1 for the state x and
+        0 for others: W is ±1, b is 1 minus the state's ones."""
         count = max(1, len(self._index))
         states = self._state_rows(count).astype(np.float32)
         find = Layer(2 * states - 1, 1 - states.sum(axis=1), "relu")

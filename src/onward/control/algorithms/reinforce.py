@@ -87,8 +87,7 @@ class Reinforce(PolicyGradient):
     # -- episodes
 
     def _close(self, slot: int, last: Obs | None) -> None:
-        """Finalises the running episode of ``slot``; ``last``: its last observation where it was
-        truncated."""
+        """Finalises the running episode of ``slot``; ``last``: its last observation if truncated."""
         steps, self._open[slot] = self._open[slot], []
         if not steps:
             return

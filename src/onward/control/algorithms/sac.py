@@ -79,7 +79,6 @@ class SAC(ContinuousControl):
         }  # fmt: skip
 
     def _fit_temperature(self, log_prob: Tensor) -> None:
-        """Makes one step on −log α · (log π + target entropy): α grows while the entropy is below its
-        target."""
+        """Makes one step on −log α · (log π + target entropy): α grows while the entropy is too low."""
         self._temperature.grad.fill_(-(log_prob.mean() + self.target_entropy))
         self.optimisers["temperature"].step()

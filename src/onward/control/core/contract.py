@@ -35,8 +35,7 @@ class Step:
     final_obs: Obs | None = None
     """(K, …) last observations of the K ended slots, in slot order; None where none ended."""
     alive: Flags | None = None
-    """(N,) slots whose ``obs`` needs an action; None: all. A dead slot ignores actions and its reward is
-    0."""
+    """(N,) slots whose ``obs`` needs an action; None: all. A dead slot ignores actions and earns 0."""
     action_mask: Flags | None = None
     """(N, actions) legal actions in ``obs``; None: all."""
     info: dict[str, Any] = field(default_factory=dict)
@@ -47,8 +46,7 @@ class Step:
         return self.terminated | self.truncated
 
     def next_obs(self) -> Obs:
-        """Returns (N, …) the step's own next observations: ``final_obs`` where an episode ended, else
-        ``obs``."""
+        """Returns the step's own next observations: ``final_obs`` where an episode ended, else ``obs``."""
         if self.final_obs is None:
             return self.obs
         return _replaced(self.obs, np.flatnonzero(self.ended), self.final_obs)
@@ -95,18 +93,15 @@ class Environments(ABC):
 
     @abstractmethod
     def step(self, actions: NDArray[Any]) -> Step:
-        """Steps all slots. ``actions`` are the policy's (see ``ActionSpec``); scaling and clipping happen
-        inside."""
+        """Steps all slots by a policy's actions (see ``ActionSpec``), which are scaled and clipped here."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that ``load_state_dict`` needs to continue bit for bit: arrays, numbers, strings,
-        dicts."""
+        """Returns all that ``load_state_dict`` needs to continue bit for bit, as plain data and arrays."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
-        """Continues from ``state``. Returns (observations, mask) to act on. Raises ControlError when it
-        cannot."""
+        """Continues from ``state``. Returns (observations, mask). Raises ControlError when it cannot."""
 
     def close(self) -> None:
         """Releases the environments' resources."""

@@ -49,8 +49,7 @@ class RunningNorm:
         self._absorb(len(rows), mean, np.square(rows - mean).sum(axis=0))
 
     def merge(self, other: RunningNorm) -> None:
-        """Merges the statistics of ``other``, as if its rows had been seen here; does nothing while
-        ``frozen``."""
+        """Merges the statistics of ``other`` as if its rows had been seen here, except while ``frozen``."""
         if not self.frozen and other.count:
             self._absorb(other.count, other.mean, other._squares)
 
@@ -62,8 +61,7 @@ class RunningNorm:
         self.count = total
 
     def normalise(self, rows: NDArray[Any], clip: float = 10.0) -> NDArray[np.float32]:
-        """Returns (rows − mean) / sqrt(var + 1e-8), clipped to ±``clip``, without an update. Any leading
-        axes."""
+        """Returns (rows − mean) / sqrt(var + 1e-8), clipped to ±``clip``; no update. Any leading axes."""
         scaled = (rows - self.mean) / np.sqrt(self.var + EPSILON)
         return np.clip(scaled, -clip, clip).astype(np.float32)
 
@@ -105,8 +103,7 @@ class RunningNorm:
 
 
 def observation_norm(layout: Layout, config: NetworkConfig) -> RunningNorm | None:
-    """Returns statistics for the vector part of observations; None where ``config`` has them off or there is
-    none."""
+    """Returns statistics for the vector part of observations; None without one, or by ``config``."""
     return RunningNorm(layout.width) if config.normalise_obs and layout.width else None
 
 
@@ -132,8 +129,7 @@ class ReturnScale:
         ended: NDArray[np.bool_],
         alive: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Updates the deviation with raw rewards (N,). ``ended``: ``Step.ended``; ``alive``: slots that
-        acted."""
+        """Updates the deviation with rewards (N,). ``ended``: ``Step.ended``; ``alive``: slots that acted."""
         if self.norm.frozen:
             return
         self.returns = self.returns * self.gamma + reward
@@ -142,8 +138,7 @@ class ReturnScale:
         self.returns[ended] = 0.0
 
     def scale(self, reward: NDArray[Any], clip: float = 10.0) -> NDArray[np.float32]:
-        """Returns rewards / sqrt(var + 1e-8), clipped to ±``clip``, without an update. The mean is not
-        subtracted."""
+        """Returns rewards / sqrt(var + 1e-8), clipped to ±``clip``; no update, no mean subtracted."""
         scaled = reward / np.sqrt(self.norm.var[0] + EPSILON)
         return np.clip(scaled, -clip, clip).astype(np.float32)
 

@@ -58,8 +58,7 @@ class Batch:
         return Batch(rows=self.rows, **fields)
 
     def pieces(self, size: int) -> Iterator[Batch]:
-        """Yields consecutive batches of ``size``: a burst of updates is sampled as one batch and split
-        here."""
+        """Yields consecutive batches of ``size``: a burst of updates is sampled once and split here."""
 
         def cut(value: Any, part: slice) -> Any:
             return (
@@ -213,8 +212,7 @@ class Replay:
         self._tree.set(rows, priorities)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the whole state. Arrays are views of the memory: write or copy them before the next
-        ``add``."""
+        """Returns the whole state. Arrays are views: write or copy them before the next ``add``."""
         used = len(self._rewards) if self._filled == self.rows - 1 else (self._head + 1) * self.num
         return {
             "obs": take(self._obs, slice(0, used)),
@@ -263,8 +261,7 @@ class Replay:
         return slice(row * self.num, (row + 1) * self.num)
 
     def _uniform(self, size: int) -> NDArray[np.int64]:
-        """Samples cells of slots that are alive. The oldest stored row follows the head's row, which has no
-        action yet."""
+        """Samples cells of slots that are alive. The oldest row follows the head's, which has no action."""
         oldest = (self._head - self._filled) % self.rows * self.num
         cells = (oldest + self._rng.integers(0, len(self), size)) % len(self._rewards)
         if self.alive is not None:
@@ -275,8 +272,7 @@ class Replay:
     def _windows(
         self, cells: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]:
-        """Returns the n-step windows that start at ``cells``: (returns, cell of the last step, γᵐ or 0 if
-        terminated)."""
+        """Returns windows from ``cells``: (returns, cell of the last step, γᵐ or 0 if terminated)."""
         returns = self._rewards[cells]
         last = cells
         discount = np.full(len(cells), self.gamma, np.float32)
@@ -325,8 +321,7 @@ class Replay:
         put(self._finals, at, finals)
 
     def _cut_where_changed(self, obs: Obs) -> None:
-        """Cuts the last step where ``obs`` differs from its stored next observation, and stores that in the
-        side table."""
+        """Cuts the last step where ``obs`` differs from its next one, which moves to the side table."""
         cells = self._cells(self._head)
         before = take(self._obs, cells)
         pairs = [(before[k], obs[k]) for k in before] if isinstance(before, dict) else [(before, obs)]

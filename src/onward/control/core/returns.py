@@ -71,8 +71,7 @@ def n_step_returns(
 
 
 def reward_to_go(rewards: NDArray[Any], last_value: float, gamma: float) -> Floats:
-    """Returns (T,) discounted sums of one episode's rewards; ``last_value`` is the value after its last
-    step."""
+    """Returns (T,) discounted sums of one episode's rewards; ``last_value`` follows its last step."""
     returns = np.empty_like(rewards)
     running = last_value
     for t in range(len(rewards) - 1, -1, -1):

@@ -322,8 +322,7 @@ def rows_of(obs: Obs) -> int:
 
 
 def action_spec(space: Space[Any]) -> ActionSpec:
-    """Returns the format of actions for ``space``. Raises ControlError, with the remedy, where it is not
-    supported."""
+    """Returns the format of actions for ``space``. Raises ControlError, with the remedy, if unsupported."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
@@ -371,8 +370,7 @@ def _bounds(spec: ActionSpec) -> tuple[NDArray[np.float32], NDArray[np.float32],
 
 
 def to_env(spec: ActionSpec, actions: NDArray[Any]) -> NDArray[Any]:
-    """Converts a policy's actions (N, …) to the environments' own (N, *shape): clipped, scaled, ``start``
-    added.
+    """Converts a policy's actions (N, …) to the environments' (N, *shape): clipped, scaled, ``start`` added.
 
     Raises ControlError for a shape that does not fit and for numbers that are not finite.
     """

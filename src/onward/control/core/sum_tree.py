@@ -1,5 +1,4 @@
-"""Binary tree of sums: sets priorities and samples in proportion to them, many at a time, in logarithmic
-time.
+"""Binary tree of sums: sets priorities and samples in proportion to them, many at a time, in log time.
 
 Leaves are the second half of one array. A parent is the sum of its two children, recomputed and never updated
 by a difference, so that rounding errors do not accumulate.
@@ -40,8 +39,7 @@ class SumTree:
             self._sums[at] = self._sums[2 * at] + self._sums[2 * at + 1]
 
     def sample(self, size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Samples ``size`` leaves, one from each of ``size`` equal parts of the total. Returns (leaves,
-        probabilities)."""
+        """Samples ``size`` leaves, one from each equal part of the total. Returns (leaves, probabilities)."""
         mass = (np.arange(size) + rng.random(size)) * (self.total / size)
         leaves = self.find(mass)
         return leaves, self._sums[leaves + self._first] / self.total

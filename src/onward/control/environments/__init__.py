@@ -1,5 +1,4 @@
-"""Environments behind ``core.contract``: tasks in numpy, Gymnasium environments and their vector
-environments.
+"""Environments behind ``core.contract``: tasks in numpy, Gymnasium environments and its ``VectorEnv``.
 
 ``make`` is the only way in. It returns ``Environments`` for every input that it supports, and
 ``NoisyObservations`` wraps them.

@@ -23,8 +23,7 @@ class Variant:
     """Arguments of the environment: physical constants of the numpy tasks, or arguments of Gymnasium's."""
 
     def make(self, num: int, env_kwargs: dict[str, Any] | None = None) -> Environments:
-        """Makes ``num`` slots of the variant. ``env_kwargs``: arguments of the task itself, where it is not
-        plain."""
+        """Makes ``num`` slots of the variant. ``env_kwargs``: arguments of the original task, if any."""
         return make(self.env_id, num, env_kwargs={**(env_kwargs or {}), **self.changes})
 
 

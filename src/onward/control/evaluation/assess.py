@@ -150,8 +150,7 @@ def _layout_words(layout: Layout) -> str:
 
 
 def _deviation(actor: Actor, met: Episodes) -> tuple[NDArray[np.float64], str]:
-    """Returns the running deviation of each number, and its source: the policy's normaliser, else its clean
-    episodes."""
+    """Returns each number's running deviation and its source: the normaliser, else clean episodes."""
     if isinstance(actor, Policy) and actor.parts.norm is not None:
         return np.sqrt(actor.parts.norm[1]), "the policy's normaliser"
     assert met.met is not None

@@ -73,8 +73,7 @@ def draw(folders: Sequence[Path], picture: Path) -> Path:
 
 
 def _finding(groups: dict[str, _Seeds], env: str, threshold: float | None) -> str:
-    """Returns a title such as ``CartPole-v1: ppo (tuned) solved by 5 of 5 seeds``; without a threshold, the
-    last return."""
+    """Returns a title: ``CartPole-v1: ppo (tuned) solved by 5 of 5 seeds``, or the last return."""
     told = []
     for name, group in groups.items():
         found = band(group.rows, "eval_return")

@@ -55,8 +55,7 @@ class AtLeast:
     """Success where the episode's return is at least ``threshold``."""
 
     def __init__(self, threshold: float) -> None:
-        """Raises ControlError for a threshold that is not finite: no episode or every episode would reach
-        it."""
+        """Raises ControlError for a threshold that is not finite: no or every episode would reach it."""
         if not np.isfinite(threshold):
             raise ControlError(f"The threshold of success is {threshold}: give a finite number.")
         self.threshold = threshold
@@ -99,8 +98,7 @@ SOLVE_BARS = {"Pendulum-v1": -200.0}
 
 
 def success_rule(spec: EnvSpec, threshold: float | None = None) -> SuccessRule | None:
-    """Returns ``threshold`` as a rule if given, else the task's rule, else Gymnasium's threshold, else None
-    (unknown)."""
+    """Returns the rule of ``threshold``, else the task's, else that of Gymnasium's threshold, else None."""
     if threshold is not None:
         return AtLeast(threshold)
     if spec.id in RULES:

@@ -29,17 +29,16 @@ class Estimate(NamedTuple):
 
 
 def iqm(values: ArrayLike) -> float:
-    """Returns the interquartile mean: without the ⌊n/4⌋ smallest and ⌊n/4⌋ largest values (Agarwal et al.
-    2021)."""
+    """Returns the interquartile mean, without the ⌊n/4⌋ smallest and largest values (Agarwal et al. 2021)."""
     return float(_iqm(_given(values)[None])[0])
 
 
 def variation(values: ArrayLike, random: float | None = None) -> float:
-    """Returns the coefficient of variation over seeds: std (n − 1) / |mean|; below a mean of 0 that of value
-    − random.
+    """Returns the coefficient of variation over seeds, std (n − 1) / |mean|.
 
-    ``random``: score of the random policy in the same environment. Raises ControlError where it is needed and
-    missing: near 0 a negative scale makes the plain quotient meaningless.
+    For a mean below 0 it is that of value − random. ``random``: score of the random policy in the same
+    environment. Raises ControlError where it is needed and missing: near 0 a negative scale makes the plain
+    quotient meaningless.
     """
     return float(_variation(_shifted(_given(values), random)[None])[0])
 
@@ -57,8 +56,7 @@ def variation_interval(
 
 
 def score_ratio(score: float, source: float, random: float) -> float:
-    """Returns (score − random) / (source − random), the share of learning that is left; NaN where nothing was
-    learned."""
+    """Returns (score − random) / (source − random), the learning that is left; NaN if nothing was learned."""
     learned = source - random
     return (score - random) / learned if learned > 0 else float("nan")
 

@@ -26,15 +26,13 @@ MAX_INPUTS = 16_384
 
 
 class Bonus(ABC):
-    """Exploration bonus, made by ``make_bonus``. Observations and actions are raw, as environment and policy
-    gave them.
+    """Exploration bonus, made by ``make_bonus``. Observations and actions are raw.
 
     ``random_steps``: environment steps that the algorithm takes at random and passes to ``prime`` only.
     """
 
     episodic: bool
-    """True where the bonus return ends with the episode. False: later discoveries in the next episode count
-    too."""
+    """True where the bonus return ends with the episode. False: the next episode's bonus counts too."""
 
     def __init__(self, spec: EnvSpec, config: BonusConfig, random_steps: int) -> None:
         check_spec(spec, config)
@@ -96,8 +94,7 @@ class ReturnFilter:
         self.norm = RunningNorm(1)
 
     def observe(self, rewards: NDArray[Any], ended: Flags) -> None:
-        """Adds ``rewards`` and ``ended``, both (T, N) with time first. Raises ControlError for another
-        shape."""
+        """Adds ``rewards`` and ``ended``, (T, N) with time first. Raises ControlError for another shape."""
         if rewards.ndim != 2 or rewards.shape[1:] != self.filtered.shape:
             raise ControlError(
                 f"A bonus of {len(self.filtered)} slots was given rewards of shape {rewards.shape}: "
@@ -133,8 +130,7 @@ class ReturnFilter:
 
 
 def bonus_weight(config: BonusConfig, progress: float) -> float:
-    """Returns the bonus' weight at ``progress`` (0 … 1): constant, or falling linearly to 0 at
-    ``bonus_until``."""
+    """Returns the bonus' weight at ``progress`` (0 … 1): constant, or falling to 0 at ``bonus_until``."""
     if config.bonus_until >= 1:
         return config.bonus_weight
     return config.bonus_weight * max(0.0, 1.0 - progress / max(config.bonus_until, 1e-9))

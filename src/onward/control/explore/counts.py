@@ -91,14 +91,12 @@ class Counts:
 
 
 def tabular(layout: Layout) -> bool:
-    """True where every part of an observation is a choice (Discrete, MultiDiscrete …): states can be
-    listed."""
+    """True where every part of an observation is a choice (Discrete …), so that states can be listed."""
     return bool(layout.leaves) and all(leaf.kind == "one_hot" for leaf in layout.leaves)
 
 
 class CountBonus(Bonus):
-    """Bonus r⁺ = √(ln t / n(s')), the width of ``UCB1`` for the state after a step; t counts all steps
-    seen."""
+    """Bonus r⁺ = √(ln t / n(s')), the width of ``UCB1`` for the state after a step; t counts all steps."""
 
     episodic = True
 

@@ -16,8 +16,7 @@ from onward.errors import ControlError
 
 
 def linear_epsilon(steps: int, total_steps: int, start: float, end: float, share: float) -> float:
-    """Returns epsilon: ``start`` at step 0, linear to ``end`` once ``share`` of the budget is spent, then
-    ``end``.
+    """Returns epsilon: linear from ``start`` to ``end``, reached once ``share`` of the budget is spent.
 
     ``steps`` and ``total_steps`` are environment steps over all slots, so the number of slots does not change
     the schedule. Works in both directions. Raises ControlError unless 0 ≤ epsilon ≤ 1 and 0 < share ≤ 1.

@@ -63,8 +63,7 @@ def action_width(spec: ActionSpec) -> int:
 
 
 def action_rows(spec: ActionSpec, actions: NDArray[Any]) -> NDArray[np.float32]:
-    """Encodes (M, …) actions as float32 (M, width): one-hot per component, bits, or numbers clipped to −1 …
-    1."""
+    """Encodes actions (M, …) as float32 (M, width): one-hot per component, bits, or clipped to −1 … 1."""
     if spec.kind == "box":
         return np.clip(actions, -1.0, 1.0, dtype=np.float32)
     if spec.kind == "multi_binary":
@@ -78,7 +77,7 @@ def action_rows(spec: ActionSpec, actions: NDArray[Any]) -> NDArray[np.float32]:
 
 def action_loss(spec: ActionSpec, guess: Tensor, actions: NDArray[Any]) -> Tensor:
     """Returns the loss of ``guess`` (M, width) against the actions: cross-entropy summed over components, or
-    squared error for ``box``."""
+    squared error for ``box`` actions."""
     if spec.kind == "box":
         return F.mse_loss(guess, torch.from_numpy(action_rows(spec, actions)))
     if spec.kind == "multi_binary":

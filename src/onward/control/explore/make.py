@@ -12,8 +12,7 @@ from onward.control.running.config import BonusConfig
 
 
 def make_bonus(spec: EnvSpec, num: int, config: BonusConfig, seeds: Seeds) -> Bonus | None:
-    """Returns the bonus of ``config.bonus`` for ``num`` slots, or None. Raises ControlError where it cannot
-    work."""
+    """Returns the bonus of ``config.bonus`` for ``num`` slots. Raises ControlError where it cannot work."""
     if config.bonus == "count":
         from onward.control.explore.counts import CountBonus
 

@@ -1,8 +1,7 @@
-"""Random network distillation (Burda et al. 2018, 1810.12894): a bonus for states that a learner cannot yet
-copy.
+"""Random network distillation (Burda et al. 2018, 1810.12894): a bonus for states not yet learned.
 
-The target is random and never learns. The predictor is two layers deeper, so its error comes from unseen
-states and not from lack of capacity. Only the state after a step counts.
+The target network is random and never learns. The predictor learns to copy it. It is two layers deeper, so
+its error comes from unseen states and not from lack of capacity. Only the state after a step counts.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from onward.control.running.config import BonusConfig
 
 
 class RandomDistillation(LearnedBonus):
-    """Bonus r⁺ = mean over outputs of (f̂(s') − f(s'))², f random and fixed; episodes do not end its
-    return."""
+    """Bonus r⁺ = mean over outputs of (f̂(s') − f(s'))², f random and fixed. Its return crosses episodes."""
 
     kind = "rnd"
     episodic = False

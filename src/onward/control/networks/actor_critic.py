@@ -28,16 +28,14 @@ from onward.errors import ControlError
 
 Floats = NDArray[np.float32]
 Back = Callable[[Floats, Floats, list[Floats]], None]
-"""Sets all gradients, given a loss' gradient at the outputs, at the values and at the distribution's
-parameters."""
+"""Sets all gradients from a loss' gradients at outputs, values and the distribution's parameters."""
 IMAGE_FEATURES = 128
 CHUNK = 4096
 """Rows in one pass without gradient; their images must fit into the memory."""
 
 
 class ActorCritic:
-    """Policy and value networks. ``values``: heads of the value network. ``log_std``: a Gaussian policy's
-    first value."""
+    """Policy and value networks. ``values``: number of value heads. ``log_std``: a Gaussian's first value."""
 
     def __init__(
         self,
@@ -59,8 +57,7 @@ class ActorCritic:
         self._numpy_policy = NumpyMLP(self.policy.arrays())
 
     def record(self, obs: Obs) -> tuple[Floats, Floats, Back]:
-        """Returns outputs of the policy (B, width), values (B, heads) and a function that sets all gradients
-        (``Back``)."""
+        """Returns policy outputs (B, width), values (B, heads) and a function that sets all gradients."""
         if isinstance(obs, dict):
             return self._record_images(obs)
         rows = torch.from_numpy(obs)

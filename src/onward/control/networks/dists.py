@@ -44,16 +44,14 @@ class Scores(ABC):
 
 
 class ActionDistribution(nn.Module):
-    """Distribution for one kind of action space. Learned numbers outside the network (log-stds) are
-    parameters."""
+    """Distribution over one kind of action space. Its own learned numbers (log-stds) are parameters."""
 
     width: int
     """Outputs that the network must have."""
 
     @abstractmethod
     def score(self, outputs: Floats, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
-        """Scores ``actions`` (B, …; see ``ActionSpec``) under ``outputs`` (B, width); ``mask``: legal
-        actions."""
+        """Scores ``actions`` (B, …; see ``ActionSpec``) under ``outputs`` (B, width) within ``mask``."""
 
     @abstractmethod
     def sample(self, outputs: Floats, rng: np.random.Generator, mask: Flags | None = None) -> NDArray[Any]:
@@ -113,8 +111,7 @@ class MultiCategoricalScores(Scores):
 
 
 class MultiCategorical(ActionDistribution):
-    """Distribution of ``multi_discrete`` actions: independent components, with logits and masks
-    concatenated."""
+    """Distribution of ``multi_discrete`` actions: independent components, concatenated logits and masks."""
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
         super().__init__()
@@ -136,8 +133,10 @@ class MultiCategorical(ActionDistribution):
 
 
 class BernoulliScores(Scores):
-    """Bernoulli scores: log p(a) = a x − softplus(x), since log sigmoid(x) = x − softplus(x); ∂ H / ∂ x = −x
-    p (1 − p)."""
+    """Bernoulli scores: log p(a) = a x − softplus(x), since log sigmoid(x) = x − softplus(x).
+
+    ∂ H / ∂ x = −x p (1 − p).
+    """
 
     def __init__(self, logits: Floats, actions: NDArray[Any]) -> None:
         self._logits, self._actions = logits, actions
@@ -158,8 +157,7 @@ class BernoulliScores(Scores):
 
 
 class Bernoulli(ActionDistribution):
-    """Distribution of ``multi_binary`` actions: independent bits; outputs are logits of 1. Masks are
-    ignored."""
+    """Distribution of ``multi_binary`` actions: independent bits; outputs are logits of 1. Ignores masks."""
 
     def __init__(self, bits: int) -> None:
         super().__init__()
@@ -174,8 +172,10 @@ class Bernoulli(ActionDistribution):
 
 
 class GaussianScores(Scores):
-    """Gaussian scores, z = (a − mean) / σ: ∂ log p / ∂ mean = z / σ, ∂ log p / ∂ log σ = z² − 1, ∂ H / ∂ log
-    σ = 1."""
+    """Gaussian scores, z = (a − mean) / σ.
+
+    ∂ log p / ∂ mean = z / σ, ∂ log p / ∂ log σ = z² − 1, ∂ H / ∂ log σ = 1.
+    """
 
     def __init__(self, means: Floats, actions: NDArray[Any], log_std: Floats) -> None:
         self._precision = np.exp(-log_std)
@@ -196,11 +196,10 @@ class GaussianScores(Scores):
 
 
 class Gaussian(ActionDistribution):
-    """Distribution of ``box`` actions: outputs are means; log-stds are parameters independent of the
-    observation.
+    """Distribution of ``box`` actions: outputs are means, log-stds are parameters.
 
-    Samples are not clipped: the stored action is the one that was scored, and the environment clips for
-    itself.
+    Log-stds do not depend on the observation. Samples are not clipped: the stored action is the one that was
+    scored. The environment clips for itself.
     """
 
     def __init__(self, dim: int, log_std: float = 0.0) -> None:
@@ -256,11 +255,10 @@ class TanhGaussian:
         """(B,) log-probabilities, in nats."""
 
     def back(self, at_actions: Floats, at_log_probs: Floats) -> Floats:
-        """Returns a loss' gradient at the outputs (B, 2 · dim), from those at actions (B, dim) and log-probs
-        (B,).
+        """Returns a loss' gradient at the outputs (B, 2 · dim) from those at actions and log-probs (B,).
 
         d a / d u = 1 − a², d log π / d u = 2 a; d u / d μ = 1, d u / d log σ = σ ε; and log π falls directly
-        with log σ.
+        with log σ. ``at_actions``: (B, dim).
         """
         a, at_log_probs = self.actions, at_log_probs[:, None]
         at_u = at_actions * (1 - a * a) + 2 * at_log_probs * a

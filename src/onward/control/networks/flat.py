@@ -58,8 +58,7 @@ class FlatParameters:
                 p.grad = grad
 
     def clip_(self, max_norm: float) -> Tensor:
-        """Scales the gradient to at most ``max_norm`` (L2, all parameters together). Returns the norm
-        before."""
+        """Scales the gradient to at most ``max_norm`` (L2, all parameters). Returns the norm before."""
         norm = torch.linalg.vector_norm(self.grad)
         if float(norm) > max_norm:
             self.grad.mul_(max_norm / (norm + 1e-6))

@@ -32,8 +32,7 @@ _NORM_EPS = 1e-5
 
 
 class MLP(nn.Module):
-    """Linear layers with ``activation`` between them and, with ``layer_norm``, a layer norm before each
-    activation.
+    """Linear layers with ``activation`` between them and an optional layer norm before each activation.
 
     ``sizes``: input, hidden …, output width; the last layer is linear. With ``gain``, weights are orthogonal
     (√2 in hidden layers, ``gain`` in the last) and biases are zero; Andrychowicz et al. 2021 use 0.01 for
@@ -89,16 +88,14 @@ class MLP(nn.Module):
         return F.linear(x, weight, bias)
 
     def record(self, x: Tensor) -> tuple[Tensor, Back]:
-        """Maps (B, in) to outputs (B, out), with a function that sets the gradients of the (flat)
-        parameters."""
+        """Maps (B, in) to outputs (B, out), with a function that sets the (flat) gradients."""
         if self._norms:
             return by_autograd(self, x)
         out, back = self._stack.record(x)
         return out[0], lambda gradient: back(gradient[None])
 
     def arrays(self) -> list[Layer]:
-        """Returns the layers as numpy arrays that share the parameters' memory; valid after
-        ``FlatParameters``."""
+        """Returns the layers as arrays in the parameters' memory; to be called after ``FlatParameters``."""
         layers: list[Layer] = []
         for depth, (weight, bias) in enumerate(self._layers):
             last = depth == len(self._layers) - 1
@@ -111,8 +108,7 @@ class MLP(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """An ensemble of ``count`` MLPs with stacked weights (E, in, out): one ``baddbmm`` per layer for all of
-    them.
+    """An ensemble of ``count`` MLPs with stacked weights (E, in, out): one ``baddbmm`` per layer for all.
 
     Members differ by their initial weights alone. Twin critics are an ensemble of 2.
     """
@@ -158,13 +154,11 @@ class Ensemble(nn.Module):
         return _stacked(x, self.count, self.activation, self._layers, self._norms)
 
     def record(self, x: Tensor) -> tuple[Tensor, Back]:
-        """Maps (B, in) to outputs (E, B, out), with a function that sets the gradients of the (flat)
-        parameters."""
+        """Maps (B, in) to outputs (E, B, out), with a function that sets the (flat) gradients."""
         return by_autograd(self, x) if self._norms else self._stack.record(x)
 
     def through(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Maps (B, in) to (E, B, out), with a function from the gradient there to the gradient at ``x`` (B,
-        in).
+        """Maps ``x`` (B, in) to (E, B, out), with a function from the gradient there to that at ``x``.
 
         The parameters get no gradient. Rows whose gradient is 0 in a member are cheap on the way back.
         """
@@ -179,8 +173,7 @@ class Ensemble(nn.Module):
         return out.detach(), lambda gradient: torch.autograd.grad(out, leaf, gradient)[0]
 
     def arrays(self, member: int) -> list[Layer]:
-        """Returns the layers of one member as numpy arrays (weights are transposed views that share
-        memory)."""
+        """Returns the layers of one member as arrays in shared memory (weights are transposed views)."""
         layers: list[Layer] = []
         for depth, (weight, bias) in enumerate(self._layers):
             last = depth == len(self._layers) - 1
@@ -229,8 +222,7 @@ def by_autograd(network: nn.Module, *inputs: Any) -> tuple[Tensor, Back]:
 
 
 class Encoder(nn.Module):
-    """Encodes observations of any ``Layout`` as (N, width) features: vectors pass through, each image has a
-    CNN.
+    """Encodes observations of any ``Layout`` as (N, width): vectors pass through, each image has a CNN.
 
     From 36 pixels on the CNN is that of Mnih et al. 2015 (8×8/4, 4×4/2, 3×3/1). Below, it has two 3×3 layers
     (the second with stride 2 from 8 pixels on). One linear layer to ``features`` follows. Bytes are divided

@@ -23,8 +23,7 @@ ONNX = "policy.onnx"
 
 
 def export(policy: Policy, folder: str | Path, onnx: bool = True) -> list[Path]:
-    """Writes ``policy.safetensors``, ``policy.json`` and, with ``onnx``, ``policy.onnx``. Returns the
-    files."""
+    """Writes ``policy.safetensors``, ``policy.json`` and ``policy.onnx``. Returns the files."""
     where = policy.save(folder)
     if onnx:
         write_onnx(policy, where / ONNX)

@@ -42,8 +42,7 @@ class PolicyParts:
     """(dim,) log-stds of ``gaussian``. None for ``gaussian`` or ``tanh``: the head is dim means, then dim
     log-stds, or the means alone where the policy is deterministic."""
     norm: tuple[NDArray[Any], NDArray[Any], float] | None = None
-    """(mean, variance, clip) of the float32 part, in float64: (x − mean) / √(variance + 1e-8), clipped to
-    ±clip."""
+    """(mean, variance, clip) of the float32 part: (x − mean) / √(variance + 1e-8), clipped; float64."""
     images: dict[str, NDArray[Any]] | None = None
     """``nets.Encoder.state_dict()`` as arrays; None where there are no images."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -104,8 +103,7 @@ class Policy:
     """Chooses actions for observations."""
 
     def __init__(self, parts: PolicyParts, env_id: str = "") -> None:
-        """Checks the parts; raises ControlError where they do not fit each other. ``env_id``: training
-        environment."""
+        """``env_id``: training environment. Raises ControlError where the parts do not fit each other."""
         parts.check()
         self.parts, self.env_id = parts, env_id
         self._flattener = ObsFlattener(_with_leaves(parts.layout))
@@ -127,14 +125,16 @@ class Policy:
         return cls(*read_policy(Path(path)))
 
     def save(self, folder: str | Path) -> Path:
-        """Writes ``policy.safetensors`` and ``policy.json`` into ``folder``, created if needed. Returns the
-        folder."""
+        """Writes ``policy.safetensors`` and ``policy.json`` into ``folder``, created if needed.
+
+        Returns the folder.
+        """
         from onward.control.policies.policy_file import write_policy
 
         return write_policy(self, Path(folder))
 
     def seed(self, seed: int) -> None:
-        """Make the draws of ``deterministic=False`` repeatable."""
+        """Seeds the draws of ``deterministic=False``, so that they are repeatable."""
         self._generator = np.random.default_rng(seed)
 
     def act(self, obs: Any, deterministic: bool = True, mask: NDArray[Any] | None = None) -> Any:
@@ -191,7 +191,7 @@ class Policy:
 
     def outputs(self, obs: Obs) -> NDArray[np.float32]:
         """Returns (N, out) raw outputs: Q-values, logits, or means (and log-stds). The next call with the
-        same N overwrites them."""
+        same N overwrites the array."""
         vector = obs.get("vector") if isinstance(obs, dict) else obs
         features = []
         if vector is not None and self.parts.layout.width:

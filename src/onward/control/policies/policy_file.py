@@ -88,8 +88,7 @@ def _layer(arrays: dict[str, NDArray[Any]], i: int, activation: str) -> Layer:
 
 
 def _folder(path: Path) -> Path:
-    """Returns the folder of the files: ``path`` itself, its ``policy/``, or the folder of the file
-    ``path``."""
+    """Returns the folder of the files: ``path`` itself, its ``policy/``, or that of the file ``path``."""
     if path.is_file():
         return path.parent
     for folder in (path, path / "policy"):

@@ -93,8 +93,7 @@ def _digest(tree: str, arrays: Arrays) -> str:
 
 
 def _flattened(value: Any, arrays: Arrays) -> Any:
-    """Returns ``value`` as JSON; each array moves to ``arrays`` and is replaced by
-    ``{"$": kind, "key": …}``."""
+    """Returns ``value`` as JSON; its arrays move to ``arrays``, replaced by ``{"$": kind, "key": …}``."""
     if value is None or isinstance(value, bool | str) or type(value) in (int, float):
         return value
     if isinstance(value, dict):

@@ -81,8 +81,7 @@ class BonusConfig(NetworkConfig):
     """Settings of algorithms that can learn from an exploration bonus besides the reward."""
 
     bonus: Literal["none", "count", "rnd", "icm"] = "none"
-    """Source of the bonus: visits of hashed states (count), random network distillation (rnd), or forward
-    errors (icm)."""
+    """Source of the bonus: state counts, random network distillation (rnd) or forward errors (icm)."""
     bonus_weight: Amount = 1.0
     """Weight of the (normalised) bonus."""
     bonus_gamma: Share = 0.99
@@ -92,8 +91,7 @@ class BonusConfig(NetworkConfig):
     bonus_features: Count = 64
     """Outputs of the bonus' networks, or bits of the hash."""
     bonus_random_steps: Whole = 1000
-    """Random steps at the start that only set the statistics of observations; nothing is learned from
-    them."""
+    """Random steps at the start that only set the statistics of observations, without learning."""
     bonus_until: Share = 1.0
     """Share of the run over which the bonus falls linearly to 0; with 1 it does not fall."""
 
@@ -295,8 +293,7 @@ class PPOConfig(BonusConfig):
     max_grad_norm: Rate = 0.5
     """Largest norm of a gradient; a larger one is scaled down."""
     target_kl: Rate | None = None
-    """Stops the epochs of an update once the policy has moved more than 1.5 × this KL divergence; none means
-    never."""
+    """Stops the epochs of an update once the KL divergence exceeds 1.5 × this; none means never."""
     log_std: float = 0.0
     """Log of the deviation of continuous actions at the start."""
     scale_rewards: bool = False

@@ -162,8 +162,7 @@ class Times:
         return self.spent["total"]
 
     def shares(self) -> dict[str, float]:
-        """Returns ``share_env`` … ``share_evaluate`` of all time so far, and ``share_other``; they add up to
-        1."""
+        """Returns ``share_env`` … ``share_evaluate`` and ``share_other`` of all time; they add up to 1."""
         total = max(self.total(), 1e-9)
         shares = {f"share_{part}": self.spent[part] / total for part in PARTS}
         return {**shares, "share_other": max(0.0, 1 - sum(shares.values()))}

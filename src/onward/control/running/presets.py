@@ -351,8 +351,7 @@ def available(algorithm: str, env: str) -> dict[str, Preset]:
 
 
 def settings(algorithm: str, chosen: Preset, changes: dict[str, Any]) -> Config:
-    """Returns a preset's settings with ``changes`` applied. Raises ControlError for values that do not
-    fit."""
+    """Returns a preset's settings with ``changes`` applied. Raises ControlError where one does not fit."""
     return CONFIGS[algorithm](**{**chosen.settings, **changes})
 
 

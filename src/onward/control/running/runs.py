@@ -40,8 +40,7 @@ class RunConfig:
     env_kwargs: dict[str, Any] | None = None
     """Arguments of the environment's constructor."""
     obs_noise: Amount = 0.0
-    """Gaussian noise on training observations, in running deviations of each number; evaluations have
-    none."""
+    """Gaussian noise on training observations, in running deviations of each number; never in evaluations."""
     eval_every: Count | None = None
     """Steps between two evaluations; none means a twentieth of the run."""
     eval_episodes: Count = 20
@@ -51,8 +50,7 @@ class RunConfig:
     threshold: float | None = None
     """Mean return that counts as solved; none means Gymnasium's."""
     solve_success: Share = 0.0
-    """Share of the hundred confirming episodes that must succeed too; 0 means that the mean return
-    decides."""
+    """Share of the hundred confirming episodes that must succeed; 0 tests their mean return alone."""
     stop_when_solved: bool = True
     """Stops at the first confirmed solution."""
     threads: Count = 1
@@ -100,8 +98,7 @@ class Folder:
 
     @classmethod
     def of(cls, parent: Path, run: RunConfig) -> Folder:
-        """Returns ``<env>-<algorithm>-seed<k>`` under ``parent``; a slash or colon in an id becomes a
-        dash."""
+        """Returns ``<env>-<algorithm>-seed<k>`` under ``parent``; a slash or colon becomes a dash."""
         env = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in run.env)
         return cls(parent / f"{env}-{run.algorithm}-seed{run.seed}")
 
@@ -154,8 +151,8 @@ class Folder:
         return locked(self.path / ".lock", busy)
 
     def begin(self, run: RunConfig) -> None:
-        """Creates the folder of a new run. Raises ControlError where it already holds one, ConfigError where
-        it cannot be created."""
+        """Creates the folder of a new run. Raises ControlError where it already holds one and ConfigError
+        where it cannot be created."""
         self.check_free()
         make_folder(self.path)
         write_json(self.config, run.as_dict())

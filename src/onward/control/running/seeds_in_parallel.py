@@ -76,10 +76,9 @@ def train_all(tasks: Sequence[Task], watch: Callable[[Event], None], processes: 
 
 
 def train_one(task: Task, watch: Callable[[Event], None]) -> dict[str, Any]:
-    """Trains in this process. Ctrl-C or SIGTERM saves and ends the run; a second one raises
-    KeyboardInterrupt.
+    """Trains in this process. Ctrl-C or SIGTERM saves and ends the run.
 
-    Raises ConfigError where another process trains in the folder.
+    A second signal raises KeyboardInterrupt. Raises ConfigError where another process trains in the folder.
     """
     with _ready(task, watch) as trainer, _Held(trainer.stop):
         return trainer.train()

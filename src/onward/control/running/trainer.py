@@ -53,8 +53,7 @@ def world(run: RunConfig) -> World:
 
 
 class Trainer:
-    """One run in one folder. ``watch`` receives every event; ``stop()`` ends the run after the current
-    step."""
+    """One run in one folder. ``watch`` receives every event; ``stop()`` ends after the current step."""
 
     def __init__(
         self,

@@ -20,8 +20,7 @@ TOP_SPEEDS = np.array([[4 * np.pi], [9 * np.pi]])
 
 
 class Acrobot(NumpyTask):
-    """State: angles of both links and their speeds. Reward −1 for every step until the tip is one link
-    above."""
+    """State: angles and speeds of both links. Reward −1 for every step until the tip is one link above."""
 
     parameters: ClassVar[dict[str, float]] = {
         "LINK_LENGTH_1": 1.0,

@@ -59,8 +59,7 @@ class NumpyTask(Environments):
 
     @abstractmethod
     def _advance(self, actions: NDArray[Any]) -> tuple[NDArray[np.float32], Flags | None]:
-        """Advances ``states`` by one step. Returns rewards (N,) and terminated (N,), or None where nothing
-        terminates."""
+        """Advances ``states`` by one step. Returns rewards (N,), and terminated (N,) or None for nowhere."""
 
     @abstractmethod
     def _observe(self, states: Floats) -> Obs:

@@ -19,8 +19,7 @@ POSITION_LIMIT = 2.4
 
 
 class CartPole(NumpyTask):
-    """State: cart position, its speed, pole angle, its speed. Reward +1 for every step, including the
-    last."""
+    """State: position and speed of the cart, angle and speed of the pole. +1 per step, also the last."""
 
     parameters: ClassVar[dict[str, float]] = {
         "gravity": 9.8,
