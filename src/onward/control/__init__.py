@@ -1,7 +1,7 @@
 """Control policies for Gymnasium environments: environments, algorithms, evaluation, export.
 
-The one thing to know: everything speaks ``contract.Step``, arrays with a leading axis of slots; who ends an
-episode and why is decided there and nowhere else.
+All parts exchange ``core.contract.Step``: arrays with a leading axis of slots. The ends of episodes and their
+kind (termination or truncation) are decided there and nowhere else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Ours and stable-baselines3 on one task, one machine, one clock.
+"""Comparison of Onward and stable-baselines3 on one task, one machine and one clock.
 
-The one thing to know: both sides are judged by the same greedy episodes from the same starts, with the clock
-stopped while they are played, and settings are ours translated word for word (``translated``), so that only
-who carries them out differs.
+Both sides are judged by the same greedy episodes from the same starts, with the clock stopped meanwhile.
+stable-baselines3 gets our settings, translated one by one (``translated``), so that only the implementations
+differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PEERS = ("ppo", "dqn", "sac")
 
 @dataclass(frozen=True)
 class Race:
-    """What both sides do."""
+    """Task of both sides."""
 
     env: str
     settings: Config
@@ -44,40 +44,40 @@ class Race:
     """Greedy mean return that ends the race."""
     seed: int = 0
     check_every: int = 1000
-    """Steps between two looks."""
+    """Steps between two evaluations."""
     check_episodes: int = 20
     stop: bool = False
-    """End at the threshold; else all steps are trained."""
+    """True to end at the threshold; else all steps are trained."""
     threads: int = 1
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one side made of it; seconds are of training alone."""
+    """Result of one side; seconds are of training alone."""
 
     side: str
     steps: int
     seconds: float
     cpu_seconds: float
-    """Of this process: where the machine is busy, the steadier figure."""
+    """Processor seconds of this process: the steadier figure on a busy machine."""
     seconds_to_threshold: float | None
     steps_to_threshold: int | None
     final_mean: float
     final_success: float | None
     curve: list[tuple[int, float, float]] = field(default_factory=list)
-    """(step, seconds, greedy mean return) of each look."""
+    """(step, seconds, greedy mean return) of each evaluation."""
 
     @property
     def steps_per_second(self) -> float:
         return self.steps / max(self.seconds, 1e-9)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Returns plain JSON values."""
         return {**asdict(self), "steps_per_second": self.steps_per_second}
 
 
 class _Clock:
-    """Wall and processor seconds of training: from ``start`` to the first ``stop``, without ``paused``."""
+    """Wall and processor seconds of training, from ``start`` to the first ``stop``, without ``paused``."""
 
     def __init__(self) -> None:
         self.start()
@@ -90,14 +90,14 @@ class _Clock:
         return time.perf_counter() - self._began[0], time.process_time() - self._began[1]
 
     def stop(self) -> tuple[float, float]:
-        """(wall, processor) seconds."""
+        """Returns (wall, processor) seconds."""
         if self._ended is None:
             self._ended = self._now()
         return self._ended
 
     @contextmanager
     def paused(self) -> Iterator[float]:
-        """Within, time stands still; gives the wall seconds so far."""
+        """Stops the clock for the block; yields the wall seconds so far."""
         before = self._now()
         yield before[0]
         wall, cpu = self._now()
@@ -105,7 +105,7 @@ class _Clock:
 
 
 class _Judge:
-    """Looks at a side now and then, and once more at the end."""
+    """Evaluates a side at intervals, and once more at the end."""
 
     def __init__(self, race: Race) -> None:
         self.race = race
@@ -114,7 +114,7 @@ class _Judge:
         self._seeds = Seeds(race.seed).child("comparison")
 
     def look(self, actor: Actor, step: int, seconds: float) -> bool:
-        """Whether the threshold was reached by now."""
+        """Evaluates the side; True where it has reached the threshold by now."""
         mean = play(actor, self.env, self.race.check_episodes, self._seeds.integer("look")).mean
         self.curve.append((step, seconds, mean))
         return self._reached() is not None
@@ -123,7 +123,7 @@ class _Judge:
         return next((look for look in self.curve if look[2] >= self.race.threshold), None)
 
     def outcome(self, side: str, actor: Actor, steps: int, clock: _Clock) -> Outcome:
-        """The last look, and the final episodes."""
+        """Makes the last evaluation and plays the final episodes."""
         seconds, cpu_seconds = clock.stop()
         if self._reached() is None:
             self.look(actor, steps, seconds)
@@ -134,11 +134,11 @@ class _Judge:
         return Outcome(side, steps, seconds, cpu_seconds, reached[1], reached[0], mean, success, self.curve)
 
 
-# Ours.
+# Our side.
 
 
 def ours(race: Race) -> Outcome:
-    """Train with our trainer, as ``onward control train`` does, but for its own evaluations."""
+    """Trains with our trainer, as ``onward control train`` does, except for its own evaluations."""
     from onward.control.running.trainer import Trainer
 
     judge, clock = _Judge(race), _Clock()
@@ -151,7 +151,7 @@ def ours(race: Race) -> Outcome:
         eval_every=race.timesteps,
         eval_episodes=1,
         checkpoint_every=race.timesteps,
-        threshold=1e12,  # it never looks for a solution by itself: the judge does
+        threshold=1e12,  # the trainer never looks for a solution: the judge does
         stop_when_solved=False,
         threads=race.threads,
     )
@@ -180,11 +180,11 @@ def ours(race: Race) -> Outcome:
     return judge.outcome("onward", actor, trainer.algorithm.steps, clock)
 
 
-# Theirs.
+# The side of stable-baselines3.
 
 
 class ModelActor:
-    """A stable-baselines3 model as something that can be evaluated."""
+    """Adapts a stable-baselines3 model to ``Actor``."""
 
     def __init__(self, model: Any, actions: ActionSpec, normalise: Callable[[Any], Any] | None) -> None:
         self._model, self._actions, self._normalise = model, actions, normalise
@@ -192,7 +192,7 @@ class ModelActor:
     def act_flat(
         self, obs: Obs, mask: NDArray[Any] | None = None, deterministic: bool = True
     ) -> NDArray[Any]:
-        """See ``Actor``: a box action is scaled back to −1 … 1."""
+        """Implements ``Actor``: a box action is scaled back to −1 … 1."""
         seen = obs if self._normalise is None else self._normalise(obs)
         given, _ = self._model.predict(seen, deterministic=deterministic)
         if self._actions.kind != "box":
@@ -202,7 +202,7 @@ class ModelActor:
 
 
 def stable_baselines3(race: Race) -> Outcome:
-    """Train with stable-baselines3, in its own vector of environments.
+    """Trains with stable-baselines3, in its own vector of environments.
 
     Raises ControlError for settings that it does not have, MissingExtraError where it is not installed.
     """
@@ -243,7 +243,7 @@ def stable_baselines3(race: Race) -> Outcome:
 
 
 def translated(settings: Config) -> dict[str, Any]:
-    """Our settings in stable-baselines3's words. Raises ControlError for what it does not have."""
+    """Translates our settings to stable-baselines3's. Raises ControlError for those that it lacks."""
     s: Any = settings
     if settings.algorithm not in PEERS:
         raise ControlError(
@@ -270,7 +270,7 @@ def translated(settings: Config) -> dict[str, Any]:
             "max_grad_norm": s.max_grad_norm,
             "target_kl": s.target_kl,
         }
-    # Theirs come once per step of all slots, ours as often as ``train_every`` goes into that.
+    # stable-baselines3 has one burst per step of all slots; ours has one per ``train_every`` steps.
     bursts = max(1, s.num_envs // s.train_every)
     words |= {
         "buffer_size": s.buffer_size,
@@ -319,7 +319,7 @@ def _sb3() -> Any:
     return stable_baselines3
 
 
-# Whose settings.
+# Settings of both sides.
 
 CLEANRL: dict[str, dict[str, Any]] = {
     "ppo": {
@@ -337,13 +337,13 @@ CLEANRL: dict[str, dict[str, Any]] = {
         "gamma": 0.99, "tau": 0.005, "hidden": (256, 256),
     },
 }  # fmt: skip
-"""CleanRL's (2026-04-20: ppo.py, dqn.py, sac_continuous_action.py), as far as both libraries have them: its
-DQN takes the squared error unclipped (here Huber, clipped), its SAC has 1e-3 for the critics and two policy
-updates every second step (here 3e-4 and one each)."""
+"""CleanRL's settings (2026-04-20: ppo.py, dqn.py, sac_continuous_action.py), as far as both libraries have
+them. Its DQN uses the squared error unclipped (here Huber, clipped). Its SAC has 1e-3 for the critics and two
+policy updates every second step (here 3e-4 and one each)."""
 
 
 def equal_settings(peer: str, algorithm: str, env: str) -> Config:
-    """What both sides are given: the zoo's for ``sb3`` (its defaults where it has none), CleanRL's own."""
+    """Returns the settings of both sides: the zoo's (or the defaults) for ``sb3``, or CleanRL's."""
     if algorithm not in PEERS:
         raise ControlError(f"There is no peer with {algorithm}: compare {', '.join(PEERS)}.")
     if peer not in ("sb3", "cleanrl"):

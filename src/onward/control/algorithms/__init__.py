@@ -1,1 +1,1 @@
-"""The learning algorithms, one per file; ``base.Algorithm`` is what the trainer drives."""
+"""The learning algorithms, one per file; the trainer drives each through ``base.Algorithm``."""

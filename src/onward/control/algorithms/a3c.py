@@ -1,8 +1,8 @@
 """Asynchronous advantage actor-critic (Mnih et al. 2016, 1602.01783), with real worker processes.
 
-The one thing to know: this process learns nothing itself. It starts the workers, passes on what they tell,
-and takes over the shared parameters when it does. What a worker does is in ``a3c_worker``, how gradients meet
-in ``a3c_shared``. A worker may be killed at any time, so no wait here is without an end.
+This process learns nothing itself. It starts the workers, forwards their reports, and then copies the shared
+parameters. ``a3c_worker`` holds the work of a worker, ``a3c_shared`` the exchange of gradients. A worker may
+be killed at any time, so every wait here has an end.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from onward.processes import start_deaf
 WAIT_SECONDS = 2.0
 JOIN_SECONDS = 10.0
 LOCK_SECONDS = 60.0
-"""The lock is held for microseconds; but a machine under load may stop whoever holds it for long."""
+"""Time limit for the lock. It is held for microseconds, but a busy machine may stop its holder for long."""
 
 
 class A3C(PolicyGradient, AsynchronousAlgorithm):
-    """Each worker: θ' ← θ, n steps with π_θ', then θ steps along ∇ of its advantage actor-critic loss.
+    """A3C. Each worker: θ' ← θ, n steps with π_θ', then θ steps along ∇ of its advantage actor-critic loss.
 
-    The order in which workers hand in is not repeatable, so runs of one seed differ.
+    The order of the workers' updates is not repeatable, so runs of one seed differ.
     """
 
     def __init__(self, spec: EnvSpec, num: int, config: A3CConfig, seeds: Seeds) -> None:
@@ -47,7 +47,7 @@ class A3C(PolicyGradient, AsynchronousAlgorithm):
         total_steps: int,
         on_progress: Callable[[AsyncProgress], bool],
     ) -> None:
-        """See ``AsynchronousAlgorithm``. Raises ControlError where a worker fails or dies."""
+        """Implements ``AsynchronousAlgorithm``. Raises ControlError where a worker fails or dies."""
         shared = Shared(self.net.flat.tensor, self.optimiser.state_dict(), self.spec.layout.width, self.steps)
         if self.norm is not None:
             write_statistics(shared, self.norm)
@@ -75,7 +75,7 @@ class A3C(PolicyGradient, AsynchronousAlgorithm):
             self._copy(shared)
 
     def _watch(self, shared: Shared, pipes: list[Any], on_progress: Callable[[AsyncProgress], bool]) -> None:
-        """Pass on what workers tell until all are done. Pipes are read to their end: a full one blocks."""
+        """Forwards the workers' reports until all are done. Reads each pipe to its end: a full one blocks."""
         running = list(pipes)
         while running:
             episodes: list[tuple[float, int]] = []
@@ -122,7 +122,7 @@ class A3C(PolicyGradient, AsynchronousAlgorithm):
 
 
 def _read(pipe: Any, index: int) -> tuple[list[tuple[float, int]], dict[str, float]] | None:
-    """What a worker tells; None when it is done. Raises ControlError where it failed or died."""
+    """Reads a worker's report; None when it is done. Raises ControlError where it failed or died."""
     try:
         told = pipe.recv()
     except (EOFError, ConnectionResetError):

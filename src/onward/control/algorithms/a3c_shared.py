@@ -1,8 +1,8 @@
-"""What the worker processes of A3C share, and the one way to change it.
+"""State shared by the worker processes of A3C, and the only way to change it.
 
-The one thing to know: a gradient is handed in explicitly. Under a short lock it is copied, Adam steps the
-shared flat parameters, and the worker copies them back. No gradient is ever shared memory, so none can be
-lost or pile up, whatever clearing gradients does to them.
+Invariants: a worker submits its gradient explicitly. Under a short lock the gradient is copied, Adam updates
+the shared flat parameters, and the worker copies them back. No gradient is ever shared memory, so none can be
+lost or accumulate, however gradients are cleared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onward.control.networks.adam import FlatAdam
 
 
 class Shared:
-    """What all workers share: flat parameters, Adam's moments, statistics of observations, the step count."""
+    """State of all workers: flat parameters, Adam's moments, statistics of observations, the step count."""
 
     def __init__(self, parameters: torch.Tensor, adam: dict[str, Any], width: int, steps: int) -> None:
         self.parameters = parameters.detach().clone().share_memory_()
@@ -33,7 +33,7 @@ class Shared:
         self._stop = torch.zeros(1, dtype=torch.uint8).share_memory_()
 
     def stop(self) -> None:
-        """Tell the workers to end. Takes no lock: one that died with a lock in hand must not hold this up."""
+        """Signals the workers to end. Takes no lock: a worker that died holding it must not block this."""
         self._stop.fill_(1)
 
     @property
@@ -42,7 +42,7 @@ class Shared:
 
 
 class HandIn:
-    """A worker's end of ``Shared``."""
+    """Submits a worker's gradients to ``Shared``."""
 
     def __init__(self, shared: Shared, learning_rate: float) -> None:
         self.shared = shared
@@ -50,7 +50,7 @@ class HandIn:
         self._adam = FlatAdam(shared.parameters, self._grad, learning_rate, 1e-5, shared.adam)
 
     def __call__(self, gradient: torch.Tensor, into: torch.Tensor, learning_rate: float, steps: int) -> None:
-        """One step of Adam with ``gradient``; the parameters that come of it are copied to ``into``."""
+        """Makes one step of Adam with ``gradient`` and copies the new parameters to ``into``."""
         self._adam.lr = learning_rate
         with self.shared.lock, torch.no_grad():
             self._grad.copy_(gradient)

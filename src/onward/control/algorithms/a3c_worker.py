@@ -1,6 +1,6 @@
 """A worker of A3C: its own environments, its own networks, one thread (Mnih et al. 2016, algorithm S3).
 
-The one thing to know: everything here runs in a spawned process; the arguments of ``work`` are pickled.
+Everything here runs in a spawned process; the arguments of ``work`` are pickled.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ REPORT_SECONDS = 0.5
 def gradient(
     net: ActorCritic, rollout: Rollout, config: A3CConfig, seen: Callable[[Obs], Obs]
 ) -> dict[str, float]:
-    """Sets the gradient of −log π(a|s)·A + c_v·(V − R)² − c_e·H over living steps, clipped.
+    """Sets the gradient of −log π(a|s)·A + c_v·(V − R)² − c_e·H over alive steps, clipped.
 
-    A and R are constants: no gradient flows through what values are compared with.
+    A and R are constants: no gradient flows through the targets.
     """
     of_obs, led_to = rollout.values(lambda obs: net.values(seen(obs)))
     values, flags = of_obs[:-1, :, 0], (rollout.terminated, rollout.truncated)
@@ -61,7 +61,7 @@ def gradient(
 
 
 class Worker:
-    """Collects ``n_steps`` of its own environments, hands in a gradient, tells now and then."""
+    """Collects ``n_steps`` of its own environments, submits a gradient, and reports at intervals."""
 
     def __init__(self, index: int, shared: Shared, spec: EnvSpec, config: A3CConfig, seeds: Seeds) -> None:
         seeds = seeds.child("worker", index)
@@ -94,7 +94,7 @@ class Worker:
         tell((self.episodes, {}))
 
     def learn(self, total_steps: int) -> dict[str, float]:
-        """One gradient, handed in."""
+        """Computes and submits one gradient."""
         config = self.config
         metrics = gradient(self.net, self.rollout, config, self._seen)
         progress = min(1.0, int(self.shared.steps) / total_steps)
@@ -114,7 +114,7 @@ class Worker:
             self.returns[slot], self.lengths[slot] = 0.0, 0
 
     def _share_statistics(self) -> None:
-        """Add what this rollout saw to everybody's statistics, and go on with those."""
+        """Adds this rollout's observations to the shared statistics and continues with those."""
         if self.norm is None:
             return
         met = RunningNorm(len(self.norm.mean))
@@ -132,8 +132,8 @@ def work(
     total_steps: int,
     pipe: Connection,
 ) -> None:
-    """What a worker process runs. It tells (episodes, metrics), then None, or a sentence on why it failed."""
-    stay_deaf()  # the trainer stops the workers
+    """Runs a worker process. It sends (episodes, metrics), then None, or a sentence on why it failed."""
+    stay_deaf()  # signals are ignored: the trainer stops the workers
     use_threads(1)
     spec, config, seeds, make_envs = parts
     try:

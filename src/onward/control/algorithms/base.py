@@ -1,8 +1,8 @@
-"""What every algorithm is to the trainer: something that acts, observes, and updates when enough was seen.
+"""Interface of algorithms to the trainer: they act, observe, and update when enough was collected.
 
-The one thing to know: the trainer is blind to the algorithm. It asks for actions, tells what they led to, and
-calls ``update`` while ``due``; time is counted in environment steps over all slots, and every schedule of an
-algorithm is a function of ``steps`` and ``total_steps``, never of how often something was called.
+Invariants: the trainer does not know the algorithm. It requests actions, passes on their results, and calls
+``update`` while ``due``. Time is counted in environment steps over all slots. Every schedule is a function of
+``steps`` and ``total_steps``, never of the number of calls.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 
 class Algorithm(ABC):
-    """Made by ``cls(spec, num, config, seeds)``.
+    """A learning algorithm, made by ``cls(spec, num, config, seeds)``.
 
     A subclass names the action spaces it can learn in ``action_kinds`` (and, where it cannot take images,
-    sets ``images`` to False): the trainer refuses everything else before anything is allocated.
+    sets ``images`` to False). The trainer refuses everything else before anything is allocated.
     """
 
     action_kinds: ClassVar[tuple[ActionKind, ...]]
     images: ClassVar[bool] = True
-    """Whether observations with uint8 images can be learned from."""
+    """True where observations with uint8 images can be learned from."""
     tabular: ClassVar[bool] = False
     """True where every state must be countable: discrete observations only."""
     asynchronous: ClassVar[bool] = False
     """True where the algorithm runs environments in processes of its own: see ``AsynchronousAlgorithm``."""
 
     config: Any
-    """The dataclass of ``config.py`` that it was made with."""
+    """Settings: a dataclass of ``config.py``."""
     steps: int = 0
     """Environment steps observed so far, over all slots."""
     total_steps: int = 1
@@ -46,27 +46,27 @@ class Algorithm(ABC):
 
     @abstractmethod
     def __init__(self, spec: EnvSpec, num: int, config: Any, seeds: Seeds) -> None:
-        """``num``: slots of the environments. Raises ControlError for what it cannot learn."""
+        """Creates the algorithm for ``num`` slots. Raises ControlError for spaces that it cannot learn."""
 
     @classmethod
     def learns(cls, spec: EnvSpec) -> bool:
-        """Whether it can take the observations and actions of ``spec``."""
+        """True where it can take the observations and actions of ``spec``."""
         if cls.tabular and not all(leaf.countable for leaf in spec.layout.leaves):
             return False
         return spec.actions.kind in cls.action_kinds and (cls.images or spec.layout.flat)
 
     @property
     def progress(self) -> float:
-        """0 at the start … 1 at the end of the run; schedules are functions of it."""
+        """Progress of the run from 0 to 1; schedules are functions of it."""
         return min(1.0, self.steps / max(1, self.total_steps))
 
     @abstractmethod
     def act(self, obs: Obs, mask: Flags | None) -> NDArray[Any]:
-        """Exploring actions (N, …) for ``obs`` (N, …), as ``ActionSpec`` says. ``mask``: legal actions."""
+        """Returns exploring actions (N, …) for ``obs`` (N, …); see ``ActionSpec``. ``mask``: legal ones."""
 
     @abstractmethod
     def observe(self, obs: Obs, actions: NDArray[Any], step: Step) -> None:
-        """What ``actions`` in ``obs`` led to: raw observations, raw rewards. Adds N to ``steps``."""
+        """Records what ``actions`` in ``obs`` led to: raw observations and rewards. Adds N to ``steps``."""
 
     @abstractmethod
     def due(self) -> bool:
@@ -74,53 +74,53 @@ class Algorithm(ABC):
 
     @abstractmethod
     def update(self) -> dict[str, float]:
-        """One update (or one burst of gradient steps); returns metrics such as ``policy_loss``.
+        """Makes one update (or one burst of gradient steps); returns metrics such as ``policy_loss``.
 
-        A metric that is not finite stops the run: the trainer keeps the last good checkpoint.
+        A metric that is not finite stops the run; the last good checkpoint stays.
         """
 
     @abstractmethod
     def networks(self) -> PolicyParts:
-        """What a policy needs to act without the trainer: a copy, not a view of what is still learning."""
+        """Returns the parts that a policy needs to act without the trainer, as copies, not as views."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next steps depend on: weights, optimiser, buffers, normaliser, generators.
+        """Returns all that the next steps depend on: weights, optimiser, buffers, normaliser, generators.
 
-        Nested dicts and lists of torch tensors, numpy arrays, numbers (integers of any size), strings,
-        booleans and None. ``load_state_dict`` of it, in a new object, continues bit for bit.
+        The state is nested dicts and lists of torch tensors, numpy arrays, numbers (integers of any size),
+        strings, booleans and None. ``load_state_dict``, in a new object, continues from it bit for bit.
         """
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``. The arrays belong to the algorithm afterwards."""
+        """Continues from ``state``. The arrays belong to the algorithm afterwards."""
 
     def parameters_finite(self) -> bool:
         """False where a learned number of the policy is NaN or infinite."""
         return self.networks().finite()
 
     def close(self) -> None:
-        """Let go of processes and shared memory, where there are any."""
+        """Releases processes and shared memory, where there are any."""
         return None
 
 
 @dataclass(frozen=True)
 class AsyncProgress:
-    """What an asynchronous algorithm tells now and then, at least every few seconds."""
+    """Report of an asynchronous algorithm, sent at least every few seconds."""
 
     steps: int
     """Environment steps so far, over all workers."""
     episodes: list[tuple[float, int]]
     """(return, length) of each episode that ended since the last call, oldest first."""
     metrics: dict[str, float]
-    """As of ``Algorithm.update``."""
+    """Metrics as of ``Algorithm.update``."""
 
 
 class AsynchronousAlgorithm(Algorithm):
     """An algorithm with worker processes of its own (A3C): it is run, not stepped.
 
-    ``act``, ``observe``, ``due`` and ``update`` are not called. Its resume continues from the weights, the
-    optimiser and the counters, but not bit for bit: the order in which workers hand in is not repeatable.
+    ``act``, ``observe``, ``due`` and ``update`` are not called. A resumed run continues from the weights, the
+    optimiser and the counters, but not bit for bit: the order of the workers' updates is not repeatable.
     """
 
     asynchronous: ClassVar[bool] = True
@@ -132,8 +132,8 @@ class AsynchronousAlgorithm(Algorithm):
         total_steps: int,
         on_progress: Callable[[AsyncProgress], bool],
     ) -> None:
-        """Train from ``steps`` up to ``total_steps``, then return with all workers gone.
+        """Trains from ``steps`` up to ``total_steps``; all workers are gone when it returns.
 
         ``make_envs(worker)`` is picklable and makes a worker's own environments inside that worker.
-        ``on_progress`` runs in the calling process; when it returns False, stop soon.
+        ``on_progress`` runs in the calling process; training stops soon after it returns False.
         """

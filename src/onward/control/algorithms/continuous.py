@@ -1,7 +1,7 @@
-"""What SAC and DDPG share: an actor, a stack of critics, noise on actions, and who holds still when.
+"""Shared by SAC and DDPG: actor, critics, action noise, and which parameters are frozen during which update.
 
-The one thing to know: actions are −1 … 1 everywhere here, warm-up and noise included; the environment scales
-them. The critics are one ``Ensemble``, so both cost one product per layer.
+Actions are −1 … 1 everywhere here, including warm-up and noise; the environment scales them. The critics are
+one ``Ensemble``, so that two cost one product per layer.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ActionNoise:
     """Noise (N, dim) of deviation ``std``: independent (``gaussian``) or Ornstein-Uhlenbeck (``ou``).
 
     The process is x ← x − θ·dt·x + σ·√dt·N(0, 1) with θ = 0.15 and dt = 0.01 (Lillicrap et al. 2016, section
-    7, in the time step of the peers): it drifts with a stationary deviation of about σ/√(2θ) = 1.83 σ, and
-    starts again at 0 with each episode.
+    7, with the time step of peer libraries). It drifts with a stationary deviation of about σ/√(2θ) = 1.83 σ,
+    and restarts at 0 with each episode.
     """
 
     theta, dt = 0.15, 0.01
@@ -43,7 +43,7 @@ class ActionNoise:
         self.state = np.zeros((num, dim), np.float32)
 
     def sample(self, rng: np.random.Generator) -> Floats:
-        """(N, dim) the next noise of every slot."""
+        """Returns the next noise (N, dim) of every slot."""
         draw = np.float32(self.std) * rng.standard_normal(self.state.shape, np.float32)
         if self.kind == "ou":
             self.state += (
@@ -53,12 +53,12 @@ class ActionNoise:
         return draw
 
     def reset(self, ended: Flags) -> None:
-        """Slots whose episode ended start again."""
+        """Restarts the noise of slots whose episode ended."""
         self.state[ended] = 0.0
 
 
 class Actor(nn.Module):
-    """(B, …) → (B, outputs), before any squashing."""
+    """Actor network: (B, …) → (B, outputs), before any squashing."""
 
     def __init__(
         self, encoder: Encoder, outputs: int, config: ContinuousConfig, rng: torch.Generator
@@ -73,12 +73,12 @@ class Actor(nn.Module):
         return self.net(self.encoder(obs))
 
     def record(self, obs: Any) -> tuple[Tensor, Back]:
-        """As a call, detached, and what sets the parameters' gradients from that at the outputs."""
+        """Returns detached outputs, and a function that sets gradients from those at the outputs."""
         return by_autograd(self, obs) if isinstance(obs, dict) else self.net.record(obs)
 
 
 class Critics(nn.Module):
-    """Q(s, a) of E critics: (B, …), (B, dim) → (E, B)."""
+    """Critic networks: Q(s, a) of E critics, (B, …), (B, dim) → (E, B)."""
 
     def __init__(
         self, encoder: Encoder, dim: int, count: int, config: ContinuousConfig, rng: torch.Generator
@@ -92,7 +92,7 @@ class Critics(nn.Module):
         return self.ensemble(torch.cat((self.encoder(obs), actions), dim=1)).squeeze(-1)
 
     def record(self, obs: Any, actions: Tensor) -> tuple[Tensor, Back]:
-        """As a call, detached, and what sets the parameters' gradients from that at the values."""
+        """Returns detached values, and a function that sets gradients from those at the values."""
         if isinstance(obs, dict):
             return by_autograd(self, obs, actions)
         q, back = self.ensemble.record(torch.cat((obs, actions), dim=1))
@@ -100,15 +100,15 @@ class Critics(nn.Module):
 
     @torch.no_grad()
     def of_actions(self, obs: Any, actions: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """As a call, and the gradient at the actions (B, dim) of that at the values (E, B): the critics hold
-        still."""
+        """Returns values (E, B), and a function from the gradient there to that at the actions (B, dim). The
+        critics' parameters are frozen."""
         features = self.encoder(obs)
         q, back = self.ensemble.through(torch.cat((features, actions), dim=1))
         return q.squeeze(-1), lambda gradient: back(gradient.unsqueeze(-1))[:, features.shape[1] :]
 
 
 class ContinuousControl(OffPolicy):
-    """A subclass builds ``actor`` and says what it does (``_act``) and how it learns (``_learn``)."""
+    """Base of SAC and DDPG. A subclass defines how to act (``_act``) and how to learn (``_learn``)."""
 
     action_kinds: ClassVar[tuple[ActionKind, ...]] = ("box",)
 
@@ -131,10 +131,10 @@ class ContinuousControl(OffPolicy):
 
     @abstractmethod
     def _act(self, outputs: Floats) -> Floats:
-        """Exploring actions (N, dim) in −1 … 1 from what the actor gives."""
+        """Returns exploring actions (N, dim) in −1 … 1 from the actor's outputs."""
 
     def act(self, obs: Obs, mask: Flags | None) -> NDArray[Any]:
-        """Uniform while warming up; then the actor's action with noise, clipped to −1 … 1."""
+        """Returns uniform actions in the warm-up, then the actor's with noise, clipped to −1 … 1."""
         if self.warming_up:
             uniform = self._explore.random((self.num, self.dim), np.float32)
             return np.float32(2) * uniform - np.float32(1)
@@ -149,7 +149,7 @@ class ContinuousControl(OffPolicy):
             self.noise.reset(step.ended)
 
     def _fit_critics(self, obs: Any, actions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """One step on ½ Σ over critics of the mean squared error; (loss, values)."""
+        """Makes one step on ½ Σ over critics of the mean squared error; returns (loss, values)."""
         q, back = self.critic.record(obs, actions)
         errors = q - targets
         back(errors / len(targets))

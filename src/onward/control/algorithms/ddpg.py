@@ -1,7 +1,7 @@
 """DDPG (Lillicrap et al. 2016, 1509.02971), and TD3 (Fujimoto et al. 2018, 1802.09477) as its options.
 
-The one thing to know: with ``policy_delay`` d the actor and the targets move at gradient steps d, 2d, 3d …,
-counted from 1 over the whole run, so bursts of any size keep the ratio.
+Invariants: with ``policy_delay`` d the actor and the targets move at gradient steps d, 2d, 3d …, counted from
+1 over the whole run, so bursts of any size preserve the ratio.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from onward.control.running.config import DDPGConfig
 
 
 class DDPG(ContinuousControl):
-    """Critics minimise ½ (Q(s, a) − R − γᵐ min Q̄(s′, μ̄(s′) + clipped noise))², the actor −Q₁(s, μ(s))."""
+    """DDPG. Critics minimise ½ (Q(s, a) − R − γᵐ min Q̄(s′, μ̄(s′) + clipped noise))².
+
+    The actor minimises −Q₁(s, μ(s)).
+    """
 
     def __init__(self, spec: EnvSpec, num: int, config: DDPGConfig, seeds: Seeds) -> None:
         super().__init__(spec, num, config, seeds, outputs=spec.actions.dim, critics=2 if config.twin else 1)
@@ -33,7 +36,7 @@ class DDPG(ContinuousControl):
         return np.tanh(outputs)
 
     def targets(self, batch: Batch) -> Tensor:
-        """(B,) R + γᵐ · the target critics' smaller value of the target actor's action, smoothed by noise."""
+        """Returns (B,) R + γᵐ · the target critics' smaller value of the target action, smoothed by noise."""
         with torch.no_grad():
             actions = torch.tanh(self.actor_target(batch.next_obs))
             if self.config.target_noise:

@@ -1,9 +1,9 @@
 """DQN (Mnih et al. 2015) with Double targets (1509.06461), n steps, dueling streams (1511.06581), prioritised
 replay (1511.05952), and an ensemble whose disagreement can drive exploration.
 
-The one thing to know: an action of several components has one head per component and its value is their sum
-(1711.08946 calls it branching), so that the best action is the best of each head and DQN stays exact in
-everything but that assumption. Time is counted in environment steps, for the target network as well.
+An action of several components has one head per component, and its value is their sum (branching,
+1711.08946). The best action is then the best of each head, and DQN stays exact except for that assumption.
+Time is counted in environment steps, for the target network as well.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from onward.errors import ControlError
 class QNetwork(nn.Module):
     """Q(s, ·) of E members: (B, …) → (E, B, components, choices); −∞ where a component has fewer choices.
 
-    Dueling: Q = V + A − mean A (1511.06581, equation 9), with separate streams behind the encoder.
+    Dueling: Q = V + A − mean A (1511.06581, equation 9), with separate streams after the encoder.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class QNetwork(nn.Module):
         return q if self._padding is None else q + self._padding
 
     def record(self, obs: Any) -> tuple[Tensor, Back]:
-        """Q, and what sets the parameters' gradients from that at Q."""
+        """Returns Q, and a function that sets the parameters' gradients from those at Q."""
         if isinstance(obs, dict) or self.value is not None:
             return by_autograd(self, obs)
         q, back = self.advantage.record(obs)
@@ -66,8 +66,8 @@ class QNetwork(nn.Module):
 
 
 class DQN(OffPolicy):
-    """Minimise Huber(R + γⁿ Q̄(s′, a*) − Q(s, a)) with a* = argmax Q(s′, ·): chosen by the trained network,
-    valued by the target network."""
+    """DQN: minimises Huber(R + γⁿ Q̄(s′, a*) − Q(s, a)) with a* = argmax Q(s′, ·), chosen by the trained
+    network and valued by the target network."""
 
     action_kinds: ClassVar[tuple[ActionKind, ...]] = ("discrete", "multi_discrete", "multi_binary")
 
@@ -102,7 +102,7 @@ class DQN(OffPolicy):
         )
 
     def act(self, obs: Obs, mask: Flags | None) -> NDArray[Any]:
-        """Epsilon-greedy: every slot draws for itself."""
+        """Returns epsilon-greedy actions; every slot draws for itself."""
         epsilon = 1.0 if self.warming_up else self.epsilon
         greedy = self._greedy(obs, mask)
         if self.spec.actions.kind == "discrete":
@@ -111,7 +111,7 @@ class DQN(OffPolicy):
         return np.where(explores[:, None], self._explore.integers(0, self._sizes, greedy.shape), greedy)
 
     def _greedy(self, obs: Obs, mask: Flags | None) -> NDArray[np.int64]:
-        """(N, components). Dueling acts by advantages: the value of a state does not change their order."""
+        """Returns (N, components). Dueling acts by advantages, which have the same order as the values."""
         if mask is not None and self.spec.actions.kind != "discrete":
             raise ControlError("dqn takes action masks of Discrete actions only: drop the mask, or use ppo.")
         x = self._features(self.online.encoder, obs)
@@ -133,7 +133,7 @@ class DQN(OffPolicy):
         return super().update() | {"epsilon": self.epsilon}
 
     def _follow(self) -> None:
-        """Move the target network by ``tau`` for each ``target_every`` steps that passed, at once."""
+        """Moves the target network by ``tau`` for each ``target_every`` steps that passed, at once."""
         owed = self.steps // self.config.target_every - self._targets_made
         if owed > 0:
             self._target_flat.lerp_from(self._online, 1 - (1 - self.config.tau) ** owed)
@@ -141,7 +141,7 @@ class DQN(OffPolicy):
 
     @torch.no_grad()
     def _learn_burst(self, burst: Batch) -> dict[str, Tensor]:
-        """The target network does not move within a burst: it is asked once for all of its batches."""
+        """Learns from a burst. The target network is frozen within it, so one pass serves all its batches."""
         size = self.config.batch_size
         values = self.target(burst.next_obs)
         at_once = None if self.config.double else self.targets(burst, values).split(size, dim=1)
@@ -153,7 +153,7 @@ class DQN(OffPolicy):
         return {"q_loss": self.loss(errors, batch.weights), "q_mean": q}
 
     def targets(self, batch: Batch, values: Tensor) -> Tensor:
-        """(E, B) R + γᵐ · the value of the best next action, by ``values``, the target network's in s′."""
+        """Returns (E, B) R + γᵐ · value of the best next action; ``values``: the target network's in s′."""
         judge = values
         if self.config.double:
             with torch.no_grad():
@@ -167,17 +167,18 @@ class DQN(OffPolicy):
         return batch.returns + batch.discount * best.sum(dim=-1)
 
     def loss(self, errors: Tensor, weights: Tensor | None) -> Tensor:
-        """Scalar: over members the sum, over the batch the mean; ``errors`` (E, B), ``weights`` (B,)."""
+        """Returns the sum over members of the mean over the batch; ``errors`` (E, B), ``weights`` (B,)."""
         slopes = self._slopes(errors)
         losses = slopes * (errors - 0.5 * slopes) if self.config.loss == "huber" else errors.square()
         return (losses if weights is None else losses * weights).mean(dim=1).sum()
 
     def _slopes(self, errors: Tensor) -> Tensor:
-        """The loss' derivative: Huber's is the error, cut to −1 … 1."""
+        """Returns the loss' derivative: Huber's is the error, clipped to −1 … 1."""
         return errors.clamp(-1.0, 1.0) if self.config.loss == "huber" else 2.0 * errors
 
     def _step(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """One gradient step; values of what was done and their errors before it, as ``targets`` (E, B)."""
+        """Makes one gradient step. Returns the values of the batch's actions, and their errors before the
+        step, both (E, B) like ``targets``."""
         q, back = self.online.record(batch.obs)
         members, rows, components, choices = q.shape
         taken = batch.actions.numpy().reshape(-1) + np.arange(0, rows * components * choices, choices)
@@ -201,13 +202,13 @@ class DQN(OffPolicy):
         return self.replay.sample(rows, beta=start + (1 - start) * self.progress)
 
     def networks(self) -> PolicyParts:
-        """The mean of the members' values (dueling: advantages) as one network."""
+        """Returns the mean of the members' values (dueling: advantages) as one network."""
         members = [self.online.advantage.arrays(e) for e in range(self.config.ensemble)]
         layers = side_by_side(members)
         weight, bias, activation, norm = layers[-1]
         real = ~self._padded.ravel() if self._padded is not None else slice(None)
         weight, bias = weight[real], bias[real]
-        if self.spec.actions.kind == "multi_binary":  # one number per bit: how much better 1 is than 0
+        if self.spec.actions.kind == "multi_binary":  # one number per bit: the advantage of 1 over 0
             weight, bias = weight[1::2] - weight[::2], bias[1::2] - bias[::2]
         layers[-1] = Layer(weight, bias, activation, norm)
         images = self._image_parts(self.online.encoder)
@@ -224,7 +225,7 @@ class DQN(OffPolicy):
 
 
 def side_by_side(members: list[list[Layer]]) -> list[Layer]:
-    """One network that gives the mean of ``members`` (of one shape, without layer norm if several)."""
+    """Returns one network with the mean of ``members`` (of one shape, without layer norm if several)."""
     if len(members) == 1:
         return [layer.copied() for layer in members[0]]
     layers: list[Layer] = []

@@ -1,8 +1,8 @@
-"""What DQN, SAC and DDPG share: steps go into a replay memory, and updates come in bursts sampled from it.
+"""Shared by DQN, SAC and DDPG: steps go into a replay memory, and updates come in bursts sampled from it.
 
-The one thing to know: the ratio of updates to environment steps does not depend on the number of slots.
-Every step beyond ``learning_starts`` is owed its part of an update (``train_every``, ``gradient_steps``), and
-``due`` stays true until all are paid. Targets mask what terminated, never what was cut: ``Batch.discount``.
+Invariants: the ratio of updates to environment steps does not depend on the number of slots. Every step after
+``learning_starts`` adds its part of an update (``train_every``, ``gradient_steps``), and ``due`` stays true
+until all are made. Targets mask terminations, never truncations: ``Batch.discount``.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from onward.control.networks.nets import Encoder, to_tensor
 from onward.control.running.config import OffPolicyConfig
 from onward.errors import ControlError
 
-BURST_ROWS = 16_384  # transitions sampled at once for a burst: one fancy index instead of many
-IMAGE_FEATURES = 128  # numbers that the encoder makes of each image
+BURST_ROWS = 16_384  # transitions sampled at once for a burst: one array index instead of many
+IMAGE_FEATURES = 128  # features that the encoder makes of each image
 
 
 class OffPolicy(Algorithm):
-    """A subclass says how to act (``_greedy`` …) and how to learn from one batch (``_learn``)."""
+    """Base of off-policy algorithms. A subclass defines how to act and how to learn (``_learn``)."""
 
     single_batches: bool = False
-    """True where each batch must be sampled after the one before was learned from."""
+    """True where each batch must be sampled after learning from the one before."""
 
     def __init__(self, spec: EnvSpec, num: int, config: OffPolicyConfig, seeds: Seeds) -> None:
         if spec.actions.kind not in self.action_kinds:
@@ -62,30 +62,30 @@ class OffPolicy(Algorithm):
         self.updates = 0  # gradient steps so far
         self._owed = 0  # steps that have not been learned from yet
 
-    # -- what the subclasses build with
+    # -- for subclasses
 
     def _encoder(self) -> Encoder:
         return Encoder(self.spec.layout, IMAGE_FEATURES, self._init_generator)
 
     def _trained(self, name: str, modules: list[nn.Module]) -> FlatParameters:
-        """The parameters of ``modules`` as one tensor with Adam over it."""
+        """Returns the parameters of ``modules`` as one tensor with Adam over it."""
         flat = FlatParameters([m for m in modules if next(m.parameters(), None) is not None])
         self.flats[name], self.optimisers[name] = flat, flat.adam(self.config.learning_rate)
         return flat
 
     def _target(self, name: str, modules: list[nn.Module], source: FlatParameters) -> FlatParameters:
-        """The parameters of ``modules`` as a copy of ``source``, without gradient, in no optimiser."""
+        """Returns the parameters of ``modules`` as a copy of ``source``, without gradient or optimiser."""
         flat = FlatParameters([m for m in modules if next(m.parameters(), None) is not None])
         flat.lerp_from(source, 1.0)
         flat.freeze()
         self.flats[name] = flat
         return flat
 
-    # -- the trainer's side
+    # -- for the trainer
 
     @property
     def warming_up(self) -> bool:
-        """Actions are uniformly random until ``learning_starts`` steps (and until a bonus is primed)."""
+        """True while actions are random: until ``learning_starts`` steps (and until a bonus is primed)."""
         return self.steps < self.config.learning_starts or not (self.bonus is None or self.bonus.primed)
 
     def observe(self, obs: Obs, actions: NDArray[Any], step: Step) -> None:
@@ -103,7 +103,7 @@ class OffPolicy(Algorithm):
         return self._owed >= self.config.train_every
 
     def update(self) -> dict[str, float]:
-        """One burst: ``gradient_steps`` batches (−1: one per step collected)."""
+        """Makes one burst: ``gradient_steps`` batches (−1: one per step collected)."""
         config = self.config
         self._owed -= config.train_every
         count = config.train_every if config.gradient_steps == -1 else config.gradient_steps
@@ -131,11 +131,11 @@ class OffPolicy(Algorithm):
         return metrics
 
     def _learn(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """One gradient step on a batch of tensors; detached metrics."""
+        """Makes one gradient step on a batch of tensors; returns detached metrics."""
         raise NotImplementedError
 
     def _batches(self, count: int) -> Iterator[Batch]:
-        """``count`` batches in as few samples as memory and priorities allow."""
+        """Yields ``count`` batches in as few samples as memory and priorities allow."""
         size = self.config.batch_size
         single = self.single_batches or self.spec.layout.images
         at_once = 1 if single else max(1, BURST_ROWS // size)
@@ -157,7 +157,7 @@ class OffPolicy(Algorithm):
         return normalised(self.norm, obs, self.config.obs_clip)
 
     def _features(self, encoder: Encoder, obs: Obs) -> NDArray[Any]:
-        """(N, features) what a numpy network takes: normalised, images encoded."""
+        """Returns (N, features), the input of a numpy network: normalised, images encoded."""
         obs = self._seen(obs)
         if not isinstance(obs, dict):
             return obs
@@ -165,7 +165,7 @@ class OffPolicy(Algorithm):
             return encoder(to_tensor(obs)).numpy()
 
     def _image_parts(self, encoder: Encoder) -> dict[str, Any] | None:
-        """The encoder's weights as a policy file holds them; None where there are no images."""
+        """Returns the encoder's weights in the form of a policy file; None where there are no images."""
         if self.spec.layout.flat:
             return None
         return {key: value.numpy().copy() for key, value in encoder.state_dict().items()}

@@ -1,7 +1,7 @@
-"""What PPO, A3C and REINFORCE share: a policy and a value network, Adam over both, and what they see.
+"""Shared by PPO, A3C and REINFORCE: policy and value networks, Adam over both, and normalised observations.
 
-The one thing to know: what networks see goes through ``_seen``, in acting and in learning alike, and the
-statistics move where the algorithm says, never in between.
+Invariants: networks receive observations through ``_seen``, in acting and in learning alike. The statistics
+change only where the algorithm updates them, never in between.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from onward.control.running.config import NetworkConfig
 
 
 class PolicyGradient(Algorithm):
-    """``heads``: of the value network. ``log_std``: where a Gaussian policy starts. ``eps``: Adam's."""
+    """Base of policy-gradient algorithms. ``heads``: of the value network. ``log_std``: a Gaussian policy's
+    first value. ``eps``: Adam's."""
 
     action_kinds: ClassVar[tuple[ActionKind, ...]] = ("discrete", "multi_discrete", "multi_binary", "box")
 
@@ -42,7 +43,7 @@ class PolicyGradient(Algorithm):
         self.norm = observation_norm(spec.layout, config)
 
     def _seen(self, obs: Obs) -> Obs:
-        """``obs`` as the networks see it."""
+        """Returns ``obs`` in the form that the networks receive."""
         return normalised(self.norm, obs, self.config.obs_clip)
 
     def networks(self) -> PolicyParts:

@@ -1,8 +1,8 @@
 """Proximal policy optimisation (Schulman et al. 2017, 1707.06347), with clipped ratios.
 
-The one thing to know: acting runs the policy network alone. Values and log-probs of the whole rollout come in
-one pass when it is full, from the very parameters and statistics that acted, so the observation normaliser
-moves between rollouts only.
+Invariants: acting runs the policy network alone. Values and log-probs of the whole rollout are computed in
+one pass when it is full, by the same parameters and statistics that acted. So the observation normaliser
+changes between rollouts only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TERMS = ("policy_loss", "value_loss", "grad_norm")
 
 
 class PPO(PolicyGradient):
-    """max over θ of E[min(r A, clip(r, 1 ± ε) A)] − c_v·(V − R)² + c_e·H, r = π_θ(a|s) / π_old(a|s).
+    """PPO: max over θ of E[min(r A, clip(r, 1 ± ε) A)] − c_v·(V − R)² + c_e·H, r = π_θ(a|s) / π_old(a|s).
 
     A: generalised advantage estimates, normalised over the rollout. With a bonus the value network has a
     second head, and A = A_reward + weight · A_bonus (Burda et al. 2018, section 2.3).
@@ -76,7 +76,7 @@ class PPO(PolicyGradient):
         data, metrics = self._data()
         if len(data["advantages"]):
             terms: list[tuple[float, ...]] = []
-            with np.errstate(over="ignore", invalid="ignore"):  # the trainer tells what is not finite
+            with np.errstate(over="ignore", invalid="ignore"):  # the trainer reports what is not finite
                 all(self._epoch(data, clip, terms) for _ in range(config.epochs))
                 means = np.mean(terms, axis=0).tolist()
                 metrics |= dict(zip(_TERMS, means, strict=True)) | self._moved(data, clip)
@@ -87,7 +87,7 @@ class PPO(PolicyGradient):
         return metrics
 
     def _epoch(self, data: Data, clip: float, terms: list[tuple[float, ...]]) -> bool:
-        """One pass over the rollout; False where the policy has moved too far to go on."""
+        """Makes one pass over the rollout; False where the policy has moved too far to continue."""
         config = self.config
         for batch in self._minibatches(data):
             log_ratio, back, told = self._loss(batch, clip)
@@ -99,7 +99,7 @@ class PPO(PolicyGradient):
         return True
 
     def _loss(self, batch: Data, clip: float) -> tuple[Floats, Callable[[], None], tuple[float, float]]:
-        """(log-ratios, what sets the loss' gradients, the policy's and the value network's part of it)"""
+        """Returns (log-ratios, function that sets the loss' gradients, (policy loss, value loss))."""
         config, advantages = self.config, batch["advantages"]
         outputs, values, back = self.net.record(batch["obs"])
         scores = self.net.dist.score(outputs, batch["actions"], batch.get("mask"))
@@ -115,7 +115,7 @@ class PPO(PolicyGradient):
             )
 
         def set_gradients() -> None:
-            # d r A / d log π = r A, and nothing where the bound is the smaller one.
+            # d r A / d log π = r A, and 0 where the bound is the smaller one.
             at_log_probs = np.where(free <= bounded, free, np.float32(0)) * -share
             at_values = errors * np.float32(2 * config.value_coef * share)
             if config.value_clip is not None:
@@ -126,7 +126,7 @@ class PPO(PolicyGradient):
         return log_ratio, set_gradients, (-float(surrogate.sum() * share), float((errors**2).sum() * share))
 
     def _moved(self, data: Data, clip: float) -> dict[str, float]:
-        """How far the update moved the policy, over the whole rollout."""
+        """Measures how far the update moved the policy, over the whole rollout."""
         scores = self.net.dist.score(self.net.outputs(data["obs"]), data["actions"], data.get("mask"))
         log_ratio = scores.log_probs - data["log_probs"]
         clipped = (np.abs(np.exp(log_ratio) - 1) > clip).mean()
@@ -134,7 +134,7 @@ class PPO(PolicyGradient):
         return {"approx_kl": _kl(log_ratio), "clip_fraction": float(clipped), "entropy": float(entropy)}
 
     def _data(self) -> tuple[Data, dict[str, float]]:
-        """The rollout's living steps as rows to learn from, and what is to be told of them."""
+        """Returns the rollout's alive steps as rows to learn from, and metrics of them."""
         rollout, config = self.rollout, self.config
         of_obs, led_to = rollout.values(lambda obs: self.net.values(self._seen(obs)))
         values, flags = of_obs[:-1], (rollout.terminated, rollout.truncated)
@@ -167,7 +167,7 @@ class PPO(PolicyGradient):
         return data if rollout.alive.all() else _rows_of(data, np.flatnonzero(rollout.alive))
 
     def _minibatches(self, data: Data) -> Iterator[Data]:
-        """All rows once, in batches of nearly equal size, in an order drawn anew."""
+        """Yields all rows once, in batches of nearly equal size, in a new random order."""
         count = len(data["advantages"])
         parts = math.ceil(count / self.config.batch_size)
         if parts <= 1:
@@ -180,7 +180,7 @@ class PPO(PolicyGradient):
     # -- the bonus
 
     def _bonus_stream(self) -> Floats | None:
-        """(T, N) today's bonus of each step; 0 where a slot was dead."""
+        """Returns (T, N) the present bonus of each step; 0 where a slot was dead."""
         if self.bonus is None:
             return None
         met = (take(self.rollout.obs, np.s_[:-1]), self.rollout.actions, self.rollout.next_obs())
@@ -188,7 +188,7 @@ class PPO(PolicyGradient):
         return np.where(self.rollout.alive, self.bonus.reward(*met), np.float32(0))
 
     def _bonus_advantages(self, stream: Floats, of_obs: Floats, led_to: Floats) -> Floats:
-        """Estimates of the second head. A bonus that does not end with the episode sees one endless life."""
+        """Estimates the second head's advantages. A bonus that crosses episodes sees one endless episode."""
         assert self.bonus is not None
         rollout, config = self.rollout, self.config
         terminated, truncated = rollout.terminated, rollout.truncated
@@ -199,7 +199,7 @@ class PPO(PolicyGradient):
         return gae(stream, of_obs[:-1], led_to, terminated, truncated, *factors)
 
     def _learn_bonus(self) -> dict[str, float]:
-        """One pass of the bonus' own networks over what was met."""
+        """Trains the bonus' own networks in one pass over the rollout."""
         if self.bonus is None:
             return {}
         living = self._order.permutation(np.flatnonzero(self.rollout.alive))
@@ -215,7 +215,7 @@ class PPO(PolicyGradient):
             return self._draws.uniform(-1, 1, (self.num, self.spec.actions.dim)).astype(np.float32)
         return self.net.dist.sample(np.zeros((self.num, self.net.dist.width), np.float32), self._draws, mask)
 
-    # -- what it is made of
+    # -- data and state
 
     def _rows(self) -> Obs:
         return merged(take(self.rollout.obs, np.s_[:-1]))
@@ -246,11 +246,11 @@ def _rows_of(data: Data, rows: Any) -> Data:
 
 
 def _kl(log_ratio: Floats) -> float:
-    """Mean of (r − 1) − log r: an unbiased, never negative estimate of the divergence (Schulman 2020)."""
+    """Returns the mean of (r − 1) − log r: an unbiased, never negative divergence (Schulman 2020)."""
     return float((np.expm1(log_ratio) - log_ratio).mean())
 
 
 def _explained(values: Floats, returns: Floats, alive: Flags) -> float:
-    """Share of the returns' variance that the values explain; 0 where the returns do not vary."""
+    """Returns the share of the returns' variance that the values explain; 0 where the returns do not vary."""
     variance = float(returns[alive].var())
     return 1.0 - float((returns - values)[alive].var()) / variance if variance > 0 else 0.0

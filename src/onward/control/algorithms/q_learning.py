@@ -1,8 +1,8 @@
 """Tabular Q-learning (Watkins 1989): the smallest value method, exact where states can be counted.
 
-The one thing to know: a state is a row of zeros and ones (Discrete, MultiDiscrete, MultiBinary observations
-and tuples of them), found in a dictionary, so only states that were met take memory. As a network the table
-has one hidden unit per state, which is 1 in that state and 0 in all others.
+A state is a row of zeros and ones (Discrete, MultiDiscrete, MultiBinary observations and tuples of them). It
+is found in a dictionary, so only visited states take memory. As a network, the table has one hidden unit per
+state, which is 1 in that state and 0 in all others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onward.errors import ControlError
 
 
 class QLearning(Algorithm):
-    """Q(s, a) ← Q(s, a) + η (r + γ max Q(s′, ·) − Q(s, a)), without the maximum after a termination."""
+    """Q-learning: Q(s, a) ← Q(s, a) + η (r + γ max Q(s′, ·) − Q(s, a)), without max after a termination."""
 
     action_kinds: ClassVar[tuple[ActionKind, ...]] = ("discrete",)
     images: ClassVar[bool] = False
@@ -53,11 +53,11 @@ class QLearning(Algorithm):
         return linear_epsilon(*budget, c.epsilon_start, c.epsilon_end, c.epsilon_fraction)
 
     def values(self, obs: Obs) -> NDArray[np.float64]:
-        """(N, actions) of states ``obs``."""
+        """Returns the values (N, actions) of states ``obs``."""
         return self._table[self._states(obs)]
 
     def act(self, obs: Obs, mask: Flags | None) -> NDArray[Any]:
-        """Epsilon-greedy, ties broken at random; with ``ucb`` the greedy action is the optimistic one."""
+        """Returns epsilon-greedy actions, ties broken at random; with ``ucb`` greedy means optimistic."""
         states = self._states(obs)
         values = self._table[states]
         if self.config.ucb:
@@ -69,7 +69,7 @@ class QLearning(Algorithm):
         return epsilon_greedy(greedy, self.epsilon, self.choices, self._rng, mask)
 
     def observe(self, obs: Obs, actions: NDArray[Any], step: Step) -> None:
-        """A step is learned from at the next ``update``; what is legal after it bounds the maximum."""
+        """Stores a step for the next ``update``; the maximum is over the actions that are legal after it."""
         legal = np.ones((self.num, self.choices), bool)
         if step.action_mask is not None:
             legal[~step.ended] = step.action_mask[~step.ended]
@@ -91,7 +91,7 @@ class QLearning(Algorithm):
         return bool(self._pending)
 
     def update(self) -> dict[str, float]:
-        """All steps since the last one, one after the other: slots may have met the same state."""
+        """Learns from all stored steps, one after the other: slots may have visited the same state."""
         distance = 0.0
         for state, action, reward, following, terminated, legal in self._pending:
             best = 0.0 if terminated else float(self._table[following][legal].max())
@@ -104,7 +104,8 @@ class QLearning(Algorithm):
         return {"td_error": distance / count, "states": float(len(self._index)), "epsilon": self.epsilon}
 
     def networks(self) -> PolicyParts:
-        """relu(W x + b) is 1 for the state that x is and 0 for others: W is ±1, b is 1 minus its ones."""
+        """Returns the table as a network of one hidden unit per state. relu(W x + b) is 1 for the state x and
+        0 for others: W is ±1, b is 1 minus the state's ones."""
         count = max(1, len(self._index))
         states = self._state_rows(count).astype(np.float32)
         find = Layer(2 * states - 1, 1 - states.sum(axis=1), "relu")
@@ -136,14 +137,14 @@ class QLearning(Algorithm):
         self._rng.bit_generator.state = state["rng"]
 
     def _state_rows(self, count: int) -> NDArray[np.uint8]:
-        """(count, width) zeros and ones of the first ``count`` states."""
+        """Returns (count, width) zeros and ones of the first ``count`` states."""
         if not self._index:
             return np.zeros((count, self.spec.layout.width), np.uint8)
         packed = np.frombuffer(b"".join(self._index), np.uint8).reshape(len(self._index), -1)
         return np.unpackbits(packed, axis=1, count=self.spec.layout.width)
 
     def _states(self, obs: Obs) -> NDArray[np.int64]:
-        """(N,) rows of the table; a new state gets a new one."""
+        """Returns (N,) rows of the table; a new state gets a new one."""
         assert not isinstance(obs, dict)
         if not ((obs == 0) | (obs == 1)).all():
             raise ControlError(

@@ -1,6 +1,6 @@
-"""Which algorithm has which name, and what it can learn.
+"""Names of the algorithms, and what each can learn.
 
-The one thing to know: an algorithm's module is loaded when it is asked for, so listing costs no torch.
+An algorithm's module is imported on request, so listing the names does not import torch.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ALGORITHMS: dict[str, tuple[str, str, str]] = {
     "ddpg": ("ddpg", "DDPG", "deterministic policy gradient, Gaussian or OU noise; continuous actions"),
     "td3": ("ddpg", "DDPG", "DDPG with twin critics, delayed policy and target noise; continuous actions"),
 }
-"""Name → (module, class, about)."""
+"""Name → (module, class, description)."""
 assert ALGORITHMS.keys() == CONFIGS.keys()
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """Raises ControlError for an unknown name."""
+    """Returns the class of an algorithm. Raises ControlError for an unknown name."""
     check_name(name)
     module, cls, _ = ALGORITHMS[name]
     return getattr(importlib.import_module(f"onward.control.algorithms.{module}"), cls)
@@ -40,7 +40,7 @@ def check_name(name: str) -> None:
 
 
 def check_fits(name: str, spec: EnvSpec) -> None:
-    """Raises ControlError, which names the algorithms that do fit, where ``name`` cannot learn ``spec``."""
+    """Raises ControlError, naming the algorithms that do fit, where ``name`` cannot learn ``spec``."""
     if algorithm_class(name).learns(spec):
         return
     others = [other for other in ALGORITHMS if algorithm_class(other).learns(spec)]

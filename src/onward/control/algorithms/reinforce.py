@@ -1,8 +1,7 @@
 """REINFORCE with a learned baseline (Williams 1992; Sutton and Barto 2018, section 13.4).
 
-The one thing to know: it learns from whole episodes, and an episode that outlives an update is not thrown
-away: dropping the unfinished would favour short episodes. Its first actions are then those of the policy
-before.
+It learns from whole episodes. An episode that is unfinished at an update is not discarded: that would favour
+short episodes. Its first actions then come from the policy before the update.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ from onward.control.running.config import ReinforceConfig
 
 
 class Reinforce(PolicyGradient):
-    """θ ← θ + α Σ_t (G_t − V(s_t)) ∇ log π(a_t|s_t), G_t the discounted rewards from t to the episode's end.
+    """REINFORCE: θ ← θ + α Σ_t (G_t − V(s_t)) ∇ log π(a_t|s_t), G_t the discounted rewards from t to the end.
 
-    A truncated episode's return goes on with V of its last observation (with 0 where there is no baseline).
+    A truncated episode's return is bootstrapped with V of its last observation (0 where there is no
+    baseline).
     """
 
     def __init__(self, spec: EnvSpec, num: int, config: ReinforceConfig, seeds: Seeds) -> None:
@@ -87,7 +87,7 @@ class Reinforce(PolicyGradient):
     # -- episodes
 
     def _close(self, slot: int, last: Obs | None) -> None:
-        """The running episode of ``slot`` is whole; ``last``: what a truncation cut off from."""
+        """Finalises the running episode of ``slot``; ``last``: its last observation if truncated."""
         steps, self._open[slot] = self._open[slot], []
         if not steps:
             return
@@ -99,7 +99,7 @@ class Reinforce(PolicyGradient):
             value = float(self.net.values(self._seen(last))[0, 0])
         return reward_to_go(episode["rewards"], value, self.config.gamma)
 
-    # -- what it is made of
+    # -- state
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {
@@ -129,7 +129,7 @@ def _one_step(
 
 
 def _packed(steps: list[dict[str, Any]]) -> dict[str, Any]:
-    """Steps as arrays with a leading axis of time."""
+    """Stacks steps into arrays with a leading axis of time."""
     return {
         "obs": joined([step["obs"] for step in steps]),
         "actions": np.stack([step["action"] for step in steps]),

@@ -1,7 +1,7 @@
 """Soft actor-critic with a learned temperature (Haarnoja et al. 2018, 1812.05905).
 
-The one thing to know: the value of a next state is soft, min Q − α log π, and a termination masks all of it,
-the entropy included. Log-probs are of actions in −1 … 1, so the target entropy −dim means the same for every
+Invariants: the value of a next state is soft, min Q − α log π, and a termination masks all of it, including
+the entropy. Log-probs are of actions in −1 … 1, so the target entropy −dim means the same for every
 environment.
 """
 
@@ -25,8 +25,8 @@ LOG_STD = (-20.0, 2.0)
 
 
 class SAC(ContinuousControl):
-    """Critics minimise ½ (Q(s, a) − R − γᵐ (min Q̄(s′, a′) − α log π(a′|s′)))², the actor
-    α log π(a|s) − min Q(s, a) through a = tanh(μ + σ ε), and α follows the entropy towards its target."""
+    """SAC. Critics minimise ½ (Q(s, a) − R − γᵐ (min Q̄(s′, a′) − α log π(a′|s′)))², the actor minimises α
+    log π(a|s) − min Q(s, a) through a = tanh(μ + σ ε), and α follows the entropy towards its target."""
 
     def __init__(self, spec: EnvSpec, num: int, config: SACConfig, seeds: Seeds) -> None:
         super().__init__(spec, num, config, seeds, outputs=2 * spec.actions.dim, critics=2)
@@ -42,13 +42,13 @@ class SAC(ContinuousControl):
         return np.tanh(mean + np.exp(log_std) * noise)
 
     def policy(self, outputs: Tensor) -> TanhGaussian:
-        """Actions drawn from what the actor gives (B, 2 · dim)."""
+        """Samples actions from the actor's outputs (B, 2 · dim)."""
         noise = torch.randn(len(outputs), self.dim, generator=self._torch_generator)
         return TanhGaussian(outputs.numpy(), noise.numpy(), LOG_STD)
 
     @torch.no_grad()
     def targets(self, batch: Batch, alpha: float) -> Tensor:
-        """(B,) R + γᵐ · soft value of s′; nothing of it after a termination."""
+        """Returns (B,) R + γᵐ · soft value of s′, which is 0 after a termination."""
         drawn = self.policy(self.actor(batch.next_obs))
         values = self.critic_target(batch.next_obs, torch.from_numpy(drawn.actions)).amin(dim=0)
         soft = values - torch.from_numpy(np.float32(alpha) * drawn.log_probs)
@@ -79,6 +79,6 @@ class SAC(ContinuousControl):
         }  # fmt: skip
 
     def _fit_temperature(self, log_prob: Tensor) -> None:
-        """One step on −log α · (log π + target entropy): α grows while the entropy is below its target."""
+        """Makes one step on −log α · (log π + target entropy): α grows while the entropy is too low."""
         self._temperature.grad.fill_(-(log_prob.mean() + self.target_entropy))
         self.optimisers["temperature"].step()

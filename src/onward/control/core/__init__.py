@@ -1,1 +1,3 @@
-"""TODO."""
+"""Foundations of control: ``contract`` (steps and environments), ``spaces`` (flat observations, actions),
+``normalise`` (running statistics), ``rollout`` and ``replay`` with its ``sum_tree`` (stored steps),
+``returns`` (advantages), ``seeds`` (random streams) and ``threads``."""

@@ -1,10 +1,9 @@
-"""What an environment tells an algorithm: arrays with a leading axis of slots (environments × agents).
+"""Data that environments pass to algorithms: arrays with a leading axis of slots (environments × agents).
 
-The one thing to know: resets happen within the step (Gymnasium calls it SAME_STEP). ``Step.obs`` is always
-what to act on next, so for a slot whose episode ended it is the first observation of the next episode; the
-last observation of the ended one is in ``final_obs``. Termination and truncation never mix: a value is
-bootstrapped from ``final_obs`` after a truncation and is zero after a termination, and no return crosses
-either.
+Invariants: resets happen within the step (Gymnasium's SAME_STEP). ``Step.obs`` is always the observation to
+act on next. For a slot whose episode ended it is the first observation of the next episode; the last
+observation of the ended one is in ``final_obs``. Termination and truncation never mix. After a truncation a
+value is bootstrapped from ``final_obs``; after a termination it is zero. No return crosses either.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ class Step:
     """One step of all N slots. The arrays belong to the caller: an environment never writes to them again."""
 
     obs: Obs
-    """(N, …) to act on next: of the next episode where this one ended."""
+    """(N, …) observations to act on next: of the next episode where this one ended."""
     reward: NDArray[np.float32]
-    """(N,) raw rewards: never scaled, never shaped."""
+    """(N,) raw rewards, neither scaled nor shaped."""
     terminated: Flags
-    """(N,) the episode is over by the task's own rules: nothing is worth anything afterwards."""
+    """(N,) the episode was ended by the task's own rules: the value afterwards is 0."""
     truncated: Flags
-    """(N,) the episode was cut (a time limit): life would have gone on. Never true where terminated is."""
+    """(N,) the episode was cut short, for example by a time limit. Never true where ``terminated`` is."""
     final_obs: Obs | None = None
     """(K, …) last observations of the K ended slots, in slot order; None where none ended."""
     alive: Flags | None = None
-    """(N,) slots whose ``obs`` asks for an action; None: all. A dead slot ignores actions and earns 0."""
+    """(N,) slots whose ``obs`` needs an action; None: all. A dead slot ignores actions and earns 0."""
     action_mask: Flags | None = None
-    """(N, actions) which actions are legal in ``obs``; None: all."""
+    """(N, actions) legal actions in ``obs``; None: all."""
     info: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -47,7 +46,7 @@ class Step:
         return self.terminated | self.truncated
 
     def next_obs(self) -> Obs:
-        """(N, …) what the step itself led to: ``final_obs`` where an episode ended, ``obs`` elsewhere."""
+        """Returns the step's own next observations: ``final_obs`` where an episode ended, else ``obs``."""
         if self.final_obs is None:
             return self.obs
         return _replaced(self.obs, np.flatnonzero(self.ended), self.final_obs)
@@ -69,11 +68,11 @@ def _replaced_array(array: NDArray[Any], slots: NDArray[np.intp], rows: NDArray[
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What is known of an environment before it runs."""
+    """Description of an environment, known before it runs."""
 
     id: str
     layout: Layout
-    """How its observations are flattened."""
+    """Flattening of its observations."""
     actions: ActionSpec
     threshold: float | None = None
     """Gymnasium's ``reward_threshold``: mean return at which it counts as solved."""
@@ -86,24 +85,24 @@ class Environments(ABC):
 
     spec: EnvSpec
     num: int
-    """N"""
+    """Number of slots (N)."""
 
     @abstractmethod
     def reset(self, seed: int) -> tuple[Obs, Flags | None]:
-        """Start all episodes: (observations (N, …), action mask (N, actions) or None)."""
+        """Starts all episodes. Returns (observations (N, …), action mask (N, actions) or None)."""
 
     @abstractmethod
     def step(self, actions: NDArray[Any]) -> Step:
-        """``actions`` as the policy gives them (see ``ActionSpec``); scaling and clipping happen inside."""
+        """Steps all slots by a policy's actions (see ``ActionSpec``), which are scaled and clipped here."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """What ``load_state_dict`` needs to continue bit for bit; arrays, numbers, strings, dicts."""
+        """Returns all that ``load_state_dict`` needs to continue bit for bit, as plain data and arrays."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
-        """Continue from ``state``: (observations, mask) to act on. Raises ControlError when it cannot."""
+        """Continues from ``state``. Returns (observations, mask). Raises ControlError when it cannot."""
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Releases the environments' resources."""
         return None

@@ -1,7 +1,7 @@
 """Running statistics of observations and returns, in float64.
 
-The one thing to know: they belong to the algorithm. They learn from observations that are acted on, once each
-(never from ``final_obs``, never in evaluation: ``frozen``), and what is reported is always the raw reward.
+Invariants: the statistics belong to the algorithm. Each observation that is acted on updates them once.
+``final_obs`` and evaluation (``frozen``) never update them. Reported rewards are always raw.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EPSILON = 1e-8
 
 
 class RunningNorm:
-    """Mean and variance of rows seen so far; batches merge by Chan et al. (1979), exact for any split."""
+    """Running mean and variance of rows. Batches are merged by Chan et al. (1979), exact for any split."""
 
     def __init__(self, width: int) -> None:
         self.count = 0
@@ -37,11 +37,11 @@ class RunningNorm:
 
     @property
     def std(self) -> NDArray[np.float64]:
-        """(width,) root of ``var``."""
+        """(width,) square root of ``var``."""
         return np.sqrt(self.var)
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Learn from ``rows`` (M, width); nothing happens while ``frozen``."""
+        """Updates the statistics with ``rows`` (M, width); does nothing while ``frozen``."""
         if self.frozen or not len(rows):
             return
         rows = np.asarray(rows, np.float64)
@@ -49,7 +49,7 @@ class RunningNorm:
         self._absorb(len(rows), mean, np.square(rows - mean).sum(axis=0))
 
     def merge(self, other: RunningNorm) -> None:
-        """Learn what ``other`` learned, as if its rows had been seen here; not while ``frozen``."""
+        """Merges the statistics of ``other`` as if its rows had been seen here, except while ``frozen``."""
         if not self.frozen and other.count:
             self._absorb(other.count, other.mean, other._squares)
 
@@ -61,18 +61,18 @@ class RunningNorm:
         self.count = total
 
     def normalise(self, rows: NDArray[Any], clip: float = 10.0) -> NDArray[np.float32]:
-        """(rows − mean) / sqrt(var + 1e-8), cut at ±``clip``; learns nothing. Any leading axes."""
+        """Returns (rows − mean) / sqrt(var + 1e-8), clipped to ±``clip``; no update. Any leading axes."""
         scaled = (rows - self.mean) / np.sqrt(self.var + EPSILON)
         return np.clip(scaled, -clip, clip).astype(np.float32)
 
     def update_obs(self, obs: Obs, alive: NDArray[np.bool_] | None = None) -> None:
-        """Learn from what is acted on: the vector part of ``obs``, of living slots only."""
+        """Updates the statistics with the vector part of ``obs``, of slots that are alive."""
         rows = obs.get("vector") if isinstance(obs, dict) else obs
         if rows is not None:
             self.update(rows if alive is None else rows[alive])
 
     def normalise_obs(self, obs: Obs, clip: float = 10.0) -> Obs:
-        """``obs`` with its vector part normalised; images stay as they are."""
+        """Returns ``obs`` with its vector part normalised; images stay as they are."""
         if not isinstance(obs, dict):
             return self.normalise(obs, clip)
         if "vector" not in obs:
@@ -80,7 +80,7 @@ class RunningNorm:
         return {**obs, "vector": self.normalise(obs["vector"], clip)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything learned."""
+        """Returns the statistics and ``frozen``."""
         return {
             "count": self.count,
             "mean": self.mean.copy(),
@@ -89,7 +89,7 @@ class RunningNorm:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ControlError where the widths differ."""
+        """Restores the statistics. Raises ControlError where the widths differ."""
         mean = np.asarray(state["mean"], np.float64)
         if mean.shape != self.mean.shape:
             raise ControlError(
@@ -103,19 +103,19 @@ class RunningNorm:
 
 
 def observation_norm(layout: Layout, config: NetworkConfig) -> RunningNorm | None:
-    """Statistics of the vector part of observations, where ``config`` asks for them and there is one."""
+    """Returns statistics for the vector part of observations; None without one, or by ``config``."""
     return RunningNorm(layout.width) if config.normalise_obs and layout.width else None
 
 
 def normalised(norm: RunningNorm | None, obs: Obs, clip: float) -> Obs:
-    """``obs`` by ``norm``; as it is where there is none."""
+    """Returns ``obs`` normalised by ``norm``, or unchanged where ``norm`` is None."""
     return obs if norm is None else norm.normalise_obs(obs, clip)
 
 
 class ReturnScale:
     """Divides rewards by the running deviation of the discounted return, one return per slot.
 
-    The return starts anew where an episode ended, by termination or by truncation.
+    The return restarts at 0 where an episode ended, by termination or by truncation.
     """
 
     def __init__(self, num: int, gamma: float) -> None:
@@ -129,7 +129,7 @@ class ReturnScale:
         ended: NDArray[np.bool_],
         alive: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Learn from one step's raw rewards (N,). ``ended``: ``Step.ended``; ``alive``: slots that acted."""
+        """Updates the deviation with rewards (N,). ``ended``: ``Step.ended``; ``alive``: slots that acted."""
         if self.norm.frozen:
             return
         self.returns = self.returns * self.gamma + reward
@@ -138,16 +138,16 @@ class ReturnScale:
         self.returns[ended] = 0.0
 
     def scale(self, reward: NDArray[Any], clip: float = 10.0) -> NDArray[np.float32]:
-        """Rewards over sqrt(var + 1e-8), cut at ±``clip``; the mean is not taken off. Learns nothing."""
+        """Returns rewards / sqrt(var + 1e-8), clipped to ±``clip``; no update, no mean subtracted."""
         scaled = reward / np.sqrt(self.norm.var[0] + EPSILON)
         return np.clip(scaled, -clip, clip).astype(np.float32)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything learned, with the running returns."""
+        """Returns the statistics and the running returns."""
         return {"returns": self.returns.copy(), "norm": self.norm.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ControlError where the number of slots differs."""
+        """Restores the state. Raises ControlError where the number of slots differs."""
         returns = np.asarray(state["returns"], np.float64)
         if returns.shape != self.returns.shape:
             raise ControlError(

@@ -1,8 +1,8 @@
-"""Replay memory: what happened, in preallocated arrays, sampled as n-step transitions.
+"""Replay memory: steps in preallocated arrays, sampled as n-step transitions.
 
-The one thing to know: every observation is stored once. What a step led to is the next row of its slot,
-unless the episode ended there (or the slot was reset from outside): then it lies in a side table, so that a
-cut episode is bootstrapped from its own last observation and never from the first one of the next episode.
+Invariants: every observation is stored once. A step's next observation is the next row of its slot. Where the
+episode ended, or the slot was reset from outside, it is in a side table instead. So a cut episode is
+bootstrapped from its own last observation, never from the first one of the next episode.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onward.control.core.spaces import Obs, copy, put, rows_of, take, zeros
 from onward.control.core.sum_tree import SumTree
 from onward.errors import ControlError
 
-RUNNING, TERMINATED, CUT, DEAD = 0, 1, 2, 3  # how a stored step ended; a dead slot's rows are never sampled
+RUNNING, TERMINATED, CUT, DEAD = 0, 1, 2, 3  # endings of a stored step; a dead slot's rows are never sampled
 _log = logging.getLogger(__name__)
 
 
@@ -33,20 +33,20 @@ class Batch:
     actions: Any
     """``discrete``: (B,) int64; other discrete kinds: (B, dim) int64; ``box``: (B, dim) float32 in −1 … 1."""
     returns: Any
-    """(B,) r₀ + γ r₁ + … over m ≤ n steps, not past the end of the episode or the newest step."""
+    """(B,) r₀ + γ r₁ + … over m ≤ n steps; the sum stops at the end of the episode or at the newest step."""
     next_obs: Any
-    """(B, …) what the m-th step led to."""
+    """(B, …) observations after the m-th step."""
     discount: Any
-    """(B,) γᵐ, and 0 where the m-th step terminated the episode: a target is returns + discount · value."""
+    """(B,) γᵐ, or 0 where the m-th step terminated the episode: a target is returns + discount · value."""
     weights: Any
     """(B,) importance weights of prioritised sampling; None where sampling is uniform."""
     rows: NDArray[np.int64]
-    """(B,) where they are stored; for ``Replay.set_priorities``."""
+    """(B,) rows in the memory, for ``Replay.set_priorities``."""
     next_mask: Any = None
-    """(B, actions) legal actions in ``next_obs``; None where the environment masks none."""
+    """(B, actions) legal actions in ``next_obs``; None where the environment has no masks."""
 
     def tensors(self) -> Batch:
-        """The same with torch tensors that share the memory (``rows`` stays an array)."""
+        """Returns the batch as torch tensors that share the memory; ``rows`` stays an array."""
         import torch
 
         def convert(value: Any) -> Any:
@@ -58,7 +58,7 @@ class Batch:
         return Batch(rows=self.rows, **fields)
 
     def pieces(self, size: int) -> Iterator[Batch]:
-        """Consecutive batches of ``size``: a burst of updates is sampled as one batch and cut here."""
+        """Yields consecutive batches of ``size``: a burst of updates is sampled once and split here."""
 
         def cut(value: Any, part: slice) -> Any:
             return (
@@ -73,14 +73,14 @@ class Batch:
 
 
 def replay_bytes(spec: EnvSpec, capacity: int) -> int:
-    """Bytes of a memory of ``capacity`` steps, without the side table of episodes' last observations."""
+    """Returns the bytes of a memory of ``capacity`` steps, without the side table of last observations."""
     layout, actions = spec.layout, spec.actions
     obs = 4 * layout.width + sum(int(np.prod(shape)) for _, shape in layout.images)
     return capacity * (obs + (4 if actions.kind == "box" else 8) * actions.dim + 4 + 1 + 4)
 
 
 def free_memory() -> int:
-    """Bytes that a process can take without swapping (Linux ``MemAvailable``)."""
+    """Returns the bytes that a process can allocate without swapping (Linux ``MemAvailable``)."""
     try:
         with open("/proc/meminfo") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
@@ -89,11 +89,11 @@ def free_memory() -> int:
 
 
 class Replay:
-    """The last ``capacity`` steps over ``num`` slots, as n-step transitions with discount ``gamma``.
+    """The last ``capacity`` steps over ``num`` slots, sampled as n-step transitions with discount ``gamma``.
 
-    ``prioritised``: sampled with probability ∝ (|error| + 1e-6)^``alpha`` (Schaul et al. 2016, section 3.3)
-    instead of uniformly. Raises ControlError, before anything is allocated, where the memory is larger than
-    ``memory_limit`` bytes (default: what is free).
+    ``prioritised``: transitions are sampled with probability ∝ (|error| + 1e-6)^``alpha`` (Schaul et al.
+    2016, section 3.3) instead of uniformly. Raises ControlError, before anything is allocated, where the
+    memory would be larger than ``memory_limit`` bytes (default: the free memory).
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Replay:
         self.size_text = _checked_size(spec, capacity, memory_limit)
         _log.info(self.size_text)
         self.gamma, self.n_step, self.num = gamma, n_step, num
-        self.rows = capacity // num + 1  # one more: the newest observation, which no action has followed yet
+        self.rows = capacity // num + 1  # one more: the newest observation, which has no action yet
         self._rng = rng
         self._layout = spec.layout
         self._box = spec.actions.kind == "box"
@@ -140,14 +140,14 @@ class Replay:
         self._top_priority = 1.0
 
     def __len__(self) -> int:
-        """Stored steps."""
+        """Number of stored steps."""
         return self._filled * self.num
 
     def add(self, obs: Obs, actions: NDArray[Any], step: Step) -> None:
-        """Store what ``actions`` in ``obs`` led to. Box actions are clipped to −1 … 1.
+        """Stores the step that ``actions`` in ``obs`` produced. Box actions are clipped to −1 … 1.
 
-        Where ``obs`` is not what the last step gave (the environments were reset from outside), the last step
-        counts as cut.
+        Where ``obs`` differs from the last step's observation (the environments were reset from outside), the
+        last step counts as cut.
         """
         cells = self._cells(self._head)
         if self._filled and obs is not self._expected:
@@ -168,10 +168,10 @@ class Replay:
         self._advance(step)
 
     def sample(self, size: int, beta: float = 0.4) -> Batch:
-        """``size`` transitions, with replacement; ``beta``: exponent of the importance weights.
+        """Samples ``size`` transitions, with replacement; ``beta``: exponent of the importance weights.
 
-        Uniform over stored steps, or by priority, with weights (len · P(i))^−β over the largest of the batch
-        (Schaul et al. 2016, algorithm 1). Raises ControlError where nothing is stored.
+        Sampling is uniform over stored steps, or by priority, with weights (len · P(i))^−β divided by the
+        largest of the batch (Schaul et al. 2016, algorithm 1). Raises ControlError where nothing is stored.
         """
         if not self._filled:
             raise ControlError("A replay memory was sampled before anything was added: add steps first.")
@@ -192,7 +192,7 @@ class Replay:
         next_mask = None
         if self._masks is not None:
             next_mask = self._masks[following]
-            next_mask[apart] = True  # nobody says what is legal at the end of a cut episode
+            next_mask[apart] = True  # the legal actions at the end of a cut episode are unknown
         return Batch(
             take(self._obs, cells),
             self._actions[cells],
@@ -205,14 +205,14 @@ class Replay:
         )
 
     def set_priorities(self, rows: NDArray[np.int64], errors: NDArray[Any]) -> None:
-        """New priorities from the temporal-difference errors of sampled ``rows``."""
+        """Sets new priorities from the temporal-difference errors of sampled ``rows``."""
         assert self._tree is not None
         priorities = (np.abs(errors).astype(np.float64) + 1e-6) ** self._alpha
         self._top_priority = max(self._top_priority, float(priorities.max()))
         self._tree.set(rows, priorities)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything. Arrays are views of what is stored: write or copy them before the next ``add``."""
+        """Returns the whole state. Arrays are views: write or copy them before the next ``add``."""
         used = len(self._rewards) if self._filled == self.rows - 1 else (self._head + 1) * self.num
         return {
             "obs": take(self._obs, slice(0, used)),
@@ -232,7 +232,7 @@ class Replay:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``, of a memory of the same size. Raises ControlError where it is not."""
+        """Continues from ``state``. Raises ControlError where it comes from a memory of another size."""
         used = len(state["rewards"])
         if used > len(self._rewards) or used % self.num:
             raise ControlError(
@@ -261,7 +261,7 @@ class Replay:
         return slice(row * self.num, (row + 1) * self.num)
 
     def _uniform(self, size: int) -> NDArray[np.int64]:
-        """Cells of living slots. The oldest stored row follows the head's, where no action is stored yet."""
+        """Samples cells of slots that are alive. The oldest row follows the head's, which has no action."""
         oldest = (self._head - self._filled) % self.rows * self.num
         cells = (oldest + self._rng.integers(0, len(self), size)) % len(self._rewards)
         if self.alive is not None:
@@ -272,7 +272,7 @@ class Replay:
     def _windows(
         self, cells: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]:
-        """n-step windows that start at ``cells``: (returns, cell of the last step, γᵐ or 0 if terminated)."""
+        """Returns windows from ``cells``: (returns, cell of the last step, γᵐ or 0 if terminated)."""
         returns = self._rewards[cells]
         last = cells
         discount = np.full(len(cells), self.gamma, np.float32)
@@ -294,7 +294,7 @@ class Replay:
     def _advance(self, step: Step) -> None:
         self._head = (self._head + 1) % self.rows
         self._filled = min(self._filled + 1, self.rows - 1)
-        cells = self._cells(self._head)  # holds the oldest step, if any: forget it
+        cells = self._cells(self._head)  # this row holds the oldest step, if any: drop it
         gone = self._final_at[cells]
         self._free.extend(gone[gone >= 0].tolist())
         self._final_at[cells] = -1
@@ -321,7 +321,7 @@ class Replay:
         put(self._finals, at, finals)
 
     def _cut_where_changed(self, obs: Obs) -> None:
-        """The head's row holds what the last step led to: where ``obs`` differs, keep it and cut there."""
+        """Cuts the last step where ``obs`` differs from its next one, which moves to the side table."""
         cells = self._cells(self._head)
         before = take(self._obs, cells)
         pairs = [(before[k], obs[k]) for k in before] if isinstance(before, dict) else [(before, obs)]

@@ -1,8 +1,8 @@
 """Returns and advantages over a rollout of T steps in N slots, in numpy.
 
-The one thing to know: two flags, two jobs. A value is dropped by ``terminated`` only; sums are cut by
-either flag. ``next_values`` is the value of what the step itself led to (``final_obs`` where an episode
-ended), never of the first observation of the next episode.
+Invariants: only ``terminated`` sets a bootstrapped value to 0, while either flag ends a sum. ``next_values``
+are the values of the steps' own next observations (``final_obs`` where an episode ended), never of the first
+observation of the next episode.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def gae(
     lam: float,
     alive: Flags | None = None,
 ) -> Floats:
-    """Generalised advantage estimates (Schulman et al. 2016, equation 16); all arrays (T, N).
+    """Computes generalised advantage estimates (Schulman et al. 2016, equation 16); all arrays (T, N).
 
     δ_t = r_t + γ·V(s_{t+1})·(1 − terminated) − V(s_t); A_t = δ_t + γλ·(1 − ended)·A_{t+1}. After the last
     step nothing is added: V(s_T) is in its ``next_values``. Where ``alive`` is False the advantage is 0 and
-    nothing flows to the step before.
+    the step before receives nothing from it.
     """
     deltas: Floats = rewards + np.float32(gamma) * np.where(terminated, 0, next_values) - values
     carry = np.where(terminated | truncated, np.float32(0), np.float32(gamma * lam))
@@ -53,10 +53,10 @@ def n_step_returns(
     gamma: float,
     n: int | None = None,
 ) -> Floats:
-    """Returns of up to ``n`` rewards, then a bootstrapped value; all arrays (T, N).
+    """Computes returns of up to ``n`` rewards plus a bootstrapped value; all arrays (T, N).
 
-    The sum is shorter where an episode or the rollout ends: V is then that of what the last summed step led
-    to, or 0 after a termination. ``n`` None: to the end, as in A3C (Mnih et al. 2016, algorithm S3).
+    The sum is shorter where an episode or the rollout ends. V is then that of the last summed step's next
+    observation, or 0 after a termination. ``n`` None: to the end, as in A3C (Mnih et al. 2016, algorithm S3).
     """
     ended = terminated | truncated
     one_step = rewards + np.float32(gamma) * np.where(terminated, 0, next_values)
@@ -71,7 +71,7 @@ def n_step_returns(
 
 
 def reward_to_go(rewards: NDArray[Any], last_value: float, gamma: float) -> Floats:
-    """(T,) discounted sums of one episode's rewards, ``last_value`` being what follows its last step."""
+    """Returns (T,) discounted sums of one episode's rewards; ``last_value`` follows its last step."""
     returns = np.empty_like(rewards)
     running = last_value
     for t in range(len(rewards) - 1, -1, -1):
@@ -81,10 +81,10 @@ def reward_to_go(rewards: NDArray[Any], last_value: float, gamma: float) -> Floa
 
 
 def normalise_advantages(advantages: NDArray[Any], alive: Flags | None = None) -> Floats:
-    """Mean 0 and deviation 1 over the whole rollout's living steps; dead ones stay 0.
+    """Scales advantages to mean 0 and deviation 1 over the whole rollout's alive steps; dead ones stay 0.
 
-    Over the rollout and not over a minibatch, so that one of size 1 or a constant one divides by nothing; a
-    single step, or advantages that are all equal, come out as 0.
+    The statistics are of the rollout and not of a minibatch: a minibatch of size 1, or of equal values, would
+    be divided by nothing. A single step, or advantages that are all equal, become 0.
     """
     living = advantages if alive is None else advantages[alive]
     if living.size == 0:

@@ -1,8 +1,8 @@
-"""What an on-policy algorithm collects: T steps of N slots in arrays that are allocated once.
+"""Steps collected by an on-policy algorithm: T steps of N slots in arrays that are allocated once.
 
-The one thing to know: observations have T + 1 rows, so the one a step led to is the next row, except where an
-episode ended: there the next row is the next episode's and what the step led to lies in a small side table.
-Everything is raw, as the environment and the policy gave it.
+Invariants: observations have T + 1 rows, so a step's next observation is the next row. Where an episode
+ended, the next row belongs to the next episode, and the last observation of the ended one is in a small side
+table. All data is raw, as the environment and the policy produced it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Final = tuple[int, NDArray[np.intp], Obs]
 
 
 class Rollout:
-    """``steps`` (T) × ``num`` (N)."""
+    """Arrays of ``steps`` (T) × ``num`` (N)."""
 
     def __init__(self, layout: Layout, actions: ActionSpec, steps: int, num: int) -> None:
         self.steps, self.num, self.at = steps, num, 0
         self.obs: Obs = zeros(layout, (steps + 1, num))
-        """(T + 1, N, …)"""
+        """(T + 1, N, …) observations."""
         shape, dtype = (actions.dim,), np.float32 if actions.kind == "box" else np.int64
         self.actions = np.zeros((steps, num, *(() if actions.kind == "discrete" else shape)), dtype)
         self.rewards = np.zeros((steps, num), np.float32)
         self.terminated = np.zeros((steps, num), np.bool_)
         self.truncated = np.zeros((steps, num), np.bool_)
         self.alive = np.ones((steps, num), np.bool_)
-        """False where a slot asked for no action: nothing is learned from there."""
+        """False where a slot needed no action: nothing is learned from there."""
         self.masks: Flags | None = None
-        """(T, N, actions) once a mask was seen."""
+        """(T, N, actions) legal actions; None until a mask was seen."""
         self.finals: list[Final] = []
 
     @property
@@ -45,13 +45,13 @@ class Rollout:
 
     @property
     def ended(self) -> Flags:
-        """(T, N)"""
+        """(T, N) steps that ended an episode."""
         return self.terminated | self.truncated
 
     def add(
         self, obs: Obs, actions: NDArray[Any], step: Step, mask: Flags | None, alive: Flags | None
     ) -> None:
-        """One step of all slots; ``mask`` and ``alive`` are those of ``obs``."""
+        """Adds one step of all slots; ``mask`` and ``alive`` are those of ``obs``."""
         t = self.at
         assert t < self.steps, "a full rollout takes no step before clear()"
         put(self.obs, t, obs)
@@ -71,16 +71,16 @@ class Rollout:
         self.at = t + 1
 
     def next_obs(self) -> Obs:
-        """(T, N, …) what each step itself led to; a copy."""
+        """Returns (T, N, …) each step's own next observation, as a copy."""
         following = copy(take(self.obs, np.s_[1:]))
         for t, slots, rows in self.finals:
             put(following, (t, slots), rows)
         return following
 
     def values(self, value: Callable[[Obs], Floats]) -> tuple[Floats, Floats]:
-        """V of each observation (T + 1, N, heads), and of what each step led to (T, N, heads).
+        """Returns V of each observation (T + 1, N, heads) and of each step's next observation (T, N, heads).
 
-        ``value`` takes rows (M, …) and gives (M, heads).
+        ``value`` maps rows (M, …) to (M, heads).
         """
         of_obs = value(merged(self.obs)).reshape(self.steps + 1, self.num, -1)
         led_to = of_obs[1:].copy()
@@ -91,12 +91,12 @@ class Rollout:
         return of_obs, led_to
 
     def clear(self) -> None:
-        """Start again; arrays are kept."""
+        """Starts again in the same arrays."""
         self.at = 0
         self.finals = []
 
     def state_dict(self) -> dict[str, Any]:
-        """What was collected so far."""
+        """Returns the steps collected so far."""
         t = self.at
         return {
             "at": t,
@@ -107,7 +107,7 @@ class Rollout:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on collecting from there."""
+        """Restores the collected steps."""
         t = self.at = int(state["at"])
         put(self.obs, np.s_[: t + 1], state["obs"])
         for name in _ROWS:
@@ -123,17 +123,17 @@ _ROWS = ("actions", "rewards", "terminated", "truncated", "alive")
 
 
 def merged(obs: Obs) -> Obs:
-    """(T, N, …) as rows (T·N, …); views."""
+    """Reshapes (T, N, …) to rows (T·N, …); views."""
     return {key: in_rows(array) for key, array in obs.items()} if isinstance(obs, dict) else in_rows(obs)
 
 
 def in_rows(array: NDArray[Any]) -> NDArray[Any]:
-    """``merged`` of one array: actions, masks, values."""
+    """Reshapes one array like ``merged``: actions, masks, values."""
     return array.reshape(-1, *array.shape[2:])
 
 
 def joined(parts: list[Obs]) -> Obs:
-    """Rows of all ``parts``, one part after the other."""
+    """Concatenates the rows of all ``parts`` in order."""
     if isinstance(parts[0], dict):
         return {key: np.concatenate([cast(dict[str, Any], part)[key] for part in parts]) for key in parts[0]}
     return np.concatenate(cast(list[NDArray[Any]], parts))

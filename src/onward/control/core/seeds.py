@@ -1,7 +1,7 @@
-"""Every random stream of a run, grown from one seed.
+"""Random streams of a run, all derived from one seed.
 
-The one thing to know: streams are found by name, never by the order in which they are asked for, so a new
-stream leaves the others as they were. Equal seeds give equal streams on the same versions of numpy and torch.
+Invariants: a stream depends on its name, never on the order of requests, so a new stream does not change the
+others. Equal seeds give equal streams on the same versions of numpy and torch.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ class Seeds:
         self.path = path
 
     def child(self, *name: Name) -> Seeds:
-        """The branch under ``name``: its streams are its own."""
+        """Returns the branch under ``name``, with streams of its own."""
         return Seeds(self.seed, self.path + name)
 
     def sequence(self, *name: Name) -> np.random.SeedSequence:
-        """The seed sequence under ``name``."""
+        """Returns the seed sequence under ``name``."""
         label = json.dumps(self.path + name).encode()
         digest = blake2b(label, digest_size=16).digest()
         return np.random.SeedSequence(self.seed, spawn_key=tuple(np.frombuffer(digest, "<u4").tolist()))
 
     def generator(self, *name: Name) -> np.random.Generator:
-        """A fresh numpy generator (PCG64) under ``name``."""
+        """Returns a fresh numpy generator (PCG64) under ``name``."""
         return np.random.Generator(np.random.PCG64(self.sequence(*name)))
 
     def integer(self, *name: Name) -> int:
-        """A seed of 31 bits, which every environment accepts."""
+        """Returns a seed of 31 bits, which every environment accepts."""
         return int(self.sequence(*name).generate_state(1)[0] >> 1)
 
     def slots(self, num: int) -> list[int]:
-        """The seeds with which ``num`` environments are reset: slot i's does not depend on ``num``."""
+        """Returns the seeds for resetting ``num`` environments; slot i's seed does not depend on ``num``."""
         return [self.integer("env", slot) for slot in range(num)]
 
     def torch_generator(self, *name: Name) -> torch.Generator:
-        """A fresh torch generator on the CPU under ``name``."""
+        """Returns a fresh torch generator on the CPU under ``name``."""
         import torch
 
         generator = torch.Generator()

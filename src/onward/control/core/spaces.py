@@ -1,7 +1,7 @@
-"""Gymnasium spaces as what networks and buffers hold: flat observations, and four kinds of action.
+"""Gymnasium spaces in the form that networks and buffers use: flat observations, and four kinds of action.
 
-The one thing to know: an ``Obs`` is one float32 array (N, width) unless the space holds images; then it is a
-dict with ``"vector"`` (if anything else is there) and one uint8 array (N, height, width, channels) per image.
+An ``Obs`` is one float32 array (N, width) unless the space holds images. Then it is a dict with ``"vector"``
+(if there is any other part) and one uint8 array (N, height, width, channels) per image.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ ActionKind = Literal["discrete", "multi_discrete", "multi_binary", "box"]
 LeafKind = Literal["numbers", "one_hot", "image"]
 
 LARGEST_ONE_HOT = 1 << 16
-"""More choices than this are refused as an observation: a one-hot row of them would fill the memory."""
+"""Most choices that an observation may have: a one-hot row of more would fill the memory."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One part of an environment's own observation, and how it is flattened."""
+    """One part of an environment's own observation, and its flattening."""
 
     path: tuple[str | int, ...]
-    """Keys and positions that lead to it through Dict and Tuple spaces."""
+    """Keys and positions of the part within Dict and Tuple spaces."""
     kind: LeafKind
     shape: tuple[int, ...]
-    """Its shape in the environment's own observation."""
+    """Shape in the environment's own observation."""
     sizes: tuple[int, ...] = ()
-    """Choices per component: of ``one_hot``, and of ``numbers`` that are only 0 and 1; else empty."""
+    """Choices per component, for ``one_hot`` and for ``numbers`` that are only 0 and 1; else empty."""
     start: tuple[int, ...] = ()
-    """``one_hot``: smallest value per component."""
+    """Smallest value per component of ``one_hot``."""
     key: str = ""
-    """``image``: its key in ``Obs``."""
+    """Key of an ``image`` in ``Obs``."""
     channels_first: bool = False
-    """``image``: the environment gives (channels, height, width)."""
+    """True where the environment's ``image`` is (channels, height, width)."""
 
     @property
     def countable(self) -> bool:
-        """Whether it takes finitely many values."""
+        """True where the part takes finitely many values."""
         return bool(self.sizes)
 
     @property
     def width(self) -> int:
-        """Numbers it adds to the float32 part."""
+        """Numbers that the part adds to the float32 part."""
         if self.kind == "image":
             return 0
         return sum(self.sizes) if self.kind == "one_hot" else prod(self.shape)
@@ -75,7 +75,7 @@ class Layout:
     images: tuple[tuple[str, tuple[int, int, int]], ...] = ()
     """(key, (height, width, channels)) of each uint8 image."""
     leaves: tuple[Leaf, ...] = ()
-    """Where each part comes from, in order; what ``ObsFlattener`` works from."""
+    """Source of each part, in order; ``ObsFlattener`` reads it."""
 
     @property
     def flat(self) -> bool:
@@ -83,12 +83,12 @@ class Layout:
         return not self.images
 
     def to_json(self) -> dict[str, Any]:
-        """As plain lists and dicts; ``from_json`` reads it."""
+        """Returns plain lists and dicts, which ``from_json`` reads."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Layout:
-        """What ``to_json`` wrote."""
+        """Restores a layout from the result of ``to_json``."""
         images = tuple((key, (int(h), int(w), int(c))) for key, (h, w, c) in data["images"])
         leaves = tuple(Leaf(**_tuples(leaf)) for leaf in data.get("leaves", ()))
         return cls(int(data["width"]), images, leaves)
@@ -96,7 +96,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """What a policy gives, per kind of action space:
+    """Format of a policy's actions, per kind of action space:
 
     - ``discrete``: int64 (N,), 0 … sizes[0]−1 (a space's ``start`` is added on the way to the environment);
     - ``multi_discrete``: int64 (N, len(sizes)); ``multi_binary``: int64 (N, len(sizes)) of 0 and 1;
@@ -121,12 +121,12 @@ class ActionSpec:
         return len(self.low) if self.kind == "box" else len(self.sizes)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain lists and dicts; ``from_json`` reads it."""
+        """Returns plain lists and dicts, which ``from_json`` reads."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ActionSpec:
-        """What ``to_json`` wrote."""
+        """Restores a specification from the result of ``to_json``."""
         return cls(**_tuples(data))
 
 
@@ -138,7 +138,7 @@ def _tuples(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def layout_of(space: Space[Any]) -> Layout:
-    """How observations of ``space`` are flattened. Raises ControlError where they cannot be."""
+    """Returns the flattened layout of ``space``. Raises ControlError where it cannot be flattened."""
     leaves = tuple(_leaves(space, ()))
     images = tuple((leaf.key, leaf.image_shape) for leaf in leaves if leaf.kind == "image")
     width = sum(leaf.width for leaf in leaves)
@@ -196,7 +196,7 @@ def _one_hot(path: tuple[str | int, ...], shape: tuple[int, ...], sizes: tuple[i
 
 
 class ObsFlattener:
-    """Turns an environment's own observations into ``Obs``; always copies, so no result is a view."""
+    """Converts an environment's own observations to ``Obs``. Results are always copies, never views."""
 
     def __init__(self, space: Space[Any] | Layout) -> None:
         """Raises ControlError where ``space`` cannot be flattened."""
@@ -209,19 +209,19 @@ class ObsFlattener:
         self._plain = len(leaves) == 1 and leaves[0].path == () and leaves[0].kind == "numbers"
 
     def batch(self, raw: Any, num: int) -> Obs:
-        """``raw`` as a vector environment gives it (leading axis N in every part) as ``Obs`` (N, …)."""
+        """Converts a vector environment's observation (leading axis N in every part) to ``Obs`` (N, …)."""
         out = zeros(self.layout, (num,))
         self._write(raw, out, slice(None), num)
         return out
 
     def single(self, raw: Any) -> Obs:
-        """One observation as ``Obs`` (1, …)."""
+        """Converts one observation to ``Obs`` (1, …)."""
         out = zeros(self.layout, (1,))
         self.write(raw, out, 0)
         return out
 
     def write(self, raw: Any, out: Obs, slot: int) -> None:
-        """One observation into row ``slot`` of ``out``."""
+        """Writes one observation into row ``slot`` of ``out``."""
         if self._plain:
             assert not isinstance(out, dict)
             out[slot] = raw if self.layout.leaves[0].shape == (self.layout.width,) else np.ravel(raw)
@@ -229,7 +229,7 @@ class ObsFlattener:
             self._write(raw, out, slice(slot, slot + 1), 1)
 
     def holds_batch(self, raw: Any) -> bool:
-        """True where ``raw`` has a leading axis of observations. Raises ControlError where nothing fits."""
+        """True where ``raw`` has a leading axis of observations. Raises ControlError where no shape fits."""
         leaf = self.layout.leaves[0]
         shape = np.shape(_part(raw, leaf.path))
         if shape == leaf.shape:
@@ -279,7 +279,7 @@ def _one_hot_rows(leaf: Leaf, values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def zeros(layout: Layout, shape: tuple[int, ...]) -> Obs:
-    """Room for observations with leading axes ``shape``: float32, and uint8 for images."""
+    """Returns zeros for observations with leading axes ``shape``: float32, and uint8 for images."""
     if layout.flat:
         return np.zeros((*shape, layout.width), np.float32)
     out: dict[str, NDArray[Any]] = {}
@@ -291,14 +291,14 @@ def zeros(layout: Layout, shape: tuple[int, ...]) -> Obs:
 
 
 def take(obs: Obs, index: Any) -> Obs:
-    """``obs[index]`` in every part; a copy unless ``index`` is a slice."""
+    """Returns ``obs[index]`` of every part; a copy unless ``index`` is a slice."""
     if isinstance(obs, dict):
         return {key: array[index] for key, array in obs.items()}
     return obs[index]
 
 
 def put(obs: Obs, index: Any, rows: Obs) -> None:
-    """``obs[index] = rows`` in every part."""
+    """Assigns ``obs[index] = rows`` in every part."""
     if isinstance(obs, dict):
         assert isinstance(rows, dict)
         for key, array in obs.items():
@@ -309,12 +309,12 @@ def put(obs: Obs, index: Any, rows: Obs) -> None:
 
 
 def copy(obs: Obs) -> Obs:
-    """A copy of every part."""
+    """Copies every part."""
     return {key: array.copy() for key, array in obs.items()} if isinstance(obs, dict) else obs.copy()
 
 
 def rows_of(obs: Obs) -> int:
-    """N: the length of the leading axis."""
+    """Returns N, the length of the leading axis."""
     return len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
 
 
@@ -322,7 +322,7 @@ def rows_of(obs: Obs) -> int:
 
 
 def action_spec(space: Space[Any]) -> ActionSpec:
-    """What a policy gives for ``space``. Raises ControlError, with the remedy, where it is not supported."""
+    """Returns the format of actions for ``space``. Raises ControlError, with the remedy, if unsupported."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
@@ -357,7 +357,7 @@ def _box_actions(space: Any) -> ActionSpec:
         )
     if not low.size:
         raise ControlError(f"The action space {space} holds no numbers: give one that does.")
-    # Bounds of float64 may lie beyond the space once they are rounded, and it would not take them.
+    # Rounding float64 bounds may move them outside the space, which would then reject the action.
     low = np.where(low < space.low.ravel(), np.nextafter(low, np.float32(np.inf)), low)
     high = np.where(high > space.high.ravel(), np.nextafter(high, np.float32(-np.inf)), high)
     return ActionSpec("box", low=tuple(low.tolist()), high=tuple(high.tolist()), shape=tuple(space.shape))
@@ -370,7 +370,7 @@ def _bounds(spec: ActionSpec) -> tuple[NDArray[np.float32], NDArray[np.float32],
 
 
 def to_env(spec: ActionSpec, actions: NDArray[Any]) -> NDArray[Any]:
-    """A policy's actions (N, …) as the environments' own (N, *shape): clipped and scaled, ``start`` added.
+    """Converts a policy's actions (N, …) to the environments' (N, *shape): clipped, scaled, ``start`` added.
 
     Raises ControlError for a shape that does not fit and for numbers that are not finite.
     """

@@ -1,7 +1,7 @@
-"""A binary tree of sums: sets priorities and samples in proportion to them, many at a time, in log time.
+"""Binary tree of sums: sets priorities and samples in proportion to them, many at a time, in log time.
 
-The one thing to know: leaves are the second half of one array, and a parent is the sum of its two children,
-recomputed (never updated by a difference), so that errors of rounding do not pile up.
+Leaves are the second half of one array. A parent is the sum of its two children, recomputed and never updated
+by a difference, so that rounding errors do not accumulate.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 
 class SumTree:
-    """``count`` leaves, all 0 at first."""
+    """A tree of ``count`` leaves, all 0 at first."""
 
     def __init__(self, count: int) -> None:
         self._depth = max(1, (count - 1).bit_length())
@@ -27,11 +27,11 @@ class SumTree:
         return float(self._sums[1])
 
     def values(self) -> NDArray[np.float64]:
-        """(count,) the leaves; a view."""
+        """Returns the leaves (count,) as a view."""
         return self._sums[self._first : self._first + self._count]
 
     def set(self, leaves: NDArray[np.int64], values: NDArray[Any]) -> None:
-        """Set ``leaves`` (where one comes twice, its last value stays)."""
+        """Sets ``leaves``; where one occurs twice, its last value counts."""
         at = leaves + self._first
         self._sums[at] = values
         for _ in range(self._depth):
@@ -39,13 +39,13 @@ class SumTree:
             self._sums[at] = self._sums[2 * at] + self._sums[2 * at + 1]
 
     def sample(self, size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """``size`` leaves, one from each of ``size`` equal parts of the total, with their probabilities."""
+        """Samples ``size`` leaves, one from each equal part of the total. Returns (leaves, probabilities)."""
         mass = (np.arange(size) + rng.random(size)) * (self.total / size)
         leaves = self.find(mass)
         return leaves, self._sums[leaves + self._first] / self.total
 
     def find(self, mass: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The leaf in which each ``mass`` (0 … total) falls, counted from leaf 0; never one of value 0."""
+        """Returns the leaf at each ``mass`` (0 … total), counted from leaf 0; never a leaf of value 0."""
         at = np.ones(len(mass), np.int64)
         left = mass.copy()
         for _ in range(self._depth):

@@ -1,7 +1,7 @@
-"""Environments behind the contract: tasks in numpy, Gymnasium environments, Gymnasium vector environments.
+"""Environments behind ``core.contract``: tasks in numpy, Gymnasium environments and its ``VectorEnv``.
 
-The one thing to know: ``make`` is the only way in, and whatever it is given comes out as ``Environments``,
-which ``NoisyObservations`` wraps.
+``make`` is the only way in. It returns ``Environments`` for every input that it supports, and
+``NoisyObservations`` wraps them.
 """
 
 from onward.control.environments.making import make, missing_package, newest_version

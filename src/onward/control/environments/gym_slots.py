@@ -1,8 +1,8 @@
 """Gymnasium environments as slots of one process: the adapter for every task that is not written in numpy.
 
-The one thing to know: what an environment returns is copied at once, before it is reset, since many reuse one
-buffer. A state is saved as how the episode began (seed or random state) and the actions since, which
-``load_state_dict`` replays and checks.
+Invariants: an environment's observation is copied at once, before the next reset, since many environments
+reuse one buffer. A saved state is the start of the episode (seed or random state) and the actions since;
+``load_state_dict`` replays and checks them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GymSlots(Environments):
         self._actions: list[list[NDArray[Any]]] = []
 
     def reset(self, seed: int) -> tuple[Obs, Flags | None]:
-        """See ``Environments``."""
+        """Implements ``Environments``."""
         self._starts = [{"seed": slot_seed} for slot_seed in Seeds(seed).slots(self.num)]
         self._actions = [[] for _ in self.envs]
         self._mask = None
@@ -48,7 +48,7 @@ class GymSlots(Environments):
         return copy(self._obs), _copied(self._mask)
 
     def _begin(self, slot: int, start: dict[str, Any], out: Obs) -> None:
-        """Start an episode as ``start`` says: from a seed, or from a state of the environment's generator."""
+        """Starts an episode from ``start``: from a seed, or from a state of the environment's generator."""
         env = self.envs[slot]
         if "random" in start:
             env.unwrapped.np_random.bit_generator.state = start["random"]
@@ -57,7 +57,7 @@ class GymSlots(Environments):
         self._note_mask(slot, info)
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """See ``Environments``."""
+        """Implements ``Environments``."""
         if not self._starts:
             raise ControlError(f"{self.spec.id} was stepped before its first reset: call reset(seed) first.")
         given = to_env(self.spec.actions, actions).astype(self._dtype)
@@ -98,13 +98,13 @@ class GymSlots(Environments):
         self._mask[slot] = np.asarray(mask).ravel()
 
     def state_dict(self) -> dict[str, Any]:
-        """See ``Environments``."""
+        """Implements ``Environments``."""
         shape = (0, *self.spec.actions.shape)
         actions = [np.stack(taken) if taken else np.zeros(shape, self._dtype) for taken in self._actions]
         return {"starts": [dict(start) for start in self._starts], "actions": actions, "obs": copy(self._obs)}
 
     def load_state_dict(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
-        """See ``Environments``; raises ControlError where replaying the actions leads elsewhere."""
+        """Implements ``Environments``; raises ControlError where replaying the actions leads elsewhere."""
         if len(state["starts"]) != self.num:
             raise ControlError(
                 f"The saved state has {len(state['starts'])} slots of {self.spec.id}, not {self.num}: "
@@ -128,7 +128,7 @@ class GymSlots(Environments):
         return copy(self._obs), _copied(self._mask)
 
     def close(self) -> None:
-        """Close every environment."""
+        """Closes every environment."""
         for env in self.envs:
             env.close()
 

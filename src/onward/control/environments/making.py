@@ -1,7 +1,7 @@
-"""From whatever names or holds environments to ``Environments``.
+"""Creation of ``Environments`` from ids, functions and environment objects.
 
-The one thing to know: ids of ``classics.TASKS`` run in numpy, unless they are to be rendered or a single slot
-is asked for, which is faster as Gymnasium's own; everything else runs through Gymnasium.
+Ids of ``classics.TASKS`` run in numpy, except for rendering and for a single unchanged slot, where
+Gymnasium's own environment is faster. Everything else runs through Gymnasium.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def make(
     env_kwargs: dict[str, Any] | None = None,
     obs_noise: ArrayLike | None = None,
 ) -> Environments:
-    """``num`` slots of an environment; None: as many as are given, or one.
+    """Returns ``num`` slots of an environment; None: as many as are given, or one.
 
     - ``id_or_env``: an id, a function that makes a Gymnasium environment, one or several environments, or a
       Gymnasium ``VectorEnv`` that resets in SAME_STEP.
-    - ``env_kwargs``: what an id's environment is made with. The numpy tasks take ``max_episode_steps`` and
-      their physical constants, under the names of Gymnasium's attributes (``length``, ``g``, …).
-    - ``obs_noise``: standard deviations (one, or one per number) of Gaussian noise on what is observed.
+    - ``env_kwargs``: arguments of an id's environment. The numpy tasks take ``max_episode_steps`` and their
+      physical constants, under the names of Gymnasium's attributes (``length``, ``g``, …).
+    - ``obs_noise``: standard deviations (one, or one per number) of Gaussian noise on observations.
 
-    Raises ControlError, with the remedy, for what is not supported.
+    Raises ControlError, with the remedy, for input that is not supported.
     """
     if num is not None and num < 1:
         raise ControlError(f"{num} environments were asked for: ask for at least 1.")
@@ -48,13 +48,13 @@ def make(
 
 
 _PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}
-"""Beginning of an id → the package that knows it once it is imported. Its mission in words is flattened with
-the picture, by its own wrapper."""
+"""Beginning of an id → the package that registers it when imported. That package's own wrapper flattens the
+mission text together with the picture."""
 
 
 def newest_version(env_id: str) -> str:
-    """``env_id`` with the newest version that Gymnasium knows of it; as it is where it has one, or none is
-    known. (``gymnasium.make`` takes the newest too, but then nobody knows which it was.)"""
+    """Returns ``env_id`` with the newest version that Gymnasium knows; unchanged where it has one or none is
+    known. (``gymnasium.make`` takes the newest too, but does not record which.)"""
     if ":" in env_id or re.search(r"-v\d+$", env_id):
         return env_id
     gymnasium = _gymnasium()
@@ -72,7 +72,7 @@ def newest_version(env_id: str) -> str:
 
 
 def missing_package(env_id: str) -> str | None:
-    """One sentence where the package that knows ``env_id`` is not installed; None where it is, or is ours."""
+    """Returns one sentence where the package of ``env_id`` is not installed; None where it is, or is ours."""
     for start, package in _PACKAGES.items():
         if env_id.startswith(start) and importlib.util.find_spec(package) is None:
             return (
@@ -83,7 +83,7 @@ def missing_package(env_id: str) -> str | None:
 
 
 def _register(env_id: str) -> None:
-    """Make environments known that Gymnasium does not find by itself. Raises ControlError."""
+    """Registers environments that Gymnasium does not find by itself. Raises ControlError."""
     if env_id.startswith("onward/"):
         from onward.control.environments.pixels import register
 
@@ -120,7 +120,7 @@ def _made(source: Any, num: int | None, kwargs: dict[str, Any]) -> Environments:
 
 
 def _in_numpy(env_id: str, num: int, kwargs: dict[str, Any]) -> bool:
-    """One slot without changes is Gymnasium's own: the same episodes, and up to three times the speed."""
+    """True where numpy runs it. One unchanged slot is Gymnasium's: same episodes, up to 3 × the speed."""
     return env_id in TASKS and "render_mode" not in kwargs and (num > 1 or bool(kwargs))
 
 
@@ -139,7 +139,7 @@ def _by_id(gymnasium: Any, env_id: str, kwargs: dict[str, Any]) -> Any:
         if not env_id.startswith(tuple(_PACKAGES)):
             return env
         return importlib.import_module("minigrid.wrappers").FlatObsWrapper(env)  # as the zoo's presets do
-    except Exception as error:  # whatever an environment's own constructor says of its arguments
+    except Exception as error:  # any error of an environment's own constructor about its arguments
         known = ", ".join(TASKS)
         given = f" with {kwargs}" if kwargs else ""
         why = " ".join(str(error).split()) or type(error).__name__
@@ -155,7 +155,8 @@ def _slots(envs: list[Any]) -> GymSlots:
 
 
 def _vector(gymnasium: Any, envs: Any, num: int | None) -> Environments:
-    """A plain ``SyncVectorEnv`` is taken apart: so it can be resumed, and ``final_obs`` is copied in time."""
+    """Adapts a ``VectorEnv``. A plain ``SyncVectorEnv`` is taken apart, so that it can be resumed and
+    ``final_obs`` is copied in time."""
     if num not in (None, envs.num_envs):
         raise ControlError(f"The VectorEnv has {envs.num_envs} slots, not {num}: ask for {envs.num_envs}.")
     check_same_step(envs)

@@ -1,7 +1,7 @@
-"""Noise on what is observed, to train under it, or to measure how much of it a policy stands.
+"""Noise on observations, for training under it or for measuring how much of it a policy tolerates.
 
-The one thing to know: nothing but the float32 part of observations is touched: dynamics, rewards and images
-stay as they are. Deviations are given as such, or in running deviations of what was observed so far.
+Only the float32 part of observations changes; dynamics, rewards and images stay as they are. Deviations are
+absolute, or in running deviations of the observations so far.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class NoisyObservations(Environments):
     """Adds independent Gaussian noise to every observation of ``inner``."""
 
     def __init__(self, inner: Environments, deviation: ArrayLike, relative: bool = False) -> None:
-        """``deviation``: one number or (width,). ``relative``: it multiplies the running deviation of each
-        number, learned here from observations without noise. Raises ControlError where it does not fit."""
+        """Wraps ``inner``. ``deviation``: one number or (width,). ``relative``: it multiplies the running
+        deviation of each number, learned here from observations without noise. Raises ControlError where it
+        does not fit."""
         width = inner.spec.layout.width
         sigma = np.asarray(deviation, np.float32)
         if not width:
@@ -40,7 +41,7 @@ class NoisyObservations(Environments):
         self._obs: Obs = zeros(inner.spec.layout, (inner.num,))
 
     def reset(self, seed: int) -> tuple[Obs, Flags | None]:
-        """See ``Environments``; the noise comes from a stream of its own of ``seed``."""
+        """Implements ``Environments``; the noise has its own stream of ``seed``."""
         self._generator = Seeds(seed).generator("obs_noise")
         obs, mask = self.inner.reset(seed)
         self._meet(obs)
@@ -48,7 +49,7 @@ class NoisyObservations(Environments):
         return copy(self._obs), mask
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """See ``Environments``."""
+        """Implements ``Environments``."""
         step = self.inner.step(actions)
         self._meet(step.obs)
         self._obs = self._noisy(step.obs)
@@ -73,7 +74,7 @@ class NoisyObservations(Environments):
         return obs + noise
 
     def state_dict(self) -> dict[str, Any]:
-        """See ``Environments``."""
+        """Implements ``Environments``."""
         return {
             "inner": self.inner.state_dict(),
             "random": self._generator.bit_generator.state,
@@ -82,7 +83,7 @@ class NoisyObservations(Environments):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
-        """See ``Environments``."""
+        """Implements ``Environments``."""
         _, mask = self.inner.load_state_dict(state["inner"])
         self._generator.bit_generator.state = state["random"]
         self._obs = copy(state["obs"])
@@ -91,5 +92,5 @@ class NoisyObservations(Environments):
         return copy(self._obs), mask
 
     def close(self) -> None:
-        """Close what is wrapped."""
+        """Closes the wrapped environments."""
         self.inner.close()

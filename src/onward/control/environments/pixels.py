@@ -1,7 +1,7 @@
-"""Catch: a task seen as pixels, small enough that an image encoder learns it on a CPU in a minute.
+"""Catch: a task seen as pixels, small enough for an image encoder to learn on a CPU in a minute.
 
-The one thing to know: these are Gymnasium environments, ``onward/Catch-v0`` and ``onward/CatchDict-v0``, so
-that peers can be given the same task; ``environments.make`` registers them.
+The tasks are Gymnasium environments, ``onward/Catch-v0`` and ``onward/CatchDict-v0``, so that peer libraries
+can train on them too; ``environments.make`` registers them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 SIZE = 10
-"""Rows and columns."""
+"""Number of rows and of columns."""
 THRESHOLD = 0.9
 """Mean return that counts as solved: 95 % of balls caught."""
 
@@ -23,11 +23,11 @@ class Catch(gymnasium.Env[Any, Any]):
     """A ball falls one row a step; the paddle in the last row moves left, stays or moves right.
 
     After 9 steps the ball is in the last row: reward 1 if the paddle is under it, else −1; 0 before. Every
-    ball can be caught. After the task of that name in bsuite (Osband et al. 2020).
+    ball can be caught. The task follows that of the same name in bsuite (Osband et al. 2020).
     """
 
     def __init__(self) -> None:
-        """See the class."""
+        """Creates the spaces."""
         self.action_space = spaces.Discrete(3)
         self.observation_space: spaces.Space[Any] = spaces.Box(0, 255, (SIZE, SIZE), np.uint8)
         self.row = self.column = self.paddle = 0
@@ -35,14 +35,14 @@ class Catch(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """A new ball in the first row, the paddle in the middle."""
+        """Places a new ball in the first row, the paddle in the middle."""
         super().reset(seed=seed)
         self.row, self.paddle = 0, SIZE // 2
         self.column = int(self.np_random.integers(SIZE))
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Move the paddle, then the ball."""
+        """Moves the paddle, then the ball."""
         self.paddle = min(max(self.paddle + int(action) - 1, 0), SIZE - 1)
         self.row += 1
         landed = self.row == SIZE - 1
@@ -64,7 +64,7 @@ class CatchDict(Catch):
     """Catch with only the ball in the image and the paddle's column as a number: both parts are needed."""
 
     def __init__(self) -> None:
-        """See the class."""
+        """Creates the spaces."""
         super().__init__()
         image = spaces.Box(0, 255, (SIZE, SIZE), np.uint8)
         self.observation_space = spaces.Dict(ball=image, paddle=spaces.Discrete(SIZE))
@@ -74,7 +74,7 @@ class CatchDict(Catch):
 
 
 def register() -> None:
-    """Make both known to Gymnasium; again does no harm."""
+    """Registers both with Gymnasium; repeated calls do no harm."""
     for env_id, task in (("onward/Catch-v0", "Catch"), ("onward/CatchDict-v0", "CatchDict")):
         if env_id not in gymnasium.registry:
             entry_point = f"{__name__}:{task}"

@@ -1,7 +1,7 @@
-"""Similar tasks for zero-shot transfer: the same spaces, another body or another world.
+"""Similar tasks for zero-shot transfer: the same spaces, with a changed body or a changed world.
 
-The one thing to know: they were fixed before anything was trained on them, and a policy meets them as it is:
-nothing is learned there.
+Invariants: the variants were fixed before anything was trained on them. A policy is evaluated unchanged and
+learns nothing there.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Variant:
     env_id: str
     name: str
     changes: dict[str, Any]
-    """What the environment is made with: physical constants of the numpy tasks, arguments of Gymnasium's."""
+    """Arguments of the environment: physical constants of the numpy tasks, or arguments of Gymnasium's."""
 
     def make(self, num: int, env_kwargs: dict[str, Any] | None = None) -> Environments:
-        """``num`` slots of it. ``env_kwargs``: what the task itself is made with, where it is not plain."""
+        """Makes ``num`` slots of the variant. ``env_kwargs``: arguments of the original task, if any."""
         return make(self.env_id, num, env_kwargs={**(env_kwargs or {}), **self.changes})
 
 

@@ -1,7 +1,7 @@
-"""A Gymnasium ``VectorEnv`` behind the contract, for environments that are vectorised by somebody else.
+"""A Gymnasium ``VectorEnv`` behind the contract, for environments that other code has vectorised.
 
-The one thing to know: only resets in SAME_STEP fit. Under NEXT_STEP, Gymnasium's default, the step after an
-ending ignores its action and earns 0, and training on that pair is wrong (cleanrl#499, Gymnasium#1227).
+Only resets in SAME_STEP fit. Under NEXT_STEP, Gymnasium's default, the step after an ending ignores its
+action and has reward 0. Training on that pair is wrong (cleanrl#499, Gymnasium#1227).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class VectorSlots(Environments):
-    """The sub-environments of one ``VectorEnv``. Its state cannot be saved: only what it was made of can."""
+    """Sub-environments of one ``VectorEnv``. Their state cannot be saved."""
 
     def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvSpec) -> None:
         """Raises ControlError unless ``envs`` resets in SAME_STEP."""
@@ -33,7 +33,7 @@ class VectorSlots(Environments):
         self._mask: Flags | None = None
 
     def reset(self, seed: int) -> tuple[Obs, Flags | None]:
-        """See ``Environments``."""
+        """Implements ``Environments``."""
         seeds: Any = Seeds(seed).slots(self.num)
         raw, infos = self.envs.reset(seed=seeds)
         self._mask = None
@@ -41,7 +41,7 @@ class VectorSlots(Environments):
         return self._flattener.batch(raw, self.num), self._masks()
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """See ``Environments``."""
+        """Implements ``Environments``."""
         given = to_env(self.spec.actions, actions).astype(self._dtype)
         raw, reward, terminated, truncated, infos = self.envs.step(given)
         terminated = np.array(terminated, np.bool_)
@@ -60,7 +60,8 @@ class VectorSlots(Environments):
         )
 
     def _final_obs(self, infos: dict[str, Any], slots: NDArray[np.intp]) -> Obs:
-        """Gymnasium gives one observation per ended slot in an object array; others give a whole batch."""
+        """Returns the last observations of ended slots. Gymnasium gives one per ended slot in an object
+        array; others give a whole batch."""
         raw = infos.get("final_obs")
         if raw is None:
             raise ControlError(
@@ -87,18 +88,18 @@ class VectorSlots(Environments):
         return None if self._mask is None else self._mask.copy()
 
     def state_dict(self) -> dict[str, Any]:
-        """Only a note: the state within a ``VectorEnv`` is out of reach."""
+        """Returns only a note: the state within a ``VectorEnv`` is not accessible."""
         return {"unsaved": self.spec.id}
 
     def load_state_dict(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
-        """Always raises ControlError."""
+        """Raises ControlError always: there is no state to restore."""
         raise ControlError(
             f"The episodes of the VectorEnv {self.spec.id} cannot be resumed: give its id, or a function "
             f"that makes one environment, instead of a VectorEnv."
         )
 
     def close(self) -> None:
-        """Close the vector environment."""
+        """Closes the vector environment."""
         self.envs.close()
 
 

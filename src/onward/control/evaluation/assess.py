@@ -1,8 +1,8 @@
-"""One policy judged whole: greedy success, and what is left of it under noise and in similar tasks.
+"""Assessment of one policy: greedy success, and scores under noise and in similar tasks.
 
-The one thing to know: slots start from the same seeds for every score. In the numpy tasks each episode then
-starts alike, so clean, noisy, transferred and random scores differ by what was changed and not by luck of the
-start; where the environment draws during an episode (LunarLander), the first of each slot does.
+Slots start from the same seeds for every score. In the numpy tasks each episode therefore starts alike, so
+clean, noisy, transferred and random scores differ by the change and not by luck of the start. Where the
+environment draws during an episode (LunarLander), only the first episode of each slot starts alike.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from onward.errors import ControlError
 
 @dataclass(frozen=True)
 class Score:
-    """A hundred episodes in one environment."""
+    """Result of the episodes (a hundred by default) in one environment."""
 
     name: str
     mean: float
@@ -49,28 +49,28 @@ class Score:
 
 @dataclass(frozen=True)
 class Assessment:
-    """What ``assess`` found; all scores are raw returns."""
+    """Result of ``assess``; all scores are raw returns."""
 
     env: str
     episodes: int
     seed: int
     rule: str
-    """What counts as success; empty where nothing says so."""
+    """The rule of success in words; empty where there is none."""
     clean: Score
     random: Score
     noise: Score | None
     noise_from: str
-    """Where the deviation of the noise comes from."""
+    """Source of the noise's deviation."""
     transfer: tuple[Score, ...]
 
     @property
     def transfer_ratio(self) -> float | None:
-        """The mean ratio over the variants."""
+        """Mean ratio over the variants."""
         ratios = [score.ratio for score in self.transfer if score.ratio is not None]
         return float(np.mean(ratios)) if ratios else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Returns plain JSON values."""
         return {**asdict(self), "transfer_ratio": self.transfer_ratio}
 
 
@@ -86,7 +86,7 @@ def assess(
     variants: Sequence[Variant] | None = None,
     env_kwargs: dict[str, Any] | None = None,
 ) -> Assessment:
-    """Judge ``actor`` in ``env_id``. ``variants``: None for those of ``VARIANTS``, () for none; ``noise``
+    """Assesses ``actor`` in ``env_id``. ``variants``: None for those of ``VARIANTS``, () for none; ``noise``
     None: no noisy episodes. Raises ControlError where actor and environment do not fit."""
     env = make(env_id, min(num, episodes), env_kwargs=env_kwargs)
     fitting(actor, env.spec)
@@ -150,7 +150,7 @@ def _layout_words(layout: Layout) -> str:
 
 
 def _deviation(actor: Actor, met: Episodes) -> tuple[NDArray[np.float64], str]:
-    """Running deviation of each number: the policy's normaliser's, else that of its own clean episodes."""
+    """Returns each number's running deviation and its source: the normaliser, else clean episodes."""
     if isinstance(actor, Policy) and actor.parts.norm is not None:
         return np.sqrt(actor.parts.norm[1]), "the policy's normaliser"
     assert met.met is not None

@@ -1,7 +1,8 @@
-"""Learning curves as one picture: the interquartile mean over seeds, the band from the worst to the best.
+"""Learning curves in one picture: the interquartile mean over seeds, with a band from the worst to the best.
 
-Seeds are compared at equal steps, each evaluated on the line between its own evaluations; a run that stopped
-early because it was solved keeps its last value to the end. The title tells how many seeds were solved.
+Seeds are compared at equal steps, by linear interpolation between a seed's own evaluations. A run that
+stopped early because it was solved keeps its last value to the end. The title reports how many seeds were
+solved.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from onward.control.running.runs import Folder, read_json
 from onward.errors import ControlError
 
 POINTS = 200
-"""Of the grid of steps."""
+"""Points in the grid of steps."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Band:
 
 
 def band(runs: Sequence[list[Row]], metric: str) -> Band | None:
-    """The values of ``metric`` over steps; None where no run has any."""
+    """Interpolates ``metric`` of all runs on a common grid of steps; None where no run has it."""
     series = [[(row["step"], row[metric]) for row in rows if metric in row] for rows in runs]
     series = [points for points in series if points]
     if not series:
@@ -57,11 +58,11 @@ class _Seeds:
 
     rows: list[list[Row]] = field(default_factory=list)
     solved: int = 0
-    """Of them, those that reached the threshold."""
+    """Number of runs that reached the threshold."""
 
 
 def draw(folders: Sequence[Path], picture: Path) -> Path:
-    """Draw the runs in ``folders`` into ``picture`` (PNG) and its dark version: evaluation above training.
+    """Draws the runs in ``folders`` into ``picture`` (PNG) and its dark version: evaluation above training.
 
     Runs of one environment, algorithm and preset are the seeds of one curve. Raises ControlError where a
     folder holds no run, or runs of different environments are given.
@@ -72,7 +73,7 @@ def draw(folders: Sequence[Path], picture: Path) -> Path:
 
 
 def _finding(groups: dict[str, _Seeds], env: str, threshold: float | None) -> str:
-    """``CartPole-v1: ppo (tuned) solved by 5 of 5 seeds``; without a threshold, the last return."""
+    """Returns a title: ``CartPole-v1: ppo (tuned) solved by 5 of 5 seeds``, or the last return."""
     told = []
     for name, group in groups.items():
         found = band(group.rows, "eval_return")
@@ -115,7 +116,7 @@ def _figure(groups: dict[str, _Seeds], env: str, threshold: float | None, style:
 
 
 def _groups(folders: Sequence[Path]) -> tuple[dict[str, _Seeds], str, float | None]:
-    """(name → its seeds, environment, threshold)."""
+    """Returns (name → its seeds, environment, threshold)."""
     groups: dict[str, _Seeds] = {}
     envs, threshold = set(), None
     for path in folders:

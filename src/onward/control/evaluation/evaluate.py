@@ -1,9 +1,8 @@
-"""Greedy episodes on unseen seeds, and what they say: success, transfer, robustness under noise.
+"""Greedy episodes on unseen seeds: the measure of success, transfer and robustness under noise.
 
-The one thing to know: every slot plays a quota of episodes fixed in advance. Taking the first hundred that
-end would favour short episodes, which are the failures of some tasks and the successes of others. Returns
-are raw, the policy's normaliser is frozen, and seeds come from a branch of the seed tree that training never
-uses.
+Invariants: every slot plays a quota of episodes fixed in advance. Taking the first hundred episodes that end
+would favour short ones, which are the failures of some tasks and the successes of others. Returns are raw,
+the policy's normaliser is frozen, and seeds come from a branch of the seed tree that training never uses.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ NOISE = 0.2
 
 
 class Actor(Protocol):
-    """What can be evaluated: a ``Policy``, a peer's model, the random policy."""
+    """Anything that can be evaluated: a ``Policy``, a peer library's model, the random policy."""
 
     def act_flat(
         self, obs: Obs, mask: NDArray[Any] | None = None, deterministic: bool = True
     ) -> NDArray[Any]:
-        """Actions (N, …) as ``ActionSpec`` says."""
+        """Returns actions (N, …) in the format of ``ActionSpec``."""
         ...
 
 
@@ -40,10 +39,10 @@ class Actor(Protocol):
 
 
 class SuccessRule(Protocol):
-    """Says of an episode whether it succeeded."""
+    """Decides whether an episode succeeded."""
 
     words: str
-    """The rule, for people."""
+    """The rule in words, for people."""
 
     def start(self, num: int) -> None: ...
 
@@ -53,10 +52,10 @@ class SuccessRule(Protocol):
 
 
 class AtLeast:
-    """The return of the episode is at or over ``threshold``."""
+    """Success where the episode's return is at least ``threshold``."""
 
     def __init__(self, threshold: float) -> None:
-        """Raises ControlError for a threshold that is not finite: nothing or everything would reach it."""
+        """Raises ControlError for a threshold that is not finite: no or every episode would reach it."""
         if not np.isfinite(threshold):
             raise ControlError(f"The threshold of success is {threshold}: give a finite number.")
         self.threshold = threshold
@@ -71,9 +70,9 @@ class AtLeast:
 
 
 class Upright:
-    """Pendulum: upright (cos θ ≥ 0.95, within 18°) at each of the last 50 steps of the episode.
+    """Success in Pendulum: upright (cos θ ≥ 0.95, within 18°) at each of the last 50 steps of the episode.
 
-    A return alone says where the episode started, not whether it was swung up.
+    The return alone shows where the episode started, not whether the pendulum was swung up.
     """
 
     words = "upright (cos θ ≥ 0.95) at each of the last 50 steps"
@@ -95,11 +94,11 @@ class Upright:
 
 RULES: dict[str, type[Upright]] = {"Pendulum-v1": Upright}
 SOLVE_BARS = {"Pendulum-v1": -200.0}
-"""Mean return that counts as solved where Gymnasium names none."""
+"""Mean returns that count as solved, where Gymnasium names none."""
 
 
 def success_rule(spec: EnvSpec, threshold: float | None = None) -> SuccessRule | None:
-    """``threshold`` if given, else the rule of the task, else Gymnasium's threshold, else None: unknown."""
+    """Returns the rule of ``threshold``, else the task's, else that of Gymnasium's threshold, else None."""
     if threshold is not None:
         return AtLeast(threshold)
     if spec.id in RULES:
@@ -108,7 +107,7 @@ def success_rule(spec: EnvSpec, threshold: float | None = None) -> SuccessRule |
 
 
 def solve_bar(spec: EnvSpec) -> float | None:
-    """Mean return at which ``spec`` counts as solved."""
+    """Returns the mean return at which ``spec`` counts as solved."""
     return SOLVE_BARS.get(spec.id, spec.threshold)
 
 
@@ -117,12 +116,12 @@ def solve_bar(spec: EnvSpec) -> float | None:
 
 @dataclass(frozen=True)
 class Episodes:
-    """What was played, in the order of slots, then of time."""
+    """Results of the episodes played, ordered by slot, then by time."""
 
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
     successes: NDArray[np.bool_] | None
-    """None where no rule says what success is."""
+    """None where there is no rule of success."""
     met: RunningNorm | None
     """Statistics of the numbers in the observations acted on; None where there are only images."""
 
@@ -146,10 +145,10 @@ def play(
     rule: SuccessRule | None = None,
     noise: NDArray[Any] | None = None,
 ) -> Episodes:
-    """``episodes`` episodes in ``env``, shared out over its slots before the first step.
+    """Plays ``episodes`` episodes in ``env``, divided among its slots before the first step.
 
     ``noise``: (width,) deviation of Gaussian noise on the numbers that the actor sees; the environment itself
-    is untouched. Raises ControlError for fewer than one episode.
+    is unchanged. Raises ControlError for fewer than one episode.
     """
     if episodes < 1:
         raise ControlError(f"{episodes} episodes were asked for: give at least 1.")
@@ -168,7 +167,7 @@ def play(
 
 
 class _Record:
-    """Sums of the running episodes and what became of those that count."""
+    """Sums of the running episodes, and results of the finished ones that count."""
 
     def __init__(self, env: Environments, rule: SuccessRule | None) -> None:
         self.counts = np.zeros(env.num, np.int64)
@@ -215,7 +214,7 @@ class _Noise:
 
 
 class RandomActor:
-    """Uniform over the legal actions: the baseline that every ratio starts from."""
+    """Actor that chooses uniformly among the legal actions: the baseline of every ratio."""
 
     def __init__(self, actions: ActionSpec, seed: int = 0) -> None:
         self._actions = actions

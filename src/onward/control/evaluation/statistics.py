@@ -1,7 +1,7 @@
-"""Figures over seeds: interquartile mean, variation, bootstrap intervals, what is left of a score.
+"""Statistics over seeds: interquartile mean, variation, bootstrap intervals, score ratios.
 
-The one thing to know: one seed gives one number (the mean return of its greedy episodes), and every interval
-is over seeds, never over episodes of one agent. docs/control.md holds the formulas.
+One seed gives one number, the mean return of its greedy episodes. Every interval is over seeds, never over
+episodes of one agent. docs/control.md holds the formulas.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from onward.errors import ControlError
 
 FEWEST_SEEDS = 5
-"""An interval over fewer seeds says nothing: it is refused."""
+"""Fewest seeds of an interval; one over fewer seeds has no meaning and is refused."""
 SOLVE_LIMIT = 10_000
-"""Training episodes within which a task is to be solved; see ``training_episodes`` for when it is."""
+"""Training episodes within which a task must be solved; ``training_episodes`` defines when it is."""
 
 
 class Estimate(NamedTuple):
@@ -29,33 +29,34 @@ class Estimate(NamedTuple):
 
 
 def iqm(values: ArrayLike) -> float:
-    """Interquartile mean: the mean without the ⌊n/4⌋ smallest and ⌊n/4⌋ largest (Agarwal et al. 2021)."""
+    """Returns the interquartile mean, without the ⌊n/4⌋ smallest and largest values (Agarwal et al. 2021)."""
     return float(_iqm(_given(values)[None])[0])
 
 
 def variation(values: ArrayLike, random: float | None = None) -> float:
-    """Coefficient of variation over seeds: std (n − 1) / |mean|; below a mean of 0 that of value − random.
+    """Returns the coefficient of variation over seeds, std (n − 1) / |mean|.
 
-    ``random``: what the random policy scores in the same environment. Raises ControlError where it is needed
-    and missing: near 0 a negative scale makes the plain quotient meaningless.
+    For a mean below 0 it is that of value − random. ``random``: score of the random policy in the same
+    environment. Raises ControlError where it is needed and missing: near 0 a negative scale makes the plain
+    quotient meaningless.
     """
     return float(_variation(_shifted(_given(values), random)[None])[0])
 
 
 def iqm_interval(values: ArrayLike, draws: int = 10_000, seed: int = 0) -> Estimate:
-    """``iqm`` with its interval. Raises ControlError with fewer than 5 seeds."""
+    """Returns ``iqm`` with its interval. Raises ControlError with fewer than 5 seeds."""
     return _estimate(_given(values), _iqm, draws, seed)
 
 
 def variation_interval(
     values: ArrayLike, random: float | None = None, draws: int = 10_000, seed: int = 0
 ) -> Estimate:
-    """``variation`` with its interval. Raises ControlError with fewer than 5 seeds."""
+    """Returns ``variation`` with its interval. Raises ControlError with fewer than 5 seeds."""
     return _estimate(_shifted(_given(values), random), _variation, draws, seed)
 
 
 def score_ratio(score: float, source: float, random: float) -> float:
-    """(score − random) / (source − random): what is left of what was learned; NaN where nothing was."""
+    """Returns (score − random) / (source − random), the learning that is left; NaN if nothing was learned."""
     learned = source - random
     return (score - random) / learned if learned > 0 else float("nan")
 
@@ -79,7 +80,7 @@ def _shifted(values: NDArray[np.float64], random: float | None) -> NDArray[np.fl
 
 
 def _iqm(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each row."""
+    """Computes the interquartile mean of each row."""
     count = rows.shape[1]
     cut = count // 4
     return np.sort(rows, axis=1)[:, cut : count - cut].mean(axis=1)
@@ -99,7 +100,7 @@ def _estimate(
     draws: int,
     seed: int,
 ) -> Estimate:
-    """Percentile bootstrap: ``draws`` resamples of the seeds with replacement."""
+    """Computes the percentile bootstrap: ``draws`` resamples of the seeds with replacement."""
     if len(values) < FEWEST_SEEDS:
         raise ControlError(
             f"An interval over {len(values)} seeds says nothing: train at least {FEWEST_SEEDS} seeds."

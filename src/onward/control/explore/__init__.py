@@ -1,5 +1,5 @@
-"""Exploration: epsilon schedules, upper confidence bounds, and bonuses (counts, RND, ICM) that add to reward.
+"""Exploration: epsilon schedules, upper confidence bounds, and bonuses (counts, RND, ICM) beside the reward.
 
-The one thing to know: a bonus is a second stream beside the reward. It has its own scale and its own notion
-of when a return ends, and the raw reward that is reported never contains it.
+A bonus is a second stream with its own scale and its own rule for the end of a return. The reported raw
+reward never contains it.
 """

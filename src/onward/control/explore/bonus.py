@@ -1,9 +1,9 @@
-"""What every exploration bonus is to an algorithm, and the scale of its stream.
+"""Interface of exploration bonuses to algorithms, and the scale of a bonus stream.
 
-The one thing to know: a bonus is a second reward that changes while it is learned from. On-policy methods
-value it by a head of their own; off-policy methods compute it when they sample, so an old transition gets
-what it is worth today. Its scale is that of its discounted sum, filtered forward along time in each slot
-(Burda et al. 2018, 1810.12894), so arrays given to ``observe`` always have the time first.
+A bonus is a second reward that changes during training. On-policy methods value it by a separate head.
+Off-policy methods compute it when they sample, so an old transition gets its present bonus. Its scale is that
+of its discounted sum, filtered forward in time in each slot (Burda et al. 2018, 1810.12894), so arrays passed
+to ``observe`` always have time first.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from onward.errors import ControlError
 
 Floats = NDArray[np.float32]
 MAX_INPUTS = 16_384
-"""Numbers of one observation that a bonus can look at."""
+"""Most numbers of one observation that a bonus can use."""
 
 
 class Bonus(ABC):
-    """Made by ``make_bonus``. Observations and actions are raw, as environment and policy gave them.
+    """Exploration bonus, made by ``make_bonus``. Observations and actions are raw.
 
-    ``random_steps``: environment steps that the algorithm takes at random and only hands to ``prime``.
+    ``random_steps``: environment steps that the algorithm takes at random and passes to ``prime`` only.
     """
 
     episodic: bool
-    """Whether the bonus return ends with the episode. False: what is found in the next episode counts too."""
+    """True where the bonus return ends with the episode. False: the next episode's bonus counts too."""
 
     def __init__(self, spec: EnvSpec, config: BonusConfig, random_steps: int) -> None:
         check_spec(spec, config)
@@ -40,15 +40,15 @@ class Bonus(ABC):
         self.random_steps = random_steps
         self.norm = RunningNorm(flat_width(spec.layout))
         self.primed_by = 0
-        """Random steps that were handed to ``prime`` so far."""
+        """Random steps passed to ``prime`` so far."""
 
     @property
     def primed(self) -> bool:
-        """False while the algorithm has to act at random, learn nothing, and call ``prime``."""
+        """False while the algorithm must act at random, learn nothing, and call ``prime``."""
         return self.primed_by >= self.random_steps
 
     def prime(self, next_obs: Obs) -> None:
-        """(N, …) what random actions led to: sets the first statistics of observations."""
+        """Sets the first statistics from observations (N, …) that random actions led to."""
         rows = flat_rows(next_obs, self.layout)
         self.norm.update(rows)
         self.primed_by += len(rows)
@@ -57,23 +57,23 @@ class Bonus(ABC):
     def observe(
         self, obs: Obs, actions: NDArray[Any], next_obs: Obs, ended: Flags, alive: Flags | None = None
     ) -> None:
-        """Take note of what was met: all arrays (T, N, …), in the order of time. Call it once per step met.
+        """Records new steps: all arrays (T, N, …), in the order of time. To be called once per step.
 
-        ``next_obs`` is what the step itself led to (``Step.next_obs``), never the first of the next episode.
-        ``alive``: slots that acted; the others met nothing. None: all acted.
+        ``next_obs`` is the step's own next observation (``Step.next_obs``), never the first of the next
+        episode. ``alive``: slots that acted; the others are ignored. None: all acted.
         """
 
     @abstractmethod
     def reward(self, obs: Obs, actions: NDArray[Any], next_obs: Obs) -> Floats:
-        """Today's bonus of each transition, scaled: arrays (…, width) give (…,)."""
+        """Returns the present bonus of each transition, scaled: arrays (…, width) give (…,)."""
 
     @abstractmethod
     def update(self, obs: Obs, actions: NDArray[Any], next_obs: Obs) -> dict[str, float]:
-        """Learn from rows (B, …); returns metrics whose names begin with ``bonus_``."""
+        """Trains on rows (B, …); returns metrics whose names begin with ``bonus_``."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything the next calls depend on; ``load_state_dict`` of it continues bit for bit."""
+        """Returns the whole state; ``load_state_dict`` continues from it bit for bit."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -81,10 +81,10 @@ class Bonus(ABC):
 
 
 class ReturnFilter:
-    """Running deviation of a discounted sum of rewards: what a stream is divided by.
+    """Running deviation of a discounted sum of rewards, by which a stream is divided.
 
-    Forward in time, in each slot for itself: f_t = γ·f_(t−1) + r_t. The deviation is taken over every f so
-    far (Welford, float64). With ``episodic`` f starts again after an episode's end.
+    The sum runs forward in time, separately in each slot: f_t = γ·f_(t−1) + r_t. The deviation is over every
+    f so far (Welford, float64). With ``episodic``, f restarts after an episode's end.
     """
 
     def __init__(self, num: int, gamma: float, episodic: bool) -> None:
@@ -94,7 +94,7 @@ class ReturnFilter:
         self.norm = RunningNorm(1)
 
     def observe(self, rewards: NDArray[Any], ended: Flags) -> None:
-        """``rewards`` and ``ended``: (T, N), time first. Raises ControlError for another shape."""
+        """Adds ``rewards`` and ``ended``, (T, N) with time first. Raises ControlError for another shape."""
         if rewards.ndim != 2 or rewards.shape[1:] != self.filtered.shape:
             raise ControlError(
                 f"A bonus of {len(self.filtered)} slots was given rewards of shape {rewards.shape}: "
@@ -110,7 +110,7 @@ class ReturnFilter:
 
     @property
     def std(self) -> float:
-        """Deviation so far; 1 while nothing is known or nothing has differed."""
+        """Deviation so far; 1 while there is no data or all values are equal."""
         std = float(self.norm.std[0])
         return std if std > 1e-8 else 1.0
 
@@ -118,7 +118,7 @@ class ReturnFilter:
         return {"filtered": self.filtered.copy(), "norm": self.norm.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ControlError where the number of slots differs."""
+        """Restores the state. Raises ControlError where the number of slots differs."""
         filtered = np.array(state["filtered"], dtype=np.float64)
         if filtered.shape != self.filtered.shape:
             raise ControlError(
@@ -130,15 +130,14 @@ class ReturnFilter:
 
 
 def bonus_weight(config: BonusConfig, progress: float) -> float:
-    """What the bonus is multiplied by at ``progress`` (0 … 1): constant, or falling linearly to 0 at
-    ``bonus_until``."""
+    """Returns the bonus' weight at ``progress`` (0 … 1): constant, or falling to 0 at ``bonus_until``."""
     if config.bonus_until >= 1:
         return config.bonus_weight
     return config.bonus_weight * max(0.0, 1.0 - progress / max(config.bonus_until, 1e-9))
 
 
 def flat_rows(obs: Obs, layout: Layout) -> Floats:
-    """(…, numbers) of any layout: the vector, then each image's bytes / 255, one after the other."""
+    """Returns (…, numbers) of any layout: the vector and each image's bytes / 255, concatenated."""
     if not isinstance(obs, dict):
         return np.asarray(obs, dtype=np.float32)
     parts = [np.asarray(obs["vector"], dtype=np.float32)] if layout.width else []
@@ -149,12 +148,12 @@ def flat_rows(obs: Obs, layout: Layout) -> Floats:
 
 
 def living_rows(rows: Floats, alive: Flags | None) -> Floats:
-    """(T, N, width) as (M, width): those of slots that acted."""
+    """Returns the rows of (T, N, width) that belong to slots that acted, as (M, width)."""
     return rows.reshape(-1, rows.shape[-1]) if alive is None else rows[alive]
 
 
 def flat_width(layout: Layout) -> int:
-    """Numbers in ``flat_rows``. Raises ControlError where they are too many to look at without a CNN."""
+    """Returns the numbers in ``flat_rows``. Raises ControlError where they are too many without a CNN."""
     width = layout.width + sum(height * width * channels for _, (height, width, channels) in layout.images)
     if width > MAX_INPUTS:
         raise ControlError(

@@ -1,7 +1,7 @@
-"""Counting visits of states that are too many to list: an exact table, or SimHash for vectors.
+"""Visit counts of states that are too many to list: an exact table, or SimHash for vectors.
 
-The one thing to know: a hash must not move while it is counted with. The whitening under it is frozen once
-the bonus is primed; the planes of the hash are drawn once.
+Invariants: a hash must not change while it is used for counting. The whitening under it is frozen once the
+bonus is primed, and the planes of the hash are drawn once.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from onward.errors import ControlError
 
 
 class SimHash:
-    """The signs of ``bits`` random affine functions of a whitened vector (Charikar 2002; Tang et al. 2017).
+    """Signs of ``bits`` random affine functions of a whitened vector (Charikar 2002; Tang et al. 2017).
 
-    The planes have offsets, so states are told apart by how far out they are and not by direction alone.
+    The planes have offsets, so states are distinguished by distance from the centre and not by direction
+    alone.
     """
 
     def __init__(self, width: int, bits: int, generator: np.random.Generator) -> None:
@@ -39,12 +40,12 @@ class SimHash:
         self.offsets = generator.standard_normal(bits, dtype=np.float32)
 
     def keys(self, rows: Floats) -> list[bytes]:
-        """One key per row of (M, width)."""
+        """Returns one key per row of (M, width)."""
         return _split(np.packbits(rows @ self.planes + self.offsets > 0, axis=1))
 
 
 def exact_keys(rows: NDArray[Any]) -> list[bytes]:
-    """One key per row of (M, width): equal numbers, equal key (and −0 is 0)."""
+    """Returns one key per row of (M, width): equal numbers, equal key (and −0 is 0)."""
     return _split(np.ascontiguousarray(rows + 0.0, dtype=np.float32))
 
 
@@ -53,16 +54,16 @@ class Counts:
 
     def __init__(self, columns: int = 1) -> None:
         self.total = 0
-        """All that was ever added."""
+        """Sum of all counts."""
         self._row: dict[bytes, int] = {}
         self._table = np.zeros((256, columns), dtype=np.int64)
 
     def __len__(self) -> int:
-        """Keys seen."""
+        """Number of keys seen."""
         return len(self._row)
 
     def add(self, keys: list[bytes], columns: NDArray[np.int64] | int = 0) -> None:
-        """One visit each of (key, column); a key may come several times."""
+        """Adds one visit for each (key, column); a key may occur several times."""
         rows = np.fromiter((self._row.setdefault(key, len(self._row)) for key in keys), np.int64, len(keys))
         while len(self._table) < len(self._row):
             self._table = np.concatenate([self._table, np.zeros_like(self._table)])
@@ -70,7 +71,7 @@ class Counts:
         self.total += len(keys)
 
     def of(self, keys: list[bytes]) -> NDArray[np.int64]:
-        """(M, columns) counts; zeros for a key never seen."""
+        """Returns (M, columns) counts; zeros for a key never seen."""
         rows = np.fromiter((self._row.get(key, -1) for key in keys), np.int64, len(keys))
         return np.where(rows[:, None] >= 0, self._table[rows], 0)
 
@@ -90,12 +91,12 @@ class Counts:
 
 
 def tabular(layout: Layout) -> bool:
-    """Whether every part of an observation is a choice (Discrete, MultiDiscrete …): states can be listed."""
+    """True where every part of an observation is a choice (Discrete …), so that states can be listed."""
     return bool(layout.leaves) and all(leaf.kind == "one_hot" for leaf in layout.leaves)
 
 
 class CountBonus(Bonus):
-    """r⁺ = √(ln t / n(s')): ``UCB1``'s width for the state that a step led to; t counts all steps met."""
+    """Bonus r⁺ = √(ln t / n(s')), the width of ``UCB1`` for the state after a step; t counts all steps."""
 
     episodic = True
 
@@ -143,6 +144,6 @@ class CountBonus(Bonus):
 
 
 def _split(array: NDArray[Any]) -> list[bytes]:
-    """The bytes of each row of a contiguous array."""
+    """Returns the bytes of each row of a contiguous array."""
     data, width = array.tobytes(), array.shape[1] * array.itemsize
     return [data[at : at + width] for at in range(0, len(data), width)] if width else []

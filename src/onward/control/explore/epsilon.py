@@ -1,7 +1,7 @@
-"""Epsilon-greedy: what epsilon is now, and the random actions of each slot.
+"""Epsilon-greedy: schedules of epsilon, and the random actions of each slot.
 
-The one thing to know: every slot draws for itself. One draw for the whole batch would make all slots explore
-together or not at all, and the data of one step would be all greedy or all random.
+Invariants: every slot draws for itself. With one draw for the whole batch, all slots would explore together
+or not at all, and the data of one step would be all greedy or all random.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from onward.errors import ControlError
 
 
 def linear_epsilon(steps: int, total_steps: int, start: float, end: float, share: float) -> float:
-    """From ``start`` at step 0 to ``end`` once ``share`` of the budget is spent, then ``end``.
+    """Returns epsilon: linear from ``start`` to ``end``, reached once ``share`` of the budget is spent.
 
-    ``steps`` and ``total_steps`` are environment steps over all slots, so the number of slots does not
-    change the schedule. Works in both directions. Raises ControlError unless 0 ≤ epsilon ≤ 1 and
-    0 < share ≤ 1.
+    ``steps`` and ``total_steps`` are environment steps over all slots, so the number of slots does not change
+    the schedule. Works in both directions. Raises ControlError unless 0 ≤ epsilon ≤ 1 and 0 < share ≤ 1.
     """
     _check_range(start, end)
     if not 0 < share <= 1:
@@ -32,10 +31,10 @@ def linear_epsilon(steps: int, total_steps: int, start: float, end: float, share
 
 
 def decayed_epsilon(times: int, start: float = 1.0, end: float = 0.01, factor: float = 0.995) -> float:
-    """max(end, start · factor^times): multiplied by ``factor`` at each update (or episode).
+    """Returns max(end, start · factor^times): epsilon multiplied by ``factor`` at each update (or episode).
 
-    With the defaults 0.01 is reached after 919 times. Raises ControlError unless 0 ≤ epsilon ≤ 1
-    and 0 < factor ≤ 1.
+    With the defaults, 0.01 is reached after 919 times. Raises ControlError unless 0 ≤ epsilon ≤ 1 and 0 <
+    factor ≤ 1.
     """
     _check_range(start, end)
     if not 0 < factor <= 1:
@@ -50,10 +49,10 @@ def epsilon_greedy(
     generator: np.random.Generator,
     mask: Flags | None = None,
 ) -> NDArray[np.int64]:
-    """(N,) ``greedy``, but in each slot, with probability epsilon, a uniform (legal) action instead.
+    """Returns (N,) ``greedy`` with, in each slot at probability epsilon, a uniform (legal) action instead.
 
-    ``mask``: (N, choices) legal actions. Takes the same number of draws whatever comes out, so that a resumed
-    run stays in step.
+    ``mask``: (N, choices) legal actions. The number of draws is always the same, so that a resumed run stays
+    in step.
     """
     explores = generator.random(len(greedy)) < epsilon
     return np.where(explores, uniform_actions(len(greedy), choices, generator, mask), greedy)
@@ -62,7 +61,7 @@ def epsilon_greedy(
 def uniform_actions(
     num: int, choices: int, generator: np.random.Generator, mask: Flags | None = None
 ) -> NDArray[np.int64]:
-    """(num,) uniform over the ``choices``, or over the legal ones where there is a mask (num, choices)."""
+    """Draws (num,) uniform actions from the ``choices``, or from the legal ones of a mask (num, choices)."""
     if mask is None:
         return generator.integers(choices, size=num)
     if not mask.any(axis=1).all():

@@ -1,8 +1,8 @@
-"""Intrinsic curiosity module (Pathak et al. 2017, 1705.05363): new is a step whose outcome was not foreseen.
+"""Intrinsic curiosity module (Pathak et al. 2017, 1705.05363): a bonus for steps with an unpredicted outcome.
 
-The one thing to know: the features are learned by the inverse model alone (which action led from s to s'?),
-so they keep what the agent can influence and drop noise it cannot; the forward model learns on them without
-moving them, or they would shrink until everything is foreseen.
+The features are trained by the inverse model alone, which predicts the action that led from s to s'. So they
+contain what the agent can influence and no noise that it cannot. The forward model does not train the
+features: they would shrink until everything is predictable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORWARD_SHARE = 0.2
 
 
 class IntrinsicCuriosity(LearnedBonus):
-    """r⁺ = ½·mean over features of (φ̂(φ(s), a) − φ(s'))²."""
+    """Bonus r⁺ = ½·mean over features of (φ̂(φ(s), a) − φ(s'))²."""
 
     kind = "icm"
     episodic = True
@@ -58,12 +58,12 @@ class IntrinsicCuriosity(LearnedBonus):
 
 
 def action_width(spec: ActionSpec) -> int:
-    """Numbers in one row of ``action_rows``."""
+    """Returns the length of one row of ``action_rows``."""
     return sum(spec.sizes) if spec.kind in ("discrete", "multi_discrete") else spec.dim
 
 
 def action_rows(spec: ActionSpec, actions: NDArray[Any]) -> NDArray[np.float32]:
-    """(M, …) actions as float32 (M, width): one-hot per component, bits, or numbers clipped to −1 … 1."""
+    """Encodes actions (M, …) as float32 (M, width): one-hot per component, bits, or clipped to −1 … 1."""
     if spec.kind == "box":
         return np.clip(actions, -1.0, 1.0, dtype=np.float32)
     if spec.kind == "multi_binary":
@@ -76,8 +76,8 @@ def action_rows(spec: ActionSpec, actions: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def action_loss(spec: ActionSpec, guess: Tensor, actions: NDArray[Any]) -> Tensor:
-    """How badly ``guess`` (M, width) tells the actions: cross-entropy summed over components, or squared
-    error for ``box``."""
+    """Returns the loss of ``guess`` (M, width) against the actions: cross-entropy summed over components, or
+    squared error for ``box`` actions."""
     if spec.kind == "box":
         return F.mse_loss(guess, torch.from_numpy(action_rows(spec, actions)))
     if spec.kind == "multi_binary":

@@ -1,8 +1,8 @@
-"""What RND and ICM share: whitened inputs, a scaled stream, one optimiser, and a state that is saved whole.
+"""Shared by RND and ICM: whitened inputs, a scaled stream, one optimiser, and a state that is saved whole.
 
-The one thing to know: a subclass gives the error of each transition (the raw bonus) and the loss to learn
-from; both see observations whitened by running statistics and clipped to ±5, as Burda et al. 2018 do, for
-an input that a random network has never seen the like of says nothing.
+A subclass defines the error of each transition (the raw bonus) and the loss to train on. Both use
+observations whitened by running statistics and clipped to ±5, as in Burda et al. 2018: the error on an input
+outside a random network's usual range has no meaning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLIP = 5.0
 
 
 class LearnedBonus(Bonus):
-    """A bonus that is the error of a network on each transition."""
+    """A bonus that is a network's error on each transition."""
 
     kind: ClassVar[str]
 
@@ -50,15 +50,15 @@ class LearnedBonus(Bonus):
     def _networks(
         self, spec: EnvSpec, config: BonusConfig, draws: torch.Generator
     ) -> tuple[list[nn.Module], list[nn.Module]]:
-        """(networks that never change, networks that learn)."""
+        """Returns (networks that never change, networks that learn)."""
 
     @abstractmethod
     def _errors(self, before: Tensor, actions: NDArray[Any], after: Tensor) -> Tensor:
-        """(M,) the raw bonus of M transitions of whitened observations."""
+        """Returns (M,) the raw bonus of M transitions of whitened observations."""
 
     @abstractmethod
     def _loss(self, before: Tensor, actions: NDArray[Any], after: Tensor) -> Tensor:
-        """What to minimise on them."""
+        """Returns the loss to minimise on such transitions."""
 
     def observe(
         self, obs: Obs, actions: NDArray[Any], next_obs: Obs, ended: Flags, alive: Flags | None = None

@@ -1,6 +1,6 @@
-"""Which bonus a config asks for.
+"""Creation of the bonus that a config names.
 
-The one thing to know: ``None`` where it asks for none, so an algorithm's only test is ``is not None``.
+The result is ``None`` where the config names none, so an algorithm only has to test ``is not None``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from onward.control.running.config import BonusConfig
 
 
 def make_bonus(spec: EnvSpec, num: int, config: BonusConfig, seeds: Seeds) -> Bonus | None:
-    """The bonus named by ``config.bonus`` for ``num`` slots. Raises ControlError where it cannot work."""
+    """Returns the bonus of ``config.bonus`` for ``num`` slots. Raises ControlError where it cannot work."""
     if config.bonus == "count":
         from onward.control.explore.counts import CountBonus
 

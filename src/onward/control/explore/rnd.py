@@ -1,7 +1,7 @@
-"""Random network distillation (Burda et al. 2018, 1810.12894): new is what a learner cannot yet copy.
+"""Random network distillation (Burda et al. 2018, 1810.12894): a bonus for states not yet learned.
 
-The one thing to know: the target is random and never learns; the predictor is two layers deeper, so what it
-cannot copy is what it has not seen, not what it cannot express. Only where a step led to counts.
+The target network is random and never learns. The predictor learns to copy it. It is two layers deeper, so
+its error comes from unseen states and not from lack of capacity. Only the state after a step counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onward.control.running.config import BonusConfig
 
 
 class RandomDistillation(LearnedBonus):
-    """r⁺ = mean over outputs of (f̂(s') − f(s'))², f random and fixed; episodes do not end its return."""
+    """Bonus r⁺ = mean over outputs of (f̂(s') − f(s'))², f random and fixed. Its return crosses episodes."""
 
     kind = "rnd"
     episodic = False

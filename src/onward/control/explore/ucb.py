@@ -1,8 +1,8 @@
-"""Optimism in the face of uncertainty: which action to take when values are known only so well.
+"""Optimism in the face of uncertainty: the choice of actions whose values are uncertain.
 
-The one thing to know: these are pure functions of values and counts. Counts of states that are not a table
-come from ``counts.py``, values of an ensemble from whoever fits it (members must see different data or start
-differently and keep their own targets, or their spread says nothing).
+These are pure functions of values and counts. Counts of states without a table come from ``counts.py``.
+Values of an ensemble come from the code that trains it. Its members must see different data, or start
+differently and have their own targets; otherwise their spread has no meaning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onward.errors import ControlError
 
 
 def count_bonus(counts: NDArray[Any], total: NDArray[Any] | float, c: float) -> NDArray[np.float64]:
-    """c·√(ln t / n) element by element: ``total`` t broadcasts against ``counts`` n; infinite where n is 0.
+    """Returns c·√(ln t / n) by element: ``total`` t broadcasts against ``counts`` n; infinite where n is 0.
 
     With c = √2 and rewards in 0 … 1 this is UCB1 (Auer, Cesa-Bianchi, Fischer 2002).
     """
@@ -31,7 +31,7 @@ def count_bonus(counts: NDArray[Any], total: NDArray[Any] | float, c: float) -> 
 def ucb_choice(
     values: NDArray[Any], counts: NDArray[Any], c: float, mask: Flags | None = None
 ) -> NDArray[np.int64]:
-    """(N,) argmax over actions of Q(s, a) + c·√(ln n(s) / n(s, a)), n(s) = Σ_a n(s, a).
+    """Returns (N,) argmax over actions of Q(s, a) + c·√(ln n(s) / n(s, a)), n(s) = Σ_a n(s, a).
 
     ``values``, ``counts`` and ``mask``: (N, A). An untried legal action comes first, the lowest of several.
     Raises ControlError for a negative c.
@@ -42,10 +42,10 @@ def ucb_choice(
 
 
 def ensemble_choice(values: NDArray[Any], c: float, mask: Flags | None = None) -> NDArray[np.int64]:
-    """(N,) argmax over actions of mean + c·std over an ensemble (UCB by disagreement, 1706.01502).
+    """Returns (N,) argmax over actions of mean + c·std over an ensemble (UCB by disagreement, 1706.01502).
 
-    ``values``: (E, N, A), one Q-function per member; the deviation is the population's (divides by E).
-    Raises ControlError for fewer than two members or a negative c.
+    ``values``: (E, N, A), one Q-function per member; the deviation is the population's (divides by E). Raises
+    ControlError for fewer than two members or a negative c.
     """
     _check_optimism(c)
     if values.ndim != 3 or len(values) < 2:

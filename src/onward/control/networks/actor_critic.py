@@ -1,7 +1,8 @@
-"""Policy and value networks side by side: what PPO, A3C and REINFORCE learn with.
+"""Policy and value networks of PPO, A3C and REINFORCE.
 
-The one thing to know: policy and value share no layer but the image encoder, and all their parameters are
-one flat tensor. Acting goes through numpy unless there are images; both see a change of parameters at once.
+Policy and value share no layer except the image encoder, and all their parameters are one flat tensor. Acting
+uses numpy unless there are images. The arrays share the parameters' memory, so a change takes effect in both
+at once.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from onward.errors import ControlError
 
 Floats = NDArray[np.float32]
 Back = Callable[[Floats, Floats, list[Floats]], None]
-"""Takes a loss' gradient at the outputs, at the values and at the distribution's parameters."""
+"""Sets all gradients from a loss' gradients at outputs, values and the distribution's parameters."""
 IMAGE_FEATURES = 128
 CHUNK = 4096
-"""Rows in one pass without gradient: what images of them take must fit the memory."""
+"""Rows in one pass without gradient; their images must fit into the memory."""
 
 
 class ActorCritic:
-    """``values``: heads of the value network. ``log_std``: where a Gaussian policy starts."""
+    """Policy and value networks. ``values``: number of value heads. ``log_std``: a Gaussian's first value."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class ActorCritic:
         self._numpy_policy = NumpyMLP(self.policy.arrays())
 
     def record(self, obs: Obs) -> tuple[Floats, Floats, Back]:
-        """Outputs of the policy (B, width), values (B, heads), and what sets all gradients: see ``Back``."""
+        """Returns policy outputs (B, width), values (B, heads) and a function that sets all gradients."""
         if isinstance(obs, dict):
             return self._record_images(obs)
         rows = torch.from_numpy(obs)
@@ -72,7 +73,7 @@ class ActorCritic:
         return outputs.numpy(), values.numpy(), back
 
     def _record_images(self, obs: dict[str, NDArray[Any]]) -> tuple[Floats, Floats, Back]:
-        """Both networks learn through the encoder."""
+        """Implements ``record`` for images: both networks train the encoder."""
         features = self.encoder(to_tensor(obs))
         outputs, values = self.policy(features), self.value(features)
 
@@ -90,21 +91,21 @@ class ActorCritic:
             p.grad.copy_(torch.from_numpy(gradient))
 
     def values(self, obs: Obs) -> Floats:
-        """(B, heads) for any number of rows, without gradient."""
+        """Returns values (B, heads) for any number of rows, without gradient."""
         return _in_chunks(lambda rows: self.value(self.encoder(rows)), obs)
 
     def outputs(self, obs: Obs) -> Floats:
-        """(B, width) of the policy for any number of rows, without gradient."""
+        """Returns the policy's outputs (B, width) for any number of rows, without gradient."""
         return _in_chunks(lambda rows: self.policy(self.encoder(rows)), obs)
 
     def act(self, obs: Obs, rng: np.random.Generator, mask: Flags | None) -> NDArray[Any]:
-        """Actions drawn for ``obs`` (N, …), which is what the networks see (normalised, if anything is)."""
+        """Samples actions for ``obs`` (N, …), which is already normalised where normalisation is on."""
         outputs = self.outputs(obs) if isinstance(obs, dict) else self._numpy_policy(obs)
         return self.dist.sample(outputs, rng, mask)
 
     @torch.no_grad()
     def load_parameters(self, saved: Tensor) -> None:
-        """All parameters, as ``flat.tensor`` has them. Raises ControlError for another network's."""
+        """Sets all parameters, in the form of ``flat.tensor``. Raises ControlError where the size differs."""
         if saved.shape != self.flat.tensor.shape:
             raise ControlError(
                 f"The saved state has {saved.numel()} parameters, these networks have "
@@ -113,7 +114,7 @@ class ActorCritic:
         self.flat.tensor.copy_(saved)
 
     def parts(self, norm: RunningNorm | None = None, clip: float = 10.0) -> PolicyParts:
-        """What acts, as copies; without the value network."""
+        """Returns copies of the parts that act, without the value network."""
         encoder = {name: p.detach().numpy().copy() for name, p in self.encoder.state_dict().items()}
         return PolicyParts(
             layout=self.spec.layout,
@@ -136,5 +137,5 @@ def _in_chunks(network: Callable[[TensorObs], Tensor], obs: Obs) -> Floats:
 
 
 def annealed(value: float, schedule: str, progress: float) -> float:
-    """``value``, or what is left of it at ``progress`` 0 … 1 where ``schedule`` is linear."""
+    """Returns ``value``; where ``schedule`` is linear, it falls to 0 while ``progress`` goes from 0 to 1."""
     return value * (1.0 - progress) if schedule == "linear" else value

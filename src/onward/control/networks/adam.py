@@ -1,8 +1,8 @@
-"""Adam over one flat tensor, for updates so small that the optimiser's own Python counts.
+"""Adam over one flat tensor, for updates so small that the optimiser's own Python time matters.
 
-The one thing to know: ``torch.optim.Adam`` spends two to four times as long around its fused kernel as in
-it when there is one tensor. This calls the kernel itself, which PyTorch does not promise to keep: it is tried
-once at import, and where it is missing or says something else plain operations do the same.
+With one tensor, ``torch.optim.Adam`` spends two to four times as long around its fused kernel as in it. This
+module calls the kernel itself. PyTorch does not promise to keep that function, so it is tested once at
+import. Where it is missing or gives another result, plain operations do the same.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _NAMES = ("step", "exp_avg", "exp_avg_sq")
 
 
 class FlatAdam:
-    """Adam (Kingma & Ba 2015, algorithm 1) of ``tensor`` (size,) by the gradient ``grad`` (size,).
+    """Adam (Kingma & Ba 2015, algorithm 1) on ``tensor`` (size,) with the gradient ``grad`` (size,).
 
     ``moments``: tensors to use as its own (``step`` (), ``exp_avg`` and ``exp_avg_sq`` (size,)); None for new
-    ones. Steps are those of ``torch.optim.Adam``; the learning rate is ``lr``, to be set any time.
+    ones. Steps are those of ``torch.optim.Adam``. The learning rate ``lr`` can be set at any time.
     """
 
     betas: Betas = (0.9, 0.999)
@@ -44,17 +44,17 @@ class FlatAdam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step."""
+        """Makes one step."""
         kernel = _fused if _FUSED else _plain
         self._moments["step"].add_(1)
         kernel(self.tensor, self._grad, self._moments, self.lr, self.betas, self.eps)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copies of ``step`` and the moments."""
+        """Returns copies of ``step`` and the moments."""
         return {name: self._moments[name].clone() for name in _NAMES}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there. Raises KeyError or RuntimeError for the state of something else."""
+        """Restores the moments. Raises KeyError or RuntimeError where ``state`` does not fit."""
         for name in _NAMES:
             own = self._moments[name]
             own.copy_(torch.as_tensor(state[name]).reshape(own.shape))
@@ -101,7 +101,7 @@ def _plain(
 
 
 def _fused_works() -> bool:
-    """Whether the kernel is there and makes the step that plain operations make."""
+    """True where the kernel exists and makes the same step as plain operations."""
     found: list[Tensor] = []
     for kernel in (_fused, _plain):
         tensor, grad = torch.ones(5), torch.linspace(-1, 1, 5)

@@ -1,8 +1,8 @@
-"""Distributions over actions: what a policy network's outputs mean, sampled, scored and gone back through.
+"""Action distributions of policy networks: sampling, log-probabilities, entropies and their gradients.
 
-The one thing to know: every distribution is a handful of formulas on arrays, its gradient in closed form: at
-these sizes a graph of operations costs several times the arithmetic. Illegal actions get a logit of −1e9,
-finite so that a slot without any legal action (a dead one) stays free of NaN.
+Every distribution is a few formulas on arrays, with its gradient in closed form: at these sizes a graph of
+operations costs several times the arithmetic. Illegal actions get a logit of −1e9. It is finite, so that a
+slot without any legal action (a dead one) produces no NaN.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Scores(ABC):
-    """Actions of a batch as a distribution sees them."""
+    """Log-probabilities and entropies of a batch of actions."""
 
     log_probs: Floats
-    """(B,) of the actions, in nats."""
+    """(B,) log-probabilities of the actions, in nats."""
 
     @abstractmethod
     def entropies(self) -> Floats:
-        """(B,) in nats."""
+        """Returns entropies (B,) in nats."""
 
     @abstractmethod
     def back(self, at_log_probs: Floats, at_entropies: Floats | float = 0.0) -> tuple[Floats, list[Floats]]:
-        """A loss' gradient at the outputs (B, width) and at each parameter of the distribution.
+        """Returns a loss' gradient at the outputs (B, width) and at each parameter of the distribution.
 
-        ``at_log_probs`` (B,), ``at_entropies`` (B,) or one number for all: the loss' gradients there.
+        ``at_log_probs`` (B,) and ``at_entropies`` (B,), or one number for all: the loss' gradients there.
         """
 
 
 class ActionDistribution(nn.Module):
-    """Of one kind of action space. Learned numbers beside the network's output (log-stds) are parameters."""
+    """Distribution over one kind of action space. Its own learned numbers (log-stds) are parameters."""
 
     width: int
-    """Outputs the network needs."""
+    """Outputs that the network must have."""
 
     @abstractmethod
     def score(self, outputs: Floats, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
-        """``actions`` (B, …) as ``ActionSpec`` says, under ``outputs`` (B, width); ``mask``: legal ones."""
+        """Scores ``actions`` (B, …; see ``ActionSpec``) under ``outputs`` (B, width) within ``mask``."""
 
     @abstractmethod
     def sample(self, outputs: Floats, rng: np.random.Generator, mask: Flags | None = None) -> NDArray[Any]:
-        """Actions (N, …) drawn from ``outputs`` (N, width)."""
+        """Samples actions (N, …) from ``outputs`` (N, width)."""
 
 
 class CategoricalScores(Scores):
-    """∂ log p(a) / ∂ logits = one-hot(a) − p, ∂ H / ∂ logits = −p (log p + H)."""
+    """Categorical scores: ∂ log p(a) / ∂ logits = one-hot(a) − p, ∂ H / ∂ logits = −p (log p + H)."""
 
     def __init__(self, logits: Floats, actions: NDArray[Any], mask: Flags | None) -> None:
         self._all = _log_softmax(_legal(logits, mask))
@@ -82,7 +82,7 @@ class CategoricalScores(Scores):
 
 
 class Categorical(ActionDistribution):
-    """``discrete``: softmax over logits, sampled by Gumbel-max."""
+    """Distribution of ``discrete`` actions: softmax over logits, sampled by Gumbel-max."""
 
     def __init__(self, choices: int) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Categorical(ActionDistribution):
 
 
 class MultiCategoricalScores(Scores):
-    """Sums over components."""
+    """Sums of scores over components."""
 
     def __init__(self, parts: list[CategoricalScores]) -> None:
         self._parts = parts
@@ -111,7 +111,7 @@ class MultiCategoricalScores(Scores):
 
 
 class MultiCategorical(ActionDistribution):
-    """``multi_discrete``: independent components, logits and masks one after the other."""
+    """Distribution of ``multi_discrete`` actions: independent components, concatenated logits and masks."""
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
         super().__init__()
@@ -133,7 +133,10 @@ class MultiCategorical(ActionDistribution):
 
 
 class BernoulliScores(Scores):
-    """log p(a) = a x − softplus(x), since log sigmoid(x) = x − softplus(x); ∂ H / ∂ x = −x p (1 − p)."""
+    """Bernoulli scores: log p(a) = a x − softplus(x), since log sigmoid(x) = x − softplus(x).
+
+    ∂ H / ∂ x = −x p (1 − p).
+    """
 
     def __init__(self, logits: Floats, actions: NDArray[Any]) -> None:
         self._logits, self._actions = logits, actions
@@ -154,7 +157,7 @@ class BernoulliScores(Scores):
 
 
 class Bernoulli(ActionDistribution):
-    """``multi_binary``: independent bits, outputs are logits of 1. It takes no masks."""
+    """Distribution of ``multi_binary`` actions: independent bits; outputs are logits of 1. Ignores masks."""
 
     def __init__(self, bits: int) -> None:
         super().__init__()
@@ -169,7 +172,10 @@ class Bernoulli(ActionDistribution):
 
 
 class GaussianScores(Scores):
-    """z = (a − mean) / σ: ∂ log p / ∂ mean = z / σ, ∂ log p / ∂ log σ = z² − 1, ∂ H / ∂ log σ = 1."""
+    """Gaussian scores, z = (a − mean) / σ.
+
+    ∂ log p / ∂ mean = z / σ, ∂ log p / ∂ log σ = z² − 1, ∂ H / ∂ log σ = 1.
+    """
 
     def __init__(self, means: Floats, actions: NDArray[Any], log_std: Floats) -> None:
         self._precision = np.exp(-log_std)
@@ -190,9 +196,10 @@ class GaussianScores(Scores):
 
 
 class Gaussian(ActionDistribution):
-    """``box``: outputs are means, log-stds are parameters that do not depend on the observation.
+    """Distribution of ``box`` actions: outputs are means, log-stds are parameters.
 
-    Samples are not clipped: what is stored is what was scored, and the environment clips for itself.
+    Log-stds do not depend on the observation. Samples are not clipped: the stored action is the one that was
+    scored. The environment clips for itself.
     """
 
     def __init__(self, dim: int, log_std: float = 0.0) -> None:
@@ -209,7 +216,7 @@ class Gaussian(ActionDistribution):
 
 
 def distribution(actions: ActionSpec, log_std: float = 0.0) -> ActionDistribution:
-    """The distribution of an action space; ``log_std`` is where a Gaussian starts."""
+    """Returns the distribution of an action space; ``log_std`` is a Gaussian's first value."""
     if actions.kind == "discrete":
         return Categorical(actions.sizes[0])
     if actions.kind == "multi_discrete":
@@ -227,11 +234,11 @@ def distribution(actions: ActionSpec, log_std: float = 0.0) -> ActionDistributio
 class TanhGaussian:
     """Actions a = tanh(u), u = μ + σ ε, of one batch: their density, and the gradient through them.
 
-    ``outputs`` (B, 2 · dim): μ, then log σ, which is cut to ``bounds``; ``noise`` (B, dim): ε. Actions and
-    densities are in units where actions lie in −1 … 1, as everywhere in this package.
+    ``outputs`` (B, 2 · dim): μ, then log σ, which is clipped to ``bounds``; ``noise`` (B, dim): ε. Actions
+    and densities are in units where actions lie in −1 … 1, as everywhere in this package.
 
-    log π(a) = log N(u) − Σ log(1 − tanh² u), with log(1 − tanh² u) = 2 (log 2 − u − softplus(−2u)), which
-    neither cancels nor takes the log of 0 (Haarnoja et al. 2018, appendix C).
+    log π(a) = log N(u) − Σ log(1 − tanh² u), with log(1 − tanh² u) = 2 (log 2 − u − softplus(−2u)). This form
+    has no cancellation and never takes the log of 0 (Haarnoja et al. 2018, appendix C).
     """
 
     def __init__(self, outputs: Floats, noise: Floats, bounds: tuple[float, float]) -> None:
@@ -242,16 +249,16 @@ class TanhGaussian:
         self._shift = np.exp(log_std) * noise
         u = outputs[:, :dim] + self._shift
         self.actions = np.tanh(u)
-        """(B, dim)"""
+        """(B, dim) actions."""
         slope = 2 * (math.log(2) - u - np.logaddexp(np.zeros_like(u), -2 * u))
         self.log_probs = (-0.5 * noise * noise - _HALF_LOG_2PI - log_std - slope).sum(axis=1)
-        """(B,) in nats."""
+        """(B,) log-probabilities, in nats."""
 
     def back(self, at_actions: Floats, at_log_probs: Floats) -> Floats:
-        """A loss' gradient at the outputs (B, 2 · dim), from those at actions (B, dim) and log-probs (B,).
+        """Returns a loss' gradient at the outputs (B, 2 · dim) from those at actions and log-probs (B,).
 
-        d a / d u = 1 − a², d log π / d u = 2 a; d u / d μ = 1, d u / d log σ = σ ε; and log π falls with
-        log σ itself.
+        d a / d u = 1 − a², d log π / d u = 2 a; d u / d μ = 1, d u / d log σ = σ ε; and log π falls directly
+        with log σ. ``at_actions``: (B, dim).
         """
         a, at_log_probs = self.actions, at_log_probs[:, None]
         at_u = at_actions * (1 - a * a) + 2 * at_log_probs * a
@@ -263,7 +270,7 @@ def _legal(logits: Floats, mask: Flags | None) -> Floats:
 
 
 def _log_softmax(logits: Floats) -> Floats:
-    """(B, choices) in float32; PyTorch's is one pass."""
+    """Returns (B, choices) in float32 by PyTorch, which needs only one pass."""
     return torch.log_softmax(torch.from_numpy(logits), dim=1).numpy()
 
 

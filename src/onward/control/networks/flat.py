@@ -1,7 +1,7 @@
-"""All parameters of some networks as one tensor, and all their gradients as another.
+"""Parameters and gradients of networks as two flat tensors.
 
-The one thing to know: after ``FlatParameters`` every parameter and every gradient is a view of a flat tensor.
-Whatever else clears gradients drops these views (``grad`` becomes None), and ``zero_grad`` puts them back.
+Invariants: after ``FlatParameters`` every parameter and every gradient is a view of a flat tensor. Other code
+that clears gradients drops these views (``grad`` becomes None); ``zero_grad`` restores them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from onward.errors import ControlError
 class FlatParameters:
     """All parameters of ``modules`` as one tensor, and all their gradients as another.
 
-    Gradients come into the views in place, so ``clip_``, ``adam`` and ``lerp_from`` each are one operation.
-    Order: modules as given, parameters as registered, no duplicates.
+    Gradients are added to the views in place, so ``clip_``, ``adam`` and ``lerp_from`` are one operation
+    each. Order: modules as given, parameters as registered, no duplicates.
     """
 
     def __init__(self, modules: nn.Module | Iterable[nn.Module]) -> None:
@@ -43,22 +43,22 @@ class FlatParameters:
         self.tensor.grad = self.grad
 
     def adam(self, lr: float, eps: float = 1e-8) -> FlatAdam:
-        """Adam over everything as one operation."""
+        """Returns Adam over all parameters as one operation."""
         return FlatAdam(self.tensor, self.grad, lr, eps)
 
     def zero_grad(self) -> None:
-        """Zero the gradients, and ``attach`` them."""
+        """Sets the gradients to zero and restores their views (``attach``)."""
         self.grad.zero_()
         self.attach()
 
     def attach(self) -> None:
-        """Gradients that are no views of ``grad`` (any more) become so again."""
+        """Restores gradients that are no views of ``grad`` any more."""
         for p, grad in zip(self.parameters, self._grads, strict=True):
             if p.grad is not grad:
                 p.grad = grad
 
     def clip_(self, max_norm: float) -> Tensor:
-        """Scale the gradient to at most ``max_norm`` (L2, all parameters together); gives the norm before."""
+        """Scales the gradient to at most ``max_norm`` (L2, all parameters). Returns the norm before."""
         norm = torch.linalg.vector_norm(self.grad)
         if float(norm) > max_norm:
             self.grad.mul_(max_norm / (norm + 1e-6))
@@ -66,14 +66,14 @@ class FlatParameters:
 
     @torch.no_grad()
     def lerp_from(self, other: FlatParameters, tau: float) -> None:
-        """Move ``tau`` of the way to ``other`` (Polyak averaging; 1 copies)."""
+        """Moves the parameters by ``tau`` towards ``other`` (Polyak averaging; 1 copies)."""
         if tau == 1.0:
             self.tensor.copy_(other.tensor)
         else:
             self.tensor.lerp_(other.tensor, tau)
 
     def freeze(self) -> None:
-        """For target networks: nothing of it takes part in autograd, nor gets a gradient."""
+        """Removes the parameters from autograd and drops their gradients, for target networks."""
         for p in (*self.parameters, self.tensor):
             p.requires_grad_(False)
             p.grad = None

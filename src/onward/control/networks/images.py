@@ -1,8 +1,8 @@
 """The image encoder of ``nets.Encoder`` in numpy, for policies that act without torch.
 
-The one thing to know: weights alone do not say strides, so the rule of ``nets`` is repeated here: a first
-kernel of 8 pixels means the network of Mnih et al. 2015 (strides 4, 2, 1, no padding), else 3×3 layers with
-padding 1, the second with stride 2 from 8 pixels on. A test holds the two together.
+Weights alone do not contain strides, so the rule of ``nets`` is repeated here. A first kernel of 8 pixels
+means the network of Mnih et al. 2015 (strides 4, 2, 1, no padding). Otherwise there are 3×3 layers with
+padding 1, the second with stride 2 from 8 pixels on. A test checks that the two agree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
 class Convolution(NamedTuple):
-    """Then ReLU."""
+    """A convolution followed by ReLU."""
 
     weight: NDArray[Any]
     """(out, in, height, width)"""
@@ -31,7 +31,7 @@ class Convolution(NamedTuple):
 
 
 def image_layers(layout: Layout, state: State) -> list[tuple[list[Convolution], Pair]]:
-    """Per image of ``layout``: convolutions, and (weight, bias) of the linear layer behind them.
+    """Returns per image of ``layout`` the convolutions and the (weight, bias) of the linear layer after them.
 
     Raises ControlError where ``state`` is not that of ``nets.Encoder(layout)``.
     """
@@ -39,7 +39,7 @@ def image_layers(layout: Layout, state: State) -> list[tuple[list[Convolution], 
 
 
 def encode_images(layout: Layout, state: State, obs: Obs) -> list[NDArray[np.float32]]:
-    """(N, features) of each image of ``obs``."""
+    """Returns (N, features) of each image of ``obs``."""
     assert isinstance(obs, dict)
     return [
         _encode(obs[key], *layers)
@@ -69,7 +69,7 @@ def _encode(pixels: NDArray[Any], convolutions: list[Convolution], linear: Pair)
 
 
 def _convolved(x: NDArray[np.float32], layer: Convolution) -> NDArray[np.float32]:
-    """(N, in, H, W) → (N, out, H′, W′) by one matrix product over all windows."""
+    """Convolves (N, in, H, W) to (N, out, H′, W′) by one matrix product over all windows."""
     out, _, height, width = layer.weight.shape
     p = layer.padding
     x = np.pad(x, ((0, 0), (0, 0), (p, p), (p, p)))

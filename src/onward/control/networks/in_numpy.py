@@ -1,7 +1,7 @@
-"""Small networks in numpy: what acts, ten times faster than PyTorch at a handful of observations.
+"""Small networks in numpy for acting: ten times faster than PyTorch at a handful of observations.
 
-The one thing to know: the arrays are shared with the PyTorch parameters (``MLP.arrays``), so an optimiser
-step is seen at once, and outputs are buffers that the next call of the same batch size overwrites.
+Invariants: the arrays share the memory of the PyTorch parameters (``MLP.arrays``), so an optimiser step takes
+effect at once. Outputs are buffers that the next call of the same batch size overwrites.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NORM_EPS = np.float32(1e-5)
 
 
 class Layer(NamedTuple):
-    """x → activation(layer_norm(x Wᵀ + b)), float32."""
+    """One layer in float32: x → activation(layer_norm(x Wᵀ + b))."""
 
     weight: NDArray[Any]
     """(out, in)"""
@@ -29,7 +29,7 @@ class Layer(NamedTuple):
     """(gain, bias), each (out,)"""
 
     def copied(self) -> Layer:
-        """The same layer with arrays of its own."""
+        """Returns the layer with arrays of its own."""
         norm = self.layer_norm
         norm = None if norm is None else (norm[0].copy(), norm[1].copy())
         return Layer(self.weight.copy(), self.bias.copy(), self.activation, norm)
@@ -43,7 +43,7 @@ class NumpyMLP:
         self._buffers: dict[int, list[Floats]] = {}
 
     def __call__(self, x: Floats) -> Floats:
-        """(N, in) → (N, out), overwritten by the next call with the same N."""
+        """Maps (N, in) to (N, out), which the next call with the same N overwrites."""
         buffers = self._buffers.get(len(x))
         if buffers is None:
             buffers = [np.empty((len(x), w.shape[1]), np.float32) for w, _, _, _ in self._layers]

@@ -1,9 +1,9 @@
 """Networks of control policies in PyTorch: MLP, stacked ensemble, image encoder.
 
-The one thing to know: there are two ways to learn. A call is an ordinary step of autograd. ``record`` gives
-the outputs and a function that *sets* the parameters' gradients (all of them, over what was there) from the
-gradient at the outputs: for losses whose gradient is known in closed form, or is taken at the outputs alone,
-that leaves the products and little else (``chains.py``). Layer norms and images are on autograd in both.
+There are two ways to train. A call is an ordinary step of autograd. ``record`` returns the outputs and a
+function that *sets* all parameter gradients, overwriting old ones, from the gradient at the outputs. For
+losses whose gradient is known in closed form, or is taken at the outputs alone, that leaves little work
+besides the matrix products (``chains.py``). Layer norms and images use autograd in both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onward.control.networks.in_numpy import Layer
 from onward.errors import ControlError
 
 Back = Callable[[Tensor], None]
-"""Takes the gradient at the outputs."""
+"""Sets gradients, given the gradient at the outputs."""
 TensorObs = Tensor | dict[str, Tensor]
 
 _ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
@@ -32,11 +32,11 @@ _NORM_EPS = 1e-5
 
 
 class MLP(nn.Module):
-    """Linear layers with ``activation`` between them, a layer norm before each activation if asked for.
+    """Linear layers with ``activation`` between them and an optional layer norm before each activation.
 
-    ``sizes``: input, hidden …, output width; the last layer is linear. With ``gain`` weights are orthogonal,
-    √2 in hidden layers and ``gain`` in the last, with zero biases (Andrychowicz et al. 2021 use 0.01 for
-    policies and 1 for values); with None they are PyTorch's uniform ±1/√fan-in.
+    ``sizes``: input, hidden …, output width; the last layer is linear. With ``gain``, weights are orthogonal
+    (√2 in hidden layers, ``gain`` in the last) and biases are zero; Andrychowicz et al. 2021 use 0.01 for
+    policies and 1 for values. With None, both are PyTorch's uniform ±1/√fan-in.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class MLP(nn.Module):
             self.linears.append(linear)
             if layer_norm and not last:
                 self.norms.append(nn.LayerNorm(fan_out, eps=_NORM_EPS))
-        # Module look-ups cost as much as a small layer: the parameters are kept at hand. Their identity never
-        # changes (FlatParameters and load_state_dict both keep it).
+        # Module look-ups cost as much as a small layer, so the parameters are stored in lists. Their identity
+        # never changes: FlatParameters and load_state_dict both preserve it.
         self._layers = [(linear.weight, linear.bias) for linear in cast(Iterable[nn.Linear], self.linears)]
         self._flat = [p for layer in self._layers for p in layer]
         self._norms = [(norm.weight, norm.bias) for norm in cast(Iterable[nn.LayerNorm], self.norms)]
         self._stack = Stack(list(self._layers), activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, sizes[0]) → (…, sizes[-1])."""
+        """Maps (…, sizes[0]) to (…, sizes[-1])."""
         if x.dim() == 2 and x.dtype == torch.float32 and not self._norms:
             if not torch.is_grad_enabled():
                 return self._stack.outputs(x)[0]
@@ -88,14 +88,14 @@ class MLP(nn.Module):
         return F.linear(x, weight, bias)
 
     def record(self, x: Tensor) -> tuple[Tensor, Back]:
-        """(B, in) → outputs (B, out), and what sets the gradients of its parameters, once they are flat."""
+        """Maps (B, in) to outputs (B, out), with a function that sets the (flat) gradients."""
         if self._norms:
             return by_autograd(self, x)
         out, back = self._stack.record(x)
         return out[0], lambda gradient: back(gradient[None])
 
     def arrays(self) -> list[Layer]:
-        """Its layers as numpy arrays that share the parameters' memory: call it after ``FlatParameters``."""
+        """Returns the layers as arrays in the parameters' memory; to be called after ``FlatParameters``."""
         layers: list[Layer] = []
         for depth, (weight, bias) in enumerate(self._layers):
             last = depth == len(self._layers) - 1
@@ -108,7 +108,7 @@ class MLP(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """``count`` MLPs of one shape as stacked weights (E, in, out): one ``baddbmm`` per layer for all of them.
+    """An ensemble of ``count`` MLPs with stacked weights (E, in, out): one ``baddbmm`` per layer for all.
 
     Members differ by their initial weights alone. Twin critics are an ensemble of 2.
     """
@@ -148,19 +148,19 @@ class Ensemble(nn.Module):
         self._stack = Stack(list(self._layers), activation, count)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, in), the same for all members, or (E, batch, in) → (E, batch, out)."""
+        """Maps (batch, in), the same for all members, or (E, batch, in) to (E, batch, out)."""
         if x.dim() == 2 and not self._norms and not torch.is_grad_enabled():
             return self._stack.outputs(x)
         return _stacked(x, self.count, self.activation, self._layers, self._norms)
 
     def record(self, x: Tensor) -> tuple[Tensor, Back]:
-        """(B, in) → outputs (E, B, out), and what sets the parameters' gradients, once they are flat."""
+        """Maps (B, in) to outputs (E, B, out), with a function that sets the (flat) gradients."""
         return by_autograd(self, x) if self._norms else self._stack.record(x)
 
     def through(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """(B, in) → (E, B, out), and the gradient at ``x`` (B, in) of that at the outputs (E, B, out).
+        """Maps ``x`` (B, in) to (E, B, out), with a function from the gradient there to that at ``x``.
 
-        The parameters hold still. What is cheap on the way back: rows whose gradient is 0 in a member.
+        The parameters get no gradient. Rows whose gradient is 0 in a member are cheap on the way back.
         """
         if not self._norms:
             return self._stack.through(x)
@@ -173,7 +173,7 @@ class Ensemble(nn.Module):
         return out.detach(), lambda gradient: torch.autograd.grad(out, leaf, gradient)[0]
 
     def arrays(self, member: int) -> list[Layer]:
-        """Layers of one member as numpy arrays (weights transposed views, sharing memory)."""
+        """Returns the layers of one member as arrays in shared memory (weights are transposed views)."""
         layers: list[Layer] = []
         for depth, (weight, bias) in enumerate(self._layers):
             last = depth == len(self._layers) - 1
@@ -193,7 +193,7 @@ def _stacked(
     layers: Sequence[tuple[Tensor, Tensor]],
     norms: Sequence[tuple[Tensor, Tensor]],
 ) -> Tensor:
-    """An ensemble's forward, one ``baddbmm`` per layer for all members."""
+    """Computes an ensemble's forward pass, one ``baddbmm`` per layer for all members."""
     if x.dim() == 2:
         x = x.expand(count, *x.shape)
     act = _ACTIVATIONS[activation]
@@ -208,7 +208,7 @@ def _stacked(
 
 
 def by_autograd(network: nn.Module, *inputs: Any) -> tuple[Tensor, Back]:
-    """``record`` for any module: outputs, detached, and what sets the gradients of all its parameters."""
+    """Implements ``record`` for any module: detached outputs, and a function that sets all its gradients."""
     with torch.enable_grad():
         out: Tensor = network(*inputs)
 
@@ -222,21 +222,22 @@ def by_autograd(network: nn.Module, *inputs: Any) -> tuple[Tensor, Back]:
 
 
 class Encoder(nn.Module):
-    """Observations of any ``Layout`` → (N, width) features: vectors pass through, each image has a CNN.
+    """Encodes observations of any ``Layout`` as (N, width): vectors pass through, each image has a CNN.
 
-    From 36 pixels on the CNN is that of Mnih et al. 2015 (8×8/4, 4×4/2, 3×3/1), below it two 3×3 layers (the
-    second with stride 2 from 8 pixels on); then one linear layer to ``features``. Bytes are divided by 255.
+    From 36 pixels on the CNN is that of Mnih et al. 2015 (8×8/4, 4×4/2, 3×3/1). Below, it has two 3×3 layers
+    (the second with stride 2 from 8 pixels on). One linear layer to ``features`` follows. Bytes are divided
+    by 255.
     """
 
     def __init__(self, layout: Layout, features: int = 128, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.layout = layout
         self.width = layout.width + features * len(layout.images)
-        """Features it gives."""
+        """Number of features."""
         self.cnns = nn.ModuleList(_cnn(shape, features, generator) for _, shape in layout.images)
 
     def forward(self, obs: TensorObs) -> Tensor:
-        """``obs``: float32 (N, width), or a dict with uint8 (N, height, width, channels) images."""
+        """Encodes ``obs``: float32 (N, width), or a dict with uint8 (N, height, width, channels) images."""
         if not isinstance(obs, dict):
             return obs
         parts = [obs["vector"]] if self.layout.width else []
@@ -246,7 +247,7 @@ class Encoder(nn.Module):
 
 
 def to_tensor(obs: Obs) -> TensorObs:
-    """An observation as tensors that share its memory."""
+    """Returns an observation as tensors that share its memory."""
     if isinstance(obs, dict):
         return {key: torch.from_numpy(array) for key, array in obs.items()}
     return torch.from_numpy(obs)
@@ -269,7 +270,7 @@ def _check(sizes: Sequence[int], activation: str) -> None:
 
 @torch.no_grad()
 def _initialise(weight: Tensor, bias: Tensor, gain: float | None, generator: torch.Generator | None) -> None:
-    """``weight`` (out, in), which may be a view: filled in place."""
+    """Fills ``weight`` (out, in), which may be a view, and ``bias`` in place."""
     if gain is None:
         bound = 1 / math.sqrt(weight.shape[1])
         weight.uniform_(-bound, bound, generator=generator)

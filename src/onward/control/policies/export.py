@@ -1,8 +1,7 @@
-"""A policy as an ONNX file: for programs without Python, with the normaliser inside.
+"""A policy as an ONNX file, for programs without Python. The normaliser is part of the graph.
 
-The one thing to know: the graph is written operation by operation from ``PolicyParts``, so neither torch nor
-its exporter takes part, and the greedy action leaves it as the environment takes it (scaled, clipped,
-``start`` added).
+The graph is written operation by operation from ``PolicyParts``, without torch or its exporter. The greedy
+action has the environment's format: scaled, clipped, ``start`` added.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ONNX = "policy.onnx"
 
 
 def export(policy: Policy, folder: str | Path, onnx: bool = True) -> list[Path]:
-    """Write ``policy.safetensors`` and ``policy.json``, and ``policy.onnx``; gives the files."""
+    """Writes ``policy.safetensors``, ``policy.json`` and ``policy.onnx``. Returns the files."""
     where = policy.save(folder)
     if onnx:
         write_onnx(policy, where / ONNX)
@@ -32,9 +31,11 @@ def export(policy: Policy, folder: str | Path, onnx: bool = True) -> list[Path]:
 
 
 def write_onnx(policy: Policy, file: Path) -> Path:
-    """Inputs: ``obs`` (N, width) float32, as flattened for training; with images ``vector`` and one uint8
-    (N, height, width, channels) per image. Outputs: ``action`` as ``Policy.act`` gives it for a batch, and
-    ``output`` (N, out), what the head is made from. Raises ControlError where ONNX finds the graph at fault.
+    """Writes the ONNX file.
+
+    Inputs: ``obs`` (N, width) float32, flattened as in training; with images, ``vector`` and one uint8 (N,
+    height, width, channels) per image. Outputs: ``action``, as ``Policy.act`` returns it for a batch, and
+    ``output`` (N, out), the raw output of the network. Raises ControlError where ONNX rejects the graph.
     """
     onnx = _onnx()
     model = build(policy.parts)
@@ -52,7 +53,7 @@ def write_onnx(policy: Policy, file: Path) -> Path:
 
 
 def build(parts: PolicyParts) -> Any:
-    """The ``onnx.ModelProto`` of the greedy policy."""
+    """Builds the ``onnx.ModelProto`` of the greedy policy."""
     onnx = _onnx()
     graph = _Graph(onnx)
     features = _features(graph, parts)
@@ -72,7 +73,7 @@ def build(parts: PolicyParts) -> Any:
 
 
 class _Graph:
-    """Nodes and constants as they are added; every operation gives the name of its result."""
+    """Collects nodes and constants; every operation returns the name of its result."""
 
     def __init__(self, onnx: Any) -> None:
         self._onnx = onnx
@@ -123,7 +124,7 @@ def _features(graph: _Graph, parts: PolicyParts) -> list[str]:
 
 
 def _normalised(graph: _Graph, x: str, norm: tuple[NDArray[Any], NDArray[Any], float]) -> str:
-    """In float64, as training does: a large mean costs digits otherwise."""
+    """Normalises in float64, as training does: a large mean would cost digits otherwise."""
     mean, variance, clip = norm
     x = graph.op("Sub", graph.cast(x, "DOUBLE"), graph.constant(mean, np.float64))
     x = graph.op("Div", x, graph.constant(np.sqrt(variance + EPSILON), np.float64))

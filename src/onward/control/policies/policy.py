@@ -1,8 +1,7 @@
-"""A trained policy as an agent uses it: a file that is loaded and asked for actions, with numpy alone.
+"""A trained policy as an agent uses it: loaded from a file and acting with numpy alone.
 
-The one thing to know: what trains never comes along. ``PolicyParts`` is all that an algorithm hands over
-(plain arrays, the frozen normaliser inside), so acting needs neither the trainer nor torch, and every export
-(safetensors, ONNX) is made from the same parts.
+``PolicyParts`` is all that an algorithm passes on: plain arrays, with the frozen normaliser. Acting therefore
+needs neither the trainer nor torch. Every export (safetensors, ONNX) is made from the same parts.
 """
 
 from __future__ import annotations
@@ -28,31 +27,33 @@ LOG_STD_RANGE = (-20.0, 2.0)
 
 @dataclass(frozen=True)
 class PolicyParts:
-    """What ``Algorithm.networks`` hands over. Greedy action: argmax for ``q`` and ``logits`` (per
-    component; ``multi_binary``: above 0), the mean for ``gaussian``, tanh of the mean for ``tanh``."""
+    """Result of ``Algorithm.networks``.
+
+    Greedy action: argmax for ``q`` and ``logits`` (per component; ``multi_binary``: above 0), the mean for
+    ``gaussian``, tanh of the mean for ``tanh``.
+    """
 
     layout: Layout
     actions: ActionSpec
     head: Head
     layers: Sequence[Layer]
-    """From the features (the float32 part, then each encoded image in order) to the head."""
+    """Layers from the features (the float32 part, then each encoded image in order) to the head."""
     log_std: NDArray[Any] | None = None
-    """(dim,) of ``gaussian``. None for ``gaussian`` or ``tanh``: the head is dim means, then dim log-stds, or
-    the means alone where the policy is deterministic."""
+    """(dim,) log-stds of ``gaussian``. None for ``gaussian`` or ``tanh``: the head is dim means, then dim
+    log-stds, or the means alone where the policy is deterministic."""
     norm: tuple[NDArray[Any], NDArray[Any], float] | None = None
-    """(mean, variance, clip) of the float32 part: (x − mean) / √(variance + 1e-8), clipped to ±clip;
-    float64."""
+    """(mean, variance, clip) of the float32 part: (x − mean) / √(variance + 1e-8), clipped; float64."""
     images: dict[str, NDArray[Any]] | None = None
     """``nets.Encoder.state_dict()`` as arrays; None where there are no images."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Numbers and strings to keep beside the policy; ``log_std_range`` limits log-stds of the head."""
+    """Numbers and strings stored beside the policy; ``log_std_range`` limits log-stds of the head."""
 
     def finite(self) -> bool:
         """False where a learned number is NaN or infinite."""
         return all(np.isfinite(array).all() for array in self.arrays().values())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Every learned number by name: ``layers.0.weight``, ``norm.mean``, ``images.…``."""
+        """Returns every learned number by name: ``layers.0.weight``, ``norm.mean``, ``images.…``."""
         found: dict[str, NDArray[Any]] = {}
         for i, (weight, bias, _, layer_norm) in enumerate(self.layers):
             found |= {f"layers.{i}.weight": weight, f"layers.{i}.bias": bias}
@@ -99,10 +100,10 @@ class PolicyParts:
 
 
 class Policy:
-    """Acts."""
+    """Chooses actions for observations."""
 
     def __init__(self, parts: PolicyParts, env_id: str = "") -> None:
-        """``env_id``: where it was trained. Raises ControlError where the parts do not fit each other."""
+        """``env_id``: training environment. Raises ControlError where the parts do not fit each other."""
         parts.check()
         self.parts, self.env_id = parts, env_id
         self._flattener = ObsFlattener(_with_leaves(parts.layout))
@@ -115,31 +116,34 @@ class Policy:
 
     @classmethod
     def load(cls, path: str | Path) -> Policy:
-        """A policy from a folder with ``policy.json``, or from a run's folder (then of its ``policy/``).
+        """Loads a policy from a folder with ``policy.json``, or from a run's folder (from its ``policy/``).
 
-        Raises ControlError for what is not a policy, TamperedError where a file is not as it was written.
+        Raises ControlError for what is not a policy, TamperedError where a file was changed.
         """
         from onward.control.policies.policy_file import read_policy
 
         return cls(*read_policy(Path(path)))
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``policy.safetensors`` and ``policy.json`` into ``folder``, made if needed; gives it."""
+        """Writes ``policy.safetensors`` and ``policy.json`` into ``folder``, created if needed.
+
+        Returns the folder.
+        """
         from onward.control.policies.policy_file import write_policy
 
         return write_policy(self, Path(folder))
 
     def seed(self, seed: int) -> None:
-        """Make the draws of ``deterministic=False`` repeatable."""
+        """Seeds the draws of ``deterministic=False``, so that they are repeatable."""
         self._generator = np.random.default_rng(seed)
 
     def act(self, obs: Any, deterministic: bool = True, mask: NDArray[Any] | None = None) -> Any:
-        """The action for a raw observation of the environment, or a batch, as the environment takes it.
+        """Returns the action for a raw observation, or a batch of them, in the environment's own format.
 
-        ``obs``: one observation as ``env.reset`` gives it, or a batch as Gymnasium's vector environments give
-        it (arrays with a leading axis, in a dict or tuple where the space is one). ``mask``: legal actions of
-        a discrete space. A scalar discrete action is an ``int``; a batch has a leading axis. Raises
-        ControlError for an observation of another shape.
+        ``obs``: one observation as ``env.reset`` returns it, or a batch as Gymnasium's vector environments
+        return it (arrays with a leading axis, in a dict or tuple where the space is one). ``mask``: legal
+        actions of a discrete space. A scalar discrete action is an ``int``; a batch has a leading axis.
+        Raises ControlError for an observation of another shape.
         """
         flat, batched = self._flat(obs)
         if mask is not None and not batched:
@@ -151,7 +155,7 @@ class Policy:
         return int(given[0]) if self.parts.actions.kind == "discrete" else given[0]
 
     def _flat(self, obs: Any) -> tuple[Obs, bool]:
-        """(flat observations (N, …), whether ``obs`` was a batch)."""
+        """Returns (flat observations (N, …), True where ``obs`` was a batch)."""
         try:
             batched = self._flattener.holds_batch(obs)
             first = _part(obs, self._flattener.layout.leaves[0].path)
@@ -169,7 +173,7 @@ class Policy:
     def act_flat(
         self, obs: Obs, mask: NDArray[Any] | None = None, deterministic: bool = True
     ) -> NDArray[Any]:
-        """Actions (N, …) as ``ActionSpec`` says, for flattened observations (N, …)."""
+        """Returns actions (N, …) in the format of ``ActionSpec``, for flattened observations (N, …)."""
         out = self.outputs(obs)
         if self.parts.actions.kind == "box":
             return self._box(out, deterministic)
@@ -186,8 +190,8 @@ class Policy:
         return np.stack([part.argmax(axis=1) for part in np.split(out, ends, axis=1)], axis=1)
 
     def outputs(self, obs: Obs) -> NDArray[np.float32]:
-        """(N, out) what the head is made from: Q-values, logits, means (and log-stds). Overwritten by the
-        next call with the same N."""
+        """Returns (N, out) raw outputs: Q-values, logits, or means (and log-stds). The next call with the
+        same N overwrites the array."""
         vector = obs.get("vector") if isinstance(obs, dict) else obs
         features = []
         if vector is not None and self.parts.layout.width:
@@ -220,7 +224,7 @@ class Policy:
         return np.exp(np.clip(out[:, dim:], *bounds))
 
     def _logistic(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Noise for which ``logit > noise`` has probability sigmoid(logit)."""
+        """Draws noise for which ``logit > noise`` has probability sigmoid(logit)."""
         return self._generator.logistic(size=shape)
 
 
@@ -230,7 +234,7 @@ def _contiguous(layer: Layer) -> Layer:
 
 
 def _with_leaves(layout: Layout) -> Layout:
-    """A layout made by hand says only how wide it is: its raw observations are flat already."""
+    """Adds leaves to a layout made by hand, which has only widths: its raw observations are already flat."""
     if layout.leaves:
         return layout
     images = tuple(Leaf((key,), "image", shape, key=key) for key, shape in layout.images)

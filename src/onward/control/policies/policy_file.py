@@ -1,7 +1,7 @@
 """A policy on disk: ``policy.safetensors`` (numbers) and ``policy.json`` (everything else), never a pickle.
 
-The one thing to know: the JSON holds the digest of the numbers and of itself, both are checked before
-anything is used, and a file of another kind is refused in one sentence.
+The JSON holds digests of the numbers and of itself. Both are checked before anything is used. A file of
+another kind is refused with an error of one sentence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUMBERS, WORDS = "policy.safetensors", "policy.json"
 
 
 def write_policy(policy: Policy, folder: Path) -> Path:
-    """Both files, each replaced whole, the JSON last. Raises OSError."""
+    """Writes both files, each replaced as a whole, the JSON last. Raises OSError."""
     from safetensors.numpy import save
 
     parts = policy.parts
@@ -50,7 +50,7 @@ def write_policy(policy: Policy, folder: Path) -> Path:
 
 
 def read_policy(path: Path) -> tuple[PolicyParts, str]:
-    """(parts, environment id). Raises ControlError, TamperedError."""
+    """Returns (parts, environment id). Raises ControlError, and TamperedError for changed files."""
     from safetensors.numpy import load
 
     folder = _folder(path)
@@ -88,7 +88,7 @@ def _layer(arrays: dict[str, NDArray[Any]], i: int, activation: str) -> Layer:
 
 
 def _folder(path: Path) -> Path:
-    """Where the files are: ``path`` itself, its ``policy/``, or where the file ``path`` lies."""
+    """Returns the folder of the files: ``path`` itself, its ``policy/``, or that of the file ``path``."""
     if path.is_file():
         return path.parent
     for folder in (path, path / "policy"):

@@ -1,7 +1,7 @@
-"""The state of a run in one file: arrays as safetensors, everything else as JSON in its header. No pickle.
+"""Saved state of a run in one file: arrays as safetensors, everything else as JSON in its header. No pickle.
 
-The one thing to know: a file is written beside the old one and moved over it, so there is always one whole
-state; a digest over all of it tells a damaged file from a good one before anything is used.
+Invariants: a new file is written beside the old one and moved over it, so one whole state always exists. A
+digest over all of it detects a damaged file before anything is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Write ``state``, replacing the file at ``path`` as a whole.
+    """Writes ``state``, replacing the file at ``path`` as a whole.
 
     ``state``: nested dicts (keys strings or whole numbers), lists and tuples (read back as lists) of torch
     tensors, numpy arrays and scalars, numbers, strings, booleans and None. Raises TypeError for others.
@@ -43,7 +43,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The state at ``path``; its arrays belong to the caller.
+    """Reads the state at ``path``; its arrays belong to the caller.
 
     Raises ControlError where the file is missing or of another version, TamperedError where it was cut off or
     changed.
@@ -93,7 +93,7 @@ def _digest(tree: str, arrays: Arrays) -> str:
 
 
 def _flattened(value: Any, arrays: Arrays) -> Any:
-    """``value`` as JSON; arrays go into ``arrays`` and leave ``{"$": kind, "key": …}`` behind."""
+    """Returns ``value`` as JSON; its arrays move to ``arrays``, replaced by ``{"$": kind, "key": …}``."""
     if value is None or isinstance(value, bool | str) or type(value) in (int, float):
         return value
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""The settings of every algorithm: one frozen dataclass each, one line of explanation under each field.
+"""Settings of every algorithm: one frozen dataclass each, with one line of explanation under each field.
 
-The one thing to know: bounds stand in the type (``Rate``, ``Share``, ``Count`` …) and are checked when an
-object is made, so a config that exists is valid; defaults are the peers' (stable-baselines3 2.9), tuned
-values live in ``presets.py``. All times are environment steps over all slots.
+Bounds are part of the type (``Rate``, ``Share``, ``Count`` …) and are checked when an object is made, so a
+config that exists is valid. Defaults are those of stable-baselines3 2.9; tuned values are in ``presets.py``.
+All times are environment steps over all slots.
 """
 
 from __future__ import annotations
@@ -23,77 +23,77 @@ Whole = Annotated[int, Range(0)]
 Widths = tuple[int, ...]
 """Units of each hidden layer, such as (64, 64)."""
 Schedule = Literal["constant", "linear"]
-"""``linear`` falls to 0 at the end of the run."""
+"""Course of a setting over the run: ``linear`` falls to 0 at its end."""
 Activation = Literal["tanh", "relu"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """What all algorithms have."""
+    """Settings of all algorithms."""
 
     algorithm: ClassVar[str]
     """Name on the command line."""
 
     num_envs: Count = 1
-    """Slots: environments that step together."""
+    """Number of slots: environments that step together."""
     gamma: Share = 0.99
-    """Discount per step."""
+    """Discount factor per step."""
 
     def __post_init__(self) -> None:
         check_fields(self, self.algorithm)
         self.check()
 
     def check(self) -> None:
-        """What more than one field decides. Raises ControlError."""
+        """Checks settings that depend on each other. Raises ControlError."""
 
     def refuse(self, field: str, why: str) -> ControlError:
-        """The error of a field that does not fit the others: ``why`` names the fix."""
+        """Returns the error for a field that does not fit the others: ``why`` names the fix."""
         return ControlError(f"{self.algorithm}: {field} is {getattr(self, field)!r}: {why}.")
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Returns plain JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig(Config):
-    """What all algorithms with a network have."""
+    """Settings of all algorithms with a network."""
 
     learning_rate: Rate = 3e-4
-    """Of Adam."""
+    """Learning rate of Adam."""
     lr_schedule: Schedule = "constant"
-    """How the learning rate goes on."""
+    """Schedule of the learning rate: constant, or linear to 0 at the end of the run."""
     hidden: Widths = (64, 64)
     """Units of each hidden layer."""
     activation: Activation = "tanh"
-    """Between the layers."""
+    """Activation function between the layers."""
     layer_norm: bool = False
-    """Layer normalisation before each activation."""
+    """Applies layer normalisation before each activation."""
     normalise_obs: bool = False
-    """Standardise observations by their running mean and deviation."""
+    """Standardises observations by their running mean and deviation."""
     obs_clip: Rate = 10.0
-    """Standardised observations are clipped to this on both sides."""
+    """Largest absolute value of a standardised observation, beyond which it is clipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BonusConfig(NetworkConfig):
-    """What algorithms have that can learn from an exploration bonus beside the reward."""
+    """Settings of algorithms that can learn from an exploration bonus besides the reward."""
 
     bonus: Literal["none", "count", "rnd", "icm"] = "none"
-    """Where the bonus comes from: visits of hashed states, random network distillation, or forward errors."""
+    """Source of the bonus: state counts, random network distillation (rnd) or forward errors (icm)."""
     bonus_weight: Amount = 1.0
-    """Multiplies the (normalised) bonus."""
+    """Weight of the (normalised) bonus."""
     bonus_gamma: Share = 0.99
-    """Discount of the bonus stream, which never ends with an episode for rnd."""
+    """Discount of the bonus stream, which for rnd never ends with an episode."""
     bonus_learning_rate: Rate = 1e-4
-    """Of the bonus' own networks."""
+    """Learning rate of the bonus' own networks."""
     bonus_features: Count = 64
     """Outputs of the bonus' networks, or bits of the hash."""
     bonus_random_steps: Whole = 1000
-    """Random steps at the start that set the statistics of observations; nothing is learned from them."""
+    """Random steps at the start that only set the statistics of observations, without learning."""
     bonus_until: Share = 1.0
-    """Share of the run over which the bonus falls linearly to 0; 1: it does not fall."""
+    """Share of the run over which the bonus falls linearly to 0; with 1 it does not fall."""
 
     def check(self) -> None:
         if self.bonus == "count" and self.bonus_features > 64:
@@ -102,12 +102,12 @@ class BonusConfig(NetworkConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig(BonusConfig):
-    """What algorithms with a replay buffer have."""
+    """Settings of algorithms with a replay buffer."""
 
     hidden: Widths = (256, 256)
     activation: Activation = "relu"
     buffer_size: Count = 1_000_000
-    """Transitions kept, over all slots."""
+    """Transitions stored, over all slots."""
     batch_size: Count = 256
     """Transitions per gradient step."""
     learning_starts: Whole = 100
@@ -115,11 +115,11 @@ class OffPolicyConfig(BonusConfig):
     train_every: Count = 1
     """Steps collected between two bursts of gradient steps."""
     gradient_steps: int = 1
-    """Gradient steps per burst; -1: as many as steps were collected."""
+    """Gradient steps per burst; -1 means as many as steps were collected."""
     tau: Share = 1.0
-    """How far the target network moves towards the trained one at each of its updates."""
+    """Fraction by which the target network moves towards the trained one at each of its updates."""
     n_step: Count = 1
-    """Rewards added up before bootstrapping."""
+    """Number of rewards summed before bootstrapping."""
 
     def check(self) -> None:
         super().check()
@@ -138,15 +138,15 @@ class QLearningConfig(Config):
     algorithm = "q_learning"
 
     learning_rate: Annotated[float, Range(0, 1, above=True)] = 0.1
-    """Step towards the target of each visited entry."""
+    """Size of the step towards the target of each visited entry."""
     epsilon_start: Share = 1.0
     """Share of random actions at the start."""
     epsilon_end: Share = 0.05
-    """Share of random actions at the end of their fall."""
+    """Share of random actions after epsilon has fallen."""
     epsilon_fraction: Annotated[float, Range(0, 1, above=True)] = 0.5
     """Part of the run over which epsilon falls."""
     ucb: Amount = 0.0
-    """Weight of the bonus sqrt(ln t / n) when choosing an action; 0: epsilon-greedy only."""
+    """Weight of the bonus sqrt(ln t / n) when choosing an action; 0 means epsilon-greedy only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,16 +160,16 @@ class ReinforceConfig(NetworkConfig):
     episodes: Count = 16
     """Whole episodes per update."""
     entropy_coef: Amount = 0.0
-    """Weight of the entropy."""
+    """Weight of the entropy in the loss."""
     value_coef: Amount = 0.5
-    """Weight of the baseline's loss; 0: no baseline."""
+    """Weight of the baseline's loss; 0 means no baseline."""
     max_grad_norm: Rate = 0.5
-    """Largest norm of a gradient."""
+    """Largest norm of a gradient; a larger one is scaled down."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DQNConfig(OffPolicyConfig):
-    """DQN (Mnih et al. 2015), Double (van Hasselt et al. 2016) by default."""
+    """DQN (Mnih et al. 2015), by default with Double targets (van Hasselt et al. 2016)."""
 
     algorithm = "dqn"
 
@@ -179,31 +179,31 @@ class DQNConfig(OffPolicyConfig):
     target_every: Count = 10_000
     """Steps between two updates of the target network."""
     double: bool = True
-    """Choose the next action by the trained network, value it by the target network."""
+    """Chooses the next action by the trained network and values it by the target network."""
     dueling: bool = False
-    """Separate value and advantage streams (Wang et al. 2016)."""
+    """Uses separate value and advantage streams (Wang et al. 2016)."""
     loss: Literal["huber", "mse"] = "huber"
-    """Of the temporal difference."""
+    """Loss of the temporal difference."""
     prioritised: bool = False
-    """Sample by temporal difference (Schaul et al. 2016)."""
+    """Samples by temporal-difference error (Schaul et al. 2016)."""
     priority_alpha: Share = 0.6
-    """How much the difference decides; 0: uniform."""
+    """Exponent of the error in the sampling probability; 0 means uniform."""
     priority_beta: Share = 0.4
-    """Correction at the start; it grows to 1 over the run."""
+    """Exponent of the importance weights at the start; it grows to 1 over the run."""
     max_grad_norm: Annotated[float, Range(0)] = 10.0
-    """Largest norm of a gradient; 0: not clipped."""
+    """Largest norm of a gradient; 0 means that it is not clipped."""
     epsilon_start: Share = 1.0
     """Share of random actions at the start."""
     epsilon_end: Share = 0.05
-    """Share of random actions at the end of their fall."""
+    """Share of random actions after epsilon has fallen."""
     epsilon_fraction: Annotated[float, Range(0, 1, above=True)] = 0.1
     """Part of the run over which epsilon falls linearly."""
     epsilon_decay: Annotated[float, Range(0, 1, above=True)] | None = None
-    """Multiply epsilon by this at every gradient step instead of the linear fall."""
+    """Factor of epsilon at every gradient step, used instead of the linear fall."""
     ensemble: Count = 1
-    """Networks whose disagreement (deviation of their values) is known."""
+    """Number of networks, whose disagreement is the deviation of their values."""
     ucb: Amount = 0.0
-    """Act by mean + this × deviation over the ensemble."""
+    """Weight of the ensemble's deviation, which is added to its mean when choosing an action."""
 
     def check(self) -> None:
         super().check()
@@ -215,13 +215,13 @@ class DQNConfig(OffPolicyConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ContinuousConfig(OffPolicyConfig):
-    """What SAC and DDPG share."""
+    """Settings shared by SAC and DDPG."""
 
     tau: Share = 0.005
     action_noise: Literal["none", "gaussian", "ou"] = "none"
-    """Noise added to actions: independent, or Ornstein-Uhlenbeck, which drifts."""
+    """Noise added to actions: independent (gaussian), or Ornstein-Uhlenbeck (ou), which drifts."""
     noise_std: Amount = 0.1
-    """Deviation of that noise, in units where an action is −1 … 1."""
+    """Deviation of the action noise, in units where an action is −1 … 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,9 +232,9 @@ class SACConfig(ContinuousConfig):
 
     learning_rate: Rate = 3e-4
     temperature: Rate | None = None
-    """Fixed weight of the entropy; none: learned."""
+    """Fixed weight of the entropy; none means that it is learned."""
     target_entropy: float | None = None
-    """What the learned temperature aims at; none: minus the number of action dimensions."""
+    """Entropy that the learned temperature aims at; none means minus the number of action dimensions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,9 +246,9 @@ class DDPGConfig(ContinuousConfig):
     learning_rate: Rate = 1e-3
     action_noise: Literal["none", "gaussian", "ou"] = "gaussian"
     twin: bool = False
-    """Two critics, the smaller one counts."""
+    """Uses two critics and takes the smaller value."""
     policy_delay: Count = 1
-    """Critic steps per step of actor and targets."""
+    """Critic updates per update of the actor and the targets."""
     target_noise: Amount = 0.0
     """Deviation of the noise on the target's action."""
     target_noise_clip: Amount = 0.5
@@ -275,31 +275,31 @@ class PPOConfig(BonusConfig):
     n_steps: Count = 2048
     """Steps of each slot per update."""
     batch_size: Annotated[int, Range(2)] = 64
-    """Rows of a minibatch; the whole rollout where that has fewer."""
+    """Rows of a minibatch; the whole rollout where it has fewer."""
     epochs: Count = 10
     """Passes over the rollout per update."""
     gae_lambda: Share = 0.95
-    """Of generalised advantage estimation."""
+    """Lambda of generalised advantage estimation."""
     clip: Rate = 0.2
     """How far a ratio may move from 1."""
     clip_schedule: Schedule = "constant"
-    """How the clipping range goes on."""
+    """Schedule of the clipping range: constant, or linear to 0 at the end of the run."""
     entropy_coef: Amount = 0.0
-    """Weight of the entropy."""
+    """Weight of the entropy in the loss."""
     value_coef: Amount = 0.5
     """Weight of the value loss."""
     value_clip: Rate | None = None
-    """How far a value may move in one update; none: any."""
+    """Largest change of a value in one update; none means any."""
     max_grad_norm: Rate = 0.5
-    """Largest norm of a gradient."""
+    """Largest norm of a gradient; a larger one is scaled down."""
     target_kl: Rate | None = None
-    """Stop the epochs of an update when the policy has moved 1.5 × this; none: never."""
+    """Stops the epochs of an update once the KL divergence exceeds 1.5 × this; none means never."""
     log_std: float = 0.0
     """Log of the deviation of continuous actions at the start."""
     scale_rewards: bool = False
-    """Divide rewards by the running deviation of their discounted sum; reports stay raw."""
+    """Divides rewards by the running deviation of their discounted sum; reported rewards stay raw."""
     bonus_head: bool = True
-    """Value the bonus by a head (and discount) of its own instead of adding it to the reward."""
+    """Values the bonus by a head and discount of its own instead of adding it to the reward."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,17 +310,17 @@ class A3CConfig(NetworkConfig):
 
     learning_rate: Rate = 1e-4
     workers: Count = 2
-    """Processes; each has ``num_envs`` slots and one thread."""
+    """Number of processes, each with num_envs slots and one thread."""
     n_steps: Count = 20
-    """Steps of each slot before a worker hands in its gradient."""
+    """Steps of each slot before a worker submits its gradient."""
     gae_lambda: Share = 1.0
-    """Of generalised advantage estimation."""
+    """Lambda of generalised advantage estimation."""
     entropy_coef: Amount = 0.01
-    """Weight of the entropy."""
+    """Weight of the entropy in the loss."""
     value_coef: Amount = 0.5
     """Weight of the value loss."""
     max_grad_norm: Rate = 50.0
-    """Largest norm of a gradient."""
+    """Largest norm of a gradient; a larger one is scaled down."""
 
 
 CONFIGS: dict[str, type[Config]] = {

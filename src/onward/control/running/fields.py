@@ -1,7 +1,7 @@
 """Typed fields of a config dataclass: bounds in the type, values from text, explanations from the source.
 
-The one thing to know: ``Annotated[float, Range(…)]`` is the only place where a bound is written; the check,
-the message and the help are made from it.
+A bound is written only in ``Annotated[float, Range(…)]``; the check, the message and the help are made from
+it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Range:
     low: float
     high: float = math.inf
     above: bool = False
-    """The low bound itself is outside."""
+    """True where the low bound itself is outside."""
 
     def holds(self, value: float) -> bool:
-        """Whether ``value`` (never NaN, never infinite) is within."""
+        """True where ``value`` is within the bounds, which NaN and infinity never are."""
         over = value > self.low if self.above else value >= self.low
         return math.isfinite(value) and over and value <= self.high
 
@@ -39,7 +39,7 @@ class Range:
 
 
 def check_fields(config: Any, what: str) -> None:
-    """Raise ControlError for the first field of a dataclass that is not what its type says."""
+    """Raises ControlError for the first field of a dataclass whose value does not fit its type."""
     for name, kind in field_types(type(config)).items():
         value = getattr(config, name)
         wanted = _wanted(kind)
@@ -48,21 +48,21 @@ def check_fields(config: Any, what: str) -> None:
 
 
 def field_types(cls: type) -> dict[str, Any]:
-    """Field → its type with bounds, in the order of definition."""
+    """Returns each field's type with bounds, in the order of definition."""
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def describe(kind: Any) -> str:
-    """A type in words, such as "a whole number of at least 1"."""
+    """Returns a type in words, such as "a whole number of at least 1"."""
     return _wanted(kind) or "a value"
 
 
 def parse(cls: type, what: str, assignments: list[str]) -> dict[str, Any]:
-    """``["clip=0.1", "hidden=64,64"]`` → values of fields of ``cls``.
+    """Parses ``["clip=0.1", "hidden=64,64"]`` into values of fields of ``cls``.
 
-    Raises ControlError for what is no assignment, an unknown name (with the nearest one), or a value that
-    its field cannot hold.
+    Raises ControlError for what is no assignment, an unknown name (with the nearest one), or a value that its
+    field cannot hold.
     """
     kinds = field_types(cls)
     values: dict[str, Any] = {}
@@ -81,7 +81,7 @@ def parse(cls: type, what: str, assignments: list[str]) -> dict[str, Any]:
 
 
 def explanations(cls: type) -> dict[str, str]:
-    """Field → the line under it, the nearest class first."""
+    """Returns each field's explanation, the line under it; the nearest class counts first."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
@@ -113,7 +113,7 @@ def _choices(kind: Any) -> tuple[Any, ...]:
 
 
 def _wanted(kind: Any) -> str | None:
-    """None for a type that is not checked here."""
+    """Returns a type's values in words; None for a type that is not checked here."""
     words = [word for choice in _choices(kind) if (word := _wanted_one(choice)) is not None]
     return " or ".join(words) if len(words) == len(_choices(kind)) else None
 
@@ -156,7 +156,7 @@ _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 
 
 def _value(kind: Any, text: str) -> Any:
-    """``text`` as the first of the type's choices that can hold it, else the text itself."""
+    """Converts ``text`` to the first of the type's choices that can hold it; else returns the text itself."""
     for choice in _choices(kind):
         base, _ = _plain(choice)
         if base is type(None) and text.lower() == "none":

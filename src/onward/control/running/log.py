@@ -1,7 +1,7 @@
-"""Where the numbers of a run go: ``metrics.csv``, TensorBoard events, and the time each part took.
+"""Metrics of a run: ``metrics.csv``, TensorBoard events, and the time that each part took.
 
-The one thing to know: a row belongs to a step, and a resumed run first cuts off the rows after the step that
-it goes on from, so a file never tells one step twice.
+Invariants: a row belongs to a step. A resumed run first removes the rows after the step it resumes from, so a
+file never reports one step twice.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any
 from onward.errors import ControlError
 
 PARTS = ("env", "act", "update", "evaluate")
-"""What a run's time is spent on; the rest is the loop, logs and files."""
+"""Parts that a run's time is spent on; the rest is the loop, logs and files."""
 Row = dict[str, float]
 
 
 class Log:
-    """Writes rows to both files. ``step``: rows after it are cut off first (0: a new run)."""
+    """Writes rows to both files. ``step``: rows after it are removed first (0: a new run)."""
 
     def __init__(self, folder: Path, step: int = 0, tensorboard: bool = True) -> None:
         self._csv = Csv(folder / "metrics.csv", step)
         self._events = Events(folder, step) if tensorboard else None
 
     def write(self, row: Row) -> None:
-        """``row["step"]`` and any other numbers."""
+        """Writes one row: ``row["step"]`` and any other numbers."""
         self._csv.write(row)
         if self._events is not None:
             self._events.write(row)
@@ -79,7 +79,7 @@ class Csv:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a ``metrics.csv``, without empty fields; a last line cut off by a crash is left out.
+    """Returns the rows of a ``metrics.csv`` without empty fields; a last line cut off by a crash is skipped.
 
     Raises ControlError where the file holds anything but numbers.
     """
@@ -98,12 +98,12 @@ def read_rows(path: Path) -> list[Row]:
 
 
 class Events:
-    """TensorBoard's event file, written without torch."""
+    """Writes TensorBoard's event file without torch."""
 
     def __init__(self, folder: Path, step: int = 0) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        # Generated modules, whose classes no type checker sees.
+        # Type checkers cannot see the classes of generated modules.
         events: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
         summaries: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
         self._event, self._summary = events.Event, summaries.Summary
@@ -132,12 +132,12 @@ _GROUPS = {"return": "rollout", "length": "rollout", "episodes": "rollout", "eva
 
 
 def tag(name: str) -> str:
-    """Metric → TensorBoard tag: ``return_mean`` → ``rollout/return_mean``, a loss → ``train/…``."""
+    """Returns a metric's TensorBoard tag: ``return_mean`` → ``rollout/return_mean``, a loss → ``train/…``."""
     return f"{_GROUPS.get(name.split('_')[0], 'train')}/{name}"
 
 
 class Times:
-    """Seconds per part of a run, those of earlier sessions included."""
+    """Seconds per part of a run, including earlier sessions."""
 
     def __init__(self, spent: Mapping[str, float] | None = None) -> None:
         self.spent: dict[str, float] = {**dict.fromkeys((*PARTS, "total"), 0.0), **(spent or {})}
@@ -145,24 +145,24 @@ class Times:
 
     @contextmanager
     def of(self, part: str) -> Iterator[None]:
-        """Count the body as ``part``."""
+        """Counts the time of the body as ``part``."""
         began = time.perf_counter()
         yield
         self.spent[part] += time.perf_counter() - began
 
     def add(self, part: str, seconds: float) -> None:
-        """Count ``seconds`` as ``part``."""
+        """Counts ``seconds`` as ``part``."""
         self.spent[part] += seconds
 
     def total(self) -> float:
-        """Seconds of the run so far."""
+        """Returns the seconds of the run so far."""
         now = time.perf_counter()
         self.spent["total"] += now - self._last
         self._last = now
         return self.spent["total"]
 
     def shares(self) -> dict[str, float]:
-        """``share_env`` … ``share_evaluate`` of all time so far, and ``share_other``; they add up to 1."""
+        """Returns ``share_env`` … ``share_evaluate`` and ``share_other`` of all time; they add up to 1."""
         total = max(self.total(), 1e-9)
         shares = {f"share_{part}": self.spent[part] / total for part in PARTS}
         return {**shares, "share_other": max(0.0, 1 - sum(shares.values()))}
@@ -181,7 +181,7 @@ class Means:
             self._counts[name] += 1
 
     def take(self) -> Row:
-        """The averages; counting starts again."""
+        """Returns the averages and starts counting again."""
         row = {name: self._sums[name] / self._counts[name] for name in self._sums}
         self._sums.clear()
         self._counts.clear()

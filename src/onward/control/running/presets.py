@@ -1,8 +1,8 @@
 """Tuned settings per algorithm and environment: ``zoo`` and ``cleanrl``, ``published``, ``ours``.
 
-The one thing to know: ``zoo`` holds rl-baselines3-zoo's numbers as they are there (2026-04-23) so that a
-comparison is one; what we found better goes into ``ours``. A preset only names what differs from the defaults
-of ``config.py``, which are stable-baselines3's.
+``zoo`` holds rl-baselines3-zoo's numbers unchanged (2026-04-23), so that a comparison with it is valid;
+better values that we found are in ``ours``. A preset names only the differences from the defaults of
+``config.py``, which are stable-baselines3's.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from onward.control.running.config import CONFIGS, Config
 from onward.errors import ControlError
 
 NAMES = ("ours", "zoo", "published", "default")
-"""Where no preset is asked for, the first of these that exists for the environment is taken."""
+"""Order in which presets are tried where none is requested; ``published`` is used on request only."""
 _OLD_NAMES = {"seed": "published"}
-"""Taken for one more release."""
+"""Old names, accepted for one more release."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Preset:
     timesteps: int
     settings: dict[str, Any]
     note: str = ""
-    """What of the source is not the same here."""
+    """Differences from the source."""
     run: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Fields of ``RunConfig`` that go with it: when it counts as solved, noise to train under."""
+    """Fields of ``RunConfig`` that belong to it, such as the rule of solving or the noise in training."""
 
 
 Table = dict[str, dict[str, Preset]]
@@ -198,7 +198,7 @@ CLEANRL: Table = {
         )
     }
 }  # fmt: skip
-"""CleanRL's ``dqn.py``."""
+"""Settings of CleanRL's ``dqn.py``."""
 
 PUBLISHED: dict[str, Preset] = {
     "dqn": Preset(
@@ -216,7 +216,7 @@ PUBLISHED: dict[str, Preset] = {
         "2,048 steps per update are 8 × 256; its description names no minibatch size and no number of epochs",
     ),
 }  # fmt: skip
-"""Of the description that docs/compatibility.md names; for any environment, since it names none."""
+"""Settings of the description that docs/compatibility.md names; for any environment, since it names none."""
 
 _PENDULUM = Preset(
     30_000,
@@ -229,10 +229,10 @@ _COUNTED_HILL = {
     "learning_starts": 2000, "gamma": 0.99, "tau": 0.01, "train_every": 4, "gradient_steps": 1,
     "normalise_obs": True, "bonus": "count", "bonus_features": 16, "bonus_until": 0.5,
 }  # fmt: skip
-"""MountainCarContinuous, whose goal is never found by chance: states are counted."""
+"""MountainCarContinuous: chance never finds the goal, so states are counted."""
 
 _NOISE = {"obs_noise": 0.1}
-"""Learned under half the noise that a policy is judged by, it also stands up to another pole or push."""
+"""Half the noise of the evaluation. Policies trained under it also tolerate another pole or push."""
 
 OURS: Table = {
     "dqn": {
@@ -316,11 +316,11 @@ OURS: Table = {
         ),
     },
 }  # fmt: skip
-"""What we found better than the zoo's; measured in benchmarks/results."""
+"""Settings that we found better than the zoo's; measured in benchmarks/results."""
 
 
 def preset(name: str | None, algorithm: str, env: str) -> tuple[str, Preset]:
-    """(name, preset); None: the first of ``NAMES`` that there is.
+    """Returns (name, preset); None selects the first of ``NAMES`` that exists, except ``published``.
 
     Raises ControlError for an unknown algorithm or preset, or one that does not exist for ``env``.
     """
@@ -340,7 +340,7 @@ def preset(name: str | None, algorithm: str, env: str) -> tuple[str, Preset]:
 
 
 def available(algorithm: str, env: str) -> dict[str, Preset]:
-    """Name → preset of an algorithm that exist for ``env``; ``default`` always does."""
+    """Returns an algorithm's presets for ``env`` by name; ``default`` always exists."""
     found: dict[str, Preset] = {}
     for name, table in {"ours": OURS, "zoo": ZOO, "cleanrl": CLEANRL}.items():
         if env in table.get(algorithm, {}):
@@ -351,12 +351,12 @@ def available(algorithm: str, env: str) -> dict[str, Preset]:
 
 
 def settings(algorithm: str, chosen: Preset, changes: dict[str, Any]) -> Config:
-    """A preset's settings with ``changes`` above them. Raises ControlError for what does not fit."""
+    """Returns a preset's settings with ``changes`` applied. Raises ControlError where one does not fit."""
     return CONFIGS[algorithm](**{**chosen.settings, **changes})
 
 
 def environments() -> dict[str, list[str]]:
-    """Environment → algorithms with a preset of its own."""
+    """Returns for each environment the algorithms that have a preset for it."""
     found: dict[str, list[str]] = {}
     for table in (ZOO, OURS, CLEANRL):
         for algorithm, envs in table.items():

@@ -1,7 +1,7 @@
-"""One training run: what it was told, and where its files lie.
+"""One training run: its configuration and its files.
 
-The one thing to know: ``config.json`` in a run's folder is all that ``resume`` reads besides the saved state,
-so a field that changes what a run computes belongs here.
+Invariants: besides the saved state, ``resume`` reads only ``config.json`` in a run's folder. A field that
+changes what a run computes therefore belongs here.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from onward.locks import locked
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """One training run: what to train on what, for how long, and what to look at on the way."""
+    """Configuration of one training run: algorithm, environment, length, evaluations and checkpoints."""
 
     env: str
-    """A Gymnasium id, or one of ours."""
+    """Id of a Gymnasium environment or of one of ours."""
     algorithm: str
     """A key of ``CONFIGS``."""
     settings: Config
-    """Of the algorithm."""
+    """Settings of the algorithm."""
     preset: str = "default"
-    """Where the settings come from; for the record."""
+    """Preset that the settings come from; for the record."""
     seed: Whole = 0
-    """All randomness of the run comes from this."""
+    """Seed of all randomness in the run."""
     timesteps: Count = 100_000
     """Environment steps, over all slots."""
     env_kwargs: dict[str, Any] | None = None
-    """Given to the environment's constructor."""
+    """Arguments of the environment's constructor."""
     obs_noise: Amount = 0.0
-    """Gaussian noise on what is trained on, in running deviations of each number; evaluations have none."""
+    """Gaussian noise on training observations, in running deviations of each number; never in evaluations."""
     eval_every: Count | None = None
-    """Steps between two evaluations; none: a twentieth of the run."""
+    """Steps between two evaluations; none means a twentieth of the run."""
     eval_episodes: Count = 20
-    """Greedy episodes per evaluation, on seeds never trained on."""
+    """Greedy episodes per evaluation, on seeds that training never uses."""
     checkpoint_every: Count | None = None
-    """Steps between two saved states; none: a tenth of the run."""
+    """Steps between two saved states; none means a tenth of the run."""
     threshold: float | None = None
-    """Mean return that counts as solved; none: Gymnasium's."""
+    """Mean return that counts as solved; none means Gymnasium's."""
     solve_success: Share = 0.0
-    """Share of the hundred confirming episodes that must succeed as well; 0: their mean return alone."""
+    """Share of the hundred confirming episodes that must succeed; 0 tests their mean return alone."""
     stop_when_solved: bool = True
-    """Stop at the first confirmed solution."""
+    """Stops at the first confirmed solution."""
     threads: Count = 1
-    """Of torch; 1 is fastest for small networks."""
+    """Threads of numpy and PyTorch; 1 is fastest for small networks."""
 
     def __post_init__(self) -> None:
         check_fields(self, "run")
@@ -70,13 +70,13 @@ class RunConfig:
         return self.checkpoint_every or max(1, self.timesteps // 10)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values; ``run_config`` of it is equal to this."""
+        """Returns plain JSON values; ``run_config`` restores an equal object from them."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**values, "settings": self.settings.as_dict()}
 
 
 def run_config(document: dict[str, Any]) -> RunConfig:
-    """The inverse of ``RunConfig.as_dict``. Raises ControlError where the document is not one."""
+    """Restores the object of ``RunConfig.as_dict``. Raises ControlError where the document is not one."""
     try:
         kind = CONFIGS[document["algorithm"]]
         settings: dict[str, Any] = {
@@ -98,7 +98,7 @@ class Folder:
 
     @classmethod
     def of(cls, parent: Path, run: RunConfig) -> Folder:
-        """``<env>-<algorithm>-seed<k>`` under ``parent``; a slash or colon in an id becomes a dash."""
+        """Returns ``<env>-<algorithm>-seed<k>`` under ``parent``; a slash or colon becomes a dash."""
         env = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in run.env)
         return cls(parent / f"{env}-{run.algorithm}-seed{run.seed}")
 
@@ -112,7 +112,7 @@ class Folder:
 
     @property
     def state(self) -> Path:
-        """Everything needed to go on: see ``checkpoint``."""
+        """Everything needed to resume: see ``checkpoint``."""
         return self.path / "checkpoint" / "state.safetensors"
 
     @property
@@ -129,7 +129,7 @@ class Folder:
         return self.path / "curves.png"
 
     def check_free(self) -> None:
-        """Raises ControlError where the folder holds a run already."""
+        """Raises ControlError where the folder already holds a run."""
         if self.config.exists():
             raise ControlError(
                 f"{self.path} already holds a run: go on with it by onward control resume {self.path}, "
@@ -137,9 +137,10 @@ class Folder:
             )
 
     def lock(self, new: bool) -> AbstractContextManager[None]:
-        """Held while a run trains here, from its start (``new``) or from its saved state.
+        """Locks the folder while a run trains here, from its start (``new``) or from its saved state.
 
-        Raises ConfigError where another process does, ControlError where the folder is not as it must be.
+        Raises ConfigError where another process trains here. Raises ControlError where a new run finds a run,
+        or a resumed one finds none.
         """
         if new:
             self.check_free()
@@ -150,26 +151,26 @@ class Folder:
         return locked(self.path / ".lock", busy)
 
     def begin(self, run: RunConfig) -> None:
-        """Make the folder of a new run. Raises ControlError where it holds one already, ConfigError where it
-        cannot be made."""
+        """Creates the folder of a new run. Raises ControlError where it already holds one and ConfigError
+        where it cannot be created."""
         self.check_free()
         make_folder(self.path)
         write_json(self.config, run.as_dict())
 
     def read(self) -> RunConfig:
-        """What the run was told. Raises ControlError where there is none."""
+        """Returns the run's configuration. Raises ControlError where there is none."""
         return run_config(read_json(self.config, f"{self.path} holds no run"))
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Replace ``path`` as a whole: a reader sees the old or the new one."""
+    """Replaces ``path`` as a whole: a reader sees the old or the new document."""
     new = path.with_name(path.name + ".new")
     new.write_text(json.dumps(document, indent=1) + "\n")
     os.replace(new, path)
 
 
 def read_json(path: Path, otherwise: str) -> dict[str, Any]:
-    """Raises ControlError (``otherwise``, why, what to do) where it cannot be read."""
+    """Reads a JSON object. Raises ControlError (``otherwise``, the reason, the remedy) where that fails."""
     try:
         document = json.loads(path.read_text())
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Several runs at a time, each in a process of its own: seeds are independent, so this is a clean speed-up.
+"""Several runs in parallel, each in its own process; seeds are independent of each other.
 
-The one thing to know: the processes are spawned, so nothing is shared, and each ends itself when this one is
-gone; a run that fails does not stop the others.
+Invariants: the processes are spawned, so they share nothing. Each exits when this process is gone. A run that
+fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Task:
-    """One run to train or, where its folder holds a state, to go on with."""
+    """One run to train or, with ``resume``, to continue from the state in its folder."""
 
     run: RunConfig
     folder: Folder
@@ -36,18 +36,19 @@ class Task:
 
 @dataclass(frozen=True)
 class Trained:
-    """What became of several runs."""
+    """Results of several runs."""
 
     summaries: list[dict[str, Any]]
-    """Of those that did not fail, in order."""
+    """Summaries of the runs that did not fail, in order."""
     failure: Exception | None
-    """To be raised once the others' results are told; None where none failed."""
+    """Error to raise after the other results are reported; None where no run failed."""
 
 
 def train_all(tasks: Sequence[Task], watch: Callable[[Event], None], processes: int | None = None) -> Trained:
-    """Train each task; a run that fails does not stop the others.
+    """Trains each task; a run that fails does not stop the others.
 
-    ``processes``: at a time; None: one per core. After Ctrl-C or SIGTERM each run saves its state and ends.
+    ``processes``: number at a time; None: one per core. After Ctrl-C or SIGTERM each run saves its state and
+    ends.
     """
     if len(tasks) == 1:
         try:
@@ -75,9 +76,9 @@ def train_all(tasks: Sequence[Task], watch: Callable[[Event], None], processes: 
 
 
 def train_one(task: Task, watch: Callable[[Event], None]) -> dict[str, Any]:
-    """Train in this process; Ctrl-C or SIGTERM saves and ends the run, a second one raises KeyboardInterrupt.
+    """Trains in this process. Ctrl-C or SIGTERM saves and ends the run.
 
-    Raises ConfigError where another process trains in the folder.
+    A second signal raises KeyboardInterrupt. Raises ConfigError where another process trains in the folder.
     """
     with _ready(task, watch) as trainer, _Held(trainer.stop):
         return trainer.train()
@@ -85,7 +86,7 @@ def train_one(task: Task, watch: Callable[[Event], None]) -> dict[str, Any]:
 
 @contextmanager
 def _ready(task: Task, watch: Callable[[Event], None]) -> Iterator[Trainer]:
-    """A trainer that is about to train, alone in its folder."""
+    """Yields a trainer that is ready to train and has locked its folder."""
     with task.folder.lock(new=not task.resume):
         trainer = Trainer(task.run, task.folder, watch)
         if task.resume:
@@ -102,9 +103,9 @@ def _receive(
     ended: dict[int, Event],
     watch: Callable[[Event], None],
 ) -> None:
-    """One event, or what became of processes that ended without a word.
+    """Handles one event, or the processes that ended without a last event.
 
-    Who is gone is looked up first: the last word of a process that goes while this waits is still to come.
+    Ended processes are listed first: the last event of one that ends during the wait is still to come.
     """
     gone = [index for index, process in running.items() if process.exitcode is not None]
     try:
@@ -134,7 +135,7 @@ def _failure(failures: list[Event]) -> Exception:
 
 
 def _child(index: int, task: Task, events: Any, stop: Any) -> None:
-    stay_deaf()  # what all processes of a group get comes by ``stop``, once
+    stay_deaf()  # signals to the process group are ignored: ``stop`` arrives once instead
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with _ready(task, lambda event: events.put((index, event))) as trainer:
@@ -163,9 +164,9 @@ def _end_with_parent() -> None:
 
 
 class _Held:
-    """Within: the first Ctrl-C or SIGTERM calls ``then``, the second one raises KeyboardInterrupt.
+    """Handler of Ctrl-C and SIGTERM: the first one calls ``then``, the second one raises KeyboardInterrupt.
 
-    Only the main thread can hold signals; elsewhere this does nothing.
+    Only the main thread can handle signals; in other threads this does nothing.
     """
 
     def __init__(self, then: Callable[[], None]) -> None:

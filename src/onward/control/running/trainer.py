@@ -1,8 +1,7 @@
-"""The training loop: collect, update, look, save; the same for every algorithm.
+"""The training loop, the same for every algorithm: collect, update, evaluate, save.
 
-The one thing to know: everything that happens "every so often" is decided from environment steps alone
-(``_crossed``), so the number of slots changes nothing, and a resumed run does at every step what the
-uninterrupted one does.
+Invariants: everything periodic is scheduled by environment steps alone (``_crossed``). So the number of slots
+does not matter, and a resumed run does at every step the same as the uninterrupted one.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ from onward.control.running.training_episodes import TrainingEpisodes
 from onward.errors import ControlError
 
 CONFIRM_EPISODES = 100
-"""Greedy episodes on unseen seeds that confirm a solution, and those that the final report is made of."""
+"""Greedy episodes on unseen seeds that confirm a solution; the final report uses as many."""
 EPISODES_BETWEEN_TRIES = 25
-"""Training episodes after a solution that was not confirmed before the next try."""
+"""Training episodes between a solution that was not confirmed and the next try."""
 ROWS = 200
 """Rows of metrics per run, evenly spaced in steps."""
 Event = dict[str, Any]
-"""``event`` is one of started, row, evaluated, solved, saved, done; ``step`` is always there."""
+"""Dict with ``event`` (started, row, evaluated, solved, saved or done) and always ``step``."""
 End = Literal["finished", "solved", "interrupted"]
 
 
 @dataclass(frozen=True)
 class World:
-    """Where a run's environments, algorithm and evaluations come from."""
+    """Sources of a run's environments, algorithm and evaluations."""
 
     envs: Callable[[int], Environments]
-    """Environments of a worker (0 unless asynchronous); picklable."""
+    """Makes the environments of a worker (0 unless asynchronous); picklable."""
     algorithm: type[Algorithm]
     evaluate: Callable[[Policy, int, int], Episodes]
-    """(policy, episodes, seed) → greedy episodes."""
+    """Plays greedy episodes, given (policy, episodes, seed)."""
 
 
 def world(run: RunConfig) -> World:
-    """The real one. Raises ControlError for an unknown algorithm."""
+    """Returns the real world of a run. Raises ControlError for an unknown algorithm."""
     return World(_Make(run), algorithm_class(run.algorithm), _Evaluate(run))
 
 
 class Trainer:
-    """One run in one folder. ``watch`` is told of everything; ``stop()`` ends it after the current step."""
+    """One run in one folder. ``watch`` receives every event; ``stop()`` ends after the current step."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class Trainer:
         watch: Callable[[Event], None] = lambda _: None,
         of: World | None = None,
     ) -> None:
-        """Makes environments and algorithm. Raises ControlError where they do not fit each other."""
+        """Creates environments and algorithm. Raises ControlError where they do not fit each other."""
         self.run, self.folder, self._watch = run, folder, watch
         self._world = of or world(run)
         self._seeds = Seeds(run.seed)
@@ -85,18 +84,18 @@ class Trainer:
         self._stop = self._resumed = False
 
     def stop(self) -> None:
-        """End after the current step, with the state saved. Safe to call from a signal handler."""
+        """Ends the run after the current step and saves its state. Safe to call from a signal handler."""
         self._stop = True
 
     def start(self) -> None:
-        """Begin a new run in the folder."""
+        """Starts a new run in the folder."""
         self.folder.begin(self.run)
         self._obs, self._mask = self.envs.reset(self._seeds.integer("train"))
 
     def resume(self) -> None:
-        """Continue from the folder's saved state. Raises ControlError or TamperedError where it cannot.
+        """Continues from the folder's saved state. Raises ControlError or TamperedError where it cannot.
 
-        Where this run is told otherwise than the folder's (a later end), the folder's becomes as this one.
+        Where this run's configuration differs from the folder's (a later end), the folder's is replaced.
         """
         state = checkpoint.load(self.folder.state)
         try:
@@ -112,7 +111,7 @@ class Trainer:
         self._means, self._times = Means(state["means"]), Times(state["times"])
         self.solved, self.best, self._next_try = state["solved"], state["best"], state["next_try"]
         self._saved_at = self._told = self.algorithm.steps
-        self._updates = state.get("updates", 1)  # states of before they were counted come from after some
+        self._updates = state.get("updates", 1)  # states without the count were saved after some updates
         self._obs, self._mask = (
             self.envs.reset(self._seeds.integer("train", self.algorithm.steps))
             if self.algorithm.asynchronous
@@ -130,7 +129,7 @@ class Trainer:
         write_json(self.folder.config, self.run.as_dict())
 
     def train(self) -> dict[str, Any]:
-        """Run to the end, and give the summary (also in ``summary.json``).
+        """Runs to the end and returns the summary (also in ``summary.json``).
 
         Raises ControlError where a loss, a parameter or a reward is not finite: the last good state stays.
         """
@@ -152,7 +151,7 @@ class Trainer:
         return self._stop or (self.solved is not None and self.run.stop_when_solved)
 
     def _iterate(self) -> None:
-        """One step of all slots and the updates that are due after it."""
+        """Makes one step of all slots and the updates that are due after it."""
         algorithm, before, spent = self.algorithm, self.algorithm.steps, self._times.spent
         began = perf_counter()
         actions = algorithm.act(self._obs, self._mask)
@@ -172,7 +171,7 @@ class Trainer:
         self._after(before, algorithm.steps)
 
     def _progressed(self, progress: AsyncProgress) -> bool:
-        """What an asynchronous algorithm told; False: stop."""
+        """Handles a report of an asynchronous algorithm; False stops it."""
         before, self._told = self._told, progress.steps
         for episode_return, length in progress.episodes:
             self.episodes.end(episode_return, length)
@@ -183,7 +182,7 @@ class Trainer:
         return not self._over()
 
     def _after(self, before: int, now: int) -> None:
-        """What is due between two counts of steps."""
+        """Evaluates, logs and saves as due between two counts of steps."""
         total = self.run.timesteps
         if _crossed(before, now, self.run.steps_between_evaluations) and now < total:
             self._log_row(now, self._evaluate(now, self.run.eval_episodes, "evaluate"))
@@ -200,7 +199,7 @@ class Trainer:
         self._updates += bool(metrics)
 
     def _try_to_solve(self) -> None:
-        """Compare the last hundred episodes with the threshold, and confirm by greedy ones."""
+        """Compares the last hundred episodes with the threshold and confirms a solution by greedy ones."""
         mean = self.episodes.mean_return()
         if not math.isfinite(mean):
             raise self._not_finite("a return of the environment became " + str(mean))
@@ -217,8 +216,8 @@ class Trainer:
         self._next_try = self.episodes.count + EPISODES_BETWEEN_TRIES
 
     def _evaluate(self, step: int, episodes: int, *seed: str | int) -> Row:
-        """Greedy episodes on seeds of their own; the best policy so far, by success and then by
-        mean return, goes into ``policy/``."""
+        """Plays greedy episodes on separate seeds. The best policy so far, by success and then by mean
+        return, is saved in ``policy/``."""
         self._check_parameters()
         began = perf_counter()
         policy = Policy(self.algorithm.networks(), env_id=self.run.env)
@@ -299,7 +298,7 @@ class Trainer:
         return summary
 
     def _final(self) -> dict[str, float | None]:
-        """The exported policy, once more, on seeds that chose nothing."""
+        """Evaluates the exported policy once more, on seeds that influenced no choice."""
         began = perf_counter()
         policy = Policy.load(self.folder.policy)
         played = self._world.evaluate(policy, CONFIRM_EPISODES, self._seeds.integer("final"))
@@ -336,12 +335,12 @@ class Trainer:
 
 
 def _crossed(before: int, now: int, every: int) -> bool:
-    """Whether a multiple of ``every`` lies in (before, now]."""
+    """True where a multiple of ``every`` lies in (before, now]."""
     return now // every > before // every
 
 
 class _Make:
-    """Makes the run's environments, in this process or in a worker's."""
+    """Makes the run's environments, in this process or in a worker."""
 
     def __init__(self, run: RunConfig) -> None:
         self._run = run
@@ -355,7 +354,7 @@ class _Make:
 
 
 class _Evaluate:
-    """Greedy episodes in environments of their own, without noise."""
+    """Plays greedy episodes in separate environments without noise."""
 
     def __init__(self, run: RunConfig) -> None:
         self._run = run

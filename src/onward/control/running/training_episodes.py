@@ -1,7 +1,7 @@
-"""The training episodes of a run: raw returns and lengths, and when the last hundred say that it is solved.
+"""Training episodes of a run: raw returns and lengths, and the test of the last hundred for a solution.
 
-The one thing to know: returns are added up from raw rewards, whatever the algorithm does to them, and an
-episode counts when it ends for either reason.
+Returns are sums of raw rewards, whatever the algorithm does to them. An episode counts when it ends, by
+termination or by truncation.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from onward.control.core.contract import Step
 
 WINDOW = 100
-"""Episodes whose mean return is compared with the threshold, as Gymnasium's leaderboard did."""
+"""Episodes whose mean return is compared with the threshold, as in Gymnasium's leaderboard."""
 
 
 class TrainingEpisodes:
-    """Counts what ended in ``num`` slots."""
+    """Counts the episodes that end in ``num`` slots."""
 
     def __init__(self, num: int) -> None:
         self._returns = np.zeros(num)
@@ -29,7 +29,7 @@ class TrainingEpisodes:
         """Episodes that ended since the start of the run."""
 
     def add(self, step: Step) -> bool:
-        """Take in one step; True where an episode ended."""
+        """Adds one step; True where an episode ended."""
         self._returns += step.reward
         self._lengths += 1 if step.alive is None else step.alive
         ended = step.ended
@@ -42,21 +42,21 @@ class TrainingEpisodes:
         return True
 
     def end(self, episode_return: float, length: int) -> None:
-        """One whole episode."""
+        """Adds one whole episode."""
         self.returns.append(episode_return)
         self.lengths.append(length)
         self.count += 1
 
     def mean_return(self) -> float:
-        """Over the window; NaN before the first episode."""
+        """Returns the mean over the window; NaN before the first episode."""
         return float(np.mean(self.returns)) if self.returns else float("nan")
 
     def reach(self, threshold: float) -> bool:
-        """Whether the window is full and its mean is ``threshold`` or more, but for a sum's last bits."""
+        """True where the window is full and its mean is at least ``threshold``, up to rounding."""
         return len(self.returns) == WINDOW and self.mean_return() >= threshold - 1e-9
 
     def row(self) -> dict[str, float]:
-        """Metrics of the window, none before the first episode ended."""
+        """Returns metrics of the window; only the count before the first episode ended."""
         row = {"episodes": float(self.count)}
         if self.returns:
             row |= {"return_mean": self.mean_return(), "length_mean": float(np.mean(self.lengths))}

@@ -1,7 +1,7 @@
 """Gymnasium's classic tasks in numpy, all slots in one call.
 
-The one thing to know: every one is step-equal to Gymnasium's, which the tests hold it to over thousands of
-random steps. ``TASKS`` says which ids ``environments.make`` runs here.
+Invariants: each task is step-equal to Gymnasium's, which tests check over thousands of random steps.
+``TASKS`` lists the ids that ``environments.make`` runs here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Acrobot in numpy (Sutton 1996, the book's equations), step-equal to Gymnasium's ``Acrobot-v1``.
 
-The one thing to know: a step is one fourth-order Runge-Kutta step of 0.2 s; terms come in the order of
-Gymnasium's source, or the last bits would differ.
+Invariants: a step is one fourth-order Runge-Kutta step of 0.2 s. Terms come in the order of Gymnasium's
+source, or the last bits would differ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOP_SPEEDS = np.array([[4 * np.pi], [9 * np.pi]])
 
 
 class Acrobot(NumpyTask):
-    """State: angles of both links and their speeds. −1 for every step until the tip is one link above."""
+    """State: angles and speeds of both links. Reward −1 for every step until the tip is one link above."""
 
     parameters: ClassVar[dict[str, float]] = {
         "LINK_LENGTH_1": 1.0,
@@ -50,7 +50,7 @@ class Acrobot(NumpyTask):
         return np.where(terminated, np.float32(0.0), np.float32(-1.0)), terminated
 
     def _slope(self, states: Floats, torque: Floats) -> Floats:
-        """Time derivative (4, N) of ``states``."""
+        """Returns the time derivative (4, N) of ``states``."""
         c = self.constants
         m1, m2, l1 = c["LINK_MASS_1"], c["LINK_MASS_2"], c["LINK_LENGTH_1"]
         lc1, lc2, moi = c["LINK_COM_POS_1"], c["LINK_COM_POS_2"], c["LINK_MOI"]
@@ -77,7 +77,7 @@ class Acrobot(NumpyTask):
 
 
 def _wrap(angles: Floats) -> None:
-    """Bring ``angles`` into −π … π, in place, by whole turns."""
+    """Wraps ``angles`` into −π … π, in place, by whole turns."""
     while (high := angles > np.pi).any():
         angles[high] -= 2 * np.pi
     while (low := angles < -np.pi).any():

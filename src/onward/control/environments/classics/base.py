@@ -1,7 +1,7 @@
-"""What tasks written in numpy share: all slots advance in one call, resets happen within the step.
+"""Base of the tasks written in numpy: all slots advance in one call, resets happen within the step.
 
-The one thing to know: slot i draws from a generator of its own, seeded and read as Gymnasium's environment
-seeds and reads its own, so the same seed and actions give the same episodes there and here.
+Invariants: slot i draws from its own generator, seeded and read in the same way as by Gymnasium's
+environment. So the same seed and actions give the same episodes in both.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Floats = NDArray[np.float64]
 
 
 def vector_layout(width: int) -> Layout:
-    """Of a Box of ``width`` numbers."""
+    """Returns the layout of a Box of ``width`` numbers."""
     return Layout(width, leaves=(Leaf((), "numbers", (width,)),))
 
 
 class NumpyTask(Environments):
-    """N slots of one task; a task says how its states start, advance and look."""
+    """N slots of one task; a subclass defines how its states start, advance and are observed."""
 
     parameters: ClassVar[dict[str, float]]
-    """Names and defaults of the physical constants that ``make`` may be given."""
+    """Names and defaults of the physical constants that ``make`` accepts."""
     width: ClassVar[int]
     """Numbers in one slot's state."""
 
     def __init__(self, spec: EnvSpec, num: int, parameters: dict[str, float] | None = None) -> None:
-        """Raises ControlError for a parameter that the task does not have, or that is no finite number."""
+        """Raises ControlError for a parameter that the task does not have, or that is not a finite number."""
         unknown = sorted(set(parameters or {}) - set(self.parameters))
         if unknown:
             raise ControlError(
@@ -55,18 +55,18 @@ class NumpyTask(Environments):
 
     @abstractmethod
     def _start(self, generator: np.random.Generator) -> Any:
-        """(width,) state at the start of an episode."""
+        """Returns the state (width,) at the start of an episode."""
 
     @abstractmethod
     def _advance(self, actions: NDArray[Any]) -> tuple[NDArray[np.float32], Flags | None]:
-        """Move ``states`` by one step: rewards (N,), terminated (N,) or None where nothing terminates."""
+        """Advances ``states`` by one step. Returns rewards (N,), and terminated (N,) or None for nowhere."""
 
     @abstractmethod
     def _observe(self, states: Floats) -> Obs:
-        """Observations (M, …) of ``states`` (width, M)."""
+        """Returns observations (M, …) of ``states`` (width, M)."""
 
     def reset(self, seed: int) -> tuple[Obs, Flags | None]:
-        """See ``Environments``."""
+        """Implements ``Environments``."""
         self.generators = [
             np.random.Generator(np.random.PCG64(np.random.SeedSequence(slot)))
             for slot in Seeds(seed).slots(self.num)
@@ -77,7 +77,7 @@ class NumpyTask(Environments):
         return self._observe(self.states), None
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """See ``Environments``."""
+        """Implements ``Environments``."""
         if not self.generators:
             raise ControlError(f"{self.spec.id} was stepped before its first reset: call reset(seed) first.")
         given = to_env(self.spec.actions, actions)
@@ -110,7 +110,7 @@ class NumpyTask(Environments):
         return final_obs
 
     def state_dict(self) -> dict[str, Any]:
-        """See ``Environments``."""
+        """Implements ``Environments``."""
         return {
             "states": self.states.copy(),
             "elapsed": self.elapsed.copy(),
@@ -118,7 +118,7 @@ class NumpyTask(Environments):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
-        """See ``Environments``."""
+        """Implements ``Environments``."""
         states = np.asarray(state["states"], np.float64)
         if states.shape != self.states.shape:
             raise ControlError(
@@ -136,10 +136,10 @@ class NumpyTask(Environments):
 
 
 def discrete(choices: int) -> ActionSpec:
-    """Of a Discrete space from 0."""
+    """Returns the actions of a Discrete space from 0."""
     return ActionSpec("discrete", (choices,), start=(0,))
 
 
 def box(low: float, high: float) -> ActionSpec:
-    """Of a Box of one number."""
+    """Returns the actions of a Box of one number."""
     return ActionSpec("box", low=(low,), high=(high,), shape=(1,))

@@ -1,6 +1,6 @@
 """CartPole in numpy (Barto, Sutton, Anderson 1983), step-equal to Gymnasium's ``CartPole-v0`` and ``-v1``.
 
-The one thing to know: operations come in the order of Gymnasium's source, or the last bits would differ.
+Invariants: operations come in the order of Gymnasium's source, or the last bits would differ.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ POSITION_LIMIT = 2.4
 
 
 class CartPole(NumpyTask):
-    """State: cart position, its speed, pole angle, its speed. +1 for every step, the last one included."""
+    """State: position and speed of the cart, angle and speed of the pole. +1 per step, also the last."""
 
     parameters: ClassVar[dict[str, float]] = {
         "gravity": 9.8,
         "masscart": 1.0,
         "masspole": 0.1,
-        "length": 0.5,  # half the pole's
+        "length": 0.5,  # half of the pole's length
         "force_mag": 10.0,
         "tau": 0.02,  # seconds of one step
         "sutton_barto_reward": False,  # 0 for every step, −1 for the last
@@ -33,7 +33,7 @@ class CartPole(NumpyTask):
     width = 4
 
     def __init__(self, spec: EnvSpec, num: int, parameters: dict[str, float] | None = None) -> None:
-        """See ``NumpyTask``."""
+        """Prepares the constants; arguments as in ``NumpyTask``."""
         super().__init__(spec, num, parameters)
         self._forces = np.array([-self.constants["force_mag"], self.constants["force_mag"]])
         self._limits = np.array([[POSITION_LIMIT], [ANGLE_LIMIT]])

@@ -1,7 +1,7 @@
 """MountainCar in numpy (Moore 1990), discrete and continuous, step-equal to Gymnasium's.
 
-The one thing to know: the continuous one keeps its state in float32 after an episode's first step, as
-Gymnasium's does, so its arithmetic is float32 as well.
+The continuous task has its state in float32 after an episode's first step, as Gymnasium's does, so its
+arithmetic is float32 as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOP_SPEED = 0.07
 
 
 class MountainCar(NumpyTask):
-    """State: position and speed. −1 for every step until the flag at 0.5."""
+    """State: position and speed. Reward −1 for every step until the flag at 0.5."""
 
     parameters: ClassVar[dict[str, float]] = {"goal_velocity": 0.0, "force": 0.001, "gravity": 0.0025}
     width = 2
@@ -43,7 +43,7 @@ class MountainCar(NumpyTask):
 
 
 class MountainCarContinuous(NumpyTask):
-    """State: position and speed. 100 at the flag at 0.45, less 0.1·force² for every step."""
+    """State: position and speed. Reward 100 at the flag at 0.45, minus 0.1·force² for every step."""
 
     parameters: ClassVar[dict[str, float]] = {"goal_velocity": 0.0, "power": 0.0015}
     width = 2

@@ -1,7 +1,6 @@
 """Pendulum in numpy, step-equal to Gymnasium's ``Pendulum-v1``.
 
-The one thing to know: it never terminates, so every episode ends by truncation and its value at the end
-is not zero.
+It never terminates, so every episode ends by truncation and its value at the end is not zero.
 """
 
 from __future__ import annotations
