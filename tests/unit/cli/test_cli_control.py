@@ -324,7 +324,7 @@ def _until_training(folder: Path, process: subprocess.Popen[str]) -> None:
     ("name", "expected"),
     [
         ([], ["CartPole-v1", "ppo", "td3"]),
-        (["ppo"], ["gae_lambda", "How far a ratio may move from 1."]),
+        (["ppo"], ["gae_lambda", "Largest distance of a ratio from 1 before it is clipped."]),
         (["LunarLander-v3"], ["dqn zoo", "target_every=250"]),
     ],
 )

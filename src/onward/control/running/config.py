@@ -281,7 +281,7 @@ class PPOConfig(BonusConfig):
     gae_lambda: Share = 0.95
     """Lambda of generalised advantage estimation."""
     clip: Rate = 0.2
-    """How far a ratio may move from 1."""
+    """Largest distance of a ratio from 1 before it is clipped."""
     clip_schedule: Schedule = "constant"
     """Schedule of the clipping range: constant, or linear to 0 at the end of the run."""
     entropy_coef: Amount = 0.0
