@@ -70,8 +70,7 @@ class CaptureSettings(_Section):
     opt_out: str = ""
     """Patterns, separated by commas, on session, agent or ``metadata.user_hash``: a match is never stored."""
     quarantine_key: SecretStr | None = None
-    """Key of 32 bytes, in base64, for quarantined bodies. Empty: ``run/quarantine.key``, made at first
-    use."""
+    """Base64 key of 32 bytes for quarantined bodies. Empty: ``run/quarantine.key``, made at first use."""
     optional_kinds: list[str] = Field(default_factory=list)
     """Kinds that are redacted only when listed: WALLET, SEED_PHRASE, GPS, DATE_OF_BIRTH, PASSPORT."""
     known_secrets_file: Path | None = None
