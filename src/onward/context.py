@@ -32,7 +32,7 @@ class Context:
     metrics: Metrics
     alerts: Alerts
     base_model: Path | None = None
-    """Folder of the base model; None where no role of this process needs one."""
+    """Folder of the base model; None if no role of this process needs one."""
     ready: dict[str, bool] = field(default_factory=dict)
     """Role name → whether it does its work now; ``/ready`` answers from it."""
     endpoints: dict[str, str] = field(default_factory=dict)
