@@ -1,7 +1,7 @@
 """Onward: a closed reinforcement-learning loop for agents.
 
-Importing this package loads nothing heavy; agents embed it. ``from onward import Recorder`` is what they
-need (see ``onward.capture.recorder``); it is loaded when it is asked for.
+Importing this package loads nothing heavy, because agents embed it. They use ``from onward import Recorder``
+(see ``onward.capture.recorder``); the recorder is loaded on first access.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Time, injected. Nothing in the control plane reads the wall clock or sleeps by itself.
+"""Injected time: nothing in the control plane reads the wall clock or sleeps by itself.
 
-``SystemClock`` is the real one. ``ManualClock`` moves only when a test says so, which is how a
-four-hour canary runs in milliseconds.
+``SystemClock`` is the real clock. ``ManualClock`` moves only when a test advances it, so a four-hour canary
+runs in milliseconds.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 class Clock(Protocol):
     def now(self) -> datetime:
-        """Wall-clock time, timezone-aware, UTC. For records, never for measuring."""
+        """Wall-clock time in UTC, timezone-aware: for records, never for measuring."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that only go forward. For leases, deadlines and durations."""
+        """Seconds that only go forward: for leases, deadlines and durations."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -42,7 +42,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock for tests. ``await advance(s)`` wakes every sleeper whose time has come, in order."""
+    """A clock for tests. ``await advance(s)`` wakes every sleeper that is due, in order."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -84,5 +84,5 @@ async def _let_tasks_run(rounds: int = 20) -> None:
 
 
 def utc_text(moment: datetime) -> str:
-    """ISO 8601 in UTC with milliseconds and ``Z``: the form used in every message."""
+    """Formats a moment as ISO 8601 in UTC with milliseconds and ``Z``: the form used in every message."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

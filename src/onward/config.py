@@ -1,8 +1,8 @@
 """Settings: ``onward.toml``, then the environment, checked once at the start.
 
-Published environment variables (``NATS_URL``, ``RL_ALGORITHM``, ``REWARD_WEIGHT_*`` …) are read
-under their own names; everything else is ``ONWARD_<SECTION>__<FIELD>``. An unknown key is an error,
-because a misspelt gate that silently passes is worse than none. What is not configured is embedded.
+Published environment variables (``NATS_URL``, ``RL_ALGORITHM``, ``REWARD_WEIGHT_*`` …) are read under their
+own names; everything else is ``ONWARD_<SECTION>__<FIELD>``. An unknown key is an error, because a misspelt
+gate that silently passes is worse than none. A service that is not configured runs embedded.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NatsSettings(_Section):
     port: int = Field(4222, ge=0, le=65535)
     """Port of the embedded server; 0 picks a free one at every start."""
     token: SecretStr | None = None
-    """Token for ``url``. The embedded server makes its own."""
+    """Token for ``url``. The embedded server generates its own."""
     sync: Literal["always", "relaxed"] = "always"
     """Embedded server only. ``always`` fsyncs every message; ``relaxed`` may lose seconds on power loss."""
 
@@ -61,37 +61,37 @@ class WarehouseSettings(_Section):
 
 class ObjectSettings(_Section):
     models_url: str | None = None
-    """Where checkpoints go, for example ``s3://bucket/rl-checkpoints/``. Empty: a local folder."""
+    """Address for checkpoints, for example ``s3://bucket/rl-checkpoints/``. Empty: a local folder."""
     trajectories_url: str | None = None
-    """Where datasets and archives go. Empty: a local folder."""
+    """Address for datasets and archives. Empty: a local folder."""
 
 
 class CaptureSettings(_Section):
     opt_out: str = ""
-    """Patterns with commas between them, on session, agent or ``metadata.user_hash``: never stored."""
+    """Patterns, separated by commas, on session, agent or ``metadata.user_hash``: a match is never stored."""
     quarantine_key: SecretStr | None = None
-    """32 bytes in base64 that encrypt held bodies. Empty: ``run/quarantine.key``, made at first use."""
+    """Base64 key of 32 bytes for quarantined bodies. Empty: ``run/quarantine.key``, made at first use."""
     optional_kinds: list[str] = Field(default_factory=list)
-    """Kinds that are redacted only when named: WALLET, SEED_PHRASE, GPS, DATE_OF_BIRTH, PASSPORT."""
+    """Kinds that are redacted only when listed: WALLET, SEED_PHRASE, GPS, DATE_OF_BIRTH, PASSPORT."""
     known_secrets_file: Path | None = None
-    """Secrets of your own, one a line, read at the start: replaced wherever they stand."""
+    """File with your own secrets, one a line, read at the start: each is replaced wherever it occurs."""
     gateway: bool = True
-    """Whether the gateway records what it answers. A call says otherwise by ``Onward-Capture: on|off``."""
+    """Records the calls that the gateway answers. A call overrides this with ``Onward-Capture: on|off``."""
     off_keys: list[str] = Field(default_factory=list)
-    """SHA-256 of API keys, in hex, whose calls the gateway does not record."""
+    """SHA-256 hashes, in hex, of the API keys whose calls the gateway does not record."""
     grace_seconds: float = Field(60, ge=0)
-    """So long after a final answer an outcome or a further message still belongs to the task."""
+    """Seconds after a final answer in which an outcome or a further message still belongs to the task."""
     idle_seconds: float = Field(300, gt=0)
-    """A recorded task that waits so long for its next call is closed as it is."""
+    """Seconds without a call after which a recorded task is closed as it is."""
     max_open: int = Field(10_000, ge=1)
-    """Conversations followed at once; beyond it the one unused for longest is closed and recorded."""
+    """Conversations followed at once; beyond it the least recently used one is closed and recorded."""
     max_open_bytes: int = Field(256 << 20, ge=1 << 20)
-    """The same limit in bytes of text and tokens, about."""
+    """The same limit in bytes of text and tokens, approximately."""
 
     @field_validator("optional_kinds", mode="before")
     @classmethod
     def _kinds(cls, value: Any) -> Any:
-        """In the environment a text with commas."""
+        """Accepts text with commas, the form used in the environment."""
         return (
             [kind.strip() for kind in value.split(",") if kind.strip()] if isinstance(value, str) else value
         )
@@ -109,9 +109,9 @@ class HttpSettings(_Section):
     gateway_port: int = Field(3000, ge=0, le=65535)
     """Port of the OpenAI-compatible gateway; 0 picks a free one."""
     api_port: int = Field(8100, ge=0, le=65535)
-    """Port of health, metrics and later services; 0 picks a free one."""
+    """Port of health, metrics, status and feedback; 0 picks a free one."""
     names: list[str] = Field(default_factory=list)
-    """Further host names under which the services may be called, without port: ``agents.example.org``."""
+    """Further host names under which clients may call the services, without port: ``agents.example.org``."""
     keys: dict[str, list[str]] = Field(default_factory=dict)
     """SHA-256 of an API key, in hex → its scopes: ingest, read, train, deploy, admin, chat, feedback."""
 
@@ -126,22 +126,23 @@ class HttpSettings(_Section):
 
 class FeedbackSettings(_Section):
     origins: list[str] = Field(default_factory=list)
-    """Web pages that may send feedback from a browser: ``https://chat.example.org``; none by default."""
+    """Web origins that may send feedback from a browser: ``https://chat.example.org``; none by default."""
     token_days: float = Field(7, gt=0, le=30)
-    """A feedback token ends so long after it was made."""
+    """Days after which a feedback token expires."""
     hand_out_tokens: bool = False
-    """Whether the gateway adds ``Onward-Feedback-Token`` to its answers, for chat backends to pass on."""
+    """Adds ``Onward-Feedback-Token`` to the gateway's answers, for chat backends to forward."""
     per_session_per_minute: int = Field(20, ge=0)
-    """Votes on one session, at once and then in each minute; 0 is no limit."""
+    """Votes allowed on one session, at once and then in each minute; 0 means no limit."""
     per_address_per_minute: int = Field(120, ge=0)
-    """The same for one network address without an API key. Behind a proxy that is the proxy's: raise it."""
+    """The same limit for one network address without an API key. Behind a proxy it counts the proxy's
+    address: raise it."""
     per_key_per_minute: int = Field(6000, ge=0)
-    """The same for one API key."""
+    """The same limit for one API key."""
 
     @field_validator("origins", mode="before")
     @classmethod
     def _origins_text(cls, value: Any) -> Any:
-        """In the environment a text with commas."""
+        """Accepts text with commas, the form used in the environment."""
         return (
             [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
         )
@@ -166,13 +167,13 @@ class VllmSettings(_Section):
     """Address of the server: ``http://127.0.0.1:8000``. It must be started with ``--enable-lora
     --logprobs-mode processed_logprobs`` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True."""
     key: SecretStr = SecretStr("")
-    """Its ``--api-key``."""
+    """API key of the server (its ``--api-key``)."""
     model: str = ""
-    """Name under which it serves the base model; empty: the first that is no adapter."""
+    """Name under which the server serves the base model; empty: its first model that is not an adapter."""
     adapters_dir: str = ""
-    """Where the server sees ``models/adapters`` of the data directory; empty: at the same path as here."""
+    """Path of ``models/adapters`` of the data directory on the server; empty: the same path as here."""
     timeout_seconds: float = Field(600.0, gt=0)
-    """Longest time for one answer."""
+    """Longest time for one answer, in seconds."""
 
     @field_validator("url")
     @classmethod
@@ -193,12 +194,12 @@ class ModelSettings(_Section):
     max_batch: int = Field(32, ge=1)
     max_context: int = Field(2048, ge=64)
     engine: Literal["local", "vllm"] = "local"
-    """Who samples: the built-in engine, or the vLLM server of ``[vllm]`` (``base`` names the same model's
-    folder here, for its tokenizer and its identity)."""
+    """Sampler: the built-in engine, or the vLLM server of ``[vllm]`` (``base`` is then the folder of the same
+    model here, for its tokenizer and its identity)."""
 
 
 class CustomComponent(_Section):
-    """A reward component of your own: ``[reward.custom.NAME]``."""
+    """A user-defined reward component: ``[reward.custom.NAME]``."""
 
     source: str = ""
     """``module:function``; empty: the entry point of that name in ``onward.reward_components``."""
@@ -211,19 +212,19 @@ class RewardSettings(_Section):
     code_quality: float = Field(0.15, ge=0, le=1)
     user_feedback: float = Field(0.25, ge=0, le=1)
     safety: float = Field(0.0, ge=0, le=1)
-    """Weight of the safety rules. At 0 a component is scored and shown, and counts for nothing."""
+    """Weight of the safety rules. At 0 a component is scored and shown but does not count."""
     accuracy: float = Field(0.0, ge=0, le=1)
-    """Weight of the comparison with the answer that a task expects."""
+    """Weight of the comparison with the task's expected answer."""
     rubric: float = Field(0.0, ge=0, le=1)
     """Weight of the score by a rubric document."""
     custom: dict[str, CustomComponent] = Field(default_factory=dict)
-    """Components of your own: name → `{source, weight}`; their weights count towards the sum of 1."""
+    """User-defined components: name → `{source, weight}`; their weights count towards the sum of 1."""
     normalization: Literal["z-score", "min-max", "none"] = "z-score"
     window: int = Field(1000, ge=30, le=10_000)
     feedback_default: Literal["neutral", "exclude"] = "neutral"
-    """Without feedback: ``neutral`` scores 0.5, ``exclude`` leaves the component out."""
+    """Behaviour without feedback: ``neutral`` scores 0.5, ``exclude`` leaves the component out."""
     dense: bool = False
-    """Also give every turn its part of the reward, in ``metadata.dense``."""
+    """Adds each turn's part of the reward, in ``metadata.dense``."""
 
     def weights(self) -> dict[str, float]:
         """Component → weight, as configured; they sum to 1."""
@@ -252,31 +253,31 @@ class RewardSettings(_Section):
 
 class TrainingSettings(_Section):
     algorithm: Algorithm = "ppo"
-    """Asked for by requests that Onward makes itself. Where nobody sets it, the data decides: ``dpo`` with
+    """Algorithm of the requests that Onward makes itself. If it is not set, the data decides: ``dpo`` with
     enough corrections, ``rloo`` for repeated tasks, else ``reinforce``."""
     min_corrections: int = Field(64, ge=1)
-    """Trajectories with an answer that a person corrected, among the new ones, from which ``dpo`` is asked
-    for: four steps of 16 pairs. Fewer wait for the next job."""
+    """Least number of new trajectories with a corrected answer for which ``dpo`` is requested: four steps of
+    16 pairs. Fewer wait for the next job."""
     threshold: int = Field(5000, ge=1)
-    """Rewarded trajectories of the current policy since the last snapshot that start a job."""
+    """Number of rewarded trajectories of the current policy, since the last snapshot, that starts a job."""
     schedule: str = "0 2 * * *"
-    """Cron, UTC. Parsed and shown; not active yet."""
+    """Cron expression, UTC. Parsed and shown; not active yet."""
     learning_rate: float = Field(1e-5, gt=0)
     batch_size: int = Field(32, ge=1)
     epochs: int = Field(3, ge=1)
     clip_epsilon: float = Field(0.2, gt=0)
     sample_size: int = Field(10_000, ge=1)
     max_unscored_share: float = Field(0.2, ge=0, le=1)
-    """Above this share of unscored trajectories a job fails with code DATA."""
+    """Share of unscored trajectories above which a job fails with code DATA."""
     max_masked_share: float = Field(0.5, ge=0, le=1)
-    """Above this share of sampled answers without tokens to train on (redacted, or going on from redacted
-    ones) a policy gradient fails with code DATA, so that nothing trains on a remnant in silence."""
+    """Share of sampled answers without tokens to train on (redacted, or continuing redacted ones) above which
+    a policy gradient fails with code DATA, so that nothing trains silently on a remnant."""
     max_attempts: int = Field(3, ge=1)
     lease_seconds: float = Field(15.0, gt=0)
     return_from: Literal["outcome", "raw_total"] = "outcome"
     unparsable_penalty: float = Field(0.5, ge=0, le=1)
-    """Taken off the return of a trajectory in which an answer could not be parsed; 0 counts it like any
-    other failure, and then the policy loses its form while it learns the work."""
+    """Penalty subtracted from the return of a trajectory with an answer that could not be parsed. 0 counts it
+    like any other failure, and the policy then loses its output format while it learns the task."""
 
     @field_validator("schedule")
     @classmethod
@@ -288,13 +289,13 @@ class TrainingSettings(_Section):
 
 class ReleaseSettings(_Section):
     steps: list[float] = Field(default=[0.10, 0.25, 0.50, 1.0])
-    """Candidate share per step."""
+    """The candidate's share of new sessions in each step."""
     step_minutes: list[float] = Field(default=[60, 60, 120, 0])
-    """Least time in each step. The share changes at 0, 60, 120 and 240 minutes."""
+    """Least time in each step, in minutes. The share changes at 0, 60, 120 and 240 minutes."""
     min_sessions: list[int] = Field(default=[50, 100, 200, 0])
-    """Matured candidate sessions that a step needs before it may end; time scaling never lowers it."""
+    """Matured candidate sessions that a step needs before it may end; ``time_scale`` never lowers it."""
     time_scale: float = Field(1.0, gt=0)
-    """1 is real time; 0.01 runs the schedule a hundred times faster."""
+    """Factor on the times of the schedule: 1 is real time; 0.01 is a hundred times faster."""
     bake_minutes: float = Field(60, ge=0)
     bake_share: float = Field(0.05, ge=0, le=0.5)
     """Share that stays on the previous model while the release bakes at 100 %."""
@@ -302,23 +303,23 @@ class ReleaseSettings(_Section):
     """Total false-rollback budget of all gates together."""
     error_ceiling: float = Field(0.05, gt=0, lt=1)
     reward_margin: float = Field(0.05, ge=0, lt=1)
-    """Fall of the mean outcome that is tolerated (ROLLBACK_REWARD_THRESHOLD, sign dropped)."""
+    """Tolerated drop of the mean outcome (ROLLBACK_REWARD_THRESHOLD, sign dropped)."""
     error_maturity_seconds: float = Field(30, ge=0)
     reward_maturity_seconds: float = Field(120, ge=0)
     lost_after_seconds: float = Field(600, gt=0)
-    """A session without any outcome for this long counts as lost on its arm."""
+    """Seconds without any outcome after which a session counts as lost on its arm."""
     on_inconclusive: Literal["promote", "hold", "ask"] = "promote"
     step_deadline_minutes: float = Field(24 * 60, gt=0)
-    """A step that found too few sessions for this long is inconclusive: it holds and alerts."""
+    """Minutes after which a step with too few sessions is inconclusive: it holds and alerts."""
     min_delta: float = Field(-0.05, le=0)
-    """Validation fails below this paired difference to the current model."""
+    """Paired difference to the current model below which validation fails."""
     strategy: Literal["canary", "auto"] = "canary"
-    """``canary``: every release goes through all steps. ``auto``: by the measured improvement, from 0.15
-    blue-green, from 0.05 canary, below that canary from 5 %."""
+    """``canary``: every release goes through all steps. ``auto`` follows the measured improvement: from 0.15
+    blue-green, from 0.05 canary, below that a canary that starts at 5 %."""
     suite: str = "desk"
     suite_size: int = Field(100, ge=10)
     canary_ramp_hours: float = Field(4.0, gt=0)
-    """CANARY_RAMP_HOURS; scales ``step_minutes`` by n/4."""
+    """Hours of the ramp (CANARY_RAMP_HOURS); scales ``step_minutes`` by n/4."""
 
     @model_validator(mode="after")
     def _same_length(self) -> ReleaseSettings:
@@ -329,12 +330,12 @@ class ReleaseSettings(_Section):
         return self
 
     def step_seconds(self, step: int) -> float:
-        """Least seconds that step ``step`` lasts, after both time scalings."""
+        """Least duration of step ``step`` in seconds, after both time scalings."""
         return self.step_minutes[step] * 60.0 * self.time_scale * (self.canary_ramp_hours / 4.0)
 
 
 class ExternalSettings(_Section):
-    """Published names with nothing behind them yet: parsed, checked and shown as not active."""
+    """Published settings without an effect yet: parsed, checked and shown as not active."""
 
     agentgym_rl_url: str | None = None
     agentgym_rl_api_key: SecretStr | None = None
@@ -366,16 +367,16 @@ class Settings(_Section):
 
     @property
     def run_dir(self) -> Path:
-        """Sockets, tokens and pid files; mode 0700."""
+        """Folder of sockets, tokens and pid files; mode 0700."""
         return self.data_dir / "run"
 
     @property
     def objects_at(self) -> str:
-        """Where checkpoints and held bodies go: an address, or a folder within ``data_dir``."""
+        """Address of checkpoints and quarantined bodies: a URL, or a folder within ``data_dir``."""
         return self.objects.models_url or str(self.data_dir / "objects")
 
     def inactive(self) -> dict[str, str]:
-        """Settings that were given but have nothing behind them yet, with the reason."""
+        """Returns the configured settings that have no effect yet, each with the reason."""
         shown: dict[str, str] = {}
         if self.external.agentgym_rl_url or self.external.agentgym_rl_api_key:
             shown["AGENTGYM_RL_*"] = "training runs inside Onward; an outside service is not called yet"
@@ -422,10 +423,10 @@ def load(
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Read ``file`` (or ``./onward.toml`` where it exists), then ``environ``, then ``overrides``.
+    """Reads ``file`` (or ``./onward.toml`` if it exists), then ``environ``, then ``overrides``.
 
-    ``overrides`` is nested like the file: ``{"model": {"base": "tiny"}}``.
-    Raises ConfigError, whose message names the first wrong key and what was expected.
+    ``overrides`` is nested like the file: ``{"model": {"base": "tiny"}}``. Raises ConfigError, whose message
+    names the first wrong key and the expected value.
     """
     environ = os.environ if environ is None else environ
     tree: dict[str, Any] = {}

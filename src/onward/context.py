@@ -1,8 +1,8 @@
-"""What a role gets when it runs: settings, time, and open connections. Nothing else is global.
+"""Everything that a role receives when it runs: settings, time, and open connections. Nothing else is global.
 
-``onward up`` builds one Context and hands it to every role; ``onward run ROLE`` builds one for that
-role. A role is ``async def run(ctx: Context) -> None``: it works until it is cancelled, finishes
-what it holds, and returns.
+``onward up`` builds one Context and passes it to every role; ``onward run ROLE`` builds one for that role. A
+role is ``async def run(ctx: Context) -> None``: it works until it is cancelled, finishes its current work,
+and returns.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Context:
     metrics: Metrics
     alerts: Alerts
     base_model: Path | None = None
-    """Folder of the base model; None where no role of this process needs one."""
+    """Folder of the base model; None if no role of this process needs one."""
     ready: dict[str, bool] = field(default_factory=dict)
-    """Role name → whether it does its work now; what ``/ready`` answers from."""
+    """Role name → whether it does its work now; ``/ready`` answers from it."""
     endpoints: dict[str, str] = field(default_factory=dict)
-    """Addresses that roles really bound: ``gateway_url``, ``api_url``."""
+    """Addresses that the roles have bound: ``gateway_url``, ``api_url``."""
     just_stored: JustStored = field(default_factory=JustStored)
     """Trajectories that the collector of this process stored a moment ago."""

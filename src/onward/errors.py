@@ -1,8 +1,8 @@
 """Every error that Onward raises on purpose.
 
-One rule: a message says what was given, what was expected and what to do, in one sentence, and
-carries no secret. The command line prints that sentence and exits with code 2; a traceback
-therefore always means a defect, never bad input.
+A message states in one sentence what was received, what was expected and what to do. It carries no secret.
+The command line prints that sentence and exits with code 2. A traceback therefore always means a defect,
+never bad input.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 
 
 def install_command(what: str) -> str:
-    """The command that installs ``what`` where this process runs: a package, or an extra: ``[lm]``.
+    """Returns the command that installs ``what`` for this interpreter: a package, or an extra: ``[lm]``.
 
-    Onward is on no registry, so an extra comes from the clone that it was installed from; where that is not
-    known (installed from a wheel), the command is for the folder of a clone.
+    Onward is on no registry, so an extra is installed from the clone that Onward came from. If that clone is
+    unknown (installed from a wheel), the command is for the folder of a clone.
     """
     python = Path(sys.executable)
     beside = python.with_name("pip")
@@ -31,13 +31,13 @@ def install_command(what: str) -> str:
 
 
 def program() -> str:
-    """``onward``, or its path where a shell would not find it by that name, as in a clone's ``.venv``."""
+    """Returns ``onward``, or its path if a shell cannot find it by that name, as in a clone's ``.venv``."""
     beside = Path(sys.executable).with_name("onward")
     return _shown(beside) if shutil.which("onward") is None and beside.exists() else "onward"
 
 
 def _shown(path: Path) -> str:
-    """``path`` as seen from the working folder, where it lies in there."""
+    """Returns ``path`` relative to the working folder if it lies in there."""
     try:
         return str(path.relative_to(os.getcwd()))
     except (ValueError, OSError):
@@ -45,7 +45,7 @@ def _shown(path: Path) -> str:
 
 
 class OnwardError(Exception):
-    """Base of all errors with a message meant for a person."""
+    """Base of all errors whose message is meant for a person."""
 
 
 class ConfigError(OnwardError):
@@ -64,7 +64,7 @@ class MissingExtraError(OnwardError, ModuleNotFoundError):
 
 
 class PortBusyError(OnwardError):
-    """A port that was asked for is taken by another process."""
+    """A requested port is used by another process."""
 
     def __init__(self, host: str, port: int, what: str) -> None:
         super().__init__(
@@ -82,11 +82,11 @@ class ContractError(OnwardError):
 
 
 class NotFoundError(OnwardError):
-    """Something named does not exist."""
+    """A named object does not exist."""
 
 
 class ConflictError(OnwardError):
-    """A compare-and-set lost: the record changed since it was read."""
+    """A compare-and-set failed: the record changed since it was read."""
 
 
 class BusError(OnwardError):
@@ -102,19 +102,19 @@ class OutboxFullError(OnwardError):
 
 
 class WarehouseError(OnwardError):
-    """ClickHouse refused a query or is away."""
+    """ClickHouse refused a query or is unavailable."""
 
 
 class ObjectError(OnwardError):
-    """The object store refused or is away."""
+    """The object store refused a request or is unavailable."""
 
 
 class RedactionError(OnwardError):
-    """The redactor failed; the document must be quarantined, never passed on."""
+    """The redactor failed; the document must be quarantined, never forwarded."""
 
 
 class EngineError(OnwardError):
-    """The inference engine failed or is away."""
+    """The inference engine failed or is unavailable."""
 
 
 class TamperedError(OnwardError):
@@ -122,7 +122,7 @@ class TamperedError(OnwardError):
 
 
 class IllegalTransitionError(OnwardError):
-    """A state machine was asked for a step that its table does not allow."""
+    """A state machine received a transition that its table does not allow."""
 
 
 class TrainingError(OnwardError):
@@ -134,4 +134,4 @@ class TrainingError(OnwardError):
 
 
 class ControlError(OnwardError):
-    """A control policy, its environment or its file is not usable as it was given."""
+    """A control policy, its environment or its file is not usable."""

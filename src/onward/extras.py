@@ -1,9 +1,9 @@
-"""The optional parts of an installation: which third-party module comes with which extra of the package.
+"""Optional parts of an installation: the extra of the package that installs each third-party module.
 
 The base holds what agents embed (contracts, recorder, redaction, clients) and the commands that work on
-files. Where a module of Onward imports something of an extra that is not installed, ``Hint`` turns Python's
-ModuleNotFoundError into a MissingExtraError, which is one too and names the extra. Imports of other programs
-are not touched.
+files. If a module of Onward imports a module of an extra that is not installed, ``Hint`` replaces Python's
+ModuleNotFoundError with a MissingExtraError, a subclass that names the extra. Imports of other programs are
+not touched.
 """
 
 from __future__ import annotations
@@ -36,29 +36,30 @@ MODULES: dict[str, tuple[str, ...]] = {
     "datasets": ("export",),
     "stable_baselines3": ("bench",),
 }
-"""Top-level module → the extras that install it. Named is that of the package that asks, else the first."""
+"""Top-level module → the extras that install it. An error names the extra of the importing package if listed
+here, else the first."""
 _EXTRA_OF_PACKAGE = {"training": "lm"}
-"""Packages of Onward whose extra has another name than they."""
+"""Packages of Onward whose extra has a different name."""
 
 
 def require(extra: str, module: str, needed_for: str) -> None:
-    """Raise MissingExtraError where ``module`` cannot be imported; it is not imported here."""
+    """Raises MissingExtraError if ``module`` cannot be imported; does not import it."""
     from importlib.util import find_spec
 
     try:
         missing = find_spec(module) is None
-    except MissingExtraError:  # the hint below was asked as the last finder
+    except MissingExtraError:  # raised by the hint below, the last finder
         missing = True
     if missing:
         raise MissingExtraError(extra, needed_for)
 
 
 class Hint:
-    """The last finder of ``sys.meta_path``: asked only for modules that no other finder has found."""
+    """Last finder of ``sys.meta_path``: called only for modules that no other finder has found."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """None, which lets the import fail as usual; raises MissingExtraError for what an extra brings."""
+        """Returns None (the import fails as usual), or raises MissingExtraError for a module of an extra."""
         extras = MODULES.get(name)
         asking = _importing_module()
         if extras is None or not asking.startswith("onward.") or asking == __name__:
@@ -71,7 +72,7 @@ class Hint:
 
 
 def _importing_module() -> str:
-    """The module whose import statement is being carried out: the first below Python's import system."""
+    """Returns the module whose import statement is running: the first frame below Python's import system."""
     frame = sys._getframe(2)
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
@@ -82,6 +83,6 @@ def _importing_module() -> str:
 
 
 def install_hint() -> None:
-    """Append ``Hint`` to the finders of this process, once."""
+    """Appends ``Hint`` to the finders of this process, once."""
     if Hint not in sys.meta_path:
         sys.meta_path.append(Hint)

@@ -1,6 +1,6 @@
-"""Folders and files that a person names on the command line: made or refused before any work is spent.
+"""Creates or refuses the folders and files that a user names on the command line, before any work is spent.
 
-The one thing to know: what cannot be made is bad input, so it is one sentence, never an OSError.
+A path that cannot be created is bad input: it gives a ConfigError of one sentence, never an OSError.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from onward.errors import ConfigError
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """With all above it; ``mode`` is that of the last one, less the umask. Raises ConfigError where that
-    cannot be."""
+    """Creates ``path`` and its parents; ``mode`` is that of the last folder, less the umask. Raises
+    ConfigError if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True, mode=mode)
     except OSError as error:
@@ -22,9 +22,10 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Make the folder of a file that is written later, and try whether it can be: nothing is left of the try.
+    """Creates the folder of a file that is written later, and checks that it can be written.
 
-    Raises ConfigError where it cannot be."""
+    Leaves no file behind. Raises ConfigError if it cannot be written.
+    """
     make_folder(path.parent)
     new = not path.exists()
     try:

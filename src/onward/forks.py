@@ -1,8 +1,8 @@
-"""Objects that must know of a fork: locks, threads and open databases do not survive one.
+"""Objects that must react to a fork: locks, threads and open databases do not survive one.
 
-``follow(thing)`` and its hooks are called around every ``os.fork`` of this process, for as long as it lives.
-Threads fork one after the other. A hook must not raise and must not wait for a thread that could itself be
-forking.
+``follow(thing)`` registers an object: its hooks are called around every ``os.fork`` of this process, as long
+as the object lives. Threads fork one after the other. A hook must not raise and must not wait for a thread
+that could itself be forking.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import weakref
 
 
 class Forking:
-    """What is followed; each hook does nothing unless it is overridden."""
+    """Base of followed objects; each hook does nothing unless it is overridden."""
 
     def before_fork(self) -> None:
-        """In the parent, with other threads still running."""
+        """Runs in the parent, with other threads still running."""
 
     def after_fork(self) -> None:
-        """In the parent, for what was told ``before_fork``."""
+        """Runs in the parent, for each object whose ``before_fork`` ran."""
 
     def after_fork_in_child(self) -> None:
-        """In the child, which has this one thread. Nothing of the parent's may be closed here."""
+        """Runs in the child, which has only this thread. Nothing of the parent's may be closed here."""
 
 
 class Gate(Forking):
-    """``with gate:`` around work that no fork may interrupt: a fork waits for it, and it for a fork.
+    """``with gate:`` around work that no fork may interrupt: the work waits for a fork, and a fork for it.
 
-    For libraries with locks of their own, which a child would inherit locked and wait for for ever.
+    Meant for libraries with their own locks: a child would inherit a locked lock and wait for it forever.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Gate(Forking):
 
 
 def follow(thing: Forking) -> None:
-    """Call its hooks around every fork from now on."""
+    """Registers ``thing``: its hooks are called around every fork from now on."""
     with _one_at_a_time:
         _followed.add(thing)
 
@@ -72,12 +72,12 @@ def follow(thing: Forking) -> None:
 _followed: weakref.WeakSet[Forking] = weakref.WeakSet()
 _told: list[Forking] = []
 _one_at_a_time = threading.RLock()
-"""Held from ``_before`` until the fork is done: what one thread told, another must not tell or clear."""
+"""Locked from ``_before`` until the fork is done: another thread must not change ``_told`` meanwhile."""
 
 
 def _before() -> None:
     _one_at_a_time.acquire()
-    # One order everywhere, since hooks take locks; gates first, so that nobody new comes to those locks.
+    # One order everywhere, since hooks take locks; gates first, so that no new thread reaches those locks.
     _told[:] = sorted(_followed, key=lambda thing: (not isinstance(thing, Gate), id(thing)))
     for thing in _told:
         thing.before_fork()
@@ -101,5 +101,5 @@ def _in_child() -> None:
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
 
 IMPORTING = Gate()
-"""For imports inside functions that threads run: a child that inherits a half imported module would wait for
-ever for the thread that imports it."""
+"""Gate for imports inside functions that threads run: a child that inherits a half imported module would wait
+forever for the thread that imports it."""

@@ -1,7 +1,7 @@
 """Runs the loop: starts the embedded parts as children, opens connections, runs roles until cancelled.
 
-What is not configured is embedded. The data folder is locked while it is in use, which is also what
-lets a restarted trainer take back its own unfinished job at once: the run before it is surely dead.
+A service that is not configured runs embedded. The data folder is locked while it is in use. So a restarted
+trainer can take back its own unfinished job at once: the previous run is certainly dead.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ ROLES: dict[str, str] = {
 NEED_MODEL = frozenset({"trainer", "gateway"})
 ENDPOINTS = "endpoints.json"
 END_TRIES = 30
-"""Seconds that roles get to finish what they hold."""
+"""Seconds that roles have to finish their current work."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A running loop. ``endpoints`` are the addresses that were really bound."""
+    """A running loop. ``endpoints`` are the addresses that were bound."""
 
     ctx: Context
     endpoints: dict[str, Any]
@@ -71,9 +71,9 @@ async def parts(
     join: bool = False,
     clock: Clock | None = None,
 ) -> AsyncIterator[Context]:
-    """Open every connection that ``roles`` may use, and end what was started here.
+    """Opens every connection that ``roles`` may use, and ends what was started here.
 
-    With ``join`` nothing is started: what is not configured must run on this data folder already.
+    With ``join`` nothing is started: a service that is not configured must already run on this data folder.
     """
     clock = clock or SystemClock()
     for role in ("gateway", "api"):  # before anything slow is started
@@ -83,7 +83,7 @@ async def parts(
             await check_free(settings.http.host, port, f"The {role} (http.{role}_port)")
     from onward.capture.cleaning import redactor_of  # compiles the rules: not at every command's start
 
-    redactor_of(settings)  # a kind or file that there is not ends here, before anything is started
+    redactor_of(settings)  # an unknown kind or a missing file fails here, before anything is started
     if NEED_MODEL.intersection(roles):
         extras.require("lm", "torch", "The engine")
     base_model = (
@@ -153,7 +153,7 @@ async def running(
     join: bool = False,
     clock: Clock | None = None,
 ) -> AsyncIterator[Loop]:
-    """The loop, turning, while the block runs. A role that fails ends the block with its error."""
+    """Runs the loop while the block runs. A role that fails ends the block with its error."""
     with nullcontext() if join else _locked(settings.run_dir):
         async with parts(settings, roles=roles, join=join, clock=clock) as ctx:
             ctx.ready.update(dict.fromkeys(roles, False))
@@ -183,7 +183,7 @@ async def up(
     announce: Callable[[str], object] = print,
     introduce: Callable[[Loop], object],
 ) -> None:
-    """Run until SIGINT or SIGTERM, also while still starting. Asked twice, it leaves at once.
+    """Runs until SIGINT or SIGTERM, also while still starting. A second signal exits at once.
 
     ``introduce`` is called once, when everything is up.
     """
@@ -214,7 +214,7 @@ async def up(
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> list[BaseException | None]:
-    """Cancel until every task has ended: a library that swallows one cancellation gets another."""
+    """Cancels the tasks until every one has ended: a library that swallows one cancellation gets another."""
     for _ in range(END_TRIES):
         for task in tasks:
             task.cancel()
@@ -239,7 +239,7 @@ async def _until_ready(ctx: Context, tasks: dict[str, asyncio.Task[None]]) -> No
 
 
 async def _fail_together(tasks: dict[str, asyncio.Task[None]], owner: asyncio.Task[Any] | None) -> None:
-    """When one role ends by an error, cancel the block that uses the loop: half a loop serves nobody."""
+    """Cancels the block that uses the loop when one role ends: an incomplete loop is of no use."""
     done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         if not task.cancelled() and task.exception() is not None:
@@ -249,13 +249,13 @@ async def _fail_together(tasks: dict[str, asyncio.Task[None]], owner: asyncio.Ta
 
 
 def is_running(settings: Settings) -> bool:
-    """Whether there is a loop to attach to: one on this data folder, or a NATS of one's own."""
+    """Returns whether there is a loop to attach to: one on this data folder, or a configured NATS."""
     return settings.nats.url is not None or (settings.run_dir / ENDPOINTS).exists()
 
 
 @asynccontextmanager
 async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any]]]:
-    """A bus connection to the loop that runs on this data folder (for the command line)."""
+    """Opens a bus connection to the loop that runs on this data folder (for the command line)."""
     path = settings.run_dir / ENDPOINTS
     if not is_running(settings):
         raise ConfigError(
@@ -276,16 +276,16 @@ async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any
 
 
 def has_records(settings: Settings) -> bool:
-    """Whether something runs or ever ran here, so that ``records`` has something to read."""
+    """Returns whether something runs or ever ran here, so that ``records`` has something to read."""
     return is_running(settings) or (settings.data_dir / "nats").is_dir()
 
 
 @asynccontextmanager
 async def records(settings: Settings) -> AsyncIterator[Bus]:
-    """The bus of this data folder, for reading its records, also while nothing runs.
+    """Opens the bus of this data folder to read its records, even while nothing runs.
 
-    Where nothing runs, nats-server is started on the folder for this block, and the folder is locked.
-    Raises ConfigError where nothing ever ran.
+    If nothing runs, nats-server is started on the folder for this block, and the folder is locked. Raises
+    ConfigError if nothing ever ran.
     """
     async with AsyncExitStack() as stack:
         if settings.nats.url is None and (settings.data_dir / "nats").is_dir() and _hold(settings, stack):
@@ -300,7 +300,7 @@ async def records(settings: Settings) -> AsyncIterator[Bus]:
 
 
 def _hold(settings: Settings, stack: AsyncExitStack) -> bool:
-    """Lock the data folder until ``stack`` ends; False where a running Onward has it."""
+    """Locks the data folder until ``stack`` ends; returns False if a running Onward has it."""
     try:
         stack.enter_context(_locked(settings.run_dir))
     except ConfigError:
@@ -317,7 +317,7 @@ def _write_endpoints(settings: Settings, endpoints: dict[str, Any]) -> None:
 
 
 def _locked(run_dir: Path) -> AbstractContextManager[None]:
-    """One loop per data folder."""
+    """Locks the data folder: one loop per folder."""
     return locked(
         run_dir / "lock", f"{run_dir.parent} is in use by another Onward: stop it, or choose another --dir."
     )

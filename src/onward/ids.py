@@ -1,7 +1,7 @@
-"""Ids: one rule for all that come from outside, one way to make new ones.
+"""Ids: one rule for all that come from outside, and one way to make new ones.
 
-An id becomes a path, a subject token or a bucket key, so it is checked before it becomes any of
-them: ``^[A-Za-z0-9_-]{1,128}$``. Dots, slashes and NATS wildcards never pass.
+An id becomes a path, a subject token or a bucket key, so it is checked before that use:
+``^[A-Za-z0-9_-]{1,128}$``. Dots, slashes and NATS wildcards never pass.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def is_id(value: str) -> bool:
 
 
 def check_id(value: str, what: str) -> str:
-    """Return ``value`` if it may be used as a path, subject token or key; else raise ContractError."""
+    """Returns ``value`` if it is usable as a path, subject token or key; else raises ContractError."""
     if not is_id(value):
         shown = value[:40] + ("…" if len(value) > 40 else "")
         raise ContractError(
@@ -35,12 +35,12 @@ def new_id() -> str:
 
 
 def derived_id(*parts: str) -> str:
-    """The same UUID for the same parts: makes effects idempotent under redelivery."""
+    """Returns the same UUID for the same parts, which makes effects idempotent under redelivery."""
     return str(uuid.uuid5(_NAMESPACE, "\x1f".join(parts)))
 
 
 def model_key(model_id: str) -> str:
-    """Key of a model in bucket ``rl_models``: the id with dots replaced, since a dot parts a key."""
+    """Key of a model in bucket ``rl_models``: the id with dots replaced, since dots separate key parts."""
     return model_id.replace(".", "_")
 
 

@@ -1,4 +1,4 @@
-"""Packages whose names are loaded when they are asked for: agents embed Onward and pay for what they use.
+"""Packages whose names are loaded on first access, since agents embed Onward and load only what they use.
 
 A package lists each public name with the module that defines it; type checkers see ordinary imports under
 ``TYPE_CHECKING``.
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def attributes(package: str, where: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of ``package``: ``where`` maps a public name to its full module name."""
+    """Returns the ``__getattr__`` of ``package``; ``where`` maps a public name to its full module name."""
 
     def load(name: str) -> Any:
         if name not in where:

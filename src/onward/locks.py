@@ -1,6 +1,7 @@
-"""Locks on a data folder: one process at a time does what only one may do there.
+"""Locks on a data folder: work that allows one process runs in one process at a time.
 
-The kernel frees a lock however its holder ends, so a lock that can be had says that the run before is dead.
+The kernel frees a lock however its holder ends, so a lock that can be acquired proves that the previous run
+is dead.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from onward.folders import make_folder
 
 @contextmanager
 def locked(path: Path, busy: str) -> Iterator[None]:
-    """Hold the lock file ``path``. Raises ConfigError with the sentence ``busy`` when another holds it, and
-    where there can be no such file."""
+    """Holds the lock file ``path`` for the block. Raises ConfigError: with the sentence ``busy`` if another
+    process holds it, and if the file cannot be created."""
     make_folder(path.parent, 0o700)
     with ExitStack() as held:
         try:

@@ -19,17 +19,17 @@ Z95 = 1.959963984540054
 
 @dataclass(frozen=True)
 class Style:
-    """The colours of one background. ``colours``: of the curves, in order."""
+    """Colours of one background; ``colours`` are those of the curves, in order."""
 
     background: str
     text: str
     faint: str
-    """Of what is no data: axes, notes, lines that mark a limit."""
+    """Colour of everything that is not data: axes, notes, lines that mark a limit."""
     colours: tuple[str, ...]
 
     @property
     def settings(self) -> dict[Any, Any]:
-        """matplotlib's ``rcParams``."""
+        """This style as matplotlib's ``rcParams``."""
         return {
             "figure.facecolor": self.background,
             "savefig.facecolor": self.background,
@@ -68,12 +68,12 @@ DARK = Style(
 
 
 def dark_version(path: Path) -> Path:
-    """``curves-dark.png`` of ``curves.png``."""
+    """Returns ``curves-dark.png`` for ``curves.png``."""
     return path.with_name(f"{path.stem}-dark{path.suffix}")
 
 
 def save(paint: Callable[[Style], Any], path: Path, *, dark: bool = True) -> list[Path]:
-    """Write the figure of ``paint`` to ``path``, and with ``dark`` its dark version beside it.
+    """Writes the figure of ``paint`` to ``path``, and with ``dark`` its dark version beside it.
 
     Raises ImportError without matplotlib.
     """
@@ -89,12 +89,12 @@ def save(paint: Callable[[Style], Any], path: Path, *, dark: bool = True) -> lis
 
 
 def title(figure: Any, finding: str) -> None:
-    """Write ``finding`` above the figure, at its left."""
+    """Writes ``finding`` above the figure, at its left."""
     figure.suptitle(finding, x=0.01, ha="left", fontweight="bold")
 
 
 def rates(axis: Any) -> None:
-    """Draw ``axis`` (``axes.xaxis`` or ``axes.yaxis``) from 0 to 1; marks at 0 and at 1 stay whole."""
+    """Scales ``axis`` (``axes.xaxis`` or ``axes.yaxis``) from 0 to 1; marks at 0 and at 1 are drawn whole."""
     axes = axis.axes
     bounds = axes.set_xlim if axis is axes.xaxis else axes.set_ylim
     bounds(-0.02, 1.02)
@@ -102,7 +102,7 @@ def rates(axis: Any) -> None:
 
 
 def wilson(successes: float, tries: float) -> tuple[float, float]:
-    """The 95 % interval of a rate (Wilson 1927): it stays within 0 and 1 and has a width at 0 and at 1."""
+    """95 % interval of a rate (Wilson 1927): it stays within 0 and 1 and has a width even at 0 and at 1."""
     if tries <= 0:
         return 0.0, 1.0
     rate, square = successes / tries, Z95**2
@@ -112,9 +112,9 @@ def wilson(successes: float, tries: float) -> tuple[float, float]:
 
 
 def difference(first: float, second: float, tries: float) -> tuple[float, float]:
-    """The 95 % interval of ``second`` - ``first``, rates over ``tries`` each (Newcombe 1998, method 10).
+    """95 % interval of ``second`` - ``first``, rates over ``tries`` each (Newcombe 1998, method 10).
 
-    The two are taken as independent; on the same tasks the true interval is narrower.
+    The two rates are treated as independent; on the same tasks the true interval is narrower.
     """
     (low_1, high_1), (low_2, high_2) = wilson(first * tries, tries), wilson(second * tries, tries)
     gap = second - first

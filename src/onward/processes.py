@@ -1,7 +1,7 @@
 """Child processes: started by spawning a fresh interpreter, and never outliving their parent.
 
-A child that only polls its parent's pid misses a kill -9 for a while; one that only asks the kernel
-for a signal (``PR_SET_PDEATHSIG``) is bound to the *thread* that started it. Both are used here.
+A child that only polls its parent's pid misses a kill -9 for a while. A child that only asks the kernel for a
+signal (``PR_SET_PDEATHSIG``) is bound to the *thread* that started it. Both methods are used here.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def die_with_parent(poll_seconds: float = 1.0) -> None:
-    """Called by a Python child at its start: end this process when the parent is gone.
+    """Ends this process when its parent is gone. A Python child calls it at its start.
 
-    ``ONWARD_PARENT_PID`` names the parent; where it is unset the present parent is taken.
+    ``ONWARD_PARENT_PID`` names the parent; if it is unset, the present parent is used.
     """
     parent = int(os.environ.get("ONWARD_PARENT_PID") or os.getppid())
 
@@ -39,10 +39,11 @@ def die_with_parent(poll_seconds: float = 1.0) -> None:
 
 
 def start_deaf(process: BaseProcess) -> None:
-    """Start a process of multiprocessing that has ``stay_deaf`` as its first words.
+    """Starts a process of multiprocessing whose first call is ``stay_deaf``.
 
-    Ctrl-C and SIGTERM often go to a whole group of processes. Such a child is told by its parent, so it must
-    not hear them, not even while it still imports: a blocked signal stays blocked in what is spawned.
+    Ctrl-C and SIGTERM often go to a whole group of processes. The parent stops such a child itself, so the
+    child must ignore both signals, even while it still imports: a blocked signal stays blocked in a spawned
+    process.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
@@ -52,23 +53,23 @@ def start_deaf(process: BaseProcess) -> None:
 
 
 def stay_deaf() -> None:
-    """Called by a child at its start: Ctrl-C and SIGTERM are for its parent."""
+    """Ignores Ctrl-C and SIGTERM in a child, which calls this at its start: they are for its parent."""
     for number in _STOPS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
 
 def set_death_signal() -> None:
-    """``preexec_fn`` of a child that is not Python: the kernel ends it with its parent thread."""
+    """Serves as ``preexec_fn`` of a child that is not Python: the kernel ends it with its parent thread."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def child_environment(**extra: str) -> dict[str, str]:
-    """The environment for a child of this process.
+    """Returns the environment for a child of this process.
 
-    Threads of a parallel region sleep soon instead of spinning: where another process wants the core,
-    spinning made two threads ten times slower than one (measured with the tiny model).
+    Threads of a parallel region sleep soon instead of spinning: when another process needs the core, spinning
+    made two threads ten times slower than one (measured with the tiny model).
     """
     ours = {
         "ONWARD_PARENT_PID": str(os.getpid()),

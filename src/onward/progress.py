@@ -1,9 +1,9 @@
-"""Progress bars of every command: title, bar, note, time spent, time left, on one line at any width.
+"""Progress bars of every command: title, bar, note, elapsed time, remaining time, on one line at any width.
 
 Widths are computed from the width of the terminal at each draw. A note that is too long loses whole parts at
 its end (parts are separated by `` · ``) and gets an ellipsis; no column disappears and no line wraps. Without
-a terminal the same facts come as plain lines, at most one per bar every ten seconds, so that a log stays
-readable. Nothing of onward is imported here: the demonstration and the command line both use it.
+a terminal the same facts are printed as plain lines, at most one per bar every ten seconds, so that a log
+stays readable. Nothing of onward is imported here: the demonstration and the command line both use it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from rich.table import Table
 from rich.text import Text
 
 PART = " · "
-"""Between the parts of a note."""
+"""Separator between the parts of a note."""
 LINE_SECONDS = 10.0
 NARROW = 60
-"""Columns below which the bar itself is left out."""
+"""Width in columns below which the bar itself is left out."""
 
 
 def clock(seconds: float) -> str:
-    """``0:07``, ``12:30`` or ``1:02:03``."""
+    """Formats seconds as ``0:07``, ``12:30`` or ``1:02:03``."""
     minutes, rest = divmod(int(max(0.0, seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def shortened(note: str, width: int) -> str:
-    """``note`` in at most ``width`` columns: an ellipsis in place of the last parts, then of letters."""
+    """Shortens ``note`` to at most ``width`` columns: an ellipsis replaces the last parts, then letters."""
     if cell_len(note) <= width:
         return note
     parts = note.split(PART)
@@ -46,7 +46,7 @@ def shortened(note: str, width: int) -> str:
 
 
 class Bar:
-    """One running activity. ``total`` None: its end is not known."""
+    """One running activity. ``total`` is None if its end is not known."""
 
     def __init__(self, owner: Bars, title: str, total: float | None, completed: float) -> None:
         self.title, self.total, self.completed, self.note = title, total, completed, ""
@@ -57,11 +57,11 @@ class Bar:
         self._printed = self._started - LINE_SECONDS
         self._news = False
         self.full = False
-        """Whether it is drawn as done, also where its end was not known."""
+        """True if it is drawn as done, even if its end was not known."""
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it began, or that it took."""
+        """Seconds since it began, or its duration if it has ended."""
         return (self._owner.now() if self._ended is None else self._ended) - self._started
 
     @property
@@ -81,7 +81,7 @@ class Bar:
         note: str | None = None,
         title: str | None = None,
     ) -> None:
-        """Show how far it is. What is not given stays."""
+        """Reports progress. Values that are left out stay as they are."""
         if completed is not None:
             self.completed, self._updated = completed, self._owner.now()
         self.total = self.total if total is None else total
@@ -92,7 +92,7 @@ class Bar:
             self._line()
 
     def finish(self, *, full: bool = True) -> None:
-        """Stop its clock; the line stays on the terminal. ``full``: it did all that it was to do."""
+        """Stops its clock; the line stays on the terminal. ``full``: it did all its work."""
         if self._ended is None:
             self._ended = self._owner.now()
             if full and self.total is not None:
@@ -104,7 +104,7 @@ class Bar:
             self._owner.ended(self)
 
     def _line(self) -> None:
-        """Print its state where no terminal draws it."""
+        """Prints its state if no terminal draws it."""
         self._printed, self._news = self._owner.now(), False
         share = f" {self.completed:,g}/{self.total:,g}" if self.total else ""
         left = "" if self.left is None else f" ({clock(self.left)} left)"
@@ -112,7 +112,7 @@ class Bar:
 
 
 class Bars:
-    """The bars of one command. ``quiet``: draw and print nothing."""
+    """The bars of one command. ``quiet``: nothing is drawn or printed."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Bars:
             self._live = Live(
                 console=console,
                 refresh_per_second=8,
-                transient=True,  # what is finished was printed above, for good
+                transient=True,  # finished lines were printed above and stay there
                 redirect_stdout=not console.stderr,  # a command's output stays on standard output
                 get_renderable=self._lines,
             )
@@ -148,18 +148,18 @@ class Bars:
             self._live.stop()
 
     def add(self, title: str, total: float | None = None, completed: float = 0.0) -> Bar:
-        """Begin another line."""
+        """Starts another line."""
         bar = Bar(self, title, total, completed)
         self._active.append(bar)
         return bar
 
     def plain(self, line: str) -> None:
-        """Print ``line`` where there is no terminal; nothing on one, or when quiet."""
+        """Prints ``line`` if there is no terminal; prints nothing on a terminal, or when quiet."""
         if self._plain:
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def ended(self, bar: Bar) -> None:
-        """Leave the last state of ``bar`` above the lines that still move, so that these stay in sight."""
+        """Prints the last state of ``bar`` above the lines that still move, so that these stay visible."""
         if bar in self._active:
             if self._live is not None:
                 self.console.print(self.drawn([bar]))
@@ -170,7 +170,7 @@ class Bars:
         return self.drawn(bars) if bars else Group()
 
     def drawn(self, bars: Sequence[Bar]) -> Table:
-        """One line for each of ``bars``, exactly as wide as the terminal."""
+        """Returns one line for each of ``bars``, exactly as wide as the terminal."""
         width = self.console.width
         spent = [clock(bar.elapsed) for bar in bars]
         left = ["" if bar.left is None else f"{clock(bar.left)} left" for bar in bars]

@@ -1,4 +1,4 @@
-"""A file that holds one secret: made once, whole and durable or not at all, readable by its owner only."""
+"""A file that holds one secret: created once, whole and durable or not at all, readable by its owner only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from onward.wholefile import sync_folder
 
 
 def make_once(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` (mode 0600, its folder 0700); where another process is first, its text
-    counts. Raises OSError."""
+    """Writes ``text`` to ``path`` (mode 0600, its folder 0700). If another process created the file first,
+    its text stays. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

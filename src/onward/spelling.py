@@ -1,4 +1,4 @@
-"""What a mistyped name was meant to be: used wherever a name that a person gave is not known."""
+"""Suggestion for a mistyped name, wherever a name from a user is not known."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like ``name``, or whose words begin with its letters (``lr``:
-    ``learning_rate``); None where none is near."""
+    """Returns the known name most similar to ``name``, or one whose words begin with its letters (``lr``:
+    ``learning_rate``); None if there is none."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
     if near:

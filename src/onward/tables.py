@@ -1,8 +1,8 @@
-"""The one style of every table that a person reads in the terminal.
+"""One style for every table that a person reads in the terminal.
 
 A title at the left, no frame, numbers at the right. Nothing is cut: sentences wrap between words, ids and
-numbers stay whole, and where the terminal is too narrow for that, each row becomes a block of names and
-values. Stored text is shown as it is: it is no markup, and its control characters are written out.
+numbers stay whole. If the terminal is too narrow for that, each row becomes a block of names and values.
+Stored text is shown as it is: it is not read as markup, and its control characters are escaped.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from rich.text import Text
 GAP = 2
 """Columns of the terminal between two columns of a table."""
 READABLE = 20
-"""A sentence is not squeezed into fewer columns than this."""
+"""Least width of a sentence in columns of the terminal."""
 _LINES = box.Box("\n".join(("    ", "    ", " ── ", "    ", " ── ", "    ", "    ", "    ")) + "\n")
 """A line below the titles and one before a section."""
 _LONGEST_WORD = 40
-"""A longer word, such as a path, is broken rather than kept whole."""
+"""Length above which a word, such as a path, is broken rather than kept whole."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A title, and what stands below it; ``text`` may wrap, ``id`` and ``number`` may not."""
+    """Title and kind of a column; ``text`` may wrap, ``id`` and ``number`` may not."""
 
     title: str
     kind: Literal["text", "id", "number"] = "text"
 
 
 def ident(title: str) -> Column:
-    """A column of ids, which other commands take: never cut."""
+    """Returns a column of ids. They are never cut, because other commands take them."""
     return Column(title, "id")
 
 
 def number(title: str) -> Column:
-    """A column of numbers: at the right, never cut."""
+    """Returns a column of numbers: at the right, never cut."""
     return Column(title, "number")
 
 
@@ -59,13 +59,13 @@ class Table:
         self._upright = False
 
     def add(self, *cells: Any, style: str = "") -> None:
-        """Add a row; a cell may be any plain value, or a ``Text`` with a style of its own."""
+        """Adds a row; a cell may be any plain value, or a ``Text`` with its own style."""
         if len(cells) != len(self.columns):
             raise ValueError(f"{len(cells)} cells for {len(self.columns)} columns")
         self._rows.append(([_text(value) for value in cells], style))
 
     def section(self) -> None:
-        """Draw a line between the rows so far and the next one."""
+        """Draws a line between the rows so far and the next one."""
         self._sections.add(len(self._rows))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -81,7 +81,7 @@ class Table:
             yield self._grid(widths)
 
     def _widths(self, room: int) -> list[int] | None:
-        """Width of each column, or None where ``room`` is too small for a table that can be read."""
+        """Width of each column, or None if ``room`` is too small for a readable table."""
         needs = [self._need(index) for index in range(len(self.columns))]
         room -= GAP * (len(needs) - 1)
         if sum(least for least, _ in needs) > room:
@@ -130,7 +130,7 @@ class Table:
 
 
 def facts(values: Mapping[str, Any], title: str = "") -> Table:
-    """One thing as a block of names and values, at any width."""
+    """Returns one record as a block of names and values, at any width."""
     table = Table(*values, title=title)
     table._upright = True
     table.add(*values.values())
@@ -138,7 +138,7 @@ def facts(values: Mapping[str, Any], title: str = "") -> Table:
 
 
 def plain(text: str) -> str:
-    """``text`` with everything written out that a terminal would obey or hide, such as ``\\x1b``."""
+    """Escapes everything in ``text`` that a terminal would obey or hide, such as ``\\x1b``."""
     if text.isprintable():
         return text
     return "".join(map(_shown, text))
@@ -153,7 +153,7 @@ def _shown(character: str) -> str:
 
 
 def cell(value: Any) -> str:
-    """A plain value in words: a dash for nothing, yes and no, times to the second."""
+    """Formats a plain value: a dash for nothing, yes and no, times to the second."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):

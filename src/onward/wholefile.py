@@ -1,4 +1,4 @@
-"""A file that is replaced whole and durably, or not at all, whatever dies when."""
+"""Replaces a file whole and durably, or not at all, even if the process dies in between."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 
 def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Put ``data`` at ``path``, in a folder that exists. ``mode`` is that of the new file, less the umask.
+    """Writes ``data`` to ``path``, in a folder that exists. ``mode`` is that of the new file, less the umask.
     Raises OSError."""
     with whole(path, mode) as out:
         out.write(data)
@@ -19,7 +19,7 @@ def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 @contextmanager
 def whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A file to write that is at ``path`` once the block is left, and nowhere where the block raised."""
+    """Opens a file to write. It appears at ``path`` when the block ends, but not if the block raises."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -35,7 +35,7 @@ def whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable."""
+    """Makes the names in ``folder`` durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

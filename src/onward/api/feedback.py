@@ -1,7 +1,8 @@
-"""``POST /feedback``, ``POST /feedback/tokens`` and ``GET /feedback.js``: what people say comes in here.
+"""``POST /feedback``, ``POST /feedback/tokens`` and ``GET /feedback.js``: the entry of user feedback.
 
-Thin: who may speak, how often, and about what is decided in ``onward.feedback``. Know before changing: an
-answer of 202 is a promise, so it is given after the outbox has the vote on disk.
+Thin: ``onward.feedback`` decides who may vote, how often, and about what.
+
+Invariants: an answer of 202 is a promise, so it is sent after the outbox has the vote on disk.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ MAX_BODY = 16 << 10
 
 
 class FeedbackApi:
-    """The routes and what they hold; ``deliver`` publishes until cancelled, ``close`` at the end."""
+    """The routes and their state; ``intake`` publishes the accepted votes."""
 
     def __init__(self, ctx: Context) -> None:
-        """Raises ConfigError, BusError for a file that cannot be used."""
+        """Raises ConfigError, and BusError for a file that cannot be used."""
         settings = ctx.settings.feedback
         self._ctx, self._clock = ctx, ctx.clock
         self._keys = TokenKeys(ctx.settings.run_dir)
@@ -55,7 +56,7 @@ class FeedbackApi:
 
         @app.post("/feedback", status_code=202)
         async def give(request: Request) -> dict[str, Any]:
-            """A vote on a session or a trajectory. A feedback token, or a key with the scope feedback."""
+            """Accepts a vote on a session or a trajectory. A feedback token, or a key with scope feedback."""
             way, result = _way_of(request), "refused"
             try:
                 answer = await self._give(request, way)
@@ -69,7 +70,7 @@ class FeedbackApi:
 
         @app.post("/feedback/tokens", status_code=201)
         async def make_token(request: Request) -> dict[str, Any]:
-            """A token for a browser, good for one conversation. Scope: feedback."""
+            """Makes a token for a browser, valid for one conversation. Scope: feedback."""
             return await self._make_token(request)
 
         @app.get("/feedback.js")
@@ -87,7 +88,7 @@ class FeedbackApi:
             return Response(script, media_type="text/javascript; charset=utf-8", headers=headers)
 
     def trial(self, request: Request, *, with_token: bool) -> tuple[str, str | None]:
-        """A made-up session to try the widget with, and a token for it and an hour. Raises HttpError 429."""
+        """Makes up a session to try the widget with, and a token for an hour. Raises HttpError 429."""
         session = f"try-{new_id()}"
         if not with_token:
             return session, None
@@ -150,7 +151,7 @@ class FeedbackApi:
         return {"token": token, **_named(subject), "expires_at": utc_text(now + lifetime)}
 
     def _who(self, request: Request, way: str) -> tuple[Caller | None, Subject | None]:
-        """The API key's caller, or what the token is about. Raises HttpError 401, 403, 429."""
+        """Returns the caller of an API key, or the subject of a token. Raises HttpError 401, 403, 429."""
         if way == "key":
             try:
                 caller = authorize(request, "feedback")
@@ -172,8 +173,8 @@ class FeedbackApi:
         _wait(self._addresses.take(address), "from this address")
 
     async def _subject(self, session_id: str | None, trajectory_id: str | None) -> Subject:
-        """What an API key's caller speaks about; the session of a trajectory is looked up where it is not
-        given. Raises HttpError 400, 404; WarehouseError."""
+        """Returns the subject of a vote with an API key; looks up the session of a trajectory if it is
+        missing. Raises HttpError 400, 404; WarehouseError."""
         if session_id is not None:
             return Subject(session_id, trajectory_id)
         if trajectory_id is None:
@@ -195,7 +196,7 @@ def _bearer(request: Request) -> str:
 
 
 def _way_of(request: Request) -> str:
-    """``token``, ``key`` or ``none``: what the request shows, whether or not it is good."""
+    """Returns the kind of credential in the request, valid or not: ``token``, ``key`` or ``none``."""
     bearer = _bearer(request)
     if is_token(bearer):
         return "token"
@@ -203,7 +204,7 @@ def _way_of(request: Request) -> str:
 
 
 def _feedback_id(request: Request, document: dict[str, Any], caller: Caller | None, subject: Subject) -> str:
-    """The client's own id, or one made from its ``Idempotency-Key`` and who it is, or a new one."""
+    """Returns the client's own id, or one from its ``Idempotency-Key`` and its identity, or a new one."""
     own, key = document.get("feedback_id"), request.headers.get("idempotency-key")
     if own is not None and key is not None:
         raise HttpError(400, "Give 'feedback_id' or Idempotency-Key, not both.", param="feedback_id")

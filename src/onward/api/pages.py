@@ -1,8 +1,10 @@
-"""``GET /``, ``GET /docs`` and ``GET /try/feedback``: what a person sees who opens the api in a browser.
+"""``GET /``, ``GET /docs`` and ``GET /try/feedback``: the pages for a person who opens the api in a browser.
 
-Pages of one file each, without script of their own but for the trial. Know before changing: what only this
-machine may know (what serves, where the key lies, a token to try the widget with) is on a page only where
-``is_local`` holds; to everybody else the pages show links and ask for a key, as the routes behind them do.
+Each page is one file, without its own script except for the trial.
+
+Invariants: facts that only this machine may know (the model that serves, the path of the key, a token to try
+the widget with) are on a page only if ``is_local`` holds. For all others the pages show links and ask for a
+key, as the routes behind them do.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ _TAGS = """<script src=".../feedback.js" defer></script>
 
 
 def add_to(app: FastAPI, ctx: Context, feedback: FeedbackApi) -> None:
-    """The three pages and the script of the trial."""
+    """Adds the three pages and the script of the trial."""
 
     @app.get("/", include_in_schema=False)
     async def home(request: Request) -> HTMLResponse:
@@ -79,7 +81,7 @@ def add_to(app: FastAPI, ctx: Context, feedback: FeedbackApi) -> None:
 
 
 def is_local(request: Request, bound: str) -> bool:
-    """Whether a program of this machine calls, by a loopback address and through no proxy."""
+    """Returns whether a program of this machine calls, by a loopback address and through no proxy."""
     client = request.client.host if request.client else ""
     named = request.url.hostname or ""
     if any(name in request.headers for name in _FORWARDED):
@@ -114,7 +116,7 @@ async def _home(ctx: Context, local: bool) -> str:
 
 
 async def _now(ctx: Context) -> list[tuple[str, str]]:
-    """What serves and what comes next."""
+    """Returns rows on the serving model and the next step."""
     try:
         entry = await ctx.bus.bucket("rl_releases").get("desired")
         desired = json.loads(entry.value) if entry else None
@@ -167,7 +169,7 @@ def _trial(session: str, token: str | None) -> str:
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:
-    """Rows of a name and its words; both are HTML already."""
+    """Renders rows of a name and its words; both are HTML already."""
     lines = (f"<tr><th scope=row>{name}</th><td>{words}</td></tr>" for name, words in rows)
     return f"<table>{''.join(lines)}</table>"
 

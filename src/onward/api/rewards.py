@@ -1,4 +1,4 @@
-"""``GET /rewards/{trajectory_id}``: what ``onward rewards explain --json`` prints, over HTTP."""
+"""``GET /rewards/{trajectory_id}``: the output of ``onward rewards explain --json``, over HTTP."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from onward.reward.scoring.explain import look_up, not_known
 
 
 def add_to(app: FastAPI, ctx: Context) -> None:
-    """The route, for callers with the scope ``read``; 404 for a trajectory that was never stored (and
+    """Adds the route, for callers with the scope ``read``; 404 for a trajectory that was never stored (and
     for a session, whose trajectories are then named)."""
 
     @app.get("/rewards/{trajectory_id}", dependencies=[Depends(require("read"))])
     async def explain(trajectory_id: str) -> dict[str, Any]:
-        """How the reward of a trajectory came about. Scope: read."""
+        """Explains the reward of a trajectory. Scope: read."""
         name = check_id(trajectory_id, "Trajectory id")
         found = await look_up(ctx.warehouse, name, ctx.settings.reward.weights())
         if found is None:

@@ -17,7 +17,7 @@ _log = logs.get("api")
 
 
 async def run(ctx: Context) -> None:
-    """Serve until cancelled. Raises PortBusyError, ConfigError."""
+    """Serves until cancelled. Raises PortBusyError, ConfigError."""
     http = ctx.settings.http
     check_exposure(http.host, http.keys)
     app = make_app(
@@ -30,7 +30,7 @@ async def run(ctx: Context) -> None:
 
     @app.get("/status", dependencies=[Depends(require("read"))])
     async def show_status() -> dict[str, Any]:
-        """What is going on, in one document. Scope: read."""
+        """Reports the current state in one document. Scope: read."""
         found = await status.collect(ctx.bus, ctx.warehouse, ctx.settings, ctx.clock)
         return {**found, "ready": dict(ctx.ready)}
 

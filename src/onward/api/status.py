@@ -1,6 +1,6 @@
-"""What is going on, in one document: what ``onward status`` prints and ``/status`` serves.
+"""The current state in one document, which ``onward status`` prints and ``/status`` serves.
 
-Everything is read from the three places where state lives; nothing is remembered here.
+Everything is read from the three places where state lives; nothing is cached here.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ NEWEST = 5
 
 
 async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clock) -> dict[str, Any]:
-    """Streams with lag, counts, the current model, jobs, releases, gateways, switches.
+    """Reads streams with lag, counts, the current model, jobs, releases, gateways, switches.
 
-    Raises BusError or WarehouseError when one of them does not answer.
+    Raises BusError or WarehouseError if one of them does not answer.
     """
     jobs = await JobTable(bus.bucket("rl_jobs"), clock).all()
     releases = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()
@@ -85,7 +85,7 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
 
 
 def serving_sentence(desired: dict[str, Any] | None) -> str:
-    """What serves, with its share of new sessions where there are two."""
+    """Names the serving model, or two of them with their shares of new sessions."""
     if desired is None:
         return "No model was released yet: the base model serves."
     arms = desired["arms"]
@@ -97,7 +97,7 @@ def serving_sentence(desired: dict[str, Any] | None) -> str:
 
 
 def next_sentence(next_job: dict[str, Any], jobs: list[JobRecord], paused: bool) -> str:
-    """What the loop does next: the job that runs, or how far it is from the next one."""
+    """Describes the next step of the loop: the running job, or the progress towards the next one."""
     running = next((job for job in reversed(jobs) if job.state in ("queued", "running")), None)
     if running is not None:
         percent = running.progress.get("percent_complete")
@@ -110,12 +110,12 @@ def next_sentence(next_job: dict[str, Any], jobs: list[JobRecord], paused: bool)
 
 
 def release_sentence(releases: list[ReleaseRecord]) -> str:
-    """The newest release."""
+    """Describes the newest release."""
     return f"Last release: {what_happened(releases[-1])}" if releases else "Last release: none yet."
 
 
 async def _stream(bus: Bus, name: str) -> dict[str, Any]:
-    """Messages, bytes, and per durable consumer how many wait and how many are unacknowledged."""
+    """Returns messages, bytes, and per durable consumer the number that waits or is unacknowledged."""
     try:
         info = await bus.js.stream_info(name)
         consumers = await bus.js.consumers_info(name)
@@ -128,7 +128,7 @@ async def _stream(bus: Bus, name: str) -> dict[str, Any]:
         "lag": {
             consumer.config.durable_name: (consumer.num_pending or 0) + (consumer.num_ack_pending or 0)
             for consumer in consumers
-            if consumer.config.durable_name  # a gateway's or a release's own view of a stream is no work
+            if consumer.config.durable_name  # a gateway's or a release's view is no backlog
         },
     }
 

@@ -1,8 +1,7 @@
-"""Everything that crosses NATS: connection, embedded server, streams, buckets, consumers, outbox, leases.
+"""Everything that uses NATS: connection, embedded server, streams, buckets, consumers, outbox, leases.
 
-Nothing accepted is lost: a producer writes to its outbox first, the server fsyncs before it answers, and
-a consumer acknowledges after its durable work. Agents embed the outbox, so each name is loaded when it is
-asked for.
+No accepted message is lost: a producer writes to its outbox first, the server fsyncs before it answers, and a
+consumer acknowledges after its durable work. Agents embed the outbox, so each name is loaded on first access.
 """
 
 from __future__ import annotations

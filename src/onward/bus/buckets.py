@@ -1,8 +1,8 @@
-"""Key-value buckets on JetStream: the table of who may write what, and compare-and-set access.
+"""Key-value buckets on JetStream: the table of their writers, and access by compare-and-set.
 
-Know before changing: each write carries a message id of its own, by which a repeated compare-and-set
-whose first answer was lost recognises itself instead of reporting a conflict. Reads ask the stream
-leader, never a cache. Expiry is never judged by the server's clock (see ``leases``).
+Each write carries its own message id. A repeated compare-and-set whose first answer was lost finds this id
+and does not report a conflict. Reads ask the stream leader, never a cache. Expiry is never judged by the
+server's clock (see ``leases``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logs.get("bus")
 
 READ_SECONDS = 30.0
-"""How long a read or write waits for an absent server before it raises BusError."""
+"""Seconds that a read or write waits for an absent server before it raises BusError."""
 
 _KEY = re.compile(r"[A-Za-z0-9_=/-]+(\.[A-Za-z0-9_=/-]+)*")
 _MIB = 1 << 20
@@ -38,10 +38,10 @@ NO_STREAM = 10059
 
 class BucketSpec(NamedTuple):
     writer: str
-    """The one role that writes here; everybody may read."""
+    """The one role that writes here; every role may read."""
     history: int
     ttl: float | None
-    """Seconds after which a value disappears by itself; None keeps it."""
+    """Seconds after which a value expires; None keeps it."""
     what: str
 
 
@@ -66,7 +66,7 @@ class Entry:
     key: str
     value: bytes
     revision: int
-    """Rises with every write to the bucket; what ``update`` compares."""
+    """Number that rises with every write to the bucket; ``update`` compares it."""
     deleted: bool = False
 
 
@@ -75,7 +75,7 @@ def stream_of(bucket: str) -> str:
 
 
 def bucket_config(name: str, spec: BucketSpec) -> api.StreamConfig:
-    """The stream behind a bucket. File storage; a full bucket refuses instead of dropping."""
+    """Configuration of the stream behind a bucket. File storage; a full bucket refuses, never drops."""
     window = 120.0 if spec.ttl is None else min(120.0, spec.ttl)
     return api.StreamConfig(
         name=stream_of(name),
@@ -98,14 +98,14 @@ def bucket_config(name: str, spec: BucketSpec) -> api.StreamConfig:
 
 
 def open_bucket(bus: Bus, name: str) -> Bucket:
-    """Bucket ``name`` from the table. Raises NotFoundError for a name that is not in it."""
+    """Opens bucket ``name`` of the table. Raises NotFoundError for a name that is not in it."""
     if name not in BUCKETS:
         raise NotFoundError(f"There is no bucket {name!r}: expected one of {', '.join(BUCKETS)}.")
     return Bucket(bus, name)
 
 
 class Bucket:
-    """One bucket. Every method raises BusError when the server stays away for 30 s."""
+    """One bucket. Every method raises BusError if the server is unreachable for 30 s."""
 
     def __init__(self, bus: Bus, name: str) -> None:
         self.bus = bus
@@ -113,12 +113,12 @@ class Bucket:
         self._prefix = f"$KV.{name}."
 
     async def get(self, key: str) -> Entry | None:
-        """The newest value of ``key``, or None when it was never written or was deleted."""
+        """Returns the newest value of ``key``, or None if it was never written or was deleted."""
         entry = await self._last(key)
         return None if entry is None or entry.deleted else entry
 
     async def create(self, key: str, value: bytes, *, deadline: float = READ_SECONDS) -> int:
-        """Write ``key`` if it does not exist; return its revision. ConflictError when it does."""
+        """Writes ``key`` if it does not exist; returns its revision. Raises ConflictError if it exists."""
         try:
             return await self._write(key, value, 0, deadline=deadline)
         except ConflictError:
@@ -128,33 +128,33 @@ class Bucket:
             return await self._write(key, value, last.revision, deadline=deadline)
 
     async def update(self, key: str, value: bytes, revision: int, *, deadline: float = READ_SECONDS) -> int:
-        """Write ``key`` if its newest revision is ``revision``; return the new one, else ConflictError."""
+        """Writes ``key`` if its newest revision is ``revision``; returns the new one. Else ConflictError."""
         return await self._write(key, value, revision, deadline=deadline)
 
     async def put(self, key: str, value: bytes, *, deadline: float = READ_SECONDS) -> int:
-        """Write ``key`` whatever was there; return its revision."""
+        """Writes ``key`` in any case; returns its revision."""
         return await self._write(key, value, None, deadline=deadline)
 
     async def delete(self, key: str) -> None:
-        """Delete ``key``; no error when it is absent. ``create`` works again afterwards."""
+        """Deletes ``key``; no error if it is absent. ``create`` works again afterwards."""
         headers = {"KV-Operation": "DEL"}
         await self._publish(key, b"", headers, READ_SECONDS)
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """Keys that exist and begin with ``prefix``, sorted."""
+        """Returns the existing keys that begin with ``prefix``, sorted."""
         return [entry.key for entry in await self._read_all(prefix, headers_only=True)]
 
     async def entries(self, prefix: str = "") -> list[Entry]:
-        """Newest values of all keys that begin with ``prefix``, sorted by key: one pass, not n reads."""
+        """Returns the newest values of all keys that begin with ``prefix``, sorted by key, in one pass."""
         return await self._read_all(prefix, headers_only=False)
 
     async def watch(
         self, key: str = ">", poll_seconds: float = 5.0, *, deletes: bool = False
     ) -> AsyncIterator[Entry]:
-        """Current values of ``key`` (or of all, ``">"``), then each change. Never ends by itself.
+        """Yields current values of ``key`` (or of all, ``">"``), then each change. Never ends by itself.
 
-        A change is seen at once through a consumer, and at the latest after ``poll_seconds`` through
-        a plain read. Only the newest value is promised: quick changes may be skipped.
+        A change arrives at once through a consumer, and after at most ``poll_seconds`` through a plain read.
+        Only the newest value is guaranteed: quick changes may be skipped.
         """
         seen: dict[str, int] = {}
         asked = cancellations()

@@ -1,8 +1,8 @@
 """Keeps a cancellation from getting lost inside the client.
 
-Know before changing: until Python 3.12 ``asyncio.wait_for``, which ``nats-py`` awaits everywhere, returns
-its result and forgets a cancellation that arrives in the same moment. A role would then never stop. So
-loops and calls count the requests to stop before they wait on the client, and look again afterwards.
+Until Python 3.12 ``asyncio.wait_for``, which ``nats-py`` awaits everywhere, returns its result and drops a
+cancellation that arrives in the same moment. A role would then never stop. So loops and calls count the
+cancellation requests before they wait on the client, and check again afterwards.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import asyncio
 
 
 def cancellations() -> int:
-    """How often this task was asked to stop so far (clean-up after a cancellation starts at 1)."""
+    """Returns the number of cancellation requests to this task so far (clean-up after one starts at 1)."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 def honour_cancellation(before: int) -> None:
-    """Raise CancelledError when a request to stop came since ``before`` and was swallowed."""
+    """Raises CancelledError if a cancellation request came since ``before`` and was swallowed."""
     if cancellations() > before:
         raise asyncio.CancelledError

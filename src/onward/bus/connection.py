@@ -1,8 +1,8 @@
-"""One connection to NATS that never gives up, and a publish that returns only after the server's promise.
+"""One connection to NATS that retries forever, and a publish that returns only after the server's PubAck.
 
-Know before changing: ``nats-py`` can close a client for good (a protocol error, a refused login after
-a reconnect), so ``nc`` and ``js`` are looked up at each use and rebuilt when needed. A publish whose
-answer is lost is repeated with the *same* message id; the server's dedupe window makes that safe.
+Invariants: ``nats-py`` can close a client permanently (a protocol error, a refused login after a reconnect),
+so ``nc`` and ``js`` are looked up at each use and rebuilt when needed. A publish whose answer is lost is
+repeated with the *same* message id; the server's dedupe window makes that safe.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 log = logs.get("bus")
 
 ATTEMPT_SECONDS = 5.0
-"""How long one publish waits for its PubAck before the outcome counts as unknown."""
+"""Seconds that one publish waits for its PubAck before the outcome counts as unknown."""
 
 WRONG_SEQUENCE = (10071, 10164)
 TOO_LARGE_FOR_STREAM = 10054
 
 
 class PublishRejectedError(BusError):
-    """The server will never take this message as it is; sending it again cannot help."""
+    """The server will never accept this message as it is; sending it again cannot help."""
 
 
 class Bus:
-    """A JetStream connection. Make one with ``await Bus.connect(url)``; share it between roles."""
+    """A JetStream connection, made with ``await Bus.connect(url)`` and shared between roles."""
 
     def __init__(self, options: dict[str, Any], clock: Clock) -> None:
         self._options = options
@@ -66,10 +66,10 @@ class Bus:
         clock: Clock | None = None,
         connect_timeout: float = 10.0,
     ) -> Bus:
-        """Connect, waiting up to ``connect_timeout`` seconds for the server to be there.
+        """Connects, waiting up to ``connect_timeout`` seconds for the server.
 
-        Raises BusError when nobody answers or the login is refused. Once connected, the client
-        reconnects for ever.
+        Raises BusError if there is no answer or the login is refused. Once connected, the client reconnects
+        forever.
         """
         options: dict[str, Any] = {"servers": [url], "name": name}
         for key, value in (("token", token), ("user", user), ("password", password)):
@@ -81,7 +81,7 @@ class Bus:
 
     @property
     def url(self) -> str:
-        """Where this connection was pointed; without its login."""
+        """Address that ``connect`` received."""
         return str(self._options["servers"][0])
 
     @property
@@ -102,12 +102,12 @@ class Bus:
 
     @property
     def max_payload(self) -> int:
-        """Bytes of the largest message that the server takes, headers included."""
+        """Bytes of the largest message that the server accepts, headers included."""
         return self.nc.max_payload
 
     @property
     def reconnects(self) -> int:
-        """Goes up at each reconnect; pull requests made before it are void."""
+        """Number of reconnects; pull requests made before the last one are void."""
         return int(self.nc.stats["reconnects"])
 
     async def publish(
@@ -119,11 +119,11 @@ class Bus:
         headers: Mapping[str, str] | None = None,
         deadline: float | None = None,
     ) -> PubAck:
-        """Store one message in its stream; return the server's PubAck (a duplicate counts).
+        """Stores one message in its stream; returns the server's PubAck (a duplicate counts).
 
-        Repeats with jitter until acknowledged, for ``deadline`` seconds at most (None: for ever).
-        Raises PublishRejectedError when repeating cannot help, ConflictError when an expected
-        sequence in ``headers`` is not the last one, BusError at the deadline.
+        Retries with jitter until acknowledged, for ``deadline`` seconds at most (None: forever). Raises
+        PublishRejectedError if retrying cannot help, ConflictError if an expected sequence in ``headers`` is
+        not the last one, BusError at the deadline.
         """
         full = {**(headers or {}), "Nats-Msg-Id": msg_id}
         until = None if deadline is None else self.clock.monotonic() + deadline
@@ -159,7 +159,7 @@ class Bus:
 
     @staticmethod
     def _why_again(error: nats.errors.Error, subject: str, size: int) -> str:
-        """The reason to repeat a publish; raises where repeating cannot help."""
+        """Returns the reason to retry a publish; raises if retrying cannot help."""
         if isinstance(error, nats.errors.MaxPayloadError):
             raise PublishRejectedError(
                 f"A message of {size} bytes on {subject} is larger than max_payload: make it smaller."
@@ -185,7 +185,7 @@ class Bus:
         return type(error).__name__
 
     async def notify(self, subject: str, data: bytes) -> None:
-        """Send a core message: no storage, no answer, lost when nobody listens or the server is away.
+        """Sends a core message: no storage, no answer, lost if no one listens or the server is unreachable.
 
         A lost notice never breaks the sender.
         """
@@ -197,10 +197,10 @@ class Bus:
             log.debug("notice not sent", subject=subject, reason=type(error).__name__)
 
     async def request(self, subject: str, data: bytes, *, timeout: float = 2.0) -> bytes:
-        """Ask on a core subject and return the first real answer. ``timeout`` is in seconds.
+        """Sends a request on a core subject and returns the first real answer. ``timeout`` is in seconds.
 
-        A stream that swallows the subject (``agent.rl.training.>``, as published scripts make it) answers
-        first, with a PubAck; such answers are skipped. Raises BusError when nobody answers.
+        A stream that captures the subject (``agent.rl.training.>``, as published scripts create it) answers
+        first, with a PubAck; such answers are skipped. Raises BusError if there is no answer.
         """
         try:
             inbox = self.nc.new_inbox()
@@ -222,7 +222,7 @@ class Bus:
             raise BusError(f"NATS is away ({type(error).__name__}): try again later.") from None
 
     async def serve(self, subject: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
-        """Answer core requests on ``subject`` until the bus is closed."""
+        """Answers core requests on ``subject`` until the bus is closed."""
         self._served.append((subject, answer))
         await self._serve(subject, answer)
 
@@ -234,19 +234,20 @@ class Bus:
         await self.nc.subscribe(subject, cb=on_message)
 
     def bucket(self, name: str) -> Bucket:
-        """The declared key-value bucket ``name``. Raises NotFoundError for an undeclared one."""
+        """Returns the declared key-value bucket ``name``. Raises NotFoundError for an undeclared one."""
         from onward.bus.buckets import open_bucket
 
         return open_bucket(self, name)
 
     async def ensure_streams(self, migrate: bool = False) -> None:
-        """Create missing streams and buckets; warn about different ones, or migrate them when told to."""
+        """Creates missing streams and buckets; warns about different ones, or with ``migrate`` migrates
+        them."""
         from onward.bus.streams import ensure_streams
 
         await ensure_streams(self, migrate=migrate)
 
     async def close(self) -> None:
-        """Flush what was sent and close. Safe to call twice."""
+        """Flushes the sent data and closes. Safe to call twice."""
         self._closing = True
         if self._client is None or self._client.is_closed:
             return
@@ -254,7 +255,7 @@ class Bus:
             if self._client.is_connected:
                 await self._client.flush(timeout=2)
         except (nats.errors.Error, OSError):
-            pass  # the server is away: nothing that matters is in this buffer, publishes wait for PubAcks
+            pass  # unreachable: nothing important is in this buffer, since publishes wait for PubAcks
         await self._client.close()
 
     async def _usable(self) -> bool:
@@ -267,7 +268,7 @@ class Bus:
         return self.is_connected
 
     async def revive(self) -> None:
-        """Build a new client when ``nats-py`` closed the old one for good; does nothing otherwise."""
+        """Builds a new client if ``nats-py`` closed the old one permanently; does nothing otherwise."""
         async with self._reviving:
             if self._closing or self._client is None or not self._client.is_closed:
                 return
@@ -293,7 +294,7 @@ class Bus:
                 log.debug("nats client", reason=last[0])
 
         async def on_disconnect() -> None:
-            for attempt in self._attempts:  # their answers went with the connection: repeat at once
+            for attempt in self._attempts:  # their answers were lost with the connection: retry at once
                 if attempt is not None:
                     attempt.reschedule(asyncio.get_running_loop().time())
             if not self._closing:
@@ -334,7 +335,7 @@ class Bus:
 
 
 def is_pub_ack(data: bytes) -> bool:
-    """Whether an answer is a stream's PubAck (or its error form) and not an answer from a role."""
+    """Returns whether an answer is a stream's PubAck (or its error form) and not an answer from a role."""
     if len(data) > 1024 or not data.startswith(b"{"):
         return False
     try:

@@ -1,8 +1,8 @@
-"""Reading a stream so that nothing is lost: pull, do the durable work, then acknowledge.
+"""Reads a stream so that nothing is lost: pull, do the durable work, then acknowledge.
 
-Know before changing: acknowledgements themselves can be lost (the server flushes them in the background),
-so every handler must be idempotent by id. A message leaves a consumer only by ``Ack``, or by
-``DeadLetter`` after the dead-letter stream has it; never by a count of tries.
+Invariants: acknowledgements themselves can be lost (the server flushes them in the background), so every
+handler must be idempotent by id. A message leaves a consumer only by ``Ack``, or by ``DeadLetter`` after the
+dead-letter stream has stored it; never by a number of tries.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 log = logs.get("bus")
 
 AWAY = (BusError, WarehouseError, ObjectError, OutboxFullError, EngineError)
-"""A handler that raises one of these waits for a service; its batch is tried again, for ever."""
+"""Errors of an unavailable service. If a handler raises one, its batch is retried, forever."""
 POISON_AFTER = 5
-"""A message alone in its batch whose handler fails in any other way this often is a dead letter."""
+"""Deliveries after which a message, alone in its batch, is a dead letter if its handler fails otherwise."""
 LINGER_SECONDS = 5.0
 STOP_SECONDS = 10.0
-"""How long a cancelled reader works on its batch; a server that is away must not keep it alive."""
+"""Seconds that a cancelled reader works on its batch; an unreachable server must not keep it alive."""
 AWAY_SECONDS = 0.5
+"""First pause when a service is unavailable; it doubles up to 15 s."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-"""First pause when a service is away; it doubles up to 15 s."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Message:
     headers: dict[str, str]
     subject: str
     sequence: int
-    """In the stream; rises, with gaps."""
+    """Sequence in the stream; rises, with gaps."""
     num_delivered: int
-    """1 at the first delivery."""
+    """Deliveries so far: 1 at the first."""
     timestamp: datetime
-    """When the server stored it; aware, UTC."""
+    """Time at which the server stored it; aware, UTC."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,15 @@ class Ack:
 
 @dataclass(frozen=True)
 class Retry:
-    """Bring it again after ``delay`` seconds."""
+    """The message is to be delivered again after ``delay`` seconds."""
 
     delay: float = 5.0
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """Put it aside with a reason. ``body`` None stores the original; give ``b""`` or a redacted form
-    when the original may hold secrets."""
+    """The message goes to the dead letters with a reason. ``body`` None stores the original; pass ``b""`` or
+    a redacted form if the original may hold secrets."""
 
     reason: str
     detail: str = ""
@@ -102,13 +102,13 @@ async def consume(
     start_sequence: int | None = None,
     ack_wait: float = 15.0,
 ) -> None:
-    """Feed ``handler`` from ``stream`` until cancelled; a batch in hand is finished first.
+    """Feeds ``handler`` from ``stream`` until cancelled; a batch in progress is finished first.
 
-    ``batch`` is the most messages per call; ``max_wait`` (seconds) the longest time spent on filling
-    one that keeps growing (what is there is never held back for more). ``start_sequence`` starts the
-    durable again at that stream sequence. ``ack_wait`` seconds after this process died, others get
-    what it held; while it lives, work may take any time. Raises StreamDriftError when the durable
-    exists with a configuration that cannot be changed.
+    ``batch`` is the most messages per call; ``max_wait`` (seconds) is the longest time spent on filling a
+    batch that keeps growing (available messages are never delayed to wait for more). ``start_sequence``
+    starts the durable again at that stream sequence. ``ack_wait`` seconds after this process died, other
+    consumers receive its messages; while it lives, work may take any time. Raises StreamDriftError if the
+    durable exists with a configuration that cannot be changed.
     """
     consumption = _Consumption(bus, stream, durable, subject, handler, batch, max_wait, clock, ack_wait)
     await consumption.run(start_sequence)
@@ -214,7 +214,7 @@ class _Consumption:
             beat.cancel()
 
     async def _answers(self, messages: list[Message]) -> list[Disposition]:
-        """Call the handler; wait for absent services; isolate a message that breaks it."""
+        """Calls the handler; waits for unavailable services; isolates a message that breaks it."""
         pause = AWAY_SECONDS
         while True:
             try:
@@ -253,7 +253,7 @@ class _Consumption:
                     await bury(self.bus, self.stream, _message(message), answer.reason, answer.detail, body)
             await asyncio.gather(*(self._reply(m, a) for m, a in zip(raw, answers, strict=True)))
         except (nats.errors.Error, BusError) as error:
-            # Not acknowledged means delivered again, and handlers are idempotent.
+            # An unacknowledged message is delivered again, and handlers are idempotent.
             log.warning(
                 "acknowledgements were not confirmed", stream=self.stream, reason=type(error).__name__
             )
@@ -270,7 +270,7 @@ class _Consumption:
             try:
                 await self.bus.nc.publish(message.reply, b"-NAK")
             except nats.errors.Error:
-                return  # it comes back by itself after ack_wait
+                return  # the server delivers it again after ack_wait
 
     async def _keep_working(self, raw: list[Msg]) -> None:
         while True:
@@ -279,13 +279,13 @@ class _Consumption:
                 try:
                     await self.bus.nc.publish(message.reply, b"+WPI")
                 except nats.errors.Error:
-                    break  # the server is away; a redelivery is harmless
+                    break  # the server is unreachable; a redelivery is harmless
 
     async def _bind(self, start_sequence: int | None) -> None:
         stream_info = await self._lookup(self.bus.js.stream_info(self.stream))
         if stream_info is None:
             raise BusError(f"Stream {self.stream} does not exist: run ensure_streams.")
-        if self._created != stream_info.created:  # new, or made again: old positions mean nothing
+        if self._created != stream_info.created:  # new or created again: old positions mean nothing
             self._floor, self._created = 0, stream_info.created
         if start_sequence is not None:
             await self._lookup(self.bus.js.delete_consumer(self.stream, self.durable))
@@ -318,7 +318,8 @@ class _Consumption:
         )
 
     def _drift(self, wanted: api.ConsumerConfig, there: api.ConsumerConfig) -> list[str]:
-        """Fields to update in place. No backoff is ever set: its first entry would replace ack_wait."""
+        """Returns the fields to update in place. No backoff is set: its first entry would replace
+        ack_wait."""
         if there.ack_policy != wanted.ack_policy or there.deliver_subject:
             raise StreamDriftError(
                 f"Consumer {self.durable} of {self.stream} is not a pull consumer with explicit acks: "
@@ -361,7 +362,7 @@ def _message(raw: Msg) -> Message:
 
 
 def _stored_at(reply: str) -> datetime:
-    """When the server stored a message, by its acknowledgement subject, cut to microseconds.
+    """Reads the time at which the server stored a message from its ack subject, cut to microseconds.
 
     The client's ``metadata.timestamp`` goes through a float and may be a microsecond off.
     """

@@ -1,8 +1,8 @@
-"""Dead letters: what could not be used is kept with its reason, can be looked at and sent again.
+"""Dead letters: messages that could not be used, stored with a reason, to be inspected and sent again.
 
-Know before changing: a body that may hold secrets is stored empty or redacted; the headers then name the
-stream and sequence of the original, and ``replay`` takes it from there. A replay uses a message id of
-its own, because the dedupe window would refuse the old one.
+Invariants: a body that may hold secrets is stored empty or redacted; the headers then name the stream and
+sequence of the original, and ``replay`` reads it from there. A replay uses its own message id, because the
+dedupe window would refuse the old one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OMITTED = "Onward-Body-Omitted"
 @dataclass(frozen=True)
 class DeadLetterRecord:
     sequence: int
-    """In RL_DLQ: what ``show`` and ``replay`` take."""
+    """Sequence in RL_DLQ, which ``show`` and ``replay`` take."""
     stream: str
     subject: str
     source_sequence: int
@@ -48,16 +48,16 @@ class DeadLetterRecord:
     reason: str
     detail: str
     size: int
-    """Bytes of the body kept here; 0 where it was left in its stream."""
+    """Bytes of the body stored here; 0 if it was left in its stream."""
     stored_at: str
     headers: dict[str, str]
     body: bytes
 
 
 async def bury(bus: Bus, stream: str, message: Message, reason: str, detail: str, body: bytes) -> None:
-    """Store a dead letter and return once the server has it. The same message again is a duplicate.
+    """Stores a dead letter and returns once the server has it. The same message again is a duplicate.
 
-    Raises BusError when the server stays away for 10 s: the message is then not acknowledged.
+    Raises BusError if the server is unreachable for 10 s: the message is then not acknowledged.
     """
     headers = {k: v for k, v in message.headers.items() if not k.startswith(("Nats-", "Onward-"))}
     headers[REASON] = _one_line(reason, 100)
@@ -75,14 +75,14 @@ async def bury(bus: Bus, stream: str, message: Message, reason: str, detail: str
 
 
 def fits(bus: Bus, body: bytes) -> bool:
-    """Whether a dead letter keeps ``body``; a larger one is left in its stream."""
+    """Returns whether a dead letter stores ``body``; a larger one is left in its stream."""
     return len(body) <= bus.nc.max_payload - 64 * 1024
 
 
 async def dead_letters(
     bus: Bus, *, stream: str | None = None, limit: int = 100, after: int = 0
 ) -> list[DeadLetterRecord]:
-    """At most ``limit`` dead letters with a sequence above ``after``, oldest first."""
+    """Returns at most ``limit`` dead letters with a sequence above ``after``, oldest first."""
     found: list[DeadLetterRecord] = []
     subject = f"{subjects.DLQ}.{stream}" if stream else f"{subjects.DLQ}.>"
     position = after + 1
@@ -99,7 +99,7 @@ async def dead_letters(
 
 
 async def show(bus: Bus, sequence: int) -> DeadLetterRecord:
-    """One dead letter. Raises NotFoundError when there is none with that sequence."""
+    """Returns one dead letter. Raises NotFoundError if there is none with that sequence."""
     try:
         return _record(await bus.js.get_msg(STREAM, seq=max(1, sequence)))
     except nats.js.errors.NotFoundError:
@@ -109,10 +109,10 @@ async def show(bus: Bus, sequence: int) -> DeadLetterRecord:
 
 
 async def replay(bus: Bus, sequence: int, *, keep: bool = False) -> PubAck:
-    """Publish a dead letter to its subject again, then remove it (unless ``keep``).
+    """Publishes a dead letter to its subject again, then removes it (unless ``keep``).
 
-    Where the body was left out, the original is read from its stream. Raises NotFoundError when
-    neither is there. Dying in between replays it once more, which consumers recognise by its id.
+    If the body was left out, the original is read from its stream. Raises NotFoundError if neither exists. A
+    crash in between replays it once more, which consumers recognise by its id.
     """
     record = await show(bus, sequence)
     body = record.body
@@ -131,7 +131,7 @@ async def replay(bus: Bus, sequence: int, *, keep: bool = False) -> PubAck:
 
 
 async def drop(bus: Bus, sequence: int) -> None:
-    """Remove a dead letter for good. Raises NotFoundError when there is none with that sequence."""
+    """Removes a dead letter permanently. Raises NotFoundError if there is none with that sequence."""
     try:
         await bus.js.delete_msg(STREAM, sequence)
     except nats.js.errors.NotFoundError:
@@ -177,6 +177,6 @@ def _record(raw) -> DeadLetterRecord:
 
 
 def _one_line(text: str, most: int) -> str:
-    """Header values are one line of ASCII."""
+    """Returns text as one line of ASCII, at most ``most`` characters, as header values require."""
     flat = " ".join(text.split())
     return flat.encode("ascii", "backslashreplace").decode()[:most]

@@ -1,8 +1,8 @@
-"""Draining an outbox: publish in order, remove after the PubAck, wait for more.
+"""Drains an outbox: publishes in order, removes after the PubAck, waits for more.
 
-Know before changing: a message is removed only after its PubAck, and a batch is removed as one; a death in
-between publishes it again under the same id. One that waits for the object store lets others pass. The file
-is used in threads only: it may wait for the disk, and the loop may have answers to give.
+Invariants: a message is removed only after its PubAck, and a batch is removed as one; a crash in between
+publishes it again under the same id. A message that waits for the object store lets others pass. The file is
+used in threads only: it may wait for the disk, and the event loop may have requests to answer.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 log = logs.get("outbox")
 
 HELD_SECONDS = 5.0
-"""How long a message whose body cannot be stored elsewhere waits before the next try."""
+"""Seconds between tries for a message whose body cannot be stored elsewhere."""
 FORGET_SECONDS = 6 * 3600.0
-"""How often old receipts are looked for."""
+"""Seconds between two searches for old receipts."""
 _LOOK_SECONDS = 0.25
-"""Other processes may put into the same file: look for their messages this often."""
+"""Seconds between two searches for messages that other processes put into the same file."""
 
 
 async def drain(outbox: Outbox, bus: Bus, *, once: bool, send: Send | None) -> int:
-    """See ``Outbox.drain``."""
+    """Implements ``Outbox.drain``."""
     more = asyncio.Event()
     loop = asyncio.get_running_loop()
     lock = outbox.open_turn()
@@ -68,7 +68,7 @@ async def drain(outbox: Outbox, bus: Bus, *, once: bool, send: Send | None) -> i
 
 
 async def _forget(outbox: Outbox) -> bool:
-    """Forget some old receipts; whether there are more."""
+    """Deletes some old receipts; returns whether there may be more."""
     try:
         return await asyncio.to_thread(outbox.forget_old_receipts) > 0
     except OnwardError as error:
@@ -77,7 +77,8 @@ async def _forget(outbox: Outbox) -> bool:
 
 
 async def _send(outbox: Outbox, bus: Bus, batch: list[Waiting], send: Send, held: dict[int, float]) -> int:
-    """Publish a batch; the number of PubAcks. What was refused is marked, what must wait goes to ``held``."""
+    """Publishes a batch; returns the number of PubAcks. Marks refused messages, puts waiting ones in
+    ``held``."""
     from onward.bus.connection import PublishRejectedError
 
     done: list[int] = []
@@ -96,7 +97,7 @@ async def _send(outbox: Outbox, bus: Bus, batch: list[Waiting], send: Send, held
             crashpoint("outbox.acked")
             done.append(message.seq)
     except BaseException:
-        with suppress(OnwardError):  # what is not removed is published again, under its id
+        with suppress(OnwardError):  # a message that stays is published again under its id
             await asyncio.to_thread(outbox.remove, done)
         raise
     await _remove(outbox, bus, done)
@@ -104,7 +105,7 @@ async def _send(outbox: Outbox, bus: Bus, batch: list[Waiting], send: Send, held
 
 
 async def _remove(outbox: Outbox, bus: Bus, done: list[int]) -> None:
-    """Remove what was published, as soon as the file lets it: until then it would only be published again."""
+    """Removes published messages, retrying until the file allows it; else they would be published again."""
     while True:
         try:
             return await asyncio.to_thread(outbox.remove, done)

@@ -1,8 +1,8 @@
 """Leases: one owner of a piece of work at a time, judged by clocks that only go forward.
 
-Know before changing: nobody compares wall clocks and no server-side expiry is used. A lease is free
-when its revision stayed unchanged for its TTL on *my* monotonic clock; its holder stops earlier than
-anybody else may start, because it counts from before its last renewal was sent.
+Invariants: wall clocks are never compared, and no server-side expiry is used. A lease is free if its revision
+stayed unchanged for its TTL on the observer's monotonic clock. Its owner stops earlier than any other process
+may start, because it counts from before its last renewal was sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logs.get("lease")
 
 
 class Lease:
-    """``await acquire()`` until it returns an epoch; then ``renew`` well within the TTL, or ``keep``."""
+    """A lease: ``await acquire()`` until it returns an epoch, then ``renew`` within the TTL, or ``keep``."""
 
     def __init__(self, bucket: Bucket, name: str, owner: str, ttl: float, clock: Clock) -> None:
         """``name`` is the key; ``owner`` must differ between processes and restarts; ``ttl`` in seconds."""
@@ -36,14 +36,14 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether this object may still act as the owner, on its own clock alone."""
+        """True if this object may still act as the owner, by its own clock alone."""
         return self.epoch is not None and self.clock.monotonic() < self._valid_until
 
     async def acquire(self) -> int | None:
-        """Try once; return the epoch, or None while somebody else holds it.
+        """Tries once; returns the epoch, or None while another owner has the lease.
 
-        A lease that its owner did not release is taken after it was seen unchanged for its TTL, so
-        call this again every second or so. Raises BusError when NATS is away.
+        A lease that its owner did not release is acquired after it was seen unchanged for its TTL, so call
+        this again every second or so. Raises BusError if NATS is unreachable.
         """
         if self.held:
             return self.epoch
@@ -59,7 +59,7 @@ class Lease:
                     self.name, self._value(), entry.revision, deadline=self.ttl
                 )
         except ConflictError:
-            return None  # somebody else was faster
+            return None  # another process was faster
         self.epoch = self._revision = revision
         self._valid_until = started + self.ttl
         self._seen = None
@@ -83,9 +83,9 @@ class Lease:
         return now - self._seen[1] >= max(theirs, self.ttl)
 
     async def renew(self) -> None:
-        """Extend it by one TTL. Raises ConflictError when it is lost: stop the work at once.
+        """Extends it by one TTL. Raises ConflictError if it is lost: stop the work at once.
 
-        While NATS is away it tries on until the lease has run out on its own clock.
+        While NATS is unreachable it retries until the lease has expired on its own clock.
         """
         while True:
             if not self.held:
@@ -109,13 +109,13 @@ class Lease:
             return
 
     async def keep(self) -> None:
-        """Renew every third of the TTL until cancelled. Raises ConflictError when the lease is lost."""
+        """Renews every third of the TTL until cancelled. Raises ConflictError if the lease is lost."""
         while True:
             await self.clock.sleep(self.ttl / 3)
             await self.renew()
 
     async def release(self) -> None:
-        """Give it back so that the next owner need not wait. No error when it was lost already."""
+        """Releases it so that the next owner need not wait. No error if it was already lost."""
         if self.epoch is None:
             return
         self.epoch, self._valid_until = None, float("-inf")

@@ -1,9 +1,9 @@
-"""The outbox: what a producer hands over is on disk before it goes on, whatever the network does.
+"""The outbox: a message is on disk before its producer goes on, whatever the network does.
 
-Know before changing: ``put`` returns after an fsync (WAL, synchronous=FULL); a message leaves only after
-the server's PubAck. Removal is not fsynced: after a power cut a message may be published twice, which
-ids sort out, and never zero times. SQLite must not be carried over a fork, so it is closed before one.
-Every method raises OutboxFullError for a full disk and BusError for whatever else the file does.
+Invariants: ``put`` returns after an fsync (WAL, synchronous=FULL); a message leaves only after the server's
+PubAck. Removal is not fsynced: after a power cut a message may be published twice, which its id reveals, but
+never zero times. SQLite must not be carried over a fork, so it is closed before one. Every method raises
+OutboxFullError for a full disk and BusError for any other failure of the file.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ OVERHEAD = 200
 """Bytes counted for a message beyond its body."""
 BATCH_MESSAGES = 64
 BATCH_BYTES = 4 << 20
-"""What a drainer holds in memory at a time; one larger message makes a batch of its own."""
+"""Bytes that a drainer loads into memory at a time; one larger message is a batch by itself."""
 RECEIPT_SECONDS = 30 * 86_400.0
-"""Receipts are kept this long after the PubAck: as long as the streams keep the message."""
+"""Seconds that receipts are stored after the PubAck: as long as the streams keep the message."""
 RECEIPTS_AT_A_TIME = 1000
-"""Old receipts that are forgotten in one go: whoever records waits no longer than that."""
+"""Old receipts that are deleted in one go: a recording process waits no longer than that."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Refused:
-    """A message that the server will never take as it is. It stays in the outbox."""
+    """A message that the server will never accept as it is. It stays in the outbox."""
 
     msg_id: str
     subject: str
@@ -59,7 +59,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A message on its way out."""
+    """A message that waits to be published."""
 
     seq: int
     msg_id: str
@@ -69,15 +69,16 @@ class Waiting:
 
 
 Send = Callable[[Waiting], Awaitable[object]]
-"""Returns after the PubAck. Raises PublishRejectedError (never again as it is) or ObjectError (later)."""
+"""Publisher of one message; it returns after the PubAck. Raises PublishRejectedError (never accepted as it
+is) or ObjectError (try later)."""
 
 
 class Outbox(Forking):
     """A durable queue in one SQLite file (mode 0600). Any thread and process may ``put``; one drains."""
 
     def __init__(self, path: Path | str, max_bytes: int = 1 << 30) -> None:
-        """``max_bytes`` bounds what waits, bodies plus 200 bytes each. Raises BusError for a file that is
-        no outbox or cannot be made."""
+        """Opens or creates the file. ``max_bytes`` bounds the waiting messages, bodies plus 200 bytes each.
+        Raises BusError for a file that is not an outbox or cannot be created."""
         self.path = Path(path)
         self.max_bytes = max_bytes
         self._file = OutboxFile(self.path)
@@ -102,13 +103,14 @@ class Outbox(Forking):
         *,
         same: bytes | None = None,
     ) -> None:
-        """Accept one message; durable on return. The same id with the same body is accepted once.
+        """Accepts one message; durable on return. The same id with the same body is accepted once.
 
-        ``same`` is what makes a body the same, where it also holds what changes from try to try, such as its
-        time. Blocks for one fsync (a fraction of a millisecond on an SSD); async code calls it in a thread.
+        ``same`` replaces the body in that comparison, if the body also holds parts that change from try to
+        try, such as its time. Blocks for one fsync (a fraction of a millisecond on an SSD); async code calls
+        it in a thread.
 
         Raises OutboxFullError (the byte limit or the disk; nothing was dropped), ConflictError for the same
-        id with another body, BusError when the file cannot be used.
+        id with another body, BusError if the file cannot be used.
         """
         digest = hashlib.sha256(subject.encode() + b"\0" + (data if same is None else same)).digest()
         encoded = json.dumps(dict(headers or {}))
@@ -150,17 +152,17 @@ class Outbox(Forking):
         writer.execute("COMMIT")
 
     def pending(self) -> int:
-        """Messages that wait for a PubAck; refused ones are not counted."""
+        """Returns the number of messages that wait for a PubAck; refused ones are not counted."""
         with self._file.writing() as file:
             return file.execute("SELECT count(*) FROM queue WHERE error IS NULL").fetchone()[0]
 
     def waiting_bytes(self) -> int:
-        """What counts against ``max_bytes`` now."""
+        """Returns the bytes that count against ``max_bytes`` now."""
         with self._file.writing() as file:
             return file.execute("SELECT bytes FROM size").fetchone()[0]
 
     def refused(self) -> list[Refused]:
-        """Messages that the server will never take (too large …), kept with the reason."""
+        """Returns the messages that the server will never accept (too large …), with the reason."""
         with self._file.writing() as file:
             rows = file.execute(
                 "SELECT msg_id, subject, length(body), error FROM queue JOIN receipts USING (seq) "
@@ -169,12 +171,12 @@ class Outbox(Forking):
         return [Refused(*row) for row in rows]
 
     def retry_refused(self) -> int:
-        """Let refused messages wait again, for what refused them may have been set right. How many."""
+        """Queues refused messages again, because the cause may be fixed by now. Returns their number."""
         with self._file.writing() as file:
             return file.execute("UPDATE queue SET error = NULL WHERE error IS NOT NULL").rowcount
 
     def receipts(self) -> Iterator[Receipt]:
-        """What was accepted, in order: all that waits, and the last 30 days of what was acknowledged."""
+        """Yields accepted messages in order: all that wait, and those acknowledged in the last 30 days."""
         last = 0
         while True:
             with self._file.writing() as file:
@@ -190,10 +192,10 @@ class Outbox(Forking):
                 yield Receipt(msg_id, accepted_at, acked_at)
 
     async def drain(self, bus: Bus, *, once: bool = False, send: Send | None = None) -> int:
-        """Publish what waits, in order, and remove it after its PubAck.
+        """Publishes waiting messages in order, and removes each after its PubAck.
 
         ``once`` returns when nothing waits; otherwise it goes on until cancelled. ``send`` publishes one
-        message in place of ``bus.publish``. Returns the number published. Dying at any point repeats at
+        message in place of ``bus.publish``. Returns the number published. A crash at any point repeats at
         most the last 64 messages under their old ids. A second drainer of the same file waits for the first.
         """
         from onward.bus.draining import drain
@@ -201,7 +203,7 @@ class Outbox(Forking):
         return await drain(self, bus, once=once, send=send)
 
     def take_turn(self, lock: int) -> bool:
-        """Whether the caller is the one drainer now; it gives ``lock`` back with ``end_turn``."""
+        """Returns whether the caller is the one drainer now; it releases ``lock`` with ``end_turn``."""
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -219,11 +221,12 @@ class Outbox(Forking):
             os.close(lock)
 
     def wake_with(self, wake: Callable[[], None] | None) -> None:
-        """``wake`` is called, from any thread, after each new message."""
+        """Sets the callback ``wake``, called from any thread after each new message."""
         self._wake = wake
 
     def next_batch(self, skip: Collection[int] = ()) -> list[Waiting]:
-        """The oldest that wait, but for ``skip``: at most 64, and 4 MiB unless one alone is larger."""
+        """Returns the oldest waiting messages except ``skip``: at most 64, and 4 MiB unless one alone is
+        larger."""
         batch: list[Waiting] = []
         size = 0
         with self._file.removing() as file:
@@ -243,7 +246,7 @@ class Outbox(Forking):
         return batch
 
     def remove(self, sequences: list[int]) -> None:
-        """Take acknowledged messages out; their receipts get the time. All or nothing."""
+        """Removes acknowledged messages; their receipts get the time. All or nothing."""
         if not sequences:
             return
         with self._file.removing() as file:
@@ -252,7 +255,7 @@ class Outbox(Forking):
             except sqlite3.Error as error:
                 if not is_full_disk(error):
                     raise
-                # On a full disk even a removal needs room in the log: make some out of what is done.
+                # On a full disk even a removal needs room in the log: a checkpoint frees some.
                 if file.in_transaction:
                     file.execute("ROLLBACK")
                 file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -260,12 +263,12 @@ class Outbox(Forking):
             crashpoint("outbox.removed")
 
     def mark(self, seq: int, error: str) -> None:
-        """Keep a refused message, with the reason; it does not wait any more."""
+        """Marks a message as refused, with the reason; it no longer waits."""
         with self._file.removing() as file:
             file.execute("UPDATE queue SET error = ? WHERE seq = ?", (error, seq))
 
     def forget_old_receipts(self) -> int:
-        """Forget the oldest receipts that were kept long enough, at most 1000; how many it was."""
+        """Deletes the oldest receipts that have expired, at most 1000; returns their number."""
         with self._file.removing() as file:
             return file.execute(
                 "DELETE FROM receipts WHERE seq IN "
@@ -274,14 +277,14 @@ class Outbox(Forking):
             ).rowcount
 
     def give_room_back(self) -> None:
-        """After an outage the file is as large as it ever was: shrink it a little at a time."""
+        """Shrinks the file a little at a time: after an outage it stays as large as it ever was."""
         with self._file.removing() as file:
             (free,) = file.execute("PRAGMA freelist_count").fetchone()
             if free > 2048:
                 file.executescript("PRAGMA incremental_vacuum(1024)")  # execute() does one page
 
     def close(self) -> None:
-        """Close the file. What waits is sent by the next one who drains it."""
+        """Closes the file. The next drainer sends the waiting messages."""
         self._file.close()
 
     def before_fork(self) -> None:
@@ -293,7 +296,7 @@ class Outbox(Forking):
     def after_fork_in_child(self) -> None:
         self._file.locks()
         self._wake = None
-        for lock in tuple(self._turns):  # or the parent's turn as the drainer would outlive the parent
+        for lock in tuple(self._turns):  # else the parent's turn as the drainer would outlive the parent
             self.end_turn(lock)
 
 

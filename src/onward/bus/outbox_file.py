@@ -1,7 +1,7 @@
-"""The file of an outbox: its tables, its two connections, and what an error of SQLite means.
+"""The file of an outbox: its tables, its two connections, and the meaning of SQLite's errors.
 
-Know before changing: no error of SQLite leaves this module as it is, for those who record and those who
-deliver live on after the errors they know. The writer's commits are fsynced, the remover's are not.
+Invariants: no error of SQLite leaves this module unchanged, because recorders and drainers survive only the
+errors that they know. The writer's commits are fsynced, the remover's are not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from onward.errors import BusError, OnwardError, OutboxFullError
 
 _DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
-"""What SQLite says when a disk or quota is full, or a file may not grow."""
+"""SQLite's error codes for a full disk or quota, and for a file that may not grow."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS receipts (
@@ -48,10 +48,11 @@ END;
 
 
 class OutboxFile:
-    """One SQLite file, mode 0600. Any thread may use it; each connection is one thread's at a time."""
+    """One SQLite file, mode 0600. Any thread may use it; each connection serves one thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Raises BusError for a file that is no outbox or cannot be made, OutboxFullError."""
+        """Raises BusError for a file that is no outbox or cannot be created, OutboxFullError for a full
+        disk."""
         self.path = path
         self.locks()
         self._connections: dict[str, sqlite3.Connection] = {}
@@ -80,16 +81,16 @@ class OutboxFile:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """The connection whose commits are durable, for the caller alone; what it leaves half done is undone.
+        """Yields the connection with durable commits, to one caller at a time; rolls open transactions back.
 
-        Raises OutboxFullError when the disk is full, BusError for whatever else the file does.
+        Raises OutboxFullError if the disk is full, BusError for any other failure of the file.
         """
         with self._write_lock, self._errors():
             yield from self._used(self.writer)
 
     @contextmanager
     def removing(self) -> Iterator[sqlite3.Connection]:
-        """As ``writing``, for what may be done twice after a power cut: it does not wait for the disk."""
+        """Works as ``writing``, for changes that may be repeated after a power cut: no wait for the disk."""
         with self._remove_lock, self._errors():
             yield from self._used(self.remover)
 
@@ -127,7 +128,7 @@ class OutboxFile:
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # new files only: room goes back to the disk
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(f"PRAGMA synchronous={synchronous}")
-            # Seldom, and by the drainer; by a put only where nobody drains: it keeps the disk busy for 10 ms.
+            # Rare, and by the drainer; by a put only if no one drains: it keeps the disk busy for 10 ms.
             connection.execute(f"PRAGMA wal_autocheckpoint={16000 if synchronous == 'FULL' else 4000}")
             connection.executescript(_SCHEMA)
         except sqlite3.Error as error:
@@ -142,7 +143,7 @@ class OutboxFile:
             self._disconnect()
 
     def hold(self) -> None:
-        """Before a fork: nobody uses the file until ``release``, and it is connected to anew after it."""
+        """Locks and closes the file before a fork; it is unused until ``release`` and then opened again."""
         self._write_lock.acquire()
         self._remove_lock.acquire()
         self._disconnect()
@@ -152,7 +153,7 @@ class OutboxFile:
         self._write_lock.release()
 
     def locks(self) -> None:
-        """Make the locks; in a forked child anew, where nobody would release the old ones."""
+        """Creates the locks; in a forked child new ones, since the old ones would never be released."""
         self._write_lock, self._remove_lock = threading.RLock(), threading.RLock()
 
     def _disconnect(self) -> None:

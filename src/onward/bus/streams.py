@@ -1,8 +1,8 @@
-"""The streams: what is declared, how a server differs, and how to move it over without loss.
+"""The streams: their declaration, the differences of a server, and a migration without loss.
 
-Know before changing: the published ``nats stream add`` lines keep the newest million messages and drop
-older unread ones without a word. Such streams are kept and warned about at a start; only ``apply``
-changes them, in place, and never deletes one.
+The published ``nats stream add`` lines keep the newest million messages and silently drop older unread ones.
+Such streams are kept, with a warning at a start. Only ``apply`` changes them, in place, and it never deletes
+one.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ NO_ROOM = 10047
 
 @dataclass(frozen=True)
 class StreamSpec:
-    """Limits retention, file storage, discard new, one replica; the rest is here."""
+    """One stream. All use limits retention, file storage, discard new and one replica; the rest is here."""
 
     name: str
     subjects: tuple[str, ...]
     max_bytes: int
     max_age: float
-    """Seconds; 0 keeps for ever."""
+    """Seconds; 0 keeps messages forever."""
     duplicate_window: float
     what: str
     max_msg_size: int = 4 * MIB
-    """Above the contract's 1 MiB: what is too large must arrive to be put aside with a reason."""
+    """Limit above the contract's 1 MiB: a message that is too large must arrive to be dead-lettered."""
     append_only: bool = False
 
     def config(self) -> api.StreamConfig:
@@ -82,7 +82,7 @@ STREAMS: dict[str, StreamSpec] = {
         StreamSpec("RL_REWARDS", (subjects.REWARD,), 1 * GIB, 30 * DAY, 2 * HOUR, "scores of trajectories"),
         StreamSpec("RL_FEEDBACK", (subjects.FEEDBACK,), 256 * MIB, 90 * DAY, 2 * HOUR, "what people thought"),
         StreamSpec("RL_OUTCOMES", (subjects.OUTCOME,), 512 * MIB, 30 * DAY, 2 * HOUR, "what gates read"),
-        # One by one: a wildcard would swallow the request-reply subject agent.rl.training.status.request.
+        # One by one: a wildcard would capture the request-reply subject agent.rl.training.status.request.
         StreamSpec(
             "RL_TRAINING",
             (subjects.TRAINING_REQUEST, subjects.TRAINING_STATUS, subjects.TRAINING_CONTROL),
@@ -103,14 +103,14 @@ STREAMS: dict[str, StreamSpec] = {
 
 @dataclass(frozen=True)
 class Difference:
-    """One field of one stream that is not as declared."""
+    """One field of one stream that differs from its declaration."""
 
     stream: str
     field: str
     declared: Any
     server: Any
     loses_data: bool
-    """Whether messages can get lost, or never be stored, while it stays as it is."""
+    """True if messages can get lost, or never be stored, while the difference remains."""
     why: str
     migration: str
     """``create``, ``update`` (in place), ``keep`` (ours is stricter: nothing to do) or ``manual``."""
@@ -124,9 +124,9 @@ class Difference:
 
 
 async def plan(bus: Bus) -> list[Difference]:
-    """What differs between the declared streams and buckets and those of the server. Changes nothing.
+    """Returns the differences between the declared streams and buckets and the server's. Changes nothing.
 
-    Raises BusError when the server does not answer.
+    Raises BusError if the server does not answer.
     """
     found: list[Difference] = []
     for spec in STREAMS.values():
@@ -141,7 +141,7 @@ async def plan(bus: Bus) -> list[Difference]:
 def compare(
     declared: api.StreamConfig, server: api.StreamConfig | None, *, bucket: bool = False
 ) -> list[Difference]:
-    """Differences of one stream, field by field; pure."""
+    """Returns the differences of one stream, field by field; pure."""
     name = str(declared.name)
     if server is None:
         why = "messages to it are refused until it exists"
@@ -228,9 +228,9 @@ def _compare_limits(declared: api.StreamConfig, server: api.StreamConfig, add: A
 
 
 async def apply(bus: Bus, differences: Iterable[Difference]) -> None:
-    """Create what is missing and update in place what can be; no message is lost by it.
+    """Creates what is missing and updates in place what can be updated; no message is lost by it.
 
-    Raises StreamDriftError, before anything is changed, when a difference cannot be removed in place.
+    Raises StreamDriftError, before anything is changed, if a difference cannot be removed in place.
     """
     todo = list(differences)
     manual = [difference for difference in todo if difference.migration == "manual"]
@@ -250,7 +250,7 @@ async def apply(bus: Bus, differences: Iterable[Difference]) -> None:
 async def _update(bus: Bus, declared: api.StreamConfig, fields: set[str]) -> None:
     info = await _call(bus.js.stream_info(str(declared.name)), str(declared.name))
     changed: dict[str, Any] = {field: getattr(declared, field) for field in fields}
-    if "max_bytes" in changed:  # never below what is stored: nothing may be dropped, and writing goes on
+    if "max_bytes" in changed:  # never below the stored size: nothing may be dropped, and writing goes on
         changed["max_bytes"] = max(int(declared.max_bytes or -1), 2 * int(info.state.bytes))
     if "deny_delete" in fields:
         changed["deny_purge"] = True
@@ -265,10 +265,10 @@ async def _update(bus: Bus, declared: api.StreamConfig, fields: set[str]) -> Non
 
 
 async def ensure_streams(bus: Bus, *, migrate: bool = False) -> list[Difference]:
-    """Create what is missing; warn about what differs, or migrate it. Returns what still differs.
+    """Creates missing streams; warns about differences, or migrates them. Returns the remaining differences.
 
-    Raises StreamDriftError when a needed subject belongs to another stream, or when ``migrate`` meets
-    a difference that cannot be removed in place.
+    Raises StreamDriftError if a needed subject belongs to another stream, or if ``migrate`` meets a
+    difference that cannot be removed in place.
     """
     differences = await plan(bus)
     await apply(bus, [d for d in differences if d.migration == "create"])
@@ -290,7 +290,7 @@ async def ensure_streams(bus: Bus, *, migrate: bool = False) -> list[Difference]
 
 
 def covers(pattern: str, subject: str) -> bool:
-    """Whether every subject matched by ``subject`` is matched by ``pattern`` (NATS wildcards)."""
+    """Returns whether every subject matched by ``subject`` is matched by ``pattern`` (NATS wildcards)."""
     left, right = pattern.split("."), subject.split(".")
     for index, token in enumerate(left):
         if token == ">":

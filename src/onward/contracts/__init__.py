@@ -1,7 +1,7 @@
-"""What crosses the bus: the message models, their subjects, and the codec.
+"""The messages of the bus: their models, their subjects, and the codec.
 
-Agents embed this package: it imports pydantic and the standard library, nothing heavier (a test says so),
-and even that only when it is asked for, since building the models takes longer than all the rest.
+Agents embed this package: it imports pydantic and the standard library, nothing heavier (a test checks it).
+Even pydantic loads on first access, since building the models takes longer than all the rest.
 """
 
 from __future__ import annotations

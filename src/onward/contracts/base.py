@@ -1,9 +1,9 @@
-"""What every message of the bus is made of: two base classes, the strict scalar types, field makers.
+"""Base of every message of the bus: two base classes, the strict scalar types, field makers.
 
-The models follow JSON Schema's idea of a type, not pydantic's: "1" is no number, true is no integer,
-1.0 is an integer. A field made with ``optional`` may be None in Python and is left out of the JSON; one
-made with ``nullable`` is written as null; one made with ``ours`` lives in an open part of a published
-schema, so on decoding a value of another shape is kept as it came but read as None.
+The models follow JSON Schema's idea of a type, not pydantic's: "1" is no number, true is no integer, 1.0 is
+an integer. A field made with ``optional`` may be None in Python and is left out of the JSON. One made with
+``nullable`` is written as null. One made with ``ours`` is in an open part of a published schema: on decoding,
+a value of another shape is kept unchanged but read as None.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEEP_FOREIGN = {"foreign": "keep"}
 """Validation context of the decoder: values of another shape in ``ours`` fields are kept, not refused."""
 
 MAX_FAULTS = 100
-"""Faults of one value that are looked at one by one; a hostile message can have a million."""
+"""Faults of one value that are examined one by one; a hostile message can have a million."""
 
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 
@@ -76,7 +76,7 @@ def _whole(value: object) -> object:
 Text = Annotated[str, Strict()]
 Flag = Annotated[bool, Strict()]
 Number = Annotated[float, Strict(), AllowInfNan(False)]
-"""A finite number. true and "1" are none."""
+"""A finite number; true and "1" are refused."""
 Share = Annotated[Number, Field(ge=0, le=1)]
 """A number in [0, 1]."""
 _COUNT = Annotated[int, Field(ge=0)]
@@ -98,7 +98,7 @@ Id = Annotated[
 ]
 """An id that may become a path, a subject token or a key (``onward.ids``). UUIDs qualify."""
 SessionId = Annotated[str, Strict(), StringConstraints(min_length=1, max_length=512)]
-"""Any text of 1 to 512 characters: it comes from the agent and is never used as a key as it stands."""
+"""Any text of 1 to 512 characters: it comes from the agent and is never used unchanged as a key."""
 Timestamp = Annotated[
     datetime,
     BeforeValidator(_timestamp, json_schema_input_type=str),
@@ -109,14 +109,14 @@ Timestamp = Annotated[
 
 
 class Shape:
-    """How a field looks in JSON: what the schema generator and the encoder need to know beyond its type."""
+    """Form of a field in JSON: the facts that the schema generator and the encoder need beyond its type."""
 
     def __init__(self, *, nullable: bool = False, ours: bool = False) -> None:
         self.nullable = nullable
         self.ours = ours
 
     def __call__(self, schema: dict[str, Any]) -> None:
-        """Turn pydantic's schema of an optional field (default null, anyOf null) into JSON Schema's own."""
+        """Turns pydantic's schema of an optional field (default null, anyOf null) into JSON Schema's own."""
         if schema.get("default", ...) is None:
             del schema["default"]
         members = schema.pop("anyOf", None)
@@ -140,22 +140,22 @@ def required(description: str, **more: Any) -> Any:
 
 
 def optional(description: str, **more: Any) -> Any:
-    """None in Python means absent in JSON."""
+    """Makes a field that is absent in JSON if it is None in Python."""
     return Field(default=None, description=description, json_schema_extra=Shape(), **more)
 
 
 def nullable(description: str, **more: Any) -> Any:
-    """None in Python, when given, is null in JSON."""
+    """Makes a field that is null in JSON if it is set to None in Python."""
     return Field(default=None, description=description, json_schema_extra=Shape(nullable=True), **more)
 
 
 def ours(description: str, **more: Any) -> Any:
-    """Optional, of Onward's own making, in a part that the published schema leaves open."""
+    """Makes an optional field of Onward's own, in a part that the published schema leaves open."""
     return Field(default=None, description=description, json_schema_extra=Shape(ours=True), **more)
 
 
 class Part(BaseModel):
-    """A nested object. Open: fields that are not declared are kept."""
+    """A nested object. Open: undeclared fields are kept."""
 
     model_config = ConfigDict(extra="allow", validate_assignment=True, hide_input_in_errors=True)
 
@@ -173,7 +173,7 @@ class Part(BaseModel):
 
 
 class ExtendedPart(Part):
-    """A nested object of a published schema in which Onward has fields of its own."""
+    """A nested object of a published schema to which Onward adds its own fields."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -203,6 +203,6 @@ def _without(data: dict[str, Any], names: set[str]) -> dict[str, Any]:
 
 
 class Message(Part):
-    """A whole message. Closed: a field that is not declared is refused."""
+    """A whole message. Closed: an undeclared field is refused."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, hide_input_in_errors=True)

@@ -1,8 +1,8 @@
-"""Bytes to message and back, safe on bytes from anybody.
+"""Converts bytes to messages and back, safely for bytes from any source.
 
-``decode`` checks size, then depth, then parses, then validates; no error message repeats anything of the
-input, since it may be a secret. ``encode`` writes canonical JSON: the same message gives the same bytes,
-so that their SHA-256 is an identity.
+``decode`` checks size, then depth, then parses, then validates; no error message repeats any part of the
+input, since it may be a secret. ``encode`` writes canonical JSON: the same message gives the same bytes, so
+that their SHA-256 is an identity.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ M = TypeVar("M", bound=Part)
 
 
 def encode(model: Part) -> bytes:
-    """Canonical JSON of a message, checked against its own contract.
+    """Returns the canonical JSON of a message, checked against its own contract.
 
-    Raises ContractError when the message was changed into something that its contract refuses (reason
+    Raises ContractError if the message was changed into something that its contract refuses (reason
     ``schema``), holds NaN or infinity (``not_finite``) or something that JSON cannot hold (``not_json``).
     """
     document = _tree(model)
@@ -39,18 +39,18 @@ def encode(model: Part) -> bytes:
 
 
 def to_document(model: Part) -> dict[str, Any]:
-    """A message as plain JSON values: the same that ``encode`` writes."""
+    """Returns a message as plain JSON values: the same that ``encode`` writes."""
     return json.loads(encode(model))
 
 
 def decode(data: bytes, model: type[M], *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> M:
-    """Read one message. Raises ContractError with ``reason`` one of too_large, too_deep, not_json,
+    """Reads one message. Raises ContractError with ``reason`` one of too_large, too_deep, not_json,
     not_finite, schema."""
     return _validate(decode_document(data, max_bytes=max_bytes, max_depth=max_depth), model)
 
 
 def decode_document(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:
-    """Read JSON without a contract, with the same checks of size, depth, keys and numbers as ``decode``."""
+    """Reads JSON without a contract, with the same checks of size, depth, keys and numbers as ``decode``."""
     if len(data) > max_bytes:
         raise ContractError("too_large", f"The message has {len(data)} bytes; at most {max_bytes} are taken.")
     if not _within_depth(data, max_depth):
@@ -59,14 +59,14 @@ def decode_document(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int =
 
 
 def validate(document: Any, model: type[M]) -> M:
-    """A parsed document as a message. Raises ContractError (reason ``schema``)."""
+    """Returns a parsed document as a message. Raises ContractError (reason ``schema``)."""
     return _validate(document, model)
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys, without spaces, in UTF-8; messages and aware datetimes are allowed inside.
+    """Returns JSON with sorted keys, without spaces, in UTF-8; messages and aware datetimes may be inside.
 
-    Raises ContractError: ``not_finite`` for NaN and infinity, ``not_json`` for what JSON cannot hold.
+    Raises ContractError: ``not_finite`` for NaN and infinity, ``not_json`` for values that JSON cannot hold.
     """
     try:
         text = json.dumps(
@@ -101,7 +101,7 @@ _HALF_CHARACTER = "A text holds half of a surrogate pair, which UTF-8 cannot wri
 
 
 def _tree(value: Any) -> Any:
-    """Messages inside ``value`` as dicts, None left out where JSON leaves the field out."""
+    """Converts messages inside ``value`` to dicts, without a None whose field JSON leaves out."""
     if isinstance(value, Part):
         nulls = value.null_fields & value.model_fields_set
         document = {k: _tree(v) for k, v in value.__dict__.items() if v is not None or k in nulls}
@@ -117,7 +117,7 @@ def _tree(value: Any) -> Any:
 
 
 def _plain(value: object) -> object:
-    """What json.dumps writes in place of a message or a datetime in an open part."""
+    """Returns the value that json.dumps writes for a message or a datetime in an open part."""
     plain = _tree(value)
     if plain is value:
         raise TypeError
@@ -125,7 +125,7 @@ def _plain(value: object) -> object:
 
 
 def _within_depth(data: bytes, limit: int) -> bool:
-    """Whether no bracket outside of strings opens level ``limit + 1``. Linear, nothing is parsed."""
+    """Returns whether no bracket outside of strings opens level ``limit + 1``. Linear; nothing is parsed."""
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     outside = b"".join(data.split(b'"')[::2])
@@ -143,11 +143,11 @@ def _within_depth(data: bytes, limit: int) -> bool:
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 _NUMBER_SHAPE = bytes(48 if c in b"0123456789" else 101 if c in b"eE" else 32 for c in range(256))
-"""Translates digits to "0", e and E to "e", everything else to a space."""
+"""Table that translates digits to "0", e and E to "e", everything else to a space."""
 
 
 def _may_overflow(data: bytes) -> bool:
-    """Whether some number might be beyond a double: three digits of exponent, or 200 in a row."""
+    """Returns whether some number may exceed a double: three digits of exponent, or 200 in a row."""
     shape = data.translate(_NUMBER_SHAPE, b"+")
     return b"0e000" in shape or b"0" * 200 in shape
 
@@ -205,7 +205,7 @@ def _validate(document: Any, model: type[M]) -> M:
 
 
 def _explain(error: ValidationError, model: type[Part]) -> str:
-    """One sentence on the first fault, made of field names, positions and what was expected alone."""
+    """Describes the first fault in one sentence, from field names, positions and expected forms alone."""
     count = error.error_count()
     if count > MAX_FAULTS:
         return f"{model.__name__} does not fit its schema in {count} places."
@@ -236,7 +236,7 @@ _known_names: set[str] = set()
 
 
 def _field_names() -> set[str]:
-    """Every declared field name: the only text of a path that is shown; other keys come from the input."""
+    """Returns every declared field name. Only these are shown in a path; other keys come from the input."""
     if not _known_names:
         for module in ("deployment", "feedback", "outcome", "reward", "training", "trajectory"):
             import_module(f"onward.contracts.{module}")

@@ -1,4 +1,4 @@
-"""Cron expressions: five fields, as crontab(5) has them. Checked here; nothing runs by them yet."""
+"""Cron expressions: five fields, as in crontab(5). They are checked here; nothing runs by them yet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PART = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/(\d+))?", re.ASCII)
 
 
 def is_cron(text: str) -> bool:
-    """Whether ``text`` is ``minute hour day month weekday``: ``*``, values, ranges, steps, lists of them."""
+    """Returns whether ``text`` is ``minute hour day month weekday``: ``*``, values, ranges, steps, lists."""
     fields = text.split()
     return len(fields) == len(_FIELDS) and all(
         _fits(part, *allowed)
@@ -32,7 +32,7 @@ def _fits(part: str, least: int, most: int, names: tuple[str, ...]) -> bool:
 
 
 def _number(word: str, least: int, names: tuple[str, ...]) -> int:
-    """The value that ``word`` stands for; -1 for none."""
+    """Returns the value that ``word`` stands for; -1 if there is none."""
     if word.isdigit():
         return int(word)
     return names.index(word.lower()) + least if word.lower() in names else -1

@@ -2,7 +2,7 @@
 
 A rollback is a deployment of its own: a new id, the restored model, traffic 100 and
 ``metadata.event = "rollback"`` with the reason. ``rollout_strategy`` is the published schema's word for
-what Onward otherwise calls a release.
+Onward's word release.
 """
 
 from __future__ import annotations

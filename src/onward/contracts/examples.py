@@ -1,4 +1,4 @@
-"""One valid document per message: the ``examples`` of the schemas, and a start for whoever writes one."""
+"""One valid document per message: the ``examples`` of the schemas, and a start for a new publisher."""
 
 from __future__ import annotations
 

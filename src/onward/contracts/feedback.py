@@ -1,7 +1,7 @@
-"""``agent.rl.feedback.v1``: what a user said (explicit) or did (implicit) about an agent's work.
+"""``agent.rl.feedback.v1``: a user's statement (explicit) or action (implicit) about an agent's work.
 
-Feedback never edits a trajectory. The last explicit signal wins; late feedback leads to a new reward
-that supersedes the old one.
+Feedback never edits a trajectory. The last explicit signal wins; late feedback leads to a new reward that
+supersedes the old one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onward.contracts.base import Id, Message, Positive, SessionId, Share, Text,
 
 
 class Feedback(Message):
-    """What a user said or did about a session, a trajectory or a turn."""
+    """A user's statement or action about a session, a trajectory or a turn."""
 
     model_config = ConfigDict(
         title="Agent RL Feedback",

@@ -45,7 +45,7 @@ MODELS: dict[str, type[Message]] = {
 
 
 def schema_of(model: type[Message]) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a message: what it is on the wire."""
+    """Returns the JSON Schema (2020-12) of a message in its form on the wire."""
     schema = model.model_json_schema()
     for part in (schema, *schema.get("$defs", {}).values()):
         if "description" in part:
@@ -56,7 +56,7 @@ def schema_of(model: type[Message]) -> dict[str, Any]:
 
 
 def topics(prefix: str) -> dict[str, Any]:
-    """The registry of subjects; ``prefix`` is where schema files lie as seen from topics.json."""
+    """Returns the registry of subjects; ``prefix`` is the path from topics.json to the schema files."""
     registry = {}
     for topic in TOPICS:
         entry: dict[str, Any] = {"schema": prefix + topic.schema} if topic.schema else {}
@@ -69,17 +69,17 @@ def topics(prefix: str) -> dict[str, Any]:
 
 
 def files() -> dict[str, str]:
-    """File name → text of everything in ``schemas/``."""
+    """Returns file name → text of everything in ``schemas/``."""
     schemas = {topic.schema: MODELS[topic.subject] for topic in TOPICS if topic.schema}
     texts = {name: _text(schema_of(model)) for name, model in schemas.items()}
     return {**texts, "topics.json": _text(topics(""))}
 
 
 def export(target: Path) -> list[Path]:
-    """Write the tree of the published contracts under ``target``; returns the files written, sorted.
+    """Writes the tree of the published contracts under ``target``; returns the files written, sorted.
 
-    ``pmoves/contracts/topics.json`` and ``pmoves/contracts/schemas/agent-rl/*.schema.json``. Existing
-    files of these names are replaced. Raises ConfigError where the folder cannot be made.
+    ``pmoves/contracts/topics.json`` and ``pmoves/contracts/schemas/agent-rl/*.schema.json``. Existing files
+    of these names are replaced. Raises ConfigError if the folder cannot be created.
     """
     contracts = target / "pmoves" / "contracts"
     make_folder(target)
@@ -96,7 +96,7 @@ def export(target: Path) -> list[Path]:
 
 
 def differences(folder: Path = SCHEMAS) -> list[str]:
-    """Names of files in ``folder`` that are missing, changed or left over."""
+    """Returns the names of files in ``folder`` that are missing, changed or left over."""
     expected = files()
     found = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.json"))}
     return sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))

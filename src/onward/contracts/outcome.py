@@ -1,6 +1,6 @@
-"""``agent.rl.outcome.v1``: what came of one session under one arm of a release; what the gates read.
+"""``agent.rl.outcome.v1``: the result of one session under one arm of a release, for the gates.
 
-Arm and weight come from the gateway's own assignment record, never from what a trajectory claims.
+Arm and weight come from the gateway's own assignment record, never from the claims of a trajectory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from onward.contracts.base import Id, Message, SessionId, Share, Text, Timestamp
 
 
 class SessionOutcome(Message):
-    """What came of one session under one arm of a release."""
+    """Result of one session under one arm of a release."""
 
     model_config = ConfigDict(
         title="Agent RL Session Outcome", json_schema_extra={"examples": [examples.OUTCOME]}

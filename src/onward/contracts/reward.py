@@ -1,7 +1,7 @@
 """``agent.rl.reward.v1``: the score of one trajectory.
 
-Three numbers, never mixed: ``metadata.outcome`` is what happened, ``metadata.raw_total`` the weighted
-raw sum (absolute), ``total_reward`` the weighted normalised sum (comparable inside one window only).
+Three numbers, never mixed: ``metadata.outcome`` is the result itself, ``metadata.raw_total`` the weighted raw
+sum (absolute), ``total_reward`` the weighted normalised sum (comparable inside one window only).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Normalization(Part):
 
 
 class RewardOutcome(Part):
-    """What happened, absolute."""
+    """The result itself, absolute."""
 
     success: Flag = required("Whether the task was completed.")
     completion: Share = required("Completed part of the task, 0 to 1.")

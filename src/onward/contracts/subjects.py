@@ -1,4 +1,4 @@
-"""The subjects of the bus, and for each what its messages are, who publishes and who reads them.
+"""The subjects of the bus, each with its messages, publishers and readers.
 
 ``topics.json`` is generated from ``TOPICS``. A subject is part of the contract: once published it never
 changes its meaning; a new meaning is a new version (``.v2``).
@@ -15,19 +15,19 @@ TRAINING_REQUEST = "agent.rl.training.request.v1"
 TRAINING_STATUS = "agent.rl.training.status.v1"
 TRAINING_CONTROL = "agent.rl.training.control.v1"
 TRAINING_STATUS_REQUEST = "agent.rl.training.status.request"
-"""Core request and reply: in no stream, or the stream would answer instead of the trainer."""
+"""Core request and reply. No stream stores it, or the stream would answer instead of the trainer."""
 MODEL_DEPLOYED = "agent.rl.model.deployed.v1"
 OUTCOME = "agent.rl.outcome.v1"
 ALERT = "agent.rl.alert.v1"
 AUDIT = "agent.rl.audit.v1"
 DLQ = "agent.rl.dlq.v1"
-"""Prefix: dead letters of a stream go to ``agent.rl.dlq.v1.<stream>``."""
+"""Prefix of dead letters: those of a stream go to ``agent.rl.dlq.v1.<stream>``."""
 
 
 class Topic(NamedTuple):
     subject: str
     schema: str | None
-    """File name under ``schemas/``; None where the message has no published schema."""
+    """File name under ``schemas/``; None if the message has no published schema."""
     publishers: tuple[str, ...]
     subscribers: tuple[str, ...]
     stream: str | None

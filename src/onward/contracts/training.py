@@ -1,7 +1,7 @@
-"""``agent.rl.training.request.v1`` and ``agent.rl.training.status.v1``: one job, asked for and reported.
+"""``agent.rl.training.request.v1`` and ``agent.rl.training.status.v1``: request and status of one job.
 
-The published schema is open below the top level: an environment job sends ``dataset.source = "local"``
-plus ``dataset.environment``. ``learning_rate`` must be above 0 (the published ``exclusiveMinimum: true``).
+The published schema is open below the top level: an environment job sends ``dataset.source = "local"`` plus
+``dataset.environment``. ``learning_rate`` must be above 0 (the published ``exclusiveMinimum: true``).
 """
 
 from __future__ import annotations

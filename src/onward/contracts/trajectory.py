@@ -1,7 +1,7 @@
-"""``agent.rl.trajectory.v1``: what an agent saw, did and got back, turn by turn.
+"""``agent.rl.trajectory.v1``: an agent's observations, actions and results, turn by turn.
 
-Field names are the published schema's. What reward and learning need beyond it (sampling records, the
-outcome, the release) sits in the open nested objects; there a stranger's value of another shape is kept.
+Field names are the published schema's. Further data for reward and learning (sampling records, the outcome,
+the release) is in the open nested objects; there a foreign value of another shape is kept.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Observation(Part):
 
 
 class Sampling(Part):
-    """How the engine produced one answer: exact token ids and behaviour log-probabilities.
+    """Record of one sampled answer: exact token ids and behaviour log-probabilities.
 
-    ``prompt_ids`` is the whole prompt when ``continues`` is None, else only what follows the prompt and
-    completion of the generation that ``continues`` names (the prefix rule).
+    ``prompt_ids`` is the whole prompt if ``continues`` is None. Otherwise it is only the part after the
+    prompt and completion of the generation that ``continues`` names (the prefix rule).
     """
 
     generation_id: Id = required("Id of this generation.")
@@ -114,7 +114,7 @@ class TaskContext(ExtendedPart):
 
 
 class Outcome(Part):
-    """What happened, absolute: never normalised."""
+    """The result itself, absolute: never normalised."""
 
     status: Literal["completed_successfully", "partial_completion", "failed", "abandoned"] = required(
         "How the task ended."
@@ -123,7 +123,7 @@ class Outcome(Part):
 
 
 class ReleaseTag(Part):
-    """The arm that the agent says served it. A claim: the gates read the gateway's own record."""
+    """The arm that served the agent, as the agent claims. The gates read the gateway's own record."""
 
     release_id: Id | None = nullable("Release under which the session was assigned; null outside of one.")
     arm: Literal["candidate", "current"] = required("Arm that served the session.")

@@ -1,4 +1,4 @@
-"""What people say about an agent's work, from the page to the bus: tokens, limits, votes, intake.
+"""User feedback on an agent's work, from the page to the bus: tokens, limits, votes, intake.
 
-The api serves it over HTTP and the gateway hands out tokens; both only call what is here.
+The api serves it over HTTP and the gateway hands out tokens; both only call this package.
 """

@@ -1,7 +1,7 @@
-"""From a vote to the bus: redacted, then on disk, then acknowledged, then published.
+"""Path of a vote to the bus: redacted, then on disk, then acknowledged, then published.
 
-Know before changing: the same id with the same words is accepted once, however often it is sent; only the
-time of the first counts. What cannot be redacted is not accepted, so its sender still has it.
+Invariants: the same id with the same words is accepted once, however often it is sent; only the time of the
+first counts. A vote that cannot be redacted is not accepted, so its sender still has it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logs.get("feedback")
 
 
 class FeedbackIntake:
-    """The outbox of one api process and what stands before it."""
+    """The outbox of one api process and the steps before it."""
 
     def __init__(self, folder: Path, *, clock: Clock, redactor: Redactor, opt_out: OptOut) -> None:
         """Raises BusError for a file that cannot be used."""
@@ -34,10 +34,10 @@ class FeedbackIntake:
         self._outbox.retry_refused()
 
     async def accept(self, feedback_id: str, said: dict[str, Any]) -> bool:
-        """Take one vote; durable on return. False: its session opted out, and nothing is kept of it.
+        """Accepts one vote; durable on return. False: its session opted out, and nothing of it is stored.
 
         ``said`` is a feedback.v1 without id and time. Raises ConflictError for an id that was used for other
-        words, ContractError for a session that nobody could find again, RedactionError, OutboxFullError,
+        words, ContractError for a session that could not be found again, RedactionError, OutboxFullError,
         BusError; then nothing was accepted.
         """
         if self._opt_out.matches(said["session_id"], None, None):
@@ -58,7 +58,7 @@ class FeedbackIntake:
         self._outbox.put(subjects.FEEDBACK, data, msg_id=feedback_id, same=canonical_json(clean))
 
     async def deliver(self, bus: Bus) -> None:
-        """Publish what was accepted, until cancelled."""
+        """Publishes accepted votes, until cancelled."""
         while True:
             try:
                 await self._outbox.drain(bus)
@@ -67,9 +67,9 @@ class FeedbackIntake:
             await self._clock.sleep(_RETRY_SECONDS)
 
     def pending(self) -> int:
-        """Votes that wait for NATS."""
+        """Returns the number of votes that wait for NATS."""
         return self._outbox.pending()
 
     def close(self) -> None:
-        """Close the file. What waits is published at the next start."""
+        """Closes the file. Waiting votes are published at the next start."""
         self._outbox.close()

@@ -1,7 +1,7 @@
-"""How often somebody may send: one token bucket for each name, on a clock that is handed in.
+"""Rate limits: one token bucket for each name, on an injected clock.
 
-Know before changing: what is remembered is bounded. A bucket that is full again is as good as none, so
-forgetting it lets nobody send more.
+Invariants: memory is bounded. A bucket that is full again is equal to none, so dropping it allows no one to
+send more.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ REMEMBERED = 100_000
 
 
 class RateLimit:
-    """``per_minute`` at once, and as many in each minute, for each name; 0 is no limit."""
+    """Allows ``per_minute`` at once, and as many in each minute, for each name; 0 means no limit."""
 
     def __init__(self, per_minute: int, clock: Clock) -> None:
         self._size, self._clock = float(per_minute), clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Name → (what was left, when); the one used last is at the end."""
+        """Name → (tokens left, time of that count); the most recently used is at the end."""
 
     def take(self, name: str) -> float:
-        """Take one; the seconds to wait until there is one, 0 where it was taken."""
+        """Takes one token; returns the seconds to wait until there is one, 0 if it was taken."""
         if not self._size:
             return 0.0
         now = self._clock.monotonic()
@@ -43,7 +43,7 @@ class RateLimit:
 
 
 def network_of(address: str) -> str:
-    """The name that an address is limited under: of IPv6 the /64, for a host there has all of it."""
+    """Returns the name under which an address is limited: for IPv6 its /64, since one host has all of it."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Feedback tokens: what a browser holds, so that it can vote on one conversation and do nothing else.
+"""Feedback tokens: a browser with one can vote on one conversation and do nothing else.
 
-Know before changing: a token is readable by whoever holds it (ids and expiry, nothing secret) and bound to
-one session, or to one trajectory of it, by HMAC-SHA-256 over all of its text. Whoever can read the key file
-can make any token; it never leaves ``data_dir/run``.
+Invariants: a token is readable by its holder (ids and expiry, nothing secret) and bound to one session, or to
+one trajectory of it, by HMAC-SHA-256 over all of its text. Any reader of the key file can make any token; the
+file never leaves ``data_dir/run``.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from onward.secretfile import make_once
 
 KEY_FILE = "feedback.key"
 KEYS_KEPT = 8
-"""The newest key signs; it and the seven before it are accepted."""
+"""Number of accepted keys: the newest, which signs, and the seven before it."""
 MAX_CHARACTERS = 4096
 MAX_SESSION = 512
 MAX_DAYS = 30
 PREFIX = "oft1"
-"""Names the kind of token and the version of its form; the signature covers it."""
+"""Kind of token and version of its form; the signature covers it."""
 
 
 class TokenRefusedError(OnwardError):
-    """A token that opens nothing; the message says why."""
+    """A token that permits nothing; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a token is about, and all that it is good for."""
+    """The one session or trajectory that a token is valid for."""
 
     session_id: str
     trajectory_id: str | None = None
 
 
 def is_token(text: str) -> bool:
-    """Whether ``text`` wants to be a feedback token and not an API key."""
+    """Returns whether ``text`` has the form of a feedback token and not of an API key."""
     return text.startswith("oft")
 
 
 def is_text(value: object) -> bool:
-    """Text that can be written as UTF-8: no half characters."""
+    """Returns whether ``value`` is text that UTF-8 can write: no half of a surrogate pair."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -64,8 +64,7 @@ class TokenKeys:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        """Makes the file where there is none. Raises ConfigError where that cannot be, or for one that holds
-        no keys."""
+        """Creates the file if there is none. Raises ConfigError if that fails, or for a file without keys."""
         self._path = run_dir / KEY_FILE
         self._read_at: tuple[int, int, int] | None = None
         self._keys: list[bytes] = []
@@ -79,10 +78,10 @@ class TokenKeys:
         self._current()
 
     def issue(self, subject: Subject, now: datetime, lifetime: timedelta) -> str:
-        """A token for ``subject`` that ends at ``now + lifetime``, in whole seconds.
+        """Returns a token for ``subject`` that expires at ``now + lifetime``, in whole seconds.
 
-        Raises ConfigError for a session or trajectory id that cannot be one, or a lifetime that is not
-        between a second and 30 days.
+        Raises ConfigError for an invalid session or trajectory id, or a lifetime that is not between a second
+        and 30 days.
         """
         if not 0 < len(subject.session_id) <= MAX_SESSION or not is_text(subject.session_id):
             raise ConfigError(f"A session id has 1 to {MAX_SESSION} characters: give the session's own.")
@@ -95,7 +94,8 @@ class TokenKeys:
         return f"{signed}.{_mac(signed, self._current()[0])}"
 
     def verify(self, token: str, now: datetime) -> Subject:
-        """What ``token`` is about. Raises TokenRefusedError: no token, not ours or changed, expired."""
+        """Returns the subject of ``token``. Raises TokenRefusedError: no token, not ours or changed,
+        expired."""
         signed, _, mac = token.rpartition(".")
         if len(token) > MAX_CHARACTERS or signed.count(".") != 1 or not token.isascii():
             raise TokenRefusedError("This is no feedback token: send it whole, as it was handed out.")
@@ -113,8 +113,8 @@ class TokenKeys:
         return Subject(session_id, trajectory_id)
 
     def rotate(self, *, forget: bool = False) -> int:
-        """Sign with a new key from now on; how many keys are accepted. With ``forget`` it alone is, and
-        every token handed out before is void. Raises ConfigError, OSError."""
+        """Signs with a new key from now on; returns the number of accepted keys. With ``forget`` only the new
+        key is accepted, and every earlier token is void. Raises ConfigError, OSError."""
         old = [] if forget else [key.hex() for key in self._current()]
         partial = self._path.with_name(f".{KEY_FILE}.{secrets.token_hex(4)}")
         make_once(partial, "".join(f"{key}\n" for key in [secrets.token_hex(32), *old][:KEYS_KEPT]))

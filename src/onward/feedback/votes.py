@@ -1,7 +1,9 @@
-"""What a vote is: how a posted body becomes ``agent.rl.feedback.v1``, and what the gates make of it.
+"""Votes: turns a posted body into ``agent.rl.feedback.v1``, and judges a vote for the gates.
 
-Pure. Know before changing: what is accepted here is acknowledged, so nothing may be refused later on; and a
-holder of a token can say only what a person says on the page, about the one thing that the token names.
+Pure.
+
+Invariants: an accepted vote is acknowledged, so nothing may be refused later on. The holder of a token can
+say only what a person says on the page, about the one thing that the token names.
 """
 
 from __future__ import annotations
@@ -18,23 +20,23 @@ from onward.reward.components.user_feedback import signal_value
 STARS = 5
 COMMENT_BYTES = 8 << 10
 VOTES = ("thumbs_up", "thumbs_down", "rating", "correction")
-"""Signals that a token may send: each is something that a person says."""
+"""Signals that a token may send: each is a statement by a person."""
 _FIXED = frozenset({"thumbs_up", "thumbs_down", "correction", "abandoned"})
-"""Their worth is Onward's rule, so a value beside them would be ignored: it is refused instead."""
+"""Signals whose value Onward's rule sets: a value beside them would be ignored, so it is refused."""
 _DONE = frozenset({"abandoned", "retry", "accepted", "copied"})
-"""What a person does and does not say: implicit unless ``kind`` says otherwise."""
+"""Signals of a person's actions, not statements: implicit unless ``kind`` is set otherwise."""
 _FIELDS = ("signal", "stars", "value", "comment", "session_id", "trajectory_id", "turn_id")
 _FIELDS_OF_KEYS = (*_FIELDS, "kind", "source", "feedback_id")
 
 
 def is_negative(feedback: Feedback) -> bool | None:
-    """Whether an explicit vote is one against the work: worth less than half. None for what is no vote."""
+    """Returns whether an explicit vote is negative: worth less than half. None if it is no vote."""
     value = signal_value(feedback) if feedback.kind == "explicit" else None
     return None if value is None else value < 0.5
 
 
 def read_subject(document: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Session and trajectory that a body names, each None where it does not. Raises HttpError 400."""
+    """Returns the session and trajectory that a body names, each None if absent. Raises HttpError 400."""
     session_id, trajectory_id = document.get("session_id"), document.get("trajectory_id")
     if session_id is not None and not (
         isinstance(session_id, str) and 0 < len(session_id) <= MAX_SESSION and is_text(session_id)
@@ -46,7 +48,7 @@ def read_subject(document: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 def read_vote(document: Mapping[str, Any], *, by_key: bool) -> dict[str, Any]:
-    """The fields of feedback.v1 that a body gives: signal, kind, value, comment, turn_id, source.
+    """Returns the fields of feedback.v1 in a body: signal, kind, value, comment, turn_id, source.
 
     ``by_key``: it came with an API key and not with a token. Raises HttpError 400 that names the field.
     """
@@ -84,7 +86,7 @@ def read_vote(document: Mapping[str, Any], *, by_key: bool) -> dict[str, Any]:
 
 
 def within(subject: Subject, session_id: str | None, trajectory_id: str | None) -> None:
-    """Check that a body names nothing beyond what its token is about. Raises HttpError 403."""
+    """Checks that a body names nothing beyond the subject of its token. Raises HttpError 403."""
     if session_id not in (None, subject.session_id):
         raise _beyond("This feedback token is for another session: leave 'session_id' out.", "session_id")
     if trajectory_id in (None, subject.trajectory_id):
@@ -101,7 +103,7 @@ def within(subject: Subject, session_id: str | None, trajectory_id: str | None) 
 
 
 def _value(document: Mapping[str, Any], signal: str) -> float | None:
-    """From 0 to 1: ``value`` as it is, or ``stars`` (1 to 5) as n/5."""
+    """Value from 0 to 1: ``value`` as it is, or ``stars`` (1 to 5) as n/5."""
     stars, value = document.get("stars"), document.get("value")
     if stars is None and value is None:
         if signal == "rating":

@@ -1,7 +1,8 @@
 """The one HTTP base: every service of Onward is a FastAPI app made by ``make_app`` and run by ``Server``.
 
-What protects a service (Host check, API keys, body limit, the rule about browsers) is done here and
-nowhere else, so a new service cannot forget it. Change this file only together with its tests.
+Invariants: the protections of a service (Host check, API keys, body limit, the rule about browsers) are
+applied here and nowhere else, so a new service cannot omit them. This file changes only together with its
+tests.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ __all__ = [
 SCOPES = frozenset({"ingest", "read", "train", "deploy", "admin", "chat", "feedback"})
 MAX_BODY = 1 << 20
 BODY_SECONDS = 30.0
-"""A client that sends its body slower than this is cut off."""
+"""Time limit for a client to send its body; a slower one is cut off."""
 
 Readiness = Mapping[str, bool | str]
-"""Part → True, or False, or a sentence that says why it is not ready."""
+"""Part → True, or False, or a sentence with the reason why it is not ready."""
 
 _log = logging.getLogger("onward.http")
 
@@ -93,14 +94,14 @@ def error_body(type: str, message: str, param: str | None = None) -> dict[str, A
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls: the SHA-256 of the key that was presented, and what it may do."""
+    """The client of a request: the SHA-256 of its key, and its scopes."""
 
     key_hash: str
     scopes: frozenset[str]
 
 
 class ApiKeys:
-    """API keys as SHA-256 → scopes. Plain keys are never kept; comparison takes constant time."""
+    """API keys as SHA-256 → scopes. Plain keys are never stored; comparison takes constant time."""
 
     def __init__(self, keys: Mapping[str, Iterable[str]]) -> None:
         """Raises ConfigError for a hash that is not 64 hex digits or a scope that does not exist."""
@@ -121,25 +122,25 @@ class ApiKeys:
     def find(self, presented: str) -> Caller | None:
         given = hashlib.sha256(presented.encode()).hexdigest()
         found: Caller | None = None
-        for digest, scopes in self._keys.items():  # all of them, so that time does not tell which
+        for digest, scopes in self._keys.items():  # all of them, so that timing does not reveal which
             if hmac.compare_digest(digest, given):
                 found = Caller(digest, scopes)
         return found
 
 
 def load_keys(configured: Mapping[str, Iterable[str]], run_dir: Path) -> ApiKeys:
-    """The configured keys and the local one in ``run_dir/api.key``, which is made on first use."""
+    """Returns the configured keys and the local one in ``run_dir/api.key``, created on first use."""
     local = local_key(run_dir)
     return ApiKeys({hashlib.sha256(local.encode()).hexdigest(): SCOPES, **configured})
 
 
 def local_key(run_dir: Path) -> str:
-    """The generated key of this data directory (mode 0600): what the command line and agents here use."""
+    """Returns the generated key of this data directory (mode 0600), for the command line and local agents."""
     return read_or_create_secret(run_dir / "api.key", lambda: "ok-" + secrets.token_urlsafe(32))
 
 
 def read_or_create_secret(path: Path, make: Callable[[], str]) -> str:
-    """Read a secret file, or create it with mode 0600; two processes that race agree on one secret."""
+    """Reads a secret file, or creates it with mode 0600; two racing processes agree on one secret."""
     if not path.exists():
         make_once(path, make())
     text = path.read_text(encoding="utf-8").strip()
@@ -149,7 +150,7 @@ def read_or_create_secret(path: Path, make: Callable[[], str]) -> str:
 
 
 def authorize(request: Request, scope: str) -> Caller:
-    """The caller, if the presented key has ``scope`` (``admin`` has every scope); else 401 or 403."""
+    """Returns the caller if its key has ``scope`` (``admin`` has every scope); else HttpError 401 or 403."""
     header = request.headers.get("authorization", "")
     kind, _, bearer = header.partition(" ")
     presented = bearer.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
@@ -168,7 +169,7 @@ def authorize(request: Request, scope: str) -> Caller:
 
 
 def require(scope: str) -> Callable[[Request], Caller]:
-    """As a FastAPI dependency: ``Depends(require("read"))``."""
+    """Returns a FastAPI dependency: ``Depends(require("read"))``."""
     if scope not in SCOPES:
         raise ValueError(f"unknown scope {scope!r}")
 
@@ -187,11 +188,11 @@ def make_app(
     hosts: Iterable[str] = (),
     max_body: int = MAX_BODY,
 ) -> FastAPI:
-    """A FastAPI app with /health, /ready and /metrics (open) and the protections of this module.
+    """Makes a FastAPI app with /health, /ready and /metrics (open) and the protections of this module.
 
-    ``hosts``: names under which the service may be called besides this machine's own, and the
-    address it binds to. A wildcard address there also allows any IP literal (a rebound DNS name is
-    never a literal) and this machine's name.
+    ``hosts``: names under which clients may call the service besides this machine's own, and the address it
+    binds to. A wildcard address there also allows any IP literal (a rebound DNS name is never a literal) and
+    this machine's name.
     """
     app = FastAPI(title=f"Onward {name}", docs_url=None, redoc_url=None)
     app.state.keys = keys
@@ -200,12 +201,12 @@ def make_app(
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        """Whether the process lives. Open."""
+        """Reports whether the process lives. Open."""
         return {"status": "ok", "service": name}
 
     @app.get("/ready")
     async def readiness() -> Response:
-        """Whether every part is there; 503 with reasons where not. Open."""
+        """Reports whether every part is ready; 503 with reasons if not. Open."""
         parts = ready()
         if isinstance(parts, Awaitable):
             parts = await parts
@@ -225,7 +226,7 @@ def make_app(
 
 
 class AllowedHosts:
-    """Which Host headers are answered: the defence against DNS rebinding."""
+    """The Host headers that are answered: the defence against DNS rebinding."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
         given = {host.strip("[]").lower() for host in hosts if host}
@@ -235,7 +236,7 @@ class AllowedHosts:
             self._names.add(socket.gethostname().lower())
 
     def allows(self, header: str) -> bool:
-        """``header`` is a Host header: name, name:port, [v6] or [v6]:port."""
+        """Returns whether ``header`` is allowed, a Host header: name, name:port, [v6] or [v6]:port."""
         host = header.strip().lower()
         host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
         if host in self._names:
@@ -249,7 +250,7 @@ class AllowedHosts:
 
 
 class _Guard:
-    """Pure ASGI: Host check, browser rule, body limit. The body is read here once and replayed."""
+    """Pure ASGI: Host check, browser rule, body limit. It reads the body once and replays it."""
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts, max_body: int) -> None:
         self.app, self.hosts, self.max_body = app, hosts, max_body
@@ -306,8 +307,8 @@ def _replay(messages: list[Message], receive: Receive) -> Receive:
 
 
 def _as_json(scope: Scope, headers: Mapping[bytes, bytes]) -> Scope:
-    """Bodies are JSON whatever the Content-Type says (plain ``curl -d`` names a form), but not from a
-    browser: there, demanding application/json forces the preflight that CORS then refuses."""
+    """Treats bodies as JSON whatever the Content-Type (plain ``curl -d`` names a form), but not from a
+    browser: there, requiring application/json forces the preflight that CORS then refuses."""
     kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
     if kind == b"application/json":
         return scope
@@ -360,12 +361,12 @@ def _add_error_handlers(app: FastAPI) -> None:
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """The body as a JSON object; 400 with one sentence for anything else (too deep, not UTF-8 …)."""
+    """Returns the body as a JSON object; 400 with one sentence for anything else (too deep, not UTF-8 …)."""
     try:
         document = json.loads(await request.body())
     except (ValueError, RecursionError):
         raise HttpError(400, "The body is not valid JSON.") from None
-    except ClientDisconnect:  # nobody reads the answer, and nothing is wrong here
+    except ClientDisconnect:  # no client reads the answer, and nothing is wrong here
         raise HttpError(400, "The client closed the connection before its request was complete.") from None
     if not isinstance(document, dict):
         raise HttpError(400, "The body must be one JSON object.")

@@ -1,8 +1,9 @@
-"""Which web pages may call an address from a browser: those that were configured, and no others.
+"""Opens a few paths to web pages in a browser: pages of the configured origins, and no others.
 
-Pure ASGI, for a few paths only; every other path stays closed to browsers. Know before changing: it stands
-before all else, so that a page can read the errors of the protections behind it too. Nothing here is kept
-in cookies, so no credentials are ever allowed along.
+Pure ASGI; every other path stays closed to browsers.
+
+Invariants: this layer stands before all others, so that a page can also read the errors of the protections
+behind it. Cookies hold nothing, so credentials are never allowed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _HEADERS = b"authorization, content-type, idempotency-key"
 
 
 class Cors:
-    """``paths`` may be called from pages of ``origins`` and from pages of the service's own address."""
+    """Middleware for ``paths``: pages of ``origins`` and of the service's own address may call them."""
 
     def __init__(self, app: ASGIApp, *, paths: Collection[str], origins: Collection[str]) -> None:
         self.app, self._paths, self._origins = app, frozenset(paths), frozenset(origins)
@@ -63,7 +64,7 @@ def _preflight(origin: str, headers: dict[bytes, bytes]) -> dict[str, str]:
 
 
 def _allowing(origin: str, send: Send) -> Send:
-    """``send`` that lets pages of ``origin`` read the answer, and when to try again."""
+    """Wraps ``send`` so that pages of ``origin`` may read the answer and its Retry-After header."""
 
     async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":

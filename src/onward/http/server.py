@@ -1,7 +1,7 @@
-"""Runs an app inside our own event loop: bind, answer, stop, and say clearly what is in the way.
+"""Runs an app inside our own event loop: binds, answers, stops, and reports clearly why it cannot listen.
 
-Know before changing: signals stay with the process that runs the roles, and the listening socket must
-name TCP, or asyncio leaves Nagle's algorithm on.
+Invariants: signals stay with the process that runs the roles, and the listening socket must name TCP, or
+asyncio leaves Nagle's algorithm on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from onward.errors import ConfigError, PortBusyError
 
 GRACE_SECONDS = 5.0
-"""How long a server that stops lets the running calls go on."""
+"""Seconds that a stopping server gives to running calls."""
 
 
 class _EmbeddedServer(uvicorn.Server):
@@ -49,7 +49,7 @@ class Server:
         return f"http://{host}:{self.port}"
 
     def reserve(self) -> None:
-        """Take the port without answering yet, so that a busy one is known before slow work begins.
+        """Binds the port without answering yet, so that a busy one is known before slow work begins.
 
         Raises PortBusyError, ConfigError.
         """
@@ -58,7 +58,7 @@ class Server:
             self.port = self._listener.getsockname()[1]
 
     async def start(self) -> None:
-        """Bind and serve; returns when calls are answered. Raises PortBusyError, ConfigError."""
+        """Binds and serves; returns when calls are answered. Raises PortBusyError, ConfigError."""
         self.reserve()
         listener, self._listener = self._listener, None
         assert listener is not None
@@ -85,7 +85,7 @@ class Server:
             await asyncio.sleep(0.005)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The app; a call that our stop cuts off is no defect, and gets 503 where nothing was sent yet."""
+        """Runs the app; a call that our stop cuts off is no defect, and gets 503 if nothing was sent yet."""
         begun = False
 
         async def watched(message: Message) -> None:
@@ -125,13 +125,13 @@ class Server:
             ) from None
 
     async def stop(self) -> None:
-        """Stop accepting, let running calls end (at most 5 s), return when the port is free."""
+        """Stops accepting, lets running calls end (at most 5 s), returns when the port is free."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
         if self._server is None or self._task is None:
             return
-        self._is_stopping = True  # and stays so: what was cut off may end after the server
+        self._is_stopping = True  # and stays True: a call that was cut off may end after the server
         self._server.should_exit = True
         await self._task
         self._server = self._task = None
@@ -146,27 +146,27 @@ async def _cut_off(send: Send) -> None:
 
 
 async def check_free(host: str, port: int, what: str) -> None:
-    """Say now what a later ``Server`` would stumble over. Raises PortBusyError, ConfigError."""
+    """Checks that a later ``Server`` can bind. Raises PortBusyError, ConfigError."""
     probe = Server(FastAPI(), host, port, what=what)
     probe.reserve()
     await probe.stop()
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host``, a name or an address, is this machine alone."""
+    """Returns whether ``host``, a name or an address, is this machine alone."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     return host == "localhost"
 
 
 def without_login(url: str) -> str:
-    """``url`` as it may be shown: without a user name and password in it."""
+    """Returns ``url`` without a user name and password, so that it may be shown."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
 def check_exposure(host: str, keys: Mapping[str, Iterable[str]]) -> None:
-    """Refuse to listen beyond this machine without a configured key. Raises ConfigError."""
+    """Refuses to listen beyond this machine without a configured key. Raises ConfigError."""
     if is_loopback(host) or keys:
         return
     raise ConfigError(

@@ -1,6 +1,6 @@
-"""How Onward is watched: metrics, logs and alerts. Nothing here decides anything.
+"""Observability: metrics, logs, alerts, the audit stream and crash points. Nothing here decides anything.
 
-What agents embed logs through ``logs`` alone, so the rest is loaded when it is asked for.
+Code that agents embed logs through ``logs`` alone, so the rest is loaded on first access.
 """
 
 from __future__ import annotations

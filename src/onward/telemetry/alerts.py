@@ -1,7 +1,7 @@
-"""Alerts: what a person should look at. Each one goes to the log, to NATS and to a counter.
+"""Alerts for an operator. Each one goes to the log, to NATS and to a counter.
 
-The NATS part is a plain message and may be lost while the bus is away; the log line and the
-counter are not. Raising an alert therefore never fails and never waits for the bus.
+The NATS part is a plain message and may be lost while the bus is unreachable; the log line and the counter
+are not. Raising an alert therefore never fails and never waits for the bus.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logs.get("alerts")
 
 
 class Notifier(Protocol):
-    """The one thing that alerts need of the bus."""
+    """The one method that alerts need of the bus."""
 
     async def notify(self, subject: str, data: bytes) -> None: ...
 
@@ -34,14 +34,14 @@ class Alerts:
         self._metrics = metrics
 
     async def raise_(self, kind: str, message: str, severity: Severity = "warning", **facts: Any) -> None:
-        """Report ``kind`` (a short fixed word, used as a label) with one sentence and plain facts."""
+        """Reports ``kind`` (a short fixed word, used as a label) with one sentence and plain facts."""
         self._metrics.alerts.labels(kind=kind).inc()
         log = _log.error if severity == "critical" else _log.warning
         log("alert", kind=kind, message=message, severity=severity, **facts)
         await self._send(kind, message, severity, facts)
 
     async def resolve(self, kind: str, message: str, **facts: Any) -> None:
-        """Say that what ``kind`` was raised for is over. Counts as no alert."""
+        """Reports that the cause of alert ``kind`` is over. Does not count as an alert."""
         _log.info("alert resolved", kind=kind, message=message, **facts)
         await self._send(kind, message, "resolved", facts)
 

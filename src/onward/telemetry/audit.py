@@ -1,6 +1,6 @@
-"""The audit stream: who did what that cannot be taken back, or that changes what serves.
+"""The audit stream: records the user of each action that is irreversible or changes the served model.
 
-An entry is stored before the deed, so nothing is done that nobody can find again.
+An entry is stored before the action, so every such action can be found again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PUBLISH_SECONDS = 10.0
 
 
 class Publisher(Protocol):
-    """The one thing that the audit needs of the bus."""
+    """The one method that the audit needs of the bus."""
 
     async def publish(
         self, subject: str, data: bytes, *, msg_id: str, deadline: float | None = ...
@@ -26,14 +26,14 @@ class Publisher(Protocol):
 
 
 async def record(bus: Publisher, clock: Clock, event: str, **facts: Any) -> None:
-    """Store one entry with the user of the operating system. Raises BusError when it cannot be stored."""
+    """Stores one entry with the user of the operating system. Raises BusError if it cannot be stored."""
     entry = {"event": event, "by": who(), "timestamp": utc_text(clock.now()), **facts}
     data = json.dumps(entry, sort_keys=True).encode()
     await bus.publish(subjects.AUDIT, data, msg_id=new_id(), deadline=PUBLISH_SECONDS)
 
 
 def who() -> str:
-    """The user of the operating system who runs this process."""
+    """Returns the user of the operating system who runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

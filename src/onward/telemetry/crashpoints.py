@@ -1,6 +1,6 @@
-"""Named points at which a test kills the process, to prove that a restart loses and doubles nothing.
+"""Named points at which a test kills the process, to prove that a restart loses and duplicates nothing.
 
-Stands between two commits. Costs one comparison in production; the environment is read once.
+A point is between two commits. It costs one comparison in production; the environment is read once.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import os
 
 VARIABLE = "ONWARD_CRASHPOINT"
 EXIT_CODE = 137
-"""What a shell shows for SIGKILL."""
+"""Code that a shell shows for SIGKILL."""
 
 _named = os.environ.get(VARIABLE, "")
 
 
 def crashpoint(name: str) -> None:
-    """Die here, without any clean-up, if ``ONWARD_CRASHPOINT`` is ``name``."""
+    """Ends the process here, without any clean-up, if ``ONWARD_CRASHPOINT`` is ``name``."""
     if _named and _named == name:
         os._exit(EXIT_CODE)

@@ -1,8 +1,10 @@
-"""Structured logs on standard error: one event name, then facts. JSON unless a person is watching.
+"""Structured logs on standard error: one event name, then facts. JSON unless it is a terminal.
 
-Libraries log through ``logging`` and come out in the same form. Never log a payload: trajectories
-may hold what redaction has not seen yet. Without ``setup``, as in an agent that embeds the recorder, a line
-goes to the ``logging`` of that program, as ``onward.<name>``, and structlog is not even loaded.
+Libraries log through ``logging`` and appear in the same form. Without ``setup``, as in an agent that embeds
+the recorder, a line goes to the ``logging`` of that program, as ``onward.<name>``, and structlog is not even
+loaded.
+
+Invariants: a payload is never logged, because trajectories may hold secrets that are not redacted yet.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def setup(level: str = "info", *, json: bool | None = None) -> None:
-    """Configure logging of this process. ``json`` None: JSON unless standard error is a terminal.
+    """Configures logging of this process. ``json`` None: JSON unless standard error is a terminal.
 
     Raises ConfigError for an unknown level.
     """
@@ -103,5 +105,5 @@ class Logger:
 
 
 def get(name: str) -> Logger:
-    """A logger: ``get("collector").info("stored", rows=12)``. Usable before ``setup``."""
+    """Returns a logger: ``get("collector").info("stored", rows=12)``. Usable before ``setup``."""
     return Logger(name)

@@ -1,7 +1,7 @@
-"""Every Prometheus metric, in one place, on a registry of its own.
+"""Every Prometheus metric, in one place, on its own registry.
 
-The names that start with ``agent_rl_`` are what published dashboards query:
-renaming one breaks them. Every model metric carries ``model_version``. Ours start with ``onward_``.
+Published dashboards query the names that start with ``agent_rl_``: renaming one breaks them. Every model
+metric carries ``model_version``. Onward's own names start with ``onward_``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Metrics:
         self._own_metrics()
 
     def render(self) -> bytes:
-        """The text that ``/metrics`` answers, in the Prometheus exposition format."""
+        """Returns the text of ``/metrics`` in the Prometheus exposition format."""
         return generate_latest(self.registry)
 
     def _seed_metrics(self) -> None:

@@ -1,6 +1,6 @@
-"""What is queried (ClickHouse, embedded or a server) and what is kept as files (the object store).
+"""The warehouse for queries (ClickHouse, embedded or a server), and the object store for whole files.
 
-A recorder with an object store uses ``Objects`` alone, so each name is loaded when it is asked for.
+A recorder with an object store uses ``Objects`` alone, so each name is loaded on first access.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The chDB child: one engine, one data path, behind the HTTP subset of ``protocol.py``.
+"""The chDB child: one engine on one data path, behind the HTTP subset of ``protocol.py``.
 
-Only this process imports chdb. chDB runs one statement at a time here, on one thread: its
-parameters are state of the connection, and a second query on a busy handle can come back empty. It
-also installs signal handlers of its own, so ours are set after the engine is open, and the engine is
-closed before the interpreter ends (an open one crashes at exit).
+Only this process imports chdb. chDB runs one statement at a time here, on one thread: its parameters are
+state of the connection, and a second query on a busy handle can return nothing. chDB also installs its own
+signal handlers, so ours are set after the engine is open, and the engine is closed before the interpreter
+ends (an open one crashes at exit).
 
     python -m onward.warehouse.child DATA_PATH RUN_DIR SOCKET|PORT DATABASE
 """
@@ -34,12 +34,12 @@ from onward.warehouse.client import ADDRESS_FILE, TOKEN_FILE
 
 MAX_BODY = 256 << 20
 LOCK_WAIT_SECONDS = 15.0
-"""A predecessor whose parent was killed ends within a second or two."""
+"""Time limit for a predecessor to end; one whose parent was killed ends within a second or two."""
 _CODE = re.compile(r"Code: (\d+)")
 
 
 class Engine:
-    """chDB on its own thread. Opened, used and closed there."""
+    """chDB on its own thread, which opens, uses and closes it."""
 
     def __init__(self, path: Path, database: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="chdb")
@@ -125,10 +125,11 @@ async def _read(receive: Any) -> bytes | None:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
-        """Uvicorn would raise the signal again after it stops; the engine must be closed first.
+        """Replaces uvicorn's handlers, which raise the signal again after the stop: the engine closes first.
 
-        Ctrl-C reaches the whole terminal group: the parent still stores its last batch then, and ends
-        this process by SIGTERM when it is done."""
+        Ctrl-C reaches the whole terminal group. The parent then still stores its last batch, and ends this
+        process by SIGTERM when it is done.
+        """
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop)
         yield
@@ -138,7 +139,7 @@ class _Server(uvicorn.Server):
 
 
 def listen(where: str) -> socket.socket:
-    """A Unix socket (mode 0600) for a path, a loopback socket for a port number (0: any)."""
+    """Opens a Unix socket (mode 0600) for a path, a loopback socket for a port number (0: any)."""
     if where.isdigit():
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -158,7 +159,7 @@ def listen(where: str) -> socket.socket:
 
 
 def hold_lock(path: Path, wait: float) -> int | None:
-    """Lock ``path`` for the life of this process; waits for a dying predecessor. None: in use."""
+    """Locks ``path`` for the life of this process, waiting for a dying predecessor. None: in use."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + wait
     while True:

@@ -1,8 +1,8 @@
-"""The warehouse as everybody sees it: insert rows, ask questions.
+"""The warehouse client that all other modules use: inserts rows and runs queries.
 
-One client for both kinds: a ClickHouse server and the embedded child speak the same HTTP subset
-(``protocol.py``). ``insert`` is durable on return and waits for ever for a warehouse that is away:
-the backlog stays in JetStream. It may store a row twice; the views show it once.
+One client serves both kinds: a ClickHouse server and the embedded child speak the same HTTP subset
+(``protocol.py``). ``insert`` is durable on return and waits forever for an unavailable warehouse: the backlog
+stays in JetStream. It may store a row twice; the views show it once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logs.get("warehouse")
 
 @dataclass(frozen=True)
 class Address:
-    """Where a warehouse listens. ``socket`` is a Unix domain socket; ``url`` then only names a host.
+    """Address of a warehouse. ``socket`` is a Unix domain socket; ``url`` then only names a host.
 
     An ``embedded`` one has the right settings and database from its start.
     """
@@ -42,11 +42,11 @@ class Address:
 
 
 class _AwayError(Exception):
-    """The warehouse did not answer, or answered that it cannot now. Worth another try."""
+    """The warehouse did not answer, or reported that it cannot now. A retry makes sense."""
 
 
 class Warehouse:
-    """Async client. ``locate`` is asked again after a lost connection: an embedded child may move."""
+    """Async client. ``locate`` is called again after a lost connection: an embedded child may move."""
 
     def __init__(
         self,
@@ -76,10 +76,10 @@ class Warehouse:
         token: str | None = None,
         patience: float | None = None,
     ) -> None:
-        """Store ``rows`` durably. Repeating it is harmless; with ``token`` an exact repeat costs nothing.
+        """Stores ``rows`` durably. Repeating it is harmless; with ``token`` an exact repeat costs nothing.
 
-        Waits ``patience`` seconds (None: for ever) for a warehouse that is away.
-        Raises WarehouseError when it refuses the rows or patience ends.
+        Waits ``patience`` seconds (None: forever) for an unavailable warehouse. Raises WarehouseError if it
+        refuses the rows or patience ends.
         """
         if not rows:
             return
@@ -87,7 +87,7 @@ class Warehouse:
         await self._send(params, protocol.encode_rows(rows), patience)
 
     async def query(self, sql: str, **params: Any) -> list[dict[str, Any]]:
-        """Rows as dicts. ``params`` bind ``{name:Type}``. Times come back as ISO 8601 text.
+        """Returns rows as dicts. ``params`` bind ``{name:Type}``. Times are ISO 8601 text.
 
         Raises WarehouseError.
         """
@@ -96,11 +96,11 @@ class Warehouse:
         return protocol.decode_rows(body)
 
     async def command(self, sql: str, **params: Any) -> None:
-        """A statement without a result. Raises WarehouseError."""
+        """Runs a statement without a result. Raises WarehouseError."""
         await self.query(sql, **params)
 
     async def ping(self) -> bool:
-        """Whether the warehouse answers a question now. Never raises WarehouseError."""
+        """Returns whether the warehouse answers a query now. Never raises WarehouseError."""
         try:
             await self._send({}, b"SELECT 1", 0.0)
         except WarehouseError:
@@ -108,7 +108,7 @@ class Warehouse:
         return True
 
     async def create_schema(self) -> None:
-        """Make the database, tables and views that are missing. Safe to repeat."""
+        """Creates the missing database, tables and views. Safe to repeat."""
         script = Path(__file__).with_name("tables.sql").read_text(encoding="utf-8")
         await self._send({}, f"CREATE DATABASE IF NOT EXISTS {self._database}".encode(), 30.0, database="")
         for statement in script.split(";\n"):
@@ -179,11 +179,11 @@ class Warehouse:
 
 
 async def connect(settings: Settings, *, clock: Clock | None = None) -> Warehouse:
-    """A client for the ClickHouse server of ``settings`` (its tables are made where they are missing),
-    or for the embedded warehouse that another process has started in the same ``data_dir``.
+    """Returns a client for the ClickHouse server of ``settings`` (missing tables are created), or for the
+    embedded warehouse that another process has started in the same ``data_dir``.
 
-    Raises WarehouseError when nothing is configured and nothing embedded was ever started there, or
-    the server is away for 30 s.
+    Raises WarehouseError if nothing is configured and no embedded warehouse was ever started there, or if the
+    server is unavailable for 30 s.
     """
     options = settings.warehouse
     if options.url:
@@ -213,6 +213,6 @@ async def connect(settings: Settings, *, clock: Clock | None = None) -> Warehous
 
 
 def read_address(run_dir: Path) -> Address:
-    """Where the embedded child listens now. Raises OSError while it has not said so."""
+    """Reads the address of the embedded child. Raises OSError while the child has not published it."""
     fields = json.loads((run_dir / ADDRESS_FILE).read_text(encoding="utf-8"))
     return Address(fields["url"], fields.get("socket"), embedded=True)

@@ -1,8 +1,8 @@
-"""Runs the warehouse child and brings it back when it dies. This process never imports chdb.
+"""Runs the warehouse child and restarts it when it dies. This process never imports chdb.
 
-A dead child delays inserts and loses nothing: clients wait and try again, and what was acknowledged
-is on disk. The child gets a Unix socket in ``data_dir/run``, or a loopback port where that path is
-longer than a socket address may be.
+A dead child delays inserts and loses nothing: clients wait and retry, and acknowledged rows are on disk. The
+child listens on a Unix socket in ``data_dir/run``, or on a loopback port if that path is longer than a socket
+address may be.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logs.get("warehouse")
 
 
 class EmbeddedWarehouse:
-    """chDB in a child process of this one. ``start`` once, ``stop`` once."""
+    """chDB in a child of this process. ``start`` and ``stop`` are called once each."""
 
     def __init__(self, data_dir: Path, *, database: str = "rl", clock: Clock | None = None) -> None:
         self._run_dir = data_dir / "run"
@@ -45,13 +45,13 @@ class EmbeddedWarehouse:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the child that lives now."""
+        """Process id of the current child."""
         return self._process.pid if self._process else None
 
     async def start(self) -> Warehouse:
-        """Start the child, make the tables, and return the client that ``stop`` will close.
+        """Starts the child, creates the tables, and returns the client that ``stop`` will close.
 
-        Raises WarehouseError when the engine cannot start or another process holds its files.
+        Raises WarehouseError if the engine cannot start or another process uses its files.
         """
         for folder in (self._run_dir, self._log_path.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ class EmbeddedWarehouse:
         return self._client
 
     async def stop(self) -> None:
-        """End the child after its engine has closed cleanly; by force after 40 s."""
+        """Ends the child after its engine has closed cleanly; kills it after 40 s."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -109,7 +109,7 @@ class EmbeddedWarehouse:
         return process
 
     async def _keep(self) -> None:
-        """Wait for the child to die and start another, more slowly each time it dies young."""
+        """Waits for the child to die and starts another, more slowly each time it dies young."""
         delay = 0.1
         while True:
             assert self._process is not None
@@ -129,7 +129,7 @@ class EmbeddedWarehouse:
             self.restarts += 1
 
     def _old_port(self) -> str:
-        """The loopback port of last time, so that clients in other processes find it again; else any."""
+        """Returns the last loopback port, so that clients in other processes find it again; else any."""
         try:
             return read_address(self._run_dir).url.rpartition(":")[2]
         except (OSError, ValueError, KeyError):
@@ -144,7 +144,7 @@ class EmbeddedWarehouse:
 
 
 def _token(path: Path) -> str:
-    """The key of this data directory: made once, readable by its owner only."""
+    """Returns the key of this data directory: created once, readable by its owner only."""
     if not path.exists():
         make_once(path, secrets.token_urlsafe(32))
     return path.read_text(encoding="ascii").strip()

@@ -1,7 +1,7 @@
-"""The object store: checkpoints, datasets, archives, as whole files under a key.
+"""The object store: checkpoints, datasets and archives, as whole files under a key.
 
-A local folder has its own writer, because obstore's local store never calls fsync: write to a
-temporary file, fsync, link or rename into place, fsync the folder. Everything else goes through
+A local folder has its own writer, because obstore's local store never calls fsync. It writes to a temporary
+file, fsyncs, links or renames the file into place, and fsyncs the folder. Everything else goes through
 obstore. ``create_only`` is the commit of a training job: of many writers exactly one wins.
 """
 
@@ -25,7 +25,7 @@ _URL = re.compile(r"(s3|gs|az|abfss?|https?)://", re.IGNORECASE)
 
 
 def check_key(key: str) -> str:
-    """``key`` if it is ``segment/segment/…`` of plain characters; else ObjectError.
+    """Returns ``key`` if it is ``segment/segment/…`` of plain characters; else raises ObjectError.
 
     No empty segment, no ``.`` or ``..``, no leading or trailing slash: a key never leaves the store.
     """
@@ -58,10 +58,10 @@ class Objects:
 
     @classmethod
     def open(cls, url_or_path: str | Path, **options: Any) -> Objects:
-        """A folder (made when missing), or ``s3://bucket/prefix/``, ``gs://…``, ``az://…``.
+        """Opens a folder (created if missing), or ``s3://bucket/prefix/``, ``gs://…``, ``az://…``.
 
         ``options`` are obstore's (``endpoint``, ``access_key_id`` …); the usual environment variables
-        (``AWS_*`` …) are read too. Raises ConfigError for an address it cannot use.
+        (``AWS_*`` …) are read too. Raises ConfigError for an address that it cannot use.
         """
         text = str(url_or_path)
         if _URL.match(text):
@@ -71,18 +71,18 @@ class Objects:
         return cls(_FolderStore(Path(text.removeprefix("file://"))), text)
 
     async def put(self, key: str, data: bytes | Path, *, create_only: bool = False) -> None:
-        """Store bytes, or the content of a file, durably under ``key``.
+        """Stores bytes, or the content of a file, durably under ``key``.
 
-        Raises ConflictError when ``create_only`` and the key exists; ObjectError.
+        Raises ConflictError if ``create_only`` and the key exists; ObjectError.
         """
         await self._store.put(check_key(key), data, create_only)
 
     async def get(self, key: str) -> bytes:
-        """Raises NotFoundError, ObjectError."""
+        """Returns the bytes under ``key``. Raises NotFoundError, ObjectError."""
         return b"".join([part async for part in self._store.stream(check_key(key))])
 
     async def get_file(self, key: str, path: Path) -> None:
-        """Write the object to ``path``, which appears complete and durable or not at all."""
+        """Writes the object to ``path``, which appears complete and durable or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = _draft(path)
         try:
@@ -101,11 +101,11 @@ class Objects:
         return await self._store.list(check_key(prefix) if prefix else "")
 
     async def exists(self, key: str) -> bool:
-        """Raises ObjectError where that cannot be told."""
+        """Returns whether ``key`` exists. Raises ObjectError if that is unknown."""
         return await self._store.exists(check_key(key))
 
     async def delete(self, key: str) -> None:
-        """Remove ``key``. A missing key is no error. Raises ObjectError."""
+        """Removes ``key``. A missing key is no error. Raises ObjectError."""
         await self._store.delete(check_key(key))
 
 
@@ -158,7 +158,7 @@ class _FolderStore:
             raise ObjectError(f"Object {key} cannot be deleted: {error.strerror}.") from error
 
     def _write(self, target: Path, data: bytes | Path, create_only: bool) -> bool:
-        """Whether it was written: not where the object exists and was to be created only."""
+        """Returns whether it was written; False if ``create_only`` and the object exists."""
         self._make_folders(target.parent)
         draft = _draft(target)
         try:
@@ -183,7 +183,7 @@ class _FolderStore:
         return True
 
     def _make_folders(self, folder: Path) -> None:
-        """Like mkdir -p; the entry of each new folder is durable too."""
+        """Works like mkdir -p; the entry of each new folder is durable too."""
         missing: list[Path] = []
         while not folder.is_dir():
             missing.append(folder)

@@ -1,9 +1,9 @@
 """The subset of ClickHouse's HTTP interface that Onward uses, shared by the client and the child.
 
-A request is ``POST /`` with the statement in the URL parameter ``query`` and the rows in the body,
-or with the statement in the body; ``param_<name>`` binds ``{name:Type}``; the key is in the header
-``X-ClickHouse-Key``. Errors carry ``X-ClickHouse-Exception-Code``. Values of parameters use
-ClickHouse's tab-separated escapes, because both the server and chDB parse them so.
+A request is ``POST /`` with the statement in the URL parameter ``query`` and the rows in the body, or with
+the statement in the body; ``param_<name>`` binds ``{name:Type}``; the key is in the header
+``X-ClickHouse-Key``. Errors carry ``X-ClickHouse-Exception-Code``. Values of parameters use ClickHouse's
+tab-separated escapes, because both the server and chDB parse them that way.
 """
 
 from __future__ import annotations
@@ -28,38 +28,40 @@ SETTINGS: dict[str, str] = {
     "max_partitions_per_insert_block": "0",
     "prefer_column_name_to_alias": "1",
 }
-"""Sent with every request to a server; set once on the embedded engine. Partitions: a batch of imported
-trajectories may span more than the default 100 days. Aliases: ``avg(x) AS x`` means the column."""
+"""Settings sent with every request to a server, and set once on the embedded engine. Partitions: a batch of
+imported trajectories may span more than the default 100 days. Aliases: ``avg(x) AS x`` means the column."""
 
 FIXED: dict[str, str] = {"default_format": "JSONEachRow", "wait_end_of_query": "1", **SETTINGS}
 """URL parameters for a server. Without ``wait_end_of_query`` an error after the first rows comes with
 status 200."""
 
 RETRYABLE_CODES = frozenset({"159", "202", "209", "210", "241", "242", "243", "252", "425", "999"})
-"""Timeout, too many queries, network, memory, read-only, no space, too many parts, system, keeper."""
+"""Errors worth a retry: timeout, too many queries, network, memory, read-only, no space, too many parts,
+system, keeper."""
 
 EXIT_IN_USE = 3
-"""Exit code of a child whose files another process holds."""
+"""Exit code of a child whose files another process uses."""
 
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 def identifier(name: str, what: str) -> str:
-    """``name`` if it is a plain lower-case SQL name; else WarehouseError. The only names put into SQL."""
+    """Returns ``name`` if it is a plain lower-case SQL name; else WarehouseError. Only such names go into
+    SQL."""
     if not _IDENTIFIER.fullmatch(name):
         raise WarehouseError(f"{what} {name[:60]!r} is not a name: give lower-case letters, digits or '_'.")
     return name
 
 
 def insert_statement(table: str, token: str | None) -> str:
-    """``INSERT … FORMAT JSONEachRow``. A token makes an immediate repeat of the same block a no-op."""
+    """Returns ``INSERT … FORMAT JSONEachRow``. A token makes an immediate repeat of the block a no-op."""
     identifier(table, "Table")
     settings = f" SETTINGS insert_deduplication_token = {_quoted(token)}" if token else ""
     return f"INSERT INTO {table}{settings} FORMAT JSONEachRow"
 
 
 def encode_rows(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Rows as JSON lines. Times become ISO 8601 in UTC with milliseconds.
+    """Encodes rows as JSON lines. Times become ISO 8601 in UTC with milliseconds.
 
     Raises WarehouseError for a value that JSON cannot carry (NaN, infinities, lone surrogates).
     """
@@ -81,7 +83,7 @@ def decode_rows(body: bytes) -> list[dict[str, Any]]:
 
 
 def parameter(value: Any) -> str:
-    """A bound value in the form that ClickHouse parses. Raises WarehouseError for other types."""
+    """Formats a bound value as ClickHouse parses it. Raises WarehouseError for unsupported types."""
     if isinstance(value, str):
         return _escaped(value)
     if value is None:

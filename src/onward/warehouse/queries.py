@@ -1,9 +1,9 @@
-"""Every question that Onward asks the warehouse, by name: here, in ``reward_queries.py`` those about feedback
-and scoring again, and in ``trajectory_queries.py`` those of a person's choice. Nobody else writes SQL.
+"""Every query that Onward sends to the warehouse, by name.
 
-All of them read the views, which show each id once however often it was stored. Rows are dicts with
-the columns of ``tables.sql``; times come back as ISO 8601 text. Ids are bound in portions, because a
-bound list travels in the URL.
+``reward_queries.py`` has those about feedback and scoring again, ``trajectory_queries.py`` those that a user
+chooses; no other module writes SQL. All of them read the views, which show each id once however often it was
+stored. Rows are dicts with the columns of ``tables.sql``; times are ISO 8601 text. Ids are bound in portions,
+because a bound list travels in the URL.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ async def stored(w: Warehouse, ids: Iterable[str]) -> dict[str, str]:
 
 
 async def conflicts(w: Warehouse, ids_with_sha: Mapping[str, str]) -> dict[str, str]:
-    """Those trajectory ids that are stored with *another* hash, with the stored hash. They must never
-    be replaced: the collector sends the newcomer to the dead letters."""
+    """Trajectory ids that are stored with *another* hash → the stored hash. They must never be replaced: the
+    collector sends the new message to the dead letters."""
     known = await stored(w, ids_with_sha)
     return {name: sha for name, sha in known.items() if sha != ids_with_sha[name]}
 
@@ -58,7 +58,7 @@ async def reward_for(w: Warehouse, trajectory_ids: Iterable[str]) -> dict[str, R
 
 
 async def reward_history(w: Warehouse, trajectory_id: str) -> list[Row]:
-    """Every reward that a trajectory was given, oldest first."""
+    """Every reward of a trajectory, oldest first."""
     return await w.query(
         "SELECT * FROM reward_history_v WHERE trajectory_id = {id:String} ORDER BY revision, ts, stream_seq",
         id=trajectory_id,
@@ -76,7 +76,7 @@ async def newest_rewards(w: Warehouse, limit: int) -> list[Row]:
 
 
 async def why_unscored(w: Warehouse, trajectory_id: str) -> Row | None:
-    """reason and detail of a trajectory that has no reward and will get none; else None."""
+    """Reason and detail of a trajectory that has no reward and will get none; else None."""
     rows = await w.query(
         "SELECT reason, detail FROM unscored_v WHERE trajectory_id = {id:String}", id=trajectory_id
     )
@@ -84,7 +84,7 @@ async def why_unscored(w: Warehouse, trajectory_id: str) -> Row | None:
 
 
 async def scored_at(w: Warehouse, trajectory_ids: Iterable[str]) -> dict[str, int]:
-    """Trajectory id → stream sequence of the message that its first reward was computed from."""
+    """Trajectory id → stream sequence of the message from which its first reward was computed."""
     sql = (
         "SELECT trajectory_id, min(stream_seq) AS seq FROM reward_history_v "
         "WHERE trajectory_id IN {ids:Array(String)} GROUP BY trajectory_id"
@@ -103,8 +103,8 @@ async def latest_seq(w: Warehouse) -> int:
 async def rewarded_count(
     w: Warehouse, model_digest: str, since_seq: int = 0, until_seq: int | None = None
 ) -> int:
-    """Trajectories of one policy with a reward, of messages after ``since_seq`` and up to ``until_seq``: what
-    the threshold counts."""
+    """Number of trajectories of one policy with a reward, of messages after ``since_seq`` and up to
+    ``until_seq``; the threshold counts them."""
     rows = await w.query(
         "SELECT uniqExact(trajectory_id) AS n FROM reward_history_v "
         "WHERE model_digest = {digest:String} AND stream_seq > {low:UInt64} AND stream_seq <= {high:UInt64}",
@@ -116,7 +116,7 @@ async def rewarded_count(
 
 
 async def unscored_count(w: Warehouse, since_seq: int = 0) -> dict[str, int]:
-    """Reason → trajectories that have no valid reward and will get none, after ``since_seq``."""
+    """Reason → number of trajectories that have no valid reward and will get none, after ``since_seq``."""
     rows = await w.query(
         "SELECT reason, count() AS n FROM unscored_v WHERE stream_seq > {seq:UInt64} GROUP BY reason",
         seq=since_seq,
@@ -174,8 +174,8 @@ async def trajectories_for_training(
 async def trajectories_of_others(
     w: Warehouse, model_digests: Sequence[str], since_seq: int
 ) -> dict[str, int]:
-    """``model_digest`` → trajectories from ``since_seq`` on that other policies sampled, or several
-    (``mixed``), or nobody known (empty text): what a job leaves out."""
+    """``model_digest`` → number of trajectories from ``since_seq`` on that a job leaves out, because another
+    policy sampled them, or several (``mixed``), or an unknown one (empty text)."""
     rows = await w.query(
         "SELECT model_digest, count() AS n FROM trajectories_v WHERE stream_seq >= {seq:UInt64} "
         "AND model_digest NOT IN {digests:Array(String)} GROUP BY model_digest",
@@ -186,8 +186,8 @@ async def trajectories_of_others(
 
 
 async def mean_raw_total(w: Warehouse, model_digest: str, last: int = 1000) -> Row:
-    """Over the newest ``last`` rewarded trajectories of a policy: n, raw_total, raw_std, success,
-    completion. What the degradation trigger reads: absolute numbers, never the normalised total."""
+    """Figures over the newest ``last`` rewarded trajectories of a policy: n, raw_total, raw_std, success,
+    completion. The degradation trigger reads them: absolute numbers, never the normalised total."""
     rows = await w.query(
         "SELECT count() AS n, avg(raw_total) AS raw_total, stddevPop(raw_total) AS raw_std, "
         "avg(success) AS success, avg(completion) AS completion FROM "
@@ -247,7 +247,7 @@ async def sessions_per_arm(w: Warehouse, release_id: str) -> dict[str, int]:
 
 
 async def counts(w: Warehouse) -> Row:
-    """Everything at a glance: trajectories, rewarded, unscored, outcomes, deployments, status_events,
+    """Totals for a status page: trajectories, rewarded, unscored, outcomes, deployments, status_events,
     newest (ISO text, or None), latest_seq."""
     rows = await w.query(
         "SELECT (SELECT count() FROM trajectories_v) AS trajectories, "
@@ -264,7 +264,7 @@ async def counts(w: Warehouse) -> Row:
 
 
 async def trajectory_ids(w: Warehouse) -> list[str]:
-    """Every id that the public view shows, as often as it shows it: what an audit compares."""
+    """Every id in the public view, as often as it is there; an audit compares them."""
     rows = await w.query("SELECT trajectory_id FROM trajectories_v ORDER BY trajectory_id")
     return [row["trajectory_id"] for row in rows]
 
@@ -304,7 +304,8 @@ async def reward_curve(w: Warehouse, *, points: int = 100) -> list[Row]:
 
 
 async def summary(w: Warehouse, since: datetime | str) -> Row:
-    """For the daily report: trajectories, rewarded, raw_total, raw_std, success of what ended since."""
+    """Figures of the daily report on trajectories that ended since: trajectories, rewarded, raw_total,
+    raw_std, success."""
     rows = await w.query(
         "SELECT (SELECT count() FROM trajectories_v WHERE end_ts >= "
         "parseDateTime64BestEffort({since:String}, 3, 'UTC')) AS trajectories, "
@@ -324,7 +325,7 @@ async def job_status(w: Warehouse, training_job_id: str) -> list[Row]:
 
 
 async def recent_deployments(w: Warehouse, limit: int = 20) -> list[Row]:
-    """Newest first."""
+    """The ``limit`` newest deployments, newest first."""
     return await w.query(
         "SELECT * FROM deployments_v ORDER BY stream_seq DESC, ts DESC LIMIT {n:UInt64}", n=limit
     )

@@ -1,7 +1,7 @@
-"""Reading the warehouse of a data folder, whether Onward runs on it or not.
+"""Reads the warehouse of a data folder, whether Onward runs on it or not.
 
-Where nothing serves, the engine is started for the time of the block and nothing is written but its views and
-logs; a service that starts meanwhile waits for it, 15 s at most.
+If no service runs, the engine is started for the time of the block, and only its views and logs are written.
+A service that starts meanwhile waits for it, 15 s at most.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from onward.warehouse.embedded import EmbeddedWarehouse
 
 @asynccontextmanager
 async def reading(settings: Settings) -> AsyncIterator[Warehouse]:
-    """A client of the configured server, of the warehouse that runs on this data folder, or of one's own.
+    """Yields a client of the configured server, of the warehouse running on this folder, or of a new one.
 
-    Raises ConfigError where nothing was ever stored, WarehouseError as ``connect`` and ``start`` do.
+    Raises ConfigError if nothing was ever stored, WarehouseError as ``connect`` and ``start`` do.
     """
     if settings.warehouse.url is not None or (settings.run_dir / TOKEN_FILE).exists():
         client = await connect(settings)

@@ -1,4 +1,4 @@
-"""What the rewarder asks beside ``queries.py``: about feedback, and about scoring again.
+"""Queries of the rewarder beside those of ``queries.py``: about feedback, and about scoring again.
 
 The same rules hold: views only, ids bound in portions, rows as dicts.
 """
@@ -56,8 +56,8 @@ async def feedback_about(
 
 
 async def new_corrections(w: Warehouse, model_digest: str, since_seq: int) -> list[Row]:
-    """``trajectory_id`` (or empty), ``session_id`` and ``comment`` of what people corrected in the work of a
-    policy that was stored after ``since_seq``, in order of time."""
+    """Corrections of a policy's work that was stored after ``since_seq``, in order of time: ``trajectory_id``
+    (or empty), ``session_id`` and ``comment``."""
     new = "FROM trajectories_v WHERE model_digest = {digest:String} AND stream_seq > {seq:UInt64}"
     return await w.query(
         "SELECT trajectory_id, session_id, comment FROM feedback_v "
@@ -91,7 +91,8 @@ async def to_score_again(
     w: Warehouse, since: str, stored_until: str, after: tuple[str, str], limit: int
 ) -> list[Row]:
     """``trajectory_id`` and ``start_ts`` of the next ``limit`` trajectories that began at ``since`` or later
-    and were stored by ``stored_until``, in that order, behind ``after`` = (start_ts, trajectory_id)."""
+    and were stored by ``stored_until``, ordered by start, after the position ``after`` = (start_ts,
+    trajectory_id)."""
     return await w.query(
         "SELECT trajectory_id, start_ts FROM trajectories_v WHERE "
         + _TO_SCORE
@@ -107,7 +108,7 @@ async def to_score_again(
 
 
 async def count_to_score_again(w: Warehouse, since: str, stored_until: str) -> int:
-    """How many ``to_score_again`` gives in all."""
+    """Number of all trajectories that ``to_score_again`` returns."""
     rows = await w.query(
         "SELECT count() AS n FROM trajectories_v WHERE " + _TO_SCORE, since=since, until=stored_until
     )
@@ -115,7 +116,7 @@ async def count_to_score_again(w: Warehouse, since: str, stored_until: str) -> i
 
 
 async def unscored_share(w: Warehouse, last: int = 200) -> Row:
-    """Of the newest ``last`` trajectories that the rewarder decided on: n, unscored."""
+    """Counts over the newest ``last`` trajectories that the rewarder decided on: n, unscored."""
     rows = await w.query(
         "SELECT count() AS n, sum(gap) AS unscored FROM (SELECT gap FROM ("
         "SELECT trajectory_id, min(stream_seq) AS seq, 0 AS gap FROM reward_history_v GROUP BY trajectory_id "

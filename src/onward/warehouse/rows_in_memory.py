@@ -1,7 +1,7 @@
-"""Rows that this process has just stored, for a neighbour that would otherwise ask the warehouse for them.
+"""Rows that this process has just stored, for a role that would otherwise query the warehouse for them.
 
-Know before changing: it only saves a query. What is not here is asked for, so it may forget anything, and a
-row is put here after its insert is durable, never before.
+Invariants: this cache only saves a query. A row that is missing here is queried, so the cache may drop
+anything. A row is put here after its insert is durable, never before.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 MAX_BYTES = 32 << 20
-"""Of payloads; the oldest rows are forgotten first."""
+"""Limit on the bytes of payloads; the oldest rows are dropped first."""
 
 
 class JustStored:
@@ -22,7 +22,7 @@ class JustStored:
         self._rows: dict[str, dict[str, Any]] = {}
 
     def put(self, rows: Iterable[dict[str, Any]]) -> None:
-        """The newest row of an id replaces an older one, as the warehouse's view has it."""
+        """Adds rows. The newest row of an id replaces an older one, as in the warehouse's view."""
         for row in rows:
             name = row["trajectory_id"]
             old = self._rows.get(name)
@@ -35,7 +35,7 @@ class JustStored:
             self._forget(next(iter(self._rows)))
 
     def take(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Id → row of those that are known here. They are forgotten: a second asker asks the warehouse."""
+        """Returns id → row for the known ids, and drops these rows: a second caller queries the warehouse."""
         taken = {name: row for name in ids if (row := self._rows.get(name)) is not None}
         for name in taken:
             self._forget(name)

@@ -1,9 +1,9 @@
 -- Tables of the warehouse. Statements end with a semicolon at the end of a line.
 --
--- Every table is a ReplacingMergeTree: it drops duplicates only when it merges, so nobody reads a
--- table; everybody reads the views (..._v), which use FINAL. Partitions follow the event's own time,
--- which never changes for an id: by the time of arrival a redelivery would land in another partition
--- and live twice. Without the two fsync settings an acknowledged insert can be lost in a power cut.
+-- Every table is a ReplacingMergeTree: it drops duplicates only when it merges, so no query reads
+-- a table; all read the views (..._v), which use FINAL. Partitions follow the event's own time,
+-- which never changes for an id: by the time of arrival a redelivery would go to another partition
+-- and be stored twice. Without the two fsync settings an acknowledged insert can be lost in a power cut.
 -- The index is finer than usual where rows are large: reading one id then unpacks 64 rows, not 8192.
 
 CREATE TABLE IF NOT EXISTS trajectories
@@ -147,7 +147,7 @@ SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_dedupl
 
 CREATE OR REPLACE VIEW trajectories_v AS SELECT * FROM trajectories FINAL;
 
--- Every reward ever given: a trajectory that was scored again has several.
+-- All rewards: a trajectory that was scored again has several.
 CREATE OR REPLACE VIEW reward_history_v AS SELECT * FROM rewards FINAL;
 
 -- The newest reward of each trajectory.
@@ -156,10 +156,10 @@ SELECT * FROM rewards FINAL
 ORDER BY trajectory_id, revision DESC, ts DESC, stream_seq DESC
 LIMIT 1 BY trajectory_id;
 
--- What people said and did about the work, redacted; an id counts once.
+-- Feedback of users on the work, redacted; an id counts once.
 CREATE OR REPLACE VIEW feedback_v AS SELECT * FROM feedback FINAL;
 
--- A trajectory that was scored after all is no longer unscored.
+-- A trajectory that was scored later is no longer unscored.
 CREATE OR REPLACE VIEW unscored_v AS
 SELECT * FROM unscored FINAL WHERE trajectory_id NOT IN (SELECT trajectory_id FROM rewards);
 

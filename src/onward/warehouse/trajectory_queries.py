@@ -1,7 +1,7 @@
-"""Questions about stored trajectories as a person chooses them: by time, agent, model, reward and outcome.
+"""Queries for stored trajectories that a user selects: by time, agent, model, reward and outcome.
 
-The same rules as in ``queries.py`` hold. One expression decides what matches: it gives the first reason why a
-trajectory does not, so that what is listed, what is exported and what is counted as left out always agree.
+The same rules as in ``queries.py`` hold. One expression decides on a match: it gives the first reason why a
+trajectory does not match, so that listing, export and the count of the rest always agree.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from onward.warehouse.queries import Row, by_ids
 
 STATUSES = ("completed_successfully", "partial_completion", "failed", "abandoned")
 OUTCOMES = ("success", "failure", *STATUSES, "none")
-"""``success`` and ``failure`` are what the reward says, else what was told; a status is what was told;
-``none``: nobody told one."""
+"""``success`` and ``failure`` come from the reward, or else from the reported outcome; a status is the
+reported one; ``none``: none was reported."""
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2262, 1, 1, tzinfo=UTC)
 _TIME = "parseDateTime64BestEffort({%s:String}, 3, 'UTC')"
 
@@ -50,8 +50,8 @@ _FROM = (
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which trajectories; None means any. ``model`` is a name (``metadata.model``) or a model digest, and the
-    bounds of the reward are those of ``raw_total``, both included."""
+    """A selection of trajectories; None means any. ``model`` is a name (``metadata.model``) or a model
+    digest. The bounds of the reward apply to ``raw_total`` and are inclusive."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -65,11 +65,12 @@ class Chosen:
     max_reward: float | None = None
 
     def why(self) -> str:
-        """The expression that is empty where a trajectory matches; it reads payloads for an outcome alone."""
+        """Returns the expression that is empty where a trajectory matches; it reads payloads only for an
+        outcome."""
         return _WHY % ("0" if self.outcome is None else _OTHER_OUTCOME)
 
     def bound(self) -> dict[str, Any]:
-        """The parameters of ``why``."""
+        """Returns the parameters of ``why``."""
         given: dict[str, Any] = {
             "since": (self.since or _FIRST).astimezone(UTC).isoformat(timespec="milliseconds"),
             "until": (self.until or _LAST).astimezone(UTC).isoformat(timespec="milliseconds"),
@@ -83,7 +84,7 @@ class Chosen:
 
 
 async def reasons(w: Warehouse, chosen: Chosen) -> dict[str, int]:
-    """Reason → stored trajectories that it leaves out; under the empty text those that match."""
+    """Reason → number of stored trajectories left out for it; those that match are under the empty text."""
     rows = await w.query(
         f"SELECT {chosen.why()} AS why, count() AS n {_FROM} GROUP BY why ORDER BY why", **chosen.bound()
     )
@@ -93,7 +94,7 @@ async def reasons(w: Warehouse, chosen: Chosen) -> dict[str, int]:
 async def newest(
     w: Warehouse, chosen: Chosen, limit: int, after: tuple[str, str] | None = None
 ) -> list[tuple[str, str]]:
-    """``(start_ts, trajectory_id)`` of the next ``limit`` that match, newest first, behind ``after``."""
+    """``(start_ts, trajectory_id)`` of the next ``limit`` matches after ``after``, newest first."""
     start, name = after or (_LAST.isoformat(), "")
     rows = await w.query(
         f"SELECT t.start_ts AS start_ts, t.trajectory_id AS trajectory_id {_FROM} "
@@ -110,7 +111,8 @@ async def newest(
 async def by_group(
     w: Warehouse, chosen: Chosen, limit: int, after: tuple[str, str] | None = None
 ) -> list[tuple[str, str]]:
-    """``(group_key, trajectory_id)`` of the next ``limit`` that match and name their group, by group."""
+    """``(group_key, trajectory_id)`` of the next ``limit`` matches after ``after`` that have a group, by
+    group."""
     group, name = after or ("", "")
     rows = await w.query(
         f"SELECT t.group_key AS group_key, t.trajectory_id AS trajectory_id {_FROM} "
@@ -125,8 +127,8 @@ async def by_group(
 
 
 async def summaries(w: Warehouse, ids: Iterable[str]) -> dict[str, Row]:
-    """Trajectory id → columns without payload, with ``status`` (empty: nobody told one), ``raw_total`` and
-    ``total_reward`` (None: unscored); ``success`` is the reward's where there is one."""
+    """Trajectory id → columns without payload, with ``status`` (empty: none reported), ``raw_total`` and
+    ``total_reward`` (None: unscored); ``success`` is the reward's if there is one."""
     sql = (
         "SELECT t.* EXCEPT (payload, payload_sha256, success), " + _STATUS + " AS status, "
         "toUInt8(" + _SUCCEEDED + ") AS success, "
@@ -140,7 +142,7 @@ async def summaries(w: Warehouse, ids: Iterable[str]) -> dict[str, Row]:
 
 
 async def ids_that_begin(w: Warehouse, prefix: str, limit: int) -> list[str]:
-    """The first ``limit`` trajectory ids that begin with ``prefix``; one that is equal to it stands first."""
+    """The first ``limit`` trajectory ids that begin with ``prefix``; an equal one comes first."""
     rows = await w.query(
         "SELECT trajectory_id FROM trajectories_v WHERE startsWith(trajectory_id, {prefix:String}) "
         "ORDER BY trajectory_id LIMIT {n:UInt64}",

@@ -1,6 +1,6 @@
 // <onward-feedback token="…">: thumbs or stars and a comment for one answer of an agent.
-// Runs under a strict Content-Security-Policy and throws nothing into the page; a vote that cannot be
-// sent is kept and sent later.
+// Runs under a strict Content-Security-Policy and throws no error into the page; a vote that cannot be
+// sent is stored and sent later.
 (() => {
   "use strict";
   const NAME = "onward-feedback";
@@ -116,7 +116,7 @@ button { font: inherit; padding: .4em .95em; color: inherit; background: none;
 
     attributeChangedCallback() {
       if (!this.form) return;
-      this.leave(); // under the token it was meant for
+      this.leave(); // sends the last choice under its own token
       this.picked = this.owed = this.sent = null;
       this.area.value = "";
       this.say("");
@@ -221,7 +221,7 @@ button { font: inherit; padding: .4em .95em; color: inherit; background: none;
         const { picked, owed, sent } = this;
         localStorage.setItem(place(this), JSON.stringify({ picked, owed, sent }));
       } catch {
-        // kept while the page is open
+        // kept in memory while the page is open
       }
     }
 
@@ -231,7 +231,7 @@ button { font: inherit; padding: .4em .95em; color: inherit; background: none;
       try {
         kept = JSON.parse(localStorage.getItem(place(this)));
       } catch {
-        // nothing is known
+        // nothing is stored
       }
       if (kept && kept.picked && !this.picked) {
         Object.assign(this, kept);
@@ -242,7 +242,7 @@ button { font: inherit; padding: .4em .95em; color: inherit; background: none;
       if (this.owed) this.send();
     }
 
-    // One at a time: what is chosen meanwhile goes next, so that the last vote arrives last.
+    // One at a time: a choice made meanwhile is sent next, so that the last vote arrives last.
     async send() {
       if (this.busy || !this.owed) return;
       if (navigator.onLine === false) return this.say("offline");
@@ -277,7 +277,7 @@ button { font: inherit; padding: .4em .95em; color: inherit; background: none;
       return ["refused", null, { why: (said && said.error && said.error.message) || answer.status }];
     }
 
-    // wait: null where all is settled, else the seconds that the server asked for.
+    // wait: null if the vote is final, else the seconds that the server requested.
     go(owed, [name, wait, put]) {
       if (this.owed !== owed) return this.send();
       if (wait === null) {

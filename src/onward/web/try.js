@@ -1,4 +1,4 @@
-// The trial page of the feedback widget: gets a token where the page has none, and shows what the api answered.
+// The trial page of the feedback widget: gets a token if the page has none, and shows the api's answer.
 (() => {
   "use strict";
   const vote = document.querySelector("onward-feedback");
