@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import machine
-from onward.wholefile import write_whole
+from onward.files import write_whole
 
 RISE = 0.25
 SPIN = "while True: pass"

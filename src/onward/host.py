@@ -26,9 +26,9 @@ from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
 from onward.errors import ConfigError
+from onward.files import locked
 from onward.http.app import local_key
 from onward.http.server import check_exposure, check_free
-from onward.locks import locked
 from onward.serving import base_models
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics

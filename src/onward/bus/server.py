@@ -27,10 +27,9 @@ import httpx
 
 from onward.clock import Clock, SystemClock
 from onward.errors import BusError, NotFoundError, PortBusyError, install_command
+from onward.files import write_secret_once, write_whole
 from onward.processes import set_death_signal
-from onward.secretfile import make_once
 from onward.telemetry import logs
-from onward.wholefile import write_whole
 
 log = logs.get("nats")
 
@@ -343,7 +342,7 @@ def _child_setup(parent: int):
 def _token(path: Path) -> str:
     """Returns the token of this data directory: created once, whole or not at all, for its owner only."""
     if not path.exists():
-        make_once(path, secrets.token_urlsafe(32))
+        write_secret_once(path, secrets.token_urlsafe(32))
     path.chmod(0o600)
     token = path.read_text().strip()
     if len(token) < 16:

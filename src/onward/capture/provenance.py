@@ -17,7 +17,7 @@ from typing import Any
 
 from onward.contracts import canonical_json
 from onward.errors import ConfigError, ContractError, NotFoundError
-from onward.secretfile import make_once
+from onward.files import write_secret_once
 
 KEY_FILE = "gateway.key"
 KEY_BYTES = 32
@@ -50,7 +50,7 @@ def load_key(run_dir: Path, *, create: bool = False) -> bytes:
     """
     path = run_dir / KEY_FILE
     if create and not path.exists():
-        make_once(path, secrets.token_hex(KEY_BYTES))
+        write_secret_once(path, secrets.token_hex(KEY_BYTES))
     try:
         key = bytes.fromhex(path.read_text(encoding="ascii").strip())
     except FileNotFoundError:

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from onward.errors import ConfigError, ObjectError, TamperedError
-from onward.secretfile import make_once
+from onward.files import write_secret_once
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -56,7 +56,7 @@ def key_in(file: Path) -> bytes:
     read, ConfigError if it contains no key."""
     try:
         if not file.exists():
-            make_once(file, base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode())
+            write_secret_once(file, base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode())
         return key_of(file.read_text(encoding="ascii", errors="replace"), str(file))
     except OSError as error:
         raise ObjectError(f"{file} cannot be made or read: {error.strerror}.") from None

@@ -155,7 +155,7 @@ def export(
     """
     from onward.control.policies.export import export as write
     from onward.control.policies.policy import Policy
-    from onward.folders import make_folder
+    from onward.files import make_folder
 
     policy = Policy.load(path)
     make_folder(out)

@@ -28,7 +28,7 @@ from onward.contracts.subjects import (
 )
 from onward.contracts.training import TrainingRequest, TrainingStatus
 from onward.contracts.trajectory import Trajectory
-from onward.folders import make_folder
+from onward.files import make_folder
 
 SCHEMAS = Path(__file__).parent / "schemas"
 

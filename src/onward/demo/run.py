@@ -28,7 +28,7 @@ from onward.demo.result import Check, Cycle, FailingAnswer, KindResult, Rates, R
 from onward.demo.settings import demo_settings
 from onward.demo.warm import Warmed, warm_up
 from onward.errors import OnwardError
-from onward.folders import check_file
+from onward.files import check_file
 from onward.processes import child_environment
 from onward.progress import PART
 from onward.release.record import ReleaseRecord, Releases

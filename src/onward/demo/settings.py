@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onward import config
 from onward.config import Settings
-from onward.folders import make_folder
+from onward.files import make_folder
 from onward.training.spec import recipes
 
 TRAJECTORIES = {"tiny": 512}

@@ -15,8 +15,7 @@ from typing import Any, BinaryIO
 
 from onward.errors import ConfigError
 from onward.export import columns
-from onward.folders import check_file
-from onward.wholefile import sync_folder, whole
+from onward.files import check_file, sync_folder, whole
 
 Put = Callable[[Mapping[str, Any]], None]
 ROWS_AT_ONCE = 512

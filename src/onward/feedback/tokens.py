@@ -19,8 +19,8 @@ from pathlib import Path
 
 from onward.clock import utc_text
 from onward.errors import ConfigError, OnwardError
+from onward.files import write_secret_once
 from onward.ids import is_id
-from onward.secretfile import make_once
 
 KEY_FILE = "feedback.key"
 KEYS_KEPT = 8
@@ -70,7 +70,7 @@ class TokenKeys:
         self._keys: list[bytes] = []
         try:
             if not self._path.exists():
-                make_once(self._path, secrets.token_hex(32) + "\n")
+                write_secret_once(self._path, secrets.token_hex(32) + "\n")
         except OSError as error:
             raise ConfigError(
                 f"{self._path} cannot be made: {error.strerror}: name a folder that you may write to."
@@ -117,7 +117,7 @@ class TokenKeys:
         key is accepted, and every earlier token is void. Raises ConfigError, OSError."""
         old = [] if forget else [key.hex() for key in self._current()]
         partial = self._path.with_name(f".{KEY_FILE}.{secrets.token_hex(4)}")
-        make_once(partial, "".join(f"{key}\n" for key in [secrets.token_hex(32), *old][:KEYS_KEPT]))
+        write_secret_once(partial, "".join(f"{key}\n" for key in [secrets.token_hex(32), *old][:KEYS_KEPT]))
         partial.replace(self._path)
         return len(self._current())
 

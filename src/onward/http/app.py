@@ -36,8 +36,8 @@ from onward.errors import (
     NotFoundError,
     OnwardError,
 )
+from onward.files import write_secret_once
 from onward.http.server import Server, check_exposure
-from onward.secretfile import make_once
 from onward.telemetry.metrics import Metrics
 
 __all__ = [
@@ -142,7 +142,7 @@ def local_key(run_dir: Path) -> str:
 def read_or_create_secret(path: Path, make: Callable[[], str]) -> str:
     """Reads a secret file, or creates it with mode 0600; two racing processes agree on one secret."""
     if not path.exists():
-        make_once(path, make())
+        write_secret_once(path, make())
     text = path.read_text(encoding="utf-8").strip()
     if not text:
         raise ConfigError(f"{path} is empty: delete it and a new one is made at the next start.")

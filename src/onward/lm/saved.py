@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from onward.errors import ConfigError
-from onward.wholefile import whole
+from onward.files import whole
 
 
 def save_state(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

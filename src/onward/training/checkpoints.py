@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from onward.errors import ConflictError, TamperedError
+from onward.files import write_whole
 from onward.ids import check_id
 from onward.warehouse import Objects
 
@@ -77,12 +77,8 @@ def write_manifest(
         start_digest=start_digest,
         metrics=metrics or {},
     )
-    temporary = folder / (MANIFEST + ".tmp")
-    with open(temporary, "w", encoding="utf-8") as out:
-        out.write(json.dumps(manifest.model_dump(mode="json"), sort_keys=True, indent=1))
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.rename(folder / MANIFEST)
+    text = json.dumps(manifest.model_dump(mode="json"), sort_keys=True, indent=1)
+    write_whole(folder / MANIFEST, text.encode())
     return manifest
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from onward.clock import Clock, SystemClock
 from onward.errors import WarehouseError
+from onward.files import write_secret_once
 from onward.processes import child_environment
-from onward.secretfile import make_once
 from onward.telemetry import logs
 from onward.warehouse.client import TOKEN_FILE, Warehouse, read_address
 from onward.warehouse.protocol import EXIT_IN_USE
@@ -146,5 +146,5 @@ class EmbeddedWarehouse:
 def _token(path: Path) -> str:
     """Returns the key of this data directory: created once, readable by its owner only."""
     if not path.exists():
-        make_once(path, secrets.token_urlsafe(32))
+        write_secret_once(path, secrets.token_urlsafe(32))
     return path.read_text(encoding="ascii").strip()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from onward.errors import ConfigError, ConflictError, NotFoundError, ObjectError
+from onward.files import sync_folder
 
 _SEGMENT = re.compile(r"[A-Za-z0-9._=:@+-]{1,255}")
 _DRAFT = ".draft-"
@@ -91,7 +92,7 @@ class Objects:
                     await asyncio.to_thread(file.write, part)
                 await asyncio.to_thread(_flush, file)
             draft.replace(path)
-            await asyncio.to_thread(_fsync_folder, path.parent)
+            await asyncio.to_thread(sync_folder, path.parent)
         finally:
             draft.unlink(missing_ok=True)
 
@@ -179,7 +180,7 @@ class _FolderStore:
                 draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
-        _fsync_folder(target.parent)
+        sync_folder(target.parent)
         return True
 
     def _make_folders(self, folder: Path) -> None:
@@ -190,7 +191,7 @@ class _FolderStore:
             folder = folder.parent
         for new in reversed(missing):
             new.mkdir(exist_ok=True)
-            _fsync_folder(new.parent)
+            sync_folder(new.parent)
 
     def _walk(self, prefix: str) -> list[str]:
         start = self._root / prefix
@@ -274,14 +275,6 @@ def _draft(target: Path) -> Path:
 def _flush(file: Any) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def _fsync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _first_line(error: BaseException) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
@@ -18,6 +17,7 @@ from typing import Any
 
 from onward.clock import utc_text
 from onward.errors import ConfigError, ObjectError, OutboxFullError
+from onward.files import sync_folder, write_whole
 from onward.ids import is_id
 
 _DRAFT = "."
@@ -112,21 +112,8 @@ class HeldTasks:
             (self._folder / held_id).unlink(missing_ok=True)
 
     def _write(self, name: str, data: bytes) -> None:
-        draft = self._folder / f"{_DRAFT}{name}.{secrets.token_hex(4)}"
-        try:
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                out.write(data)
-                out.flush()
-                os.fsync(out.fileno())
-            draft.replace(self._folder / name)
-        finally:
-            draft.unlink(missing_ok=True)
-        for folder in (self._folder, self._folder.parent):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        write_whole(self._folder / name, data, 0o600)
+        sync_folder(self._folder.parent)
 
 
 def _name(trajectory_id: str) -> str:

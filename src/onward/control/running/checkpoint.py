@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.errors import ControlError, TamperedError
+from onward.files import replacing
 
 FORMAT = "onward-control-state-1"
 Arrays = dict[str, NDArray[Any]]
@@ -34,12 +34,8 @@ def save(path: Path, state: dict[str, Any]) -> None:
     tree = json.dumps(_flattened(state, arrays))
     header = {"format": FORMAT, "tree": tree, "sha256": _digest(tree, arrays)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
-    save_file(arrays, new, metadata=header)
-    with new.open("rb") as written:
-        os.fsync(written.fileno())
-    os.replace(new, path)
-    _sync_folder(path.parent)
+    with replacing(path) as new:
+        save_file(arrays, new, metadata=header)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -73,14 +69,6 @@ def load(path: Path) -> dict[str, Any]:
 
 def _damaged(path: Path) -> TamperedError:
     return TamperedError(f"{path} is damaged (cut off or changed): restore it from a copy, or train again.")
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _digest(tree: str, arrays: Arrays) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import importlib
-import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import ControlError
+from onward.files import replacing
 
 PARTS = ("env", "act", "update", "evaluate")
 """Parts that a run's time is spent on; the rest is the loop, logs and files."""
@@ -67,13 +67,11 @@ class Csv:
         self._file.close()
 
     def _rewrite(self, rows: list[Row]) -> None:
-        new = self._path.with_name(self._path.name + ".new")
-        with new.open("w", newline="") as file:
+        with replacing(self._path) as new, new.open("w", newline="") as file:
             writer = csv.DictWriter(file, self._columns)
             if self._columns:
                 writer.writeheader()
             writer.writerows(rows)
-        os.replace(new, self._path)
         self._file = self._path.open("a", newline="")
         self._writer = csv.DictWriter(self._file, self._columns)
 

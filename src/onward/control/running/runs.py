@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,8 +16,7 @@ from typing import Any
 from onward.control.running.config import CONFIGS, Amount, Config, Count, Share, Whole
 from onward.control.running.fields import check_fields
 from onward.errors import ControlError
-from onward.folders import make_folder
-from onward.locks import locked
+from onward.files import locked, make_folder, write_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,9 +162,7 @@ class Folder:
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Replaces ``path`` as a whole: a reader sees the old or the new document."""
-    new = path.with_name(path.name + ".new")
-    new.write_text(json.dumps(document, indent=1) + "\n")
-    os.replace(new, path)
+    write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
 
 
 def read_json(path: Path, otherwise: str) -> dict[str, Any]:

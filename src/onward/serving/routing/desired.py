@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from onward.bus import Bus, Entry
 from onward.clock import Clock, utc_text
 from onward.contracts import canonical_json
 from onward.errors import BusError, ContractError, EngineError, NotFoundError, OnwardError, TamperedError
+from onward.files import write_whole
 from onward.serving.engines import Engine
 from onward.serving.routing.registry import AdapterRegistry
 from onward.serving.routing.router import Arm, Routes, base_routes, desired_document, parse_desired
@@ -223,12 +223,7 @@ class DesiredState:
     # The file for a start without the bus.
 
     def _save(self, routes: Routes) -> None:
-        partial = self._file.with_suffix(".tmp")
-        with open(partial, "wb") as out:
-            out.write(canonical_json(desired_document(routes)))
-            out.flush()
-            os.fsync(out.fileno())
-        partial.replace(self._file)
+        write_whole(self._file, canonical_json(desired_document(routes)))
 
     async def _restore(self) -> None:
         """Restores the last verified state: its current arm alone, as no release is watched meanwhile."""

@@ -17,13 +17,13 @@ from onward.capture.collecting.enrich import MIXED
 from onward.context import Context
 from onward.contracts import Feedback, TrainingRequest, decode
 from onward.errors import TamperedError, TrainingError
+from onward.files import write_whole
 from onward.ids import model_key
 from onward.reward.answers import moment
 from onward.reward.role.feedback import SESSION_TRAJECTORIES
 from onward.training import checkpoints
 from onward.training.data import corrections, dataset
 from onward.warehouse import queries, reward_queries
-from onward.wholefile import write_whole
 
 MARKER = "frozen.json"
 FIRST_POLICY_SECONDS = 60.0

@@ -25,7 +25,7 @@ from onward.envs.policies import reference_policy
 from onward.envs.rollouts import rollouts
 from onward.envs.sources import open_source
 from onward.errors import ConfigError, NotFoundError, TrainingError
-from onward.folders import make_folder
+from onward.files import make_folder
 from onward.processes import child_environment
 from onward.training import checkpoints
 from onward.training.data import dataset, files

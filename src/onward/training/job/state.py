@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from onward.wholefile import write_whole
+from onward.files import write_whole
 
 CURRENT = "CURRENT"
 FACTS = "facts.json"

@@ -25,8 +25,8 @@ from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingRequest, TrainingStatus, decode, encode, subjects
 from onward.errors import BusError, ConflictError, ContractError, OnwardError, TrainingError
+from onward.files import locked
 from onward.ids import new_id
-from onward.locks import locked
 from onward.processes import child_environment
 from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints

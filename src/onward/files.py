@@ -1,0 +1,140 @@
+"""Files and folders: durable replacement, secrets, locks, and the checks of paths that a user names.
+
+A process may die at any line. A file written here is then the old one or the new one, whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from onward.errors import ConfigError
+
+# Durable replacement.
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Writes ``data`` to ``path``, in a folder that exists. ``mode`` is that of the new file, less the umask.
+    Raises OSError."""
+    with whole(path, mode) as out:
+        out.write(data)
+
+
+@contextmanager
+def whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Opens a file to write. It appears at ``path`` when the block ends, but not if the block raises."""
+    with replacing(path) as partial:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as out:
+            yield out
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields a name beside ``path`` for a library that writes files by itself.
+
+    What the block wrote there is synced and moved to ``path`` when the block ends; it is removed if the block
+    raises.
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield partial
+        _sync(partial, os.O_RDONLY)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in ``folder`` durable."""
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# Secrets and locks.
+
+
+def write_secret_once(path: Path, text: str) -> None:
+    """Writes ``text`` to ``path`` (mode 0600, its folder 0700). If another process created the file first,
+    its text stays. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(partial, path)
+    finally:
+        partial.unlink()
+    sync_folder(path.parent)
+
+
+@contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Holds the lock file ``path`` for the block.
+
+    The kernel frees a lock however its holder ends, so a lock that can be acquired proves that the previous
+    holder is gone. Raises ConfigError: with the sentence ``busy`` if another process holds it, and if the
+    file cannot be created.
+    """
+    make_folder(path.parent, 0o700)
+    with ExitStack() as held:
+        try:
+            file = held.enter_context(open(path, "w"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(busy) from None
+        except OSError as error:
+            raise ConfigError(
+                f"The lock file {path} cannot be had ({error.strerror}): give a folder that may be written."
+            ) from error
+        yield
+
+
+# Paths that a user names: refused before any work is spent.
+
+
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Creates ``path`` and its parents; ``mode`` is that of the last folder, less the umask. Raises
+    ConfigError if that fails."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=mode)
+    except OSError as error:
+        raise ConfigError(
+            f"The folder {path} cannot be made ({error.strerror}): give one that may be written to."
+        ) from error
+
+
+def check_file(path: Path) -> None:
+    """Creates the folder of a file that is written later, and checks that it can be written.
+
+    Leaves no file behind. Raises ConfigError if it cannot be written.
+    """
+    make_folder(path.parent)
+    new = not path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise ConfigError(
+            f"The file {path} cannot be written ({error.strerror}): give one that may be."
+        ) from error
+    if new:
+        path.unlink()
