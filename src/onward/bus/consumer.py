@@ -31,6 +31,7 @@ from onward.errors import (
     StreamDriftError,
     WarehouseError,
 )
+from onward.retry import Backoff
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class _Consumption:
         self._stopping = False
 
     async def run(self, start_sequence: int | None) -> None:
-        pause, asked = 0.1, cancellations()
+        backoff, asked = Backoff(0.1, 5.0), cancellations()
         restart_at = start_sequence
         try:
             while True:
@@ -157,10 +158,9 @@ class _Consumption:
                     )
                     await self._drop_puller()
                     await self.bus.revive()
-                    await self.clock.sleep(pause)
-                    pause = min(pause * 2, 5.0)
+                    await self.clock.sleep(backoff.next())
                     continue
-                pause = 0.1
+                backoff.reset()
                 if messages:
                     await self._finish(messages)
         finally:
@@ -215,7 +215,7 @@ class _Consumption:
 
     async def _answers(self, messages: list[Message]) -> list[Disposition]:
         """Calls the handler; waits for unavailable services; isolates a message that breaks it."""
-        pause = AWAY_SECONDS
+        backoff = Backoff(AWAY_SECONDS, 15.0)
         while True:
             try:
                 answers = list(await self.handler(messages))
@@ -228,10 +228,9 @@ class _Consumption:
                 log.warning("a service is away, the batch waits", stream=self.stream, reason=str(error))
                 if self._stopping:
                     return [Retry(0.0)] * len(messages)
-                await self.clock.sleep(pause)
+                await self.clock.sleep(backoff.next())
                 if self._stopping:
                     return [Retry(0.0)] * len(messages)
-                pause = min(pause * 2, 15.0)
             except Exception as error:
                 log.exception("a handler failed", stream=self.stream, durable=self.durable)
                 if len(messages) > 1:

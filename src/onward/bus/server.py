@@ -29,6 +29,7 @@ from onward.clock import Clock, SystemClock
 from onward.errors import BusError, NotFoundError, PortBusyError, install_command
 from onward.files import write_secret_once, write_whole
 from onward.processes import set_death_signal
+from onward.retry import Backoff
 from onward.telemetry import logs
 
 log = logs.get("nats")
@@ -134,19 +135,18 @@ class NatsServer:
             return answer.json()
 
     async def _keep(self) -> None:
-        pause = 0.2
+        backoff = Backoff(0.2, 10.0)
         while True:
             await self._clock.sleep(0.2)
             if self.running:
-                pause = 0.2
+                backoff.reset()
                 continue
             log.error("nats-server ended by itself, starting it again", log=str(self._log_path))
             try:
                 await self._spawn()
             except (BusError, PortBusyError) as error:
                 log.error("nats-server did not start", reason=str(error))
-                await self._clock.sleep(pause)
-                pause = min(pause * 2, 10.0)
+                await self._clock.sleep(backoff.next())
 
     async def _spawn(self) -> None:
         binary = find_binary()

@@ -36,6 +36,7 @@ from onward.envs.protocol import Meta
 from onward.envs.rollouts import Reply
 from onward.envs.tasks import TaskRef, panel_hash
 from onward.errors import ConfigError, ConflictError, NotFoundError
+from onward.retry import Backoff
 
 AGENTGYM_SPLIT = "all"
 """Split name for AgentGym's servers, which know no splits; held-out indices are defined elsewhere."""
@@ -269,7 +270,7 @@ class EnvClient:
         refused as too many requests; with ``repeatable`` also a call that may have been carried out. Raises
         EnvironmentFailure."""
         last: EnvironmentFailure | None = None
-        pause, unreached = _PAUSE, 0
+        backoff, unreached = Backoff(_PAUSE, _LONGEST_PAUSE), 0
         try:
             async with asyncio.timeout(seconds):
                 while True:
@@ -280,8 +281,7 @@ class EnvClient:
                         unreached += last.cause == "connection"
                         if unreached == _TRIES or not (repeatable or again.is_untouched):
                             raise last from None
-                    await self._clock.sleep(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    await self._clock.sleep(backoff.next())
         except TimeoutError:
             raise last or self._timeout(path, cause, seconds or 0.0) from None
 

@@ -8,7 +8,6 @@ stays in JetStream. It may store a row twice; the views show it once.
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import httpx
 
 from onward.clock import Clock, SystemClock
 from onward.errors import WarehouseError
+from onward.retry import Backoff
 from onward.telemetry import logs
 from onward.warehouse import protocol
 
@@ -125,21 +125,20 @@ class Warehouse:
         self, params: Mapping[str, str], body: bytes, patience: float | None, database: str | None = None
     ) -> bytes:
         started = self._clock.monotonic()
-        delay, warned = 0.05, False
+        backoff, warned = Backoff(0.05, 5.0, jitter=0.5), False
         while True:
             try:
                 return await self._once(params, body, self._database if database is None else database)
             except _AwayError as error:
                 waited = self._clock.monotonic() - started
-                if patience is not None and waited + delay > patience:
+                if patience is not None and waited + backoff.pause > patience:
                     raise WarehouseError(
                         f"The warehouse is away ({error}): check that it runs and try again."
                     ) from None
                 if not warned and waited > 1.0:
                     warned = True
                     _log.warning("warehouse away, waiting", cause=str(error))
-            await self._clock.sleep(delay * random.uniform(0.5, 1.0))
-            delay = min(delay * 2, 5.0)
+            await self._clock.sleep(backoff.next())
 
     async def _once(self, params: Mapping[str, str], body: bytes, database: str) -> bytes:
         try:

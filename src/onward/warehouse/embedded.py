@@ -18,6 +18,7 @@ from onward.clock import Clock, SystemClock
 from onward.errors import WarehouseError
 from onward.files import write_secret_once
 from onward.processes import child_environment
+from onward.retry import Backoff
 from onward.telemetry import logs
 from onward.warehouse.client import TOKEN_FILE, Warehouse, read_address
 from onward.warehouse.protocol import EXIT_IN_USE
@@ -110,22 +111,22 @@ class EmbeddedWarehouse:
 
     async def _keep(self) -> None:
         """Waits for the child to die and starts another, more slowly each time it dies young."""
-        delay = 0.1
+        backoff = Backoff(0.1, 10.0)
         while True:
             assert self._process is not None
             born = self._clock.monotonic()
             code = await self._process.wait()
-            delay = 0.1 if self._clock.monotonic() - born > 30.0 else min(delay * 2, 10.0)
+            if self._clock.monotonic() - born > 30.0:
+                backoff.reset()
             _log.error("warehouse died, starting it again", exit_code=code)
-            await self._clock.sleep(delay)
+            await self._clock.sleep(backoff.next())
             while True:
                 try:
                     self._process = await self._spawn()
                     break
                 except (WarehouseError, OSError) as error:
-                    delay = min(delay * 2, 10.0)
                     _log.error("warehouse does not start", cause=str(error))
-                    await self._clock.sleep(delay)
+                    await self._clock.sleep(backoff.next())
             self.restarts += 1
 
     def _old_port(self) -> str:

@@ -13,7 +13,6 @@ import hashlib
 import json
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from onward.capture.conversations.dialogue import Asked, Closed, Dialogue, Messa
 from onward.capture.recorder.task import Task, current_task
 from onward.errors import OnwardError
 from onward.forks import Forking, follow
+from onward.lru import Lru
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Chats(Forking):
         self._described = described
         self._lock = threading.RLock()
         self._open: list[Chat] = []
-        self._sessions: OrderedDict[bytes, str] = OrderedDict()
+        self._sessions: Lru[bytes, str] = Lru(_REMEMBERED)
         self._sweeper: threading.Thread | None = None
         recorder.before_close(self.close)
         follow(self)
@@ -180,8 +180,6 @@ class Chats(Forking):
             self._open.remove(chat)
             if chat.link:
                 self._sessions[chat.link] = chat.dialogue.task.session_id
-                while len(self._sessions) > _REMEMBERED:
-                    self._sessions.popitem(last=False)
         if chat.call is not None:
             chat.dialogue.interrupted(chat.call.asked, chat.call.so_far(), None)
         chat.dialogue.close(why)

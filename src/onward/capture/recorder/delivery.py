@@ -20,6 +20,7 @@ from onward.clock import Clock, SystemClock, utc_text
 from onward.contracts import subjects
 from onward.errors import BusError, ObjectError, OnwardError
 from onward.forks import IMPORTING
+from onward.retry import Backoff
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Delivery:
             from onward.bus.connection import Bus
             from onward.capture import claim_check  # noqa: F401  (imported again in ``_sender``)
 
-        pause, most = RETRY_SECONDS
+        backoff = Backoff(*RETRY_SECONDS)
         while True:
             self._sent, began = False, self._clock.monotonic()
             try:
@@ -86,10 +87,11 @@ class Delivery:
                 bus, self._bus = self._bus, None
                 if bus is not None:
                     await bus.close()
-            if self._sent or self._clock.monotonic() - began > most:  # a connection alone is no success
-                pause = RETRY_SECONDS[0]
-            await self._clock.sleep(pause)
-            pause = min(pause * 2, most)
+            if (
+                self._sent or self._clock.monotonic() - began > RETRY_SECONDS[1]
+            ):  # a connection alone is no success
+                backoff.reset()
+            await self._clock.sleep(backoff.next())
 
     async def notify(self, kind: str, message: str) -> None:
         """Sends an alert in the form of the roles: a plain message, lost while NATS is unavailable. The log

@@ -6,11 +6,11 @@ Only results in memory are reused; after a restart the suite runs again.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from onward.errors import EngineError
+from onward.lru import Lru
 from onward.release.validation.checks import CheckResult
 from onward.release.validation.judge import Suite
 from onward.release.validation.suite import TaskResult
@@ -28,8 +28,8 @@ class Remembered:
 
     def __init__(self, inner: Suite) -> None:
         self._inner = inner
-        self._tasks: OrderedDict[Key, list[TaskResult]] = OrderedDict()
-        self._checks: OrderedDict[Key, list[CheckResult]] = OrderedDict()
+        self._tasks: Lru[Key, list[TaskResult]] = Lru(POLICIES)
+        self._checks: Lru[Key, list[CheckResult]] = Lru(POLICIES)
 
     async def base_digest(self) -> str:
         return await self._inner.base_digest()
@@ -48,7 +48,7 @@ class Remembered:
 
     async def _once(
         self,
-        kept: OrderedDict[Key, list[Result]],
+        kept: Lru[Key, list[Result]],
         digest: str | None,
         ask: Callable[[str | None], Awaitable[list[Result]]],
     ) -> list[Result]:
@@ -58,9 +58,6 @@ class Remembered:
             return await ask(digest)
         if key not in kept:
             kept[key] = await ask(digest)
-        kept.move_to_end(key)
-        while len(kept) > POLICIES:
-            kept.popitem(last=False)
         return list(kept[key])
 
     async def _key(self, digest: str | None) -> Key | None:

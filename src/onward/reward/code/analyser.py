@@ -11,12 +11,13 @@ import asyncio
 import hashlib
 import math
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from onward.contracts import Trajectory
+from onward.lru import Lru
 from onward.reward.code.find import MAX_CHARACTERS, Found, Piece, find_code
 from onward.reward.code.report import CodeReport
 from onward.reward.code.results import Results, results_of
@@ -42,8 +43,7 @@ class CodeAnalyser:
         self._parallel = parallel
         self._turns = threading.BoundedSemaphore(parallel)
         self._threads: ThreadPoolExecutor | None = None
-        self._remembered = remembered
-        self._known: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._known: Lru[str, dict[str, Any]] = Lru(remembered)
         self._lock = threading.Lock()
 
     async def start(self) -> None:
@@ -123,7 +123,6 @@ class CodeAnalyser:
         key = _key(piece)
         with self._lock:
             if key in self._known:
-                self._known.move_to_end(key)
                 return self._known[key]
         facts: dict[str, Any] = {}
         for _ in range(2):
@@ -135,8 +134,6 @@ class CodeAnalyser:
             return facts
         with self._lock:
             self._known[key] = facts
-            while len(self._known) > self._remembered:
-                self._known.popitem(last=False)
         return facts
 
 

@@ -18,6 +18,7 @@ from onward.clock import Clock
 from onward.config import Settings
 from onward.errors import EngineError, TamperedError
 from onward.processes import child_environment
+from onward.retry import Backoff
 from onward.serving.base_models import resolve
 from onward.serving.engines import Generation, Messages, OnProgress, Progress, RequestRefusedError, wire
 from onward.telemetry import logs
@@ -229,26 +230,25 @@ class EngineProcess:
         return process
 
     async def _keep_alive(self) -> None:
-        delay = 0.1
+        backoff = Backoff(0.1, 30.0)
         while True:
             assert self._process is not None
+            born = self._clock.monotonic()
             code = await self._process.wait()
             _log.error("engine ended", exit_code=code, respawns=self.respawns)
             self.engine._disconnected()
             if self._on_death is not None:
                 await self._on_death()
+            if self._clock.monotonic() - born > 60.0:
+                backoff.reset()
             while True:
-                started = self._clock.monotonic()
+                await self._clock.sleep(backoff.next())
                 try:
                     self._process = await self._spawn()
                     self.respawns += 1
                     break
                 except Exception as error:
                     _log.error("engine did not start", error=str(error))
-                await self._clock.sleep(delay)
-                delay = min(delay * 2, 30.0)
-            if self._clock.monotonic() - started > 60:
-                delay = 0.1
 
 
 async def _wait_ready(process: asyncio.subprocess.Process) -> None:

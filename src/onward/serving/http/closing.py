@@ -8,7 +8,6 @@ task. Feedback is checked when it is parsed, so nothing is acknowledged and refu
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, get_args
@@ -18,6 +17,7 @@ from onward.capture.recorder.task import Status
 from onward.clock import utc_text
 from onward.http.app import HttpError
 from onward.ids import is_id, new_id
+from onward.lru import Lru
 from onward.serving.recording.trajectory import SOURCE
 
 Outcome = dict[str, Any]
@@ -59,12 +59,10 @@ class Closings:
     """The latest closes, by their client (None: an administrator) and the name of what was closed."""
 
     def __init__(self) -> None:
-        self._latest: OrderedDict[tuple[str | None, str], Closing] = OrderedDict()
+        self._latest: Lru[tuple[str | None, str], Closing] = Lru(REMEMBERED)
 
     def add(self, name: str, owner: str | None, closing: Closing) -> None:
         self._latest[owner, name] = closing
-        while len(self._latest) > REMEMBERED:
-            self._latest.popitem(last=False)
 
     def find(self, name: str, owner: str | None, outcome: Outcome | None) -> Closing | None:
         """Returns the remembered close, or None.

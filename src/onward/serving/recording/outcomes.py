@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Literal
@@ -26,6 +25,7 @@ from onward.contracts import Feedback, Reward, SessionOutcome, decode, encode, s
 from onward.errors import BusError, ContractError
 from onward.feedback.votes import is_negative
 from onward.ids import derived_id
+from onward.lru import Lru
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.recording.session_votes import SessionVotes
 from onward.serving.routing.assignments import Assignments
@@ -63,7 +63,7 @@ class Outcomes:
         self._release: str | None = None
         self._waiting: dict[str, Assignment] = {}
         """Sessions of the open release without any outcome yet."""
-        self._seen: OrderedDict[str, set[tuple[str, str]]] = OrderedDict()
+        self._seen: Lru[str, set[tuple[str, str]]] = Lru(RELEASES_KEPT)
         """Release → (session, kind) that are on the stream, for the newest few releases."""
         self._votes = SessionVotes()
         self._caught_up = False
@@ -326,10 +326,7 @@ class Outcomes:
             self._waiting.pop(session_id, None)
 
     def _known(self, release_id: str) -> set[tuple[str, str]]:
-        known = self._seen.setdefault(release_id, set())
-        while len(self._seen) > RELEASES_KEPT:
-            self._seen.popitem(last=False)
-        return known
+        return self._seen.setdefault(release_id, set())
 
     def _has_any(self, assignment: Assignment) -> bool:
         known = self._known(assignment.release_id)

@@ -6,8 +6,9 @@ forwarded again, and an older vote never replaces a newer one.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from datetime import datetime
+
+from onward.lru import Lru
 
 RELEASES_KEPT = 8
 
@@ -16,12 +17,12 @@ class SessionVotes:
     """Last vote per release and session: its time, and 1 for a negative or 0 for a positive vote."""
 
     def __init__(self) -> None:
-        self._last: OrderedDict[str, dict[str, tuple[datetime, float]]] = OrderedDict()
+        self._last: Lru[str, dict[str, tuple[datetime, float]]] = Lru(RELEASES_KEPT)
 
     def is_news(self, release_id: str, session_id: str, at: datetime, value: float) -> bool:
         """Returns whether this vote changes the session's vote at the gates. A later vote with the same value
         does not; it is stored as the last one."""
-        known = self._last.get(release_id, {}).get(session_id)
+        known = (self._last.get(release_id) or {}).get(session_id)
         if known is None:
             return True
         if at > known[0] and value == known[1]:
@@ -34,5 +35,3 @@ class SessionVotes:
         known = sessions.get(session_id)
         if known is None or at > known[0]:
             sessions[session_id] = (at, value)
-        while len(self._last) > RELEASES_KEPT:
-            self._last.popitem(last=False)

@@ -8,11 +8,11 @@ only new sessions. The assignment record is what the gates' evidence is joined w
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from onward.errors import ContractError
+from onward.lru import Lru
 
 ArmName = Literal["candidate", "current"]
 
@@ -151,17 +151,10 @@ class AssignmentCache:
     """The most recently used assignments; the bucket is the truth."""
 
     def __init__(self, size: int = 100_000) -> None:
-        self._size = size
-        self._known: OrderedDict[str, Assignment] = OrderedDict()
+        self._known: Lru[str, Assignment] = Lru(size)
 
     def get(self, session_id: str) -> Assignment | None:
-        found = self._known.get(session_id)
-        if found is not None:
-            self._known.move_to_end(session_id)
-        return found
+        return self._known.get(session_id)
 
     def put(self, assignment: Assignment) -> None:
         self._known[assignment.session_id] = assignment
-        self._known.move_to_end(assignment.session_id)
-        while len(self._known) > self._size:
-            self._known.popitem(last=False)
