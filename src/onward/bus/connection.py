@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from nats.js.api import PubAck
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.clock import Clock, SystemClock
 from onward.errors import BusError, ConflictError
+from onward.retry import Backoff
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Bus:
         """
         full = {**(headers or {}), "Nats-Msg-Id": msg_id}
         until = None if deadline is None else self.clock.monotonic() + deadline
-        pause, tries, why, asked = 0.05, 0, "no connection", cancellations()
+        backoff, tries, why, asked = Backoff(0.05, 2.0, jitter=0.5), 0, "no connection", cancellations()
         while True:
             left = None if until is None else until - self.clock.monotonic()
             if left is not None and left <= 0:
@@ -153,9 +153,8 @@ class Bus:
             tries += 1
             if tries in (3, 30) or tries % 300 == 0:
                 log.warning("publish is being repeated", subject=subject, tries=tries, reason=why)
-            nap = pause * random.uniform(0.5, 1.0)
+            nap = backoff.next() if self.is_connected else min(backoff.next(), 0.25)
             await self.clock.sleep(nap if left is None else min(nap, left))
-            pause = min(pause * 2, 2.0 if self.is_connected else 0.25)
 
     @staticmethod
     def _why_again(error: nats.errors.Error, subject: str, size: int) -> str:
