@@ -1,4 +1,4 @@
-"""The command line: thin, it calls the packages and decides nothing.
+"""The command line: a thin layer that calls the packages and holds no logic of its own.
 
 An OnwardError becomes one sentence on stderr and exit code 2. Any traceback is a defect.
 """
@@ -37,11 +37,14 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Training and control": ("jobs", "models", "train", "env", "control"),
     "Operating": ("pause", "resume", "releases", "pin", "unpin", "streams", "contracts"),
 }
-"""The commands as ``onward --help`` shows them: title → names, in this order."""
+"""Panels of ``onward --help``: title → command names, in this order."""
 
 
 class _Root(Group):
-    """``onward`` itself: its commands in panels. A command's module is loaded when the command is called."""
+    """The group ``onward`` itself, with its commands in panels.
+
+    A command's module is loaded when the command is called.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -110,7 +113,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "operator": ("pause", "resume", "pin", "unpin"),
     "releases": ("releases", "release"),
 }
-"""Module → its commands. A command loads its own module only: it starts quickly."""
+"""Module → its commands. A command loads only its own module, so that it starts quickly."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -125,19 +128,19 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Holds the options of ``onward`` itself; its help is the text given to ``app``."""
+    """Holds the options of ``onward`` itself. The help text is that of ``app``."""
 
 
 def load_settings(file: Path | None, data_dir: Path | None) -> Settings:
-    """The settings of a command: file and environment, with ``--dir`` above both."""
-    from onward import config  # not for a help
+    """Returns the settings of a command: file and environment, overridden by ``--dir``."""
+    from onward import config  # not needed for --help
 
     return config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
 
 
 def run_async(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a command's coroutine; Ctrl-C cancels it cleanly."""
-    import asyncio  # not for a help
+    """Runs a command's coroutine. Ctrl-C cancels it cleanly."""
+    import asyncio  # not needed for --help
 
     return asyncio.run(work)
 
@@ -156,7 +159,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def load(command: str) -> None:
-    """Import the modules of ``command``; none for a word that is no command."""
+    """Imports the modules of ``command``; imports none if there is no such command."""
     for module, commands in COMMANDS.items():
         if command in commands:
             importlib.import_module(f"onward.cli.{module}")
@@ -168,7 +171,7 @@ def _first(group: BaseExceptionGroup[Any]) -> BaseException:
 
 
 def runnable(sentence: str) -> str:
-    """``sentence`` with each command in quotes written so that it can be pasted: 'onward up' → its path."""
+    """Returns ``sentence`` with each quoted command ready to paste: ``onward`` becomes the program's path."""
     return re.sub(r"(?<=['`])onward(?= [a-z])", lambda _: program(), sentence)
 
 

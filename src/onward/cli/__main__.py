@@ -1,4 +1,4 @@
-"""``python -m onward.cli``: the ``onward`` command without its script."""
+"""Runs the ``onward`` command as ``python -m onward.cli``, without its script."""
 
 from onward.cli import main
 

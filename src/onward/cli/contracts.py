@@ -28,7 +28,7 @@ def _group() -> None:
 def export(
     folder: Annotated[Path, typer.Argument(help="Where to write; created when absent.")],
 ) -> None:
-    """Write topics.json and every schema in the file tree that existing publishers use.
+    """Export topics.json and every schema, in the file tree that existing publishers use.
 
     onward contracts export schemas
     """

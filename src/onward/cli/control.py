@@ -127,7 +127,7 @@ def resume(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run that was stopped: bit for bit what it would have been (but for a3c).
+    """Resume a run that was stopped: bit for bit the same as without the stop (except a3c).
 
     onward control resume runs/CartPole-v1-ppo-seed0
     """
@@ -154,7 +154,7 @@ def list_(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON document.")] = False,
 ) -> None:
-    """Algorithms and presets; the settings of an algorithm; the presets for an environment.
+    """List algorithms and presets, the settings of one algorithm, or the presets for one environment.
 
     onward control list
 
@@ -216,7 +216,7 @@ def _show(rows: dict[str, str], as_json: bool, columns: tuple[str, str]) -> None
 
 
 def env_kwargs(assignments: list[str] | None) -> dict[str, Any] | None:
-    """Arguments of an environment from NAME=VALUE; None where there are none. Raises ControlError."""
+    """Parses NAME=VALUE into arguments of the environment; None when there are none. Raises ControlError."""
     values: dict[str, Any] = {}
     for assignment in assignments or []:
         name, equals, text = assignment.partition("=")
@@ -230,7 +230,10 @@ def env_kwargs(assignments: list[str] | None) -> dict[str, Any] | None:
 
 
 def with_version(env: str) -> str:
-    """The id with its newest version where it has none, which is told; presets know full ids only."""
+    """Returns the environment id; adds the newest version when it has none, and reports that on stderr.
+
+    Presets know full ids only.
+    """
     from onward.control.environments import newest_version
 
     newest = newest_version(env)
@@ -240,7 +243,7 @@ def with_version(env: str) -> str:
 
 
 def _check_world(run: RunConfig) -> None:
-    """What could fail, before any folder is made and any process started."""
+    """Checks the environment and the algorithm before any folder is made or any process is started."""
     from onward.control.environments import make
 
     env = make(run.env, 1, env_kwargs=run.env_kwargs)

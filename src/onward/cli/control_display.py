@@ -1,6 +1,6 @@
-"""What a person sees while control policies train: one live line per seed, and what came out.
+"""Progress display for control training: one live line per seed, then the results.
 
-Without a terminal the same facts come as plain lines, at most one per seed every ten seconds.
+Without a terminal the same facts are printed as plain lines, at most one per seed every ten seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHARES = {"share_env": "env", "share_act": "act", "share_update": "update", "sh
 
 
 class Display:
-    """Takes the events of one or several runs."""
+    """Displays the events of one or several runs."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -36,7 +36,7 @@ class Display:
         self._bars.__exit__(*exc)
 
     def take(self, event: Event) -> None:
-        """One event of a trainer."""
+        """Displays one event of a trainer."""
         if self._as_json:
             typer.echo(json.dumps(event))
             return
@@ -58,7 +58,7 @@ class Display:
             self._seeds[seed].finish(full=False)
 
     def say(self, text: str) -> None:
-        """A line for people."""
+        """Prints a line for the user; prints nothing with ``--json``."""
         if not self._as_json:
             self.console.print(text, highlight=False, soft_wrap=True)
 
@@ -69,7 +69,7 @@ class Display:
 
 
 def told(row: dict[str, float], evaluated: float | None) -> str:
-    """A row of metrics in one line: return, episodes, speed, where the time goes (not known of workers)."""
+    """Formats a row of metrics as one line: return, episodes, speed, time shares (unknown for workers)."""
     parts = []
     if "return_mean" in row:
         parts.append(f"return {row['return_mean']:.1f}")
@@ -82,7 +82,7 @@ def told(row: dict[str, float], evaluated: float | None) -> str:
 
 
 def outcome(summary: dict[str, Any], folder: Path) -> list[str]:
-    """What came out of a run, in sentences."""
+    """Describes the result of a run in sentences."""
     seed = f"seed {summary['seed']}"
     seconds, per_second = summary["seconds"], summary["steps_per_second"]
     speed = f"{summary['steps']:,} steps in {seconds:.1f} s, {per_second:,.0f} a second"

@@ -1,4 +1,4 @@
-"""``onward control eval``, ``export`` and ``compare``: what a trained policy is worth, and beside whom."""
+"""``onward control eval``, ``export`` and ``compare``: evaluates, exports and compares trained policies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def evaluate(
 
     onward control eval runs/CartPole-v1-ppo-seed0
 
-    Five seeds or more of one task also give interquartile mean and variation, with intervals:
+    With five or more seeds of one task it also prints interquartile mean and variation, with intervals:
 
       onward control eval runs/CartPole-v1-ppo-seed*
 
@@ -79,7 +79,7 @@ def evaluate(
 
 
 def _made_with(path: Path) -> dict[str, Any] | None:
-    """Arguments of the environment that a run was trained in; a policy alone does not know them."""
+    """Returns the environment arguments that a run was trained with; a policy alone does not store them."""
     from onward.control.running.runs import Folder
 
     run = Folder(path.parent if path.name == "policy" else path)
@@ -87,7 +87,10 @@ def _made_with(path: Path) -> dict[str, Any] | None:
 
 
 def _over_seeds(judged: list[Assessment]) -> dict[str, Any] | None:
-    """Statistics of several seeds of one task; intervals from five on."""
+    """Returns statistics over several seeds of one task, with intervals from five seeds on.
+
+    Returns None for a single policy or for several tasks.
+    """
     from onward.control.evaluation.statistics import (
         FEWEST_SEEDS,
         iqm,
@@ -109,7 +112,7 @@ def _over_seeds(judged: list[Assessment]) -> dict[str, Any] | None:
 
 
 def _finite(*figures: float) -> list[float] | None:
-    """None, in JSON null, where the mean that a spread is divided by is 0."""
+    """Returns the figures, or None (null in JSON) if one is not finite because its divisor is 0."""
     return list(figures) if all(map(math.isfinite, figures)) else None
 
 
@@ -147,11 +150,11 @@ def export(
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("policy"),
     onnx: Annotated[bool, typer.Option(help="Write policy.onnx too.")] = True,
 ) -> None:
-    """Write a policy as safetensors with JSON, and as ONNX with the normaliser inside.
+    """Export a policy as safetensors with JSON, and as ONNX with the normaliser inside.
 
     onward control export runs/CartPole-v1-ppo-seed0 --out policy
 
-    Python needs no trainer and no torch to use it: onward.control.Policy.load("policy").act(obs).
+    Using it from Python needs neither the trainer nor torch: onward.control.Policy.load("policy").act(obs).
     """
     from onward.control.policies.export import export as write
     from onward.control.policies.policy import Policy
@@ -182,7 +185,7 @@ def compare(
 
     onward control compare CartPole-v1 --algorithm ppo --peer sb3 --timesteps 50000
 
-    Needs the extra bench. The clock stands still while greedy episodes are played.
+    Needs the extra bench. The clock is stopped while greedy episodes are played.
     """
     from onward.control.algorithms.registry import check_fits
     from onward.control.comparison import Race, equal_settings, ours, stable_baselines3

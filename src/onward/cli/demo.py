@@ -1,4 +1,4 @@
-"""``onward demo``."""
+"""The command ``onward demo``."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def demo(
 ) -> None:
     """Watch an agent get better: the whole loop on this machine, with real parts and no service needed.
 
-    Agents work on small office tasks, their trajectories are redacted, scored and stored, a policy is
-    trained from them, validated, released to a growing share of traffic, and taken back if it is worse.
+    Agents work on small office tasks. Their trajectories are redacted, scored and stored. A policy is
+    trained from them, validated, released to a growing share of traffic, and rolled back if it is worse.
 
     onward demo
     onward demo --sabotage --json figures.json
@@ -48,7 +48,7 @@ def demo(
     logs.setup(log_level)
     console = Console(width=None if sys.stdout.isatty() else 118)
     if model not in COSTS:
-        base_models.resolve(model, folder)  # a name that is none is told before anything is printed
+        base_models.resolve(model, folder)  # an unknown name is reported before anything is printed
     console.print(f"Model: {model} ({COSTS.get(model, 'your own folder')}).", highlight=False)
     if model == "tiny":
         console.print(f"With --model smollm2: {COSTS['smollm2']}.", highlight=False)

@@ -89,7 +89,7 @@ def show(
 def retry(
     numbers: Numbers = None, every: All = False, file: ConfigFile = None, data_dir: DataDir = None
 ) -> None:
-    """Publish dead letters again to where they came from, and take them off the list.
+    """Publish dead letters again to their original subjects, and remove them from the list.
 
     onward dlq retry 3
     """
@@ -150,7 +150,7 @@ async def _chosen(bus: Bus, numbers: list[int] | None, every: bool) -> list[int]
 
 
 def _facts(letter: deadletter.DeadLetterRecord) -> dict[str, Any]:
-    """All but headers and body."""
+    """Returns all fields except headers and body."""
     return {name: value for name, value in asdict(letter).items() if name not in ("headers", "body")}
 
 

@@ -201,7 +201,7 @@ def _tell_one(episode: Episode, show: bool) -> None:
 
 
 class _Person:
-    """A policy that asks whoever sits at the terminal."""
+    """A policy that asks the user at the terminal."""
 
     async def act(self, conversations: Sequence[Conversation]) -> list[Action]:
         return [await asyncio.to_thread(self._ask, conversation) for conversation in conversations]

@@ -1,4 +1,4 @@
-"""What every command that exports does around it: the bar, the refusals, and one sentence in the end."""
+"""Shared parts of the export commands: progress bar, checks of the output path, and the final sentence."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ def carry_out(
     folder: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Run ``work`` and say what came of it; ``words`` is what was written, for the sentence.
+    """Runs ``work`` and prints the result. ``words`` describes what was written, for the final sentence.
 
-    Raises ConfigError for an ``out`` that is taken or cannot be written, NotFoundError where nothing is left.
+    Raises ConfigError when ``out`` already exists or cannot be written, NotFoundError when nothing was
+    written.
     """
     files.check(out, force=force, folder=folder)
 

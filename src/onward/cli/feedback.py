@@ -1,4 +1,4 @@
-"""``onward feedback token|rotate``: what a chat page needs to let people vote."""
+"""``onward feedback token|rotate``: tokens that let the users of a chat page vote."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def token(
     file: ConfigFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Print a feedback token: a browser that holds it may vote on that one conversation.
+    """Print a feedback token: a browser that has it may vote on that one conversation.
 
-    With --trajectory alone its session is looked up, which needs a loop that runs.
+    With --trajectory alone the session is looked up, which needs a running loop.
 
     onward feedback token --session chat-42 --days 1
     """
@@ -60,7 +60,9 @@ def rotate(
     file: ConfigFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Sign feedback tokens with a new key. The seven before it are still accepted; a running loop follows.
+    """Sign feedback tokens with a new key. The seven keys before it are still accepted.
+
+    A running loop uses the new key without a restart.
 
     onward feedback rotate
     onward feedback rotate --forget

@@ -1,8 +1,9 @@
-"""How every ``--help`` looks; the apps of the command line are built from ``Commands``.
+"""Layout of every ``--help``; the apps of the command line are built from ``Commands``.
 
-In a help text, lines of a paragraph are joined and wrapped to the terminal. A block whose lines are indented,
-or begin with ``onward`` or ``$``, is an example: a line of its own for each command. One that is too long for
-the terminal goes on after a backslash, between two options and never inside one, so that it can be copied.
+In a help text, the lines of a paragraph are joined and wrapped to the terminal. A block whose lines are
+indented, or begin with ``onward`` or ``$``, is an example with one command per line. A command that is too
+long for the terminal continues after a backslash, between two options and never inside one, so that it can be
+copied.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _MARGIN = 2
 """Columns that typer leaves free beside a help text."""
 _INDENT = "  "
 _FOLDERS = frozenset({"data_dir", "folder", "out", "start"})
-"""Options and arguments that name a folder; every other path is a file."""
+"""Options and arguments that name a folder. Every other path is a file."""
 
 
 def joined(text: str) -> str:
-    """``text`` with one line for each paragraph and each command of an example."""
+    """Returns ``text`` with one line for each paragraph and for each command of an example."""
     blocks = [block for block in re.split(r"\n\s*\n", inspect.cleandoc(text)) if block.strip()]
     return "\n\n".join(_block(block.splitlines()) for block in blocks)
 
@@ -37,7 +38,7 @@ def _block(lines: Sequence[str]) -> str:
 
 
 def fitted(text: str, width: int) -> str:
-    """A text of ``joined`` as markup: examples broken between options where they exceed ``width`` columns."""
+    """Returns a text of ``joined`` as markup; examples wider than ``width`` columns break between options."""
     shown = []
     for line in text.splitlines():
         if line.startswith(_INDENT):
@@ -67,7 +68,7 @@ def _broken(command: str, width: int) -> list[str]:
 
 
 def _value(param: TyperOption) -> str:
-    """What a reader writes after an option: FILE, N>=1, json|text; nothing for a switch."""
+    """Returns the placeholder after an option: FILE, N>=1, json|text; empty for a switch."""
     if param.metavar is not None or param.is_flag:
         return param.metavar or ""
     if param.type_descriptor.choices:
@@ -86,7 +87,7 @@ def _value(param: TyperOption) -> str:
 
 @contextlib.contextmanager
 def _readable(command: TyperCommand | TyperGroup, ctx: Any) -> Iterator[None]:
-    """Fit the examples to the terminal and put words in the place of Python's types; for this one print."""
+    """Fits the examples to the terminal and replaces Python's types by words, for this one print."""
     from rich.console import Console
     from typer.rich_utils import MAX_WIDTH
 
@@ -96,7 +97,7 @@ def _readable(command: TyperCommand | TyperGroup, ctx: Any) -> Iterator[None]:
         if isinstance(param, (TyperArgument, TyperOption)):
             shown = _value(param) if isinstance(param, TyperOption) else None
             param.display_type_rich = _always(shown)
-            param._get_number_range_help_str = _always(None)  # it is in ``shown``
+            param._get_number_range_help_str = _always(None)  # ``shown`` already has the range
     try:
         yield
     finally:
@@ -108,7 +109,7 @@ def _always(value: str | None) -> Callable[..., str | None]:
 
 
 class Command(TyperCommand):
-    """A command with readable help; placeholders in capitals."""
+    """A command with readable help and placeholders in capitals."""
 
     def __init__(self, name: str | None, *, help: str | None = None, **settings: Any) -> None:
         super().__init__(name, help=joined(help or ""), **settings)
@@ -117,7 +118,7 @@ class Command(TyperCommand):
                 param.metavar = param.name.upper()
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """``[OPTIONS] FILE... [NAME]``: in brackets what may be left out."""
+        """Returns a usage line such as ``[OPTIONS] FILE... [NAME]``; brackets mark optional parts."""
         pieces = [self.options_metavar or ""]
         for param in self.get_params(ctx):
             if isinstance(param, TyperArgument):
@@ -144,12 +145,12 @@ class Group(TyperGroup):
 
 
 class Commands(typer.Typer):
-    """``typer.Typer`` whose help looks as this module says, here and in every command."""
+    """A ``typer.Typer`` with this module's help layout, for itself and for every command."""
 
     def __init__(
         self, *, help: str, name: str | None = None, cls: type[Group] = Group, completion: bool = False
     ) -> None:
-        """``completion``: with --install-completion and --show-completion, for the outermost one."""
+        """Builds the app. ``completion`` adds --install-completion and --show-completion, for the outermost."""
         super().__init__(
             name=name,
             cls=cls,
@@ -161,5 +162,5 @@ class Commands(typer.Typer):
         )
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
-        """As typer's, with ``Command`` for the class."""
+        """Registers a command as typer does, with ``Command`` as its class."""
         return super().command(name, **{"cls": Command, **settings})

@@ -1,4 +1,4 @@
-"""``onward jobs list|show``: training jobs, why one failed, and what it came to."""
+"""``onward jobs list|show``: training jobs, their errors and their results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def list_jobs(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show training jobs, newest first, each with what it came to.
+    """Show training jobs, newest first, each with its result.
 
     onward jobs list --state failed
     """
@@ -65,7 +65,7 @@ def show(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one job: what was asked for, how far it is or why it failed, its checkpoint and its release.
+    """Show one job: its request, its progress or its error, its checkpoint and its release.
 
     onward jobs show 0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b
     """
@@ -82,7 +82,7 @@ def show(
 
 
 def came_to(job: dict[str, Any]) -> str:
-    """One phrase: the error, the release, or how far it is."""
+    """Returns one phrase: the error, the release, or the progress."""
     error, release = job["error"], job["release"]
     if error is not None and job["state"] in ("failed", "queued"):
         return f"{error['code']}: {error['message']}"
@@ -95,7 +95,7 @@ def came_to(job: dict[str, Any]) -> str:
 
 
 async def _jobs(settings: Settings) -> list[dict[str, Any]]:
-    """Every job, oldest first, with the release of its checkpoint."""
+    """Returns every job, oldest first, with the release of its checkpoint."""
     async with host.records(settings) as bus:
         clock = SystemClock()
         jobs = await JobTable(bus.bucket("rl_jobs"), clock).all()

@@ -29,7 +29,7 @@ models_app = Commands(
 app.add_typer(models_app, name="models")
 
 WAIT_SECONDS = 90.0
-"""How long ``rollback`` waits for the proof of the gateways, who have 60 s."""
+"""Longest wait of ``rollback`` for the confirmation of the gateways, which have 60 s."""
 LOOK_SECONDS = 0.3
 Document = dict[str, Any]
 
@@ -38,7 +38,7 @@ Document = dict[str, Any]
 def pull(
     name: Annotated[str, typer.Argument(help="Only smollm2; a folder of your own needs none.")],
 ) -> None:
-    """Fetch a base model by pinned version and checksum; a second call does nothing.
+    """Download a base model by pinned version and checksum; a second call does nothing.
 
     onward models pull smollm2
     """
@@ -50,7 +50,7 @@ def pull(
 def list_models(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the base models that Onward knows, and the released models of a data folder, newest first.
 
-    States: current serves; previous is the one before; rolled_back was taken back; retired served earlier.
+    States: current serves; previous served before it; rolled_back was rolled back; retired served earlier.
 
     onward models list
     """
@@ -84,7 +84,7 @@ def show(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one model: its state, where it comes from, and each release that decided about it.
+    """Show one model: its state, its origin, and each release that decided about it.
 
     onward models show agent-zero-rl-v3
     """
@@ -112,10 +112,10 @@ def rollback(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go back to an earlier released model, for good: learning goes on from it, and no pin is needed.
+    """Roll back to an earlier released model for good: learning continues from it, and no pin is needed.
 
-    It is a release decision with a record, an event and proof by every live gateway, which this command waits
-    for. Exit code 1: it was not carried out, or not yet.
+    This is a release decision, with a record and an event. The command waits until every live gateway has
+    confirmed it. Exit code 1: it was not carried out, or not yet.
 
     onward models rollback --reason "answers got shorter"
     onward models rollback agent-zero-rl-v3 --reason "the two after it are worse"
@@ -159,7 +159,7 @@ def rollback(
 
 
 async def _carried_out(bus: Bus, asked: ReleaseRecord, clock: Clock) -> ReleaseRecord:
-    """The record once it is settled, or as it is when the time is over."""
+    """Returns the record once it is settled, or its present state after ``WAIT_SECONDS``."""
     releases = _releases(bus, clock)
     until = clock.monotonic() + WAIT_SECONDS
     while True:
@@ -175,7 +175,7 @@ def _releases(bus: Bus, clock: Clock) -> Releases:
 
 
 async def _released(settings: Settings) -> list[Document] | None:
-    """Every released model, newest first; None where nothing ever ran."""
+    """Returns every released model, newest first; None when nothing ever ran."""
     if not host.has_records(settings):
         return None
     async with host.records(settings) as bus:
@@ -227,7 +227,7 @@ async def _found(settings: Settings, model_id: str) -> Document:
 
 
 def _concerned(record: ReleaseRecord) -> tuple[str, ...]:
-    """Models about which ``record`` decides; what served beside a candidate is none of them."""
+    """Returns the models that ``record`` decides about. The model beside a candidate is not one of them."""
     if record.kind == "rollback":
         return record.candidate.model_id, record.current.model_id
     return (record.candidate.model_id,)

@@ -1,4 +1,4 @@
-"""``onward pause|resume|pin|unpin``: what an operator may tell a running loop."""
+"""``onward pause|resume|pin|unpin``: an operator's commands to a running loop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pause(part: Part = "learning", file: ConfigFile = None, data_dir: DataDir = 
 
 @app.command()
 def resume(part: PartAgain = "learning", file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Let learning go on.
+    """Resume learning.
 
     onward resume
     """
@@ -68,7 +68,7 @@ def pin(
 
 @app.command()
 def unpin(file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Let releases go on.
+    """Allow releases again.
 
     onward unpin
     """

@@ -1,4 +1,4 @@
-"""``onward quarantine list|show|retry|drop``: messages held encrypted because they could not be redacted."""
+"""``onward quarantine list|show|retry|drop``: messages stored encrypted because redaction failed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def list_held(
 ) -> None:
     """Show what is held and why, by its place in the stream. Needs no running service.
 
-    'show ID' says the rest: class of the error, subject, trajectory.
+    'show ID' prints the rest: class of the error, subject, trajectory.
 
     onward quarantine list --limit 20
     """
@@ -98,7 +98,7 @@ def show(
 def retry_held(
     names: Names = None, every: All = False, file: ConfigFile = None, data_dir: DataDir = None
 ) -> None:
-    """Redact again with the present rules, in memory, and publish what is clean now.
+    """Redact again with the present rules, in memory, and publish what is now clean.
 
     Exit code 1 when something is still held.
 
@@ -135,7 +135,7 @@ def drop(
     file: ConfigFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Remove held messages for good: what they recorded is then lost. The audit stream records who did it.
+    """Remove held messages for good: their content is then lost. The audit stream records who did it.
 
     onward quarantine drop --all --yes
     """

@@ -1,6 +1,6 @@
 """``onward redact``: redacts a file or standard input, and prints the rules. Needs no service, no settings.
 
-Only redacted bytes go to standard output; counts, notes and reports go to standard error.
+Only redacted bytes go to standard output. Counts, notes and reports go to standard error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from onward.redaction.engine import check_tenant_key
 from onward.redaction.known import read_secrets
 
 PROGRESS_FROM = 4 << 20
-"""Bytes from which a file gets a progress bar, when a person is watching."""
+"""File size in bytes from which a progress bar is shown in a terminal."""
 _BROKEN_SHOWN = 5
 
 
@@ -63,11 +63,11 @@ def redact(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="With 'rules': as JSON.")] = False,
 ) -> None:
-    """Print FILE without secrets and personal data. JSON lines are redacted each by itself.
+    """Print FILE without secrets and personal data. Each JSON line is redacted by itself.
 
     'onward redact rules' prints what is recognised (a file of that name: ./rules). Exit code 1: all was
-    redacted, but something that should have been JSON was not and was taken as text. Exit code 2: a
-    sentence says why nothing, or nothing further, was written.
+    redacted, but a part that should have been JSON was not, and was redacted as text. Exit code 2: nothing,
+    or nothing further, was written; a sentence gives the reason.
 
     onward redact trajectories.jsonl > clean.jsonl
     onward redact rules
@@ -95,7 +95,7 @@ def redact(
 
 
 def _run(found: Iterator[Piece], report: TextIO | None, key: bytes | None) -> tuple[Counter[str], list[str]]:
-    """Write every piece; counts per kind, and where and why something was not taken as JSON."""
+    """Writes every piece. Returns counts per kind, and the places and reasons of text that was not JSON."""
     counts: Counter[str] = Counter()
     broken: list[str] = []
     try:
@@ -108,7 +108,7 @@ def _run(found: Iterator[Piece], report: TextIO | None, key: bytes | None) -> tu
                 report.write(json.dumps(_report_of(piece, key)) + "\n")
         _flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing to flush into at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit must not fail
         raise typer.Exit(1) from None
     return counts, broken
 
@@ -156,7 +156,7 @@ def _opened(source: str) -> Iterator[tuple[BinaryIO, str]]:
 
 
 def _watched(found: Iterator[Piece], stream: BinaryIO, source: str) -> Iterator[Piece]:
-    """``found``, with a progress bar where a large file is read and a person is watching."""
+    """Yields ``found``, with a progress bar for a large file in a terminal."""
     size = 0 if source == "-" else os.stat(source).st_size
     if size < PROGRESS_FROM or not sys.stderr.isatty():
         yield from found
@@ -198,7 +198,7 @@ def _write(data: bytes) -> None:
     binary = getattr(sys.stdout, "buffer", None)
     if binary is not None:
         binary.write(data)
-    else:  # a stream of text that stands in for standard output
+    else:  # standard output was replaced by a text stream
         sys.stdout.write(data.decode("utf-8", "replace"))
 
 

@@ -1,4 +1,4 @@
-"""How ``onward releases`` prints: sentences and tables, made of the release's record alone."""
+"""Output of ``onward releases``: sentences and tables, made from the release's record alone."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ JUDGES = {
     "feedback": "negative feedback",
     "all": "the three together",
 }
-"""Gate → what it compares."""
+"""Gate → the quantity that it compares."""
 BEFORE_TRAFFIC = (State.PROPOSED, State.VALIDATING, State.REJECTED)
 BLANK = Text("")
 
 
 def list_table(records: list[ReleaseRecord]) -> Table:
-    """One line a release."""
+    """Builds a table with one row per release."""
     table = Table(ident("candidate"), ident("begun"), "state", "why", empty="no release yet")
     for record in records:
         table.add(record.candidate.model_id, _minute(record.created_at), str(record.state), record.reason)
@@ -40,7 +40,7 @@ def list_table(records: list[ReleaseRecord]) -> Table:
 
 
 def show_release(record: ReleaseRecord) -> None:
-    """Everything that a person may want to know of one release."""
+    """Prints one release: facts, validation, checks, evidence and history."""
     say(plain(what_happened(record)), "", _facts(record))
     for part in (_validation, _checks, _answers, _evidence, _history):
         found = list(part(record))
@@ -157,5 +157,5 @@ def _history(record: ReleaseRecord) -> Iterator[Any]:
 
 
 def _minute(text: str) -> str:
-    """``2026-01-05T18:00:00.000Z`` to the second, for reading."""
+    """Shortens ``2026-01-05T18:00:00.000Z`` to the second, for display."""
     return text[:19].replace("T", " ")

@@ -1,4 +1,4 @@
-"""``onward releases``: look at releases, and tell the one that is under way what to do."""
+"""``onward releases``: shows releases, and sends commands to the one that is under way."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UnderWay = Annotated[
     typer.Argument(metavar="ID", help="Of the release or of its candidate. Default: the one under way."),
 ]
 LEFT_OUT = frozenset({"evidence", "outbox"})
-"""Fields of a record that are the releaser's own book-keeping."""
+"""Fields of a record that only the releaser uses."""
 
 
 async def _records(file: Path | None, data_dir: Path | None) -> list[ReleaseRecord]:
@@ -56,7 +56,7 @@ def list_releases(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show releases, newest first, each with why it ended; also while nothing runs.
+    """Show releases, newest first, each with the reason for its end. Works without a running loop.
 
     onward releases list
     onward releases list --limit 5 --json
@@ -72,7 +72,7 @@ def list_releases(
 def show(
     name: Named = None, file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
-    """Show one release: why it ended, its validation, checks and evidence in numbers, its history.
+    """Show one release: the reason for its end, its validation, checks and evidence in numbers, its history.
 
     onward releases show
     onward releases show agent-zero-rl-v2 --json
@@ -87,7 +87,7 @@ def show(
 
 
 def _found(records: list[ReleaseRecord], name: str | None) -> list[ReleaseRecord]:
-    """The releases that are called ``name``, oldest first: a model may be released and taken back later."""
+    """Returns the releases of that name, oldest first: a model may be released and later rolled back."""
     called = [record for record in records if name is None or record.is_called(name)]
     if not called:
         if name is None:
@@ -111,7 +111,7 @@ def _tell(what: str, release: str | None, file: Path | None, data_dir: Path | No
 
 @releases_app.command()
 def abort(release: UnderWay = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Give all traffic back to the current model and end the release.
+    """End the release and send all traffic to the current model again.
 
     onward releases abort
     """
@@ -120,7 +120,7 @@ def abort(release: UnderWay = None, file: ConfigFile = None, data_dir: DataDir =
 
 @releases_app.command()
 def promote(release: UnderWay = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Give the candidate nearly all traffic now, without waiting for the steps; the bake goes on.
+    """Send nearly all traffic to the candidate now, without waiting for the steps. The bake continues.
 
     onward releases promote
     """
@@ -129,7 +129,7 @@ def promote(release: UnderWay = None, file: ConfigFile = None, data_dir: DataDir
 
 @releases_app.command()
 def hold(release: UnderWay = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Stay at the present share until 'onward releases resume'. Gates go on watching.
+    """Stay at the present share until 'onward releases resume'. The gates stay active.
 
     onward releases hold
     """
@@ -138,7 +138,7 @@ def hold(release: UnderWay = None, file: ConfigFile = None, data_dir: DataDir = 
 
 @releases_app.command()
 def resume(release: UnderWay = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Let a held release go on.
+    """Resume a held release.
 
     onward releases resume
     """
@@ -160,7 +160,7 @@ OldOption = Annotated[
 
 
 def _with_option(name: str) -> Callable[..., None]:
-    """The command ``name`` as it was: the release is an option."""
+    """Builds the old form of the command ``name``, which takes the release as an option."""
 
     def tell(release: OldOption = None, file: ConfigFile = None, data_dir: DataDir = None) -> None:
         _tell(name, release, file, data_dir)

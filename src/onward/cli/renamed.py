@@ -1,4 +1,4 @@
-"""Old names of commands: kept for one release, hidden, and each says its new name on standard error."""
+"""Old names of commands: hidden, kept for one release. Each prints its new name on standard error."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ RENAMED = {
     "release hold": "releases hold",
     "release resume": "releases resume",
 }
-"""Old name → new name. An entry, and the call of ``keep`` for it, go with the release after 0.1.0."""
+"""Old name → new name. Entries and their calls of ``keep`` are removed with the release after 0.1.0."""
 
 
 def keep(group: Commands, old: str, command: Callable[..., Any]) -> None:
-    """Let ``old``, a key of RENAMED, still run ``command`` of ``group``."""
+    """Registers ``old``, a key of RENAMED, in ``group`` as a hidden name of ``command``."""
     new = RENAMED[old]
 
     @functools.wraps(command)

@@ -44,9 +44,9 @@ def rescore(
 ) -> None:
     """Score stored trajectories again, with present weights and components.
 
-    Each one whose score changes gets a new reward that supersedes the old one; the history stays. The
-    running service does the work, behind new trajectories. Ctrl-C only ends the display: start the same
-    command again to watch, and after a restart of the service the run goes on where it was.
+    Each trajectory whose score changes gets a new reward that supersedes the old one; the history stays. The
+    running service does the work, after new trajectories. Ctrl-C only ends the display: run the same
+    command again to watch. After a restart of the service the run continues where it was.
 
     onward rescore --dry-run
     onward rescore --since 7d --component code_quality

@@ -1,6 +1,6 @@
-"""Explanations and simulations of rewards as tables for a person, readable at 80 columns.
+"""Tables for explanations and simulations of rewards, readable at 80 columns.
 
-Only layout: every number comes from the documents that ``--json`` prints.
+Layout only: every number comes from the documents that ``--json`` prints.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _superseded(found: Document, console: Console) -> None:
 
 
 def show_newest(rows: Sequence[Document], console: Console) -> None:
-    """One line a reward, newest first; ids are never cut, because they are what other commands take."""
+    """Prints one line per reward, newest first. Ids are never cut, because other commands take them."""
     table = Table(ident("trajectory"), ident("session"), ident("when (UTC)"), right("total"))
     for row in rows:
         when, total = str(row["ts"])[:19], f"{row['total_reward']:.4f}"
@@ -226,6 +226,6 @@ def _short(name: str) -> str:
 
 
 def _say(console: Console, text: str, indent: int = 0) -> None:
-    """Text as it is: what agents named is no markup."""
+    """Prints text without interpreting markup, since it may contain names chosen by agents."""
     lead = len(text) - len(text.lstrip("\n"))
     console.print(Padding(escape(text[lead:]), (lead, 0, 0, indent)), highlight=False)

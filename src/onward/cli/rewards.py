@@ -1,4 +1,4 @@
-"""``onward rewards explain|list|score|simulate``: how a reward came about, scores of files, other weights."""
+"""``onward rewards explain|list|score|simulate``: explains rewards, scores files, simulates other weights."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def explain(
 ) -> None:
     """Print the whole computation of a reward, so that you can redo it with a calculator.
 
-    Signals, raw scores, windows, normalised scores, weights, totals, confidence, superseded rewards; the JSON
-    holds every number exactly. With --url the key is read from the variable ONWARD_API_KEY.
+    Signals, raw scores, windows, normalised scores, weights, totals, confidence, superseded rewards. The JSON
+    has every number exactly. With --url the key is read from the variable ONWARD_API_KEY.
 
     onward rewards explain 3f0c3ce4-0000-4000-8000-000000000001
     """
@@ -98,12 +98,12 @@ def score(
     """Score the trajectories of FILE: no service, no history; one JSON object a line.
 
     One trajectory, a JSON list of them, or JSON lines. Each is redacted first, as in the service, and nothing
-    of its content is printed. The total is the weighted sum of the raw scores. What holds no trajectory is
-    told on standard error by its place, the others go on, and the exit code is 2 in the end.
+    of its content is printed. The total is the weighted sum of the raw scores. An entry without a trajectory
+    is reported by its place on standard error; the others are still scored, and the exit code is 2.
 
     onward rewards score trajectories.jsonl | jq .total_reward
     """
-    from onward.capture.cleaning import redactor_of  # compiles the rules: only here
+    from onward.capture.cleaning import redactor_of  # imported here only, since it compiles the rules
     from onward.reward.scoring.files import score_file
 
     settings = load_settings(file, data_dir)
@@ -140,7 +140,7 @@ def simulate(
 ) -> None:
     """Show how other weights would reorder the newest trajectories, before anyone applies them.
 
-    From the stored scores: nothing is scored again and nothing is changed.
+    Uses the stored scores: nothing is scored again and nothing is changed.
 
     onward rewards simulate --weights task_completion=.6,efficiency=.2,user_feedback=.2 --last 500
     """
@@ -180,7 +180,7 @@ async def _newest(settings: Settings, last: int) -> list[Reward]:
 
 @contextlib.asynccontextmanager
 async def _warehouse(settings: Settings) -> AsyncIterator[Warehouse]:
-    from onward import host  # not for scores of a file: it loads what services need
+    from onward import host  # not needed to score a file; it loads the modules of services
 
     if settings.warehouse.url is None and not (settings.run_dir / host.ENDPOINTS).exists():
         raise ConfigError(
@@ -194,7 +194,10 @@ async def _warehouse(settings: Settings) -> AsyncIterator[Warehouse]:
 
 
 def _ask(url: str, trajectory_id: str) -> dict[str, Any]:
-    """The same from the api role. Raises ConfigError with what it said."""
+    """Fetches the explanation from the api role.
+
+    Raises ConfigError when there is no usable answer, NotFoundError with the api's own message.
+    """
     key = os.environ.get(KEY_VARIABLE, "")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
@@ -218,7 +221,7 @@ def _ask(url: str, trajectory_id: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _analyser(settings: Settings) -> Iterator[Analyse]:
-    """Looks at code where the extra ``code`` is installed; else nobody does."""
+    """Yields a function that analyses code, or nothing without the extra ``code``."""
     from onward.reward.role.analysis import Analysis, code_analyser
 
     analysis = Analysis(code_analyser(settings.reward))

@@ -1,4 +1,4 @@
-"""``onward up`` and ``onward run ROLE``."""
+"""The commands ``onward up`` and ``onward run ROLE``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def up(
     """Run the whole loop in one process; what is not configured is embedded.
 
     Agents talk to the gateway (port 3000) as to any OpenAI endpoint and publish trajectories with
-    the recorder. Ctrl-C stops cleanly; a restart goes on where it stopped.
+    the recorder. Ctrl-C stops cleanly; a restart continues where it stopped.
 
     onward up
     onward up --config onward.toml --dir data --log-level warning
@@ -65,7 +65,7 @@ def run_role(
 
 
 def introduction(loop: host.Loop) -> tuple[str, Table, str]:
-    """What whoever started the service needs next: addresses, the place of the key, a command to try."""
+    """Returns the text shown after the start: addresses, the location of the key, a command to try."""
     at, settings = loop.endpoints, loop.ctx.settings
     where = (
         "" if settings.data_dir == Settings().data_dir else f" --dir {shlex.quote(str(settings.data_dir))}"

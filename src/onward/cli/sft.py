@@ -1,4 +1,4 @@
-"""``onward sft export``: what scored well, as demonstrations for an open model."""
+"""``onward sft export``: exports well-scored trajectories as demonstrations for an open model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ app.add_typer(sft_app, name="sft")
 
 @sft_app.callback()
 def _group() -> None:
-    """Keeps ``export`` a command of its own name."""
+    """Keeps ``export`` a subcommand."""
 
 
 @sft_app.command()
@@ -67,11 +67,11 @@ def export(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write what succeeded and scored well as conversations to imitate, each once.
+    """Export trajectories that succeeded and scored well as conversations to imitate, each once.
 
-    Left out, and counted: what was no success, scored less, or holds an answer that could not be read or a
-    text that was cut. It does not matter which model acted: this is the way from a closed one to an open one
-    (docs/closed-models.md).
+    Left out, and counted: trajectories without success, with a lower score, with an answer that could not be
+    read, or with a text that was cut. Any model may have acted: this is the way from a closed model to an
+    open one (docs/closed-models.md).
 
     onward sft export --min-reward 0.8 --model gpt-4.1 --out demonstrations.jsonl
     """

@@ -1,4 +1,4 @@
-"""``onward status``."""
+"""The command ``onward status``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def status(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = 
 
 
 def show(found: dict[str, Any], endpoints: dict[str, Any]) -> None:
-    """Print a document of ``api.status.collect``: three sentences, what needs attention, tables."""
+    """Prints a document of ``api.status.collect``: three sentences, points that need attention, tables."""
     for sentence in found["sentences"].values():
         say(plain(sentence))
     for sentence in _attention(found):
@@ -60,7 +60,7 @@ def show(found: dict[str, Any], endpoints: dict[str, Any]) -> None:
 
 
 def _attention(found: dict[str, Any]) -> Iterator[str]:
-    """What somebody switched, and what waits for a person."""
+    """Yields sentences on operator switches (pause, pin) and on what waits for an operator."""
     if found["learning_paused"]:
         yield "Learning is paused ('onward resume')."
     if found["pinned"]:
@@ -133,7 +133,7 @@ def _releases(releases: list[dict[str, Any]]) -> Table:
 
 
 def _evidence(release: dict[str, Any]) -> str:
-    """Rates and E of a release with traffic, else why it had none."""
+    """Returns rates and E of a release with traffic, otherwise the reason why it had none."""
     if not release["rates"]:
         return release["reason"] or "-"
     rates = {arm: ArmRates(**values) for arm, values in release["rates"].items()}

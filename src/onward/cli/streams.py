@@ -1,4 +1,4 @@
-"""``onward streams plan|apply``: the difference between declared and real streams."""
+"""``onward streams plan|apply``: differences between the declared and the actual streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first paragraph of each command's help: what ``onward --help`` prints without loading the commands."""
+"""First paragraph of each command's help, so that ``onward --help`` need not load the commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SUMMARIES: dict[str, str] = {
     "run": "Run one role beside others, so that it scales out.",
     "trajectories": "What agents did, turn by turn: look, or take it to another library.",
     "sft": "Demonstrations: what scored well, to imitate.",
-    "redact": "Print FILE without secrets and personal data. JSON lines are redacted each by itself.",
+    "redact": "Print FILE without secrets and personal data. Each JSON line is redacted by itself.",
     "feedback": "Votes from chat pages: tokens and their keys.",
     "rewards": "Rewards: how one came about, scores of a file, what other weights would do.",
     "rescore": "Score stored trajectories again, with present weights and components.",
@@ -23,10 +23,10 @@ SUMMARIES: dict[str, str] = {
     "env": "Environments: tasks with a verdict by program. List, serve or play them.",
     "control": "Control policies for Gymnasium environments: train, evaluate, resume, export, compare.",
     "pause": "Stop learning until 'onward resume': trajectories are still stored and scored.",
-    "resume": "Let learning go on.",
+    "resume": "Resume learning.",
     "releases": "What was released and why not; what the release that is under way shall do.",
     "pin": "Serve one model and release nothing until 'onward unpin'.",
-    "unpin": "Let releases go on.",
+    "unpin": "Allow releases again.",
     "streams": "JetStream streams: see and migrate differences.",
     "contracts": "The messages that cross the bus, as JSON Schema.",
 }

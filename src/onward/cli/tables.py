@@ -1,4 +1,4 @@
-"""What a command prints: tables for a person, one JSON document with ``--json``.
+"""Output of commands: tables, or one JSON document with ``--json``.
 
 The tables are those of ``onward.tables``, which the demonstration uses too.
 """
@@ -21,12 +21,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document that every JSON parser reads: ASCII only, null for NaN and infinity."""
+    """Prints one JSON document that every JSON parser reads: ASCII only, null for NaN and infinity."""
     typer.echo(json.dumps(_readable(document), indent=1, default=_other, allow_nan=False))
 
 
 def say(*what: Any, style: str | None = None) -> None:
-    """Print tables and sentences on standard output. A sentence is shown as it is, wrapped in a terminal."""
+    """Prints tables and sentences on standard output. Sentences have no markup and wrap in a terminal."""
     from rich.console import Console
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""``onward train``: train a policy from files or in an environment, on this machine, without any service."""
+"""``onward train``: trains a policy from files or in an environment, on this machine, without a service."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ _SCORED = frozenset({"min_reward", "return_from", "dense_rewards"})
 
 
 def _refuse_idle(ctx: typer.Context, in_environment: bool, algorithm: str) -> None:
-    """Raise ConfigError for an option that this kind of run has no use for."""
+    """Raises ConfigError for an option that has no effect in this kind of run."""
     shows = in_environment and algorithm == "sft"
     if not in_environment or shows:
         where = "in sft, which plays nothing" if shows else "without --env"
@@ -297,7 +297,7 @@ def _go(out: Path, spec: JobSpec, as_json: bool) -> None:
 
 
 def _dry_run(prepared: local.Prepared, as_json: bool) -> None:
-    """Everything resolved, memory by formula, time by formula on this machine's measured speed."""
+    """Prints the settings, memory by formula, and time by formula from the machine's measured speed."""
     told = forecast(prepared)
     if as_json:
         typer.echo(json.dumps(told, indent=1))
@@ -306,7 +306,7 @@ def _dry_run(prepared: local.Prepared, as_json: bool) -> None:
 
 
 def forecast(prepared: local.Prepared) -> dict[str, Any]:
-    """``{spec, network, memory, seconds, data}`` of a run that has not begun."""
+    """Estimates a run before its start: ``{spec, parameters, trained, memory_bytes, seconds, data}``."""
     spec = prepared.spec
     network = estimate.TINY if prepared.tiny_from is not None else Sizes.read(Path(spec.model_folder))
     rows, tokens = estimate.tokens_of(prepared.lines or [])

@@ -1,6 +1,6 @@
-"""What a person sees while ``onward train`` runs: one live line with the numbers that matter, time left.
+"""Progress display of ``onward train``: one live line with the main figures and the time left.
 
-Without a terminal the same facts come as plain lines, at most one every ten seconds.
+Without a terminal the same facts are printed as plain lines, at most one every ten seconds.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SHOWN: dict[str, str] = {
     "policy_entropy": "entropy {:.2f}",
     "tokens_per_second": "{:.0f} tokens/s",
 }
-"""Metric → how it is shown; those that a step does not have are left out."""
+"""Metric → its format. Metrics that a step does not have are left out."""
 PICTURE_SECONDS = 20.0
 
 
 class Display:
-    """Takes the events of a run; writes its curves as it goes on."""
+    """Displays the events of a run and writes its curves while it runs."""
 
     def __init__(self, out: Path, spec: JobSpec, as_json: bool) -> None:
         self.out, self.spec, self._as_json = out, spec, as_json
@@ -55,7 +55,7 @@ class Display:
         self.curves.close()
 
     def take(self, event: dict[str, Any]) -> None:
-        """One event of the child."""
+        """Displays one event of the child process."""
         if self._as_json:
             typer.echo(json.dumps(event))
         kind = event["event"]
@@ -72,7 +72,7 @@ class Display:
             self._say("Stopping after this step; Ctrl-C again stops at once, back to the last saved state.")
 
     def tell_end(self, last: dict[str, Any]) -> None:
-        """What came out, and where it lies."""
+        """Prints the result and its location."""
         if self._as_json:
             return
         if last["event"] == "stopped":
@@ -126,7 +126,7 @@ class Display:
 
 
 def tell_plan(console: Console, told: dict[str, Any]) -> None:
-    """A dry run as text."""
+    """Prints a dry run as text."""
     spec, memory = told["spec"], told["memory_bytes"]
     console.print(
         f"Would train {spec['base_model']} ({told['parameters'] / 1e6:.1f} M parameters, "
@@ -156,7 +156,7 @@ def _duration(seconds: float) -> str:
 
 
 def verdict(before: float | None, after: float | None) -> str:
-    """A sentence where held-out success did not rise; nothing where it did, or is unknown."""
+    """Returns a sentence if held-out success did not rise; empty if it rose or is unknown."""
     if before is None or after is None or after > before:
         return ""
     return " That is not better than before: keep the old policy, or train longer (--steps, --lr)."

@@ -1,4 +1,4 @@
-"""``onward trajectories list|show|export``: what agents did, for people and for other libraries."""
+"""``onward trajectories list|show|export``: stored trajectories, for people and for other libraries."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from onward.warehouse.reading import reading
 from onward.warehouse.trajectory_queries import Chosen
 
 WIDE = 120
-"""Columns of the terminal from which on a list also says whose work it is."""
+"""Terminal columns from which a list also shows agent, model and domain."""
 _NAMED = 5
-"""Ids that the sentence about an ambiguous prefix names."""
+"""Number of ids named in the message about an ambiguous prefix."""
 _PAIRS = "Pairs"
 
 trajectories_app = Commands(
@@ -101,9 +101,9 @@ def show(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a trajectory's turns as a person reads them: what was seen, done and returned, and the reward.
+    """Show a trajectory turn by turn: observation, action, result; then the reward.
 
-    With --json the stored documents: trajectory, reward, feedback.
+    --json prints the stored documents: trajectory, reward, feedback.
 
     onward trajectories show 3f0c3ce4
     """
@@ -149,7 +149,7 @@ def export(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write stored trajectories to a file (datasets: a folder) that another library reads.
+    """Export stored trajectories to a file (datasets: a folder) that another library reads.
 
     The file is written whole or not at all. All text in it was redacted before it was stored. Parquet and
     datasets need the extra 'export'.
@@ -206,7 +206,7 @@ def _written(form: Format) -> Any:
 
 
 async def _rows(settings: Settings, which: Chosen, limit: int) -> tuple[list[dict[str, Any]], int, int]:
-    """Summaries, how many match, how many are stored."""
+    """Returns summaries, the number that match, and the number stored."""
     async with reading(settings) as w:
         counts = await trajectory_queries.reasons(w, which)
         ids = [name for _, name in await trajectory_queries.newest(w, which, limit)]
@@ -230,7 +230,10 @@ async def _document(settings: Settings, prefix: str) -> dict[str, Any]:
 
 
 async def _named(w: Warehouse, prefix: str) -> str:
-    """The one id that begins with ``prefix``. Raises NotFoundError and ConfigError."""
+    """Returns the one id that begins with ``prefix``.
+
+    Raises NotFoundError when there is none, ConfigError when several do and none equals it.
+    """
     found = await trajectory_queries.ids_that_begin(w, prefix, _NAMED + 1)
     if not found:
         raise NotFoundError(
@@ -259,7 +262,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _outcome(row: dict[str, Any]) -> str:
-    """What was told of the end, else what the reward derived."""
+    """Returns the reported outcome, otherwise the one derived by the reward."""
     if row["status"]:
         return str(row["status"]).replace("completed_successfully", "success").replace("_completion", "")
     return "-" if row["raw_total"] is None else "success" if row["success"] else "failure"

@@ -1,4 +1,4 @@
-"""Options by which a person chooses stored trajectories, the same for every command that takes them."""
+"""Options that select stored trajectories, the same for every command that takes them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ WORDS: dict[str, str] = {
     "cut": "with a text that was cut",
     "unparsable": "with an answer that could not be read",
 }
-"""Why a trajectory is left out, in the order in which it is told."""
+"""Reason why a trajectory is left out → its words, in the order of the report."""
 
 
 def chosen(
@@ -76,7 +76,7 @@ def chosen(
     max_reward: float | None = None,
     **equal: str | None,
 ) -> Chosen:
-    """The choice that options make. Raises ConfigError."""
+    """Builds the selection from the options. Raises ConfigError for values that cannot match."""
     clock = SystemClock()
     if outcome is not None and outcome not in OUTCOMES:
         raise ConfigError(f"There is no outcome {outcome[:40]!r}: give one of {', '.join(OUTCOMES)}.")
@@ -95,11 +95,11 @@ def chosen(
 
 
 def told(left_out: Mapping[str, int]) -> str:
-    """``left out: 3 unscored, 2 of another agent``; empty where nothing was."""
+    """Formats counts as ``left out: 3 unscored, 2 of another agent``; empty when nothing was left out."""
     counts = [f"{left_out[reason]:,} {words}" for reason, words in WORDS.items() if left_out.get(reason)]
     return f"left out: {', '.join(counts)}" if counts else ""
 
 
 def counted(count: int, word: str) -> str:
-    """``1 pair``, ``1,200 pairs``."""
+    """Formats a count with its word: ``1 pair``, ``1,200 pairs``."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"

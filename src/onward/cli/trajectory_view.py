@@ -1,6 +1,6 @@
-"""A trajectory as a person reads it: who and when, then turn by turn, then the reward and what people said.
+"""Text view of a trajectory: a head with its facts, then its turns, then the reward and the feedback.
 
-Only layout. Stored text is shown as it is: it is no markup, and its control characters are written out.
+Layout only. Stored text is never interpreted as markup, and its control characters are escaped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INDENT = (0, 0, 0, 2)
 
 
 def view(document: Document) -> None:
-    """Print ``{trajectory, reward, unscored, feedback}`` on standard output."""
+    """Prints ``{trajectory, reward, unscored, feedback}`` on standard output."""
     console = Console()
     trajectory = document["trajectory"]
     for part in _head(trajectory):
@@ -127,7 +127,7 @@ def _feedback(said: list[Document]) -> Iterator[RenderableType]:
 
 
 def _said(name: str, content: Any, style: str = "") -> Iterator[RenderableType]:
-    """A name, and what was said below it, indented."""
+    """Yields a name and, indented below it, the content."""
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, indent=1)
     yield Text(plain(name), style=style or "none")
     yield Padding(Text("\n".join(map(plain, text.split("\n")))), _INDENT)

@@ -1,8 +1,8 @@
-"""Agents at work on the desk, as a process of its own: ``python -m onward.demo.agents``.
+"""Agents that work on the desk environment, as a separate process: ``python -m onward.demo.agents``.
 
-They use what any agent outside would use: the OpenAI-compatible HTTP endpoint and the recorder.
-Commands come on stdin (``run N``, ``flow``, ``pause``, ``stop``), one JSON line per finished task
-goes to stdout.
+They use the interfaces of any external agent: the OpenAI-compatible HTTP endpoint and the recorder.
+The process reads commands from stdin (``run N``, ``flow``, ``pause``, ``stop``) and writes one JSON line
+per finished task to stdout.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from onward.processes import die_with_parent
 
 @dataclass
 class Traffic:
-    """How much may start: ``allowed`` tasks, or any number while ``flowing``."""
+    """Limit of tasks that may start: ``allowed``, or no limit while ``flowing``."""
 
     allowed: int = 0
     flowing: bool = False
@@ -72,7 +72,7 @@ class Fleet:
                 self.traffic.running -= 1
 
     async def work(self, task: desk.Task) -> None:
-        """One task from first message to recorded outcome."""
+        """Runs one task from the first message to the recorded outcome."""
         session_id = f"{self.run}-{next(self.number)}"
         episode = desk.Episode(task)
         messages = [{"role": m["role"], "content": m["content"]} for m in episode.messages()]
@@ -114,7 +114,7 @@ class Fleet:
             elif first:
                 record.outcome("failed", completion_percentage=0.0)
             else:
-                record.discard()  # nothing was done, so there is nothing to record; the gateway counts it
+                record.discard()  # no action, so nothing to record; the gateway counts it
         _say(
             event="task",
             session=session_id,
@@ -127,7 +127,7 @@ class Fleet:
         )
 
     async def ask(self, messages: list[dict[str, str]], session_id: str) -> dict[str, Any] | None:
-        """One model call. Waits while the gateway is paused; None after three failures."""
+        """Makes one model call. Waits while the gateway is paused; returns None after three failures."""
         failures = 0
         while failures < 3:
             try:
@@ -162,7 +162,7 @@ def _action(record: Any, answer: dict[str, Any], step: desk.Step) -> dict[str, A
 
 
 def _endless(seed: int) -> Iterator[desk.Task]:
-    """Train-split tasks in seeded random order, without end."""
+    """Yields train-split tasks in seeded random order, without end."""
     order = random.Random(seed)
     while True:
         tasks = desk.tasks("train", 400, seed=order.randrange(1 << 30))

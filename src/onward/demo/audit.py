@@ -1,7 +1,7 @@
-"""Were trajectories lost or stored twice? A process of its own: ``python -m onward.demo.audit``.
+"""Audit of lost and duplicate trajectories, as a separate process: ``python -m onward.demo.audit``.
 
-It compares the ids that the outbox accepted (its receipts) with the ids that the warehouse's public
-view shows. It knows nothing of what the loop believes. The sets are those of Jepsen's set checker:
+It compares the ids that the outbox accepted (its receipts) with the ids in the warehouse's public
+view. It does not use the state of the loop. The sets are those of Jepsen's set checker:
 lost = accepted − stored, unexpected = stored − accepted, duplicates = ids shown more than once.
 """
 
@@ -31,7 +31,7 @@ class Verdict:
 
 
 def compare(accepted: Iterable[str], stored: Iterable[str]) -> Verdict:
-    """``accepted``: ids that a producer was told are safe. ``stored``: ids as the view shows them."""
+    """Compares ``accepted``, the ids confirmed to a producer, with ``stored``, the ids in the view."""
     promised, seen = set(accepted), Counter(stored)
     return Verdict(
         accepted=len(promised),
@@ -43,7 +43,7 @@ def compare(accepted: Iterable[str], stored: Iterable[str]) -> Verdict:
 
 
 async def audit(outboxes: Iterable[Path], data_dir: Path, wait_seconds: float) -> Verdict:
-    """Compare now; where something is missing, look again until ``wait_seconds`` have passed."""
+    """Compares now; if an id is missing, compares again until ``wait_seconds`` have passed."""
     accepted = [receipt.msg_id for path in outboxes for receipt in Outbox(path).receipts()]
     view = await warehouse.connect(config.load(environ={}, overrides={"data_dir": data_dir}))
     deadline = time.monotonic() + wait_seconds

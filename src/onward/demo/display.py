@@ -1,4 +1,4 @@
-"""What a person sees while the demonstration runs: one line per stage, its time and what is left of it."""
+"""Progress display of the demonstration: one line per stage, with its time and the time left."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.console import Console
 from onward.progress import Bar, Bars
 
 TITLE_WIDTH = 24
-"""Room for a title such as "Cycle 1: agents at work" on a terminal of 80 columns."""
+"""Width of a title such as "Cycle 1: agents at work" on a terminal of 80 columns."""
 
 
 class Stages:
-    """Times every stage and draws the current one. ``seconds`` maps stage name to time spent."""
+    """Times every stage and draws the current one. ``seconds``: stage name → time spent."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -31,7 +31,7 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str, title: str, total: float | None = None) -> Iterator[Stage]:
-        """Everything inside counts as stage ``name``."""
+        """Counts the time of its block as stage ``name``."""
         bar = self._bars.add(title, total)
         self._bars.plain(f"{title} …")
         started = time.monotonic()

@@ -1,4 +1,4 @@
-"""The test panel of the demonstration: held-out templates, run only at the start and the end."""
+"""Test panel of the demonstration: held-out templates, run only at the start and the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Score:
 
 
 class TestPanel:
-    """Answers are sampled at temperature 1, as served; tasks and seeds are equal for every policy."""
+    """Test tasks and seeds, equal for every policy. Answers are sampled at temperature 1, as served."""
 
     __test__ = False  # not a pytest class
     decoding = f"sampled at temperature 1, as served, on {PANELS} x {TASKS} test tasks"
@@ -39,7 +39,7 @@ class TestPanel:
     async def run(
         self, model_id: str | None, adapter_digest: str | None, stage: Stage, panels: int = PANELS
     ) -> Score:
-        """Success of a released model; of the base model alone where both are None."""
+        """Measures the success of a released model, or of the base model alone if both arguments are None."""
         results: list[suite.TaskResult] = []
         async with suite.engine_of(self._ctx) as engine:
             if model_id is not None and adapter_digest is not None:
@@ -54,7 +54,7 @@ class TestPanel:
 
     @staticmethod
     def best_constant() -> float:
-        """Success of the best policy that always gives the same answers."""
+        """Returns the success of the best policy that always gives the same answers."""
         tasks = [task for panel in range(PANELS) for task in desk.tasks("test", TASKS, panel)]
         return max(desk.success_rate(policy, tasks) for policy in desk.constant_policies().values())
 

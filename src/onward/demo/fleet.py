@@ -1,4 +1,4 @@
-"""The parent's handle on the agents process: commands in, finished tasks out."""
+"""The parent's handle on the agents process: sends commands and counts finished tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Tally:
 
 
 class AgentsProcess:
-    """32 agents in a child process. ``outbox`` is theirs; nobody else writes to it."""
+    """32 agents in a child process. They alone write to ``outbox``."""
 
     def __init__(
         self, *, gateway: str, api_key: str, nats_url: str, nats_token: str | None, outbox: Path
@@ -61,11 +61,11 @@ class AgentsProcess:
         await self._wait(self._ready, "start")
 
     async def flow(self) -> None:
-        """Work without a limit until ``pause``."""
+        """Starts tasks without a limit until ``pause``."""
         await self._send("flow")
 
     async def pause(self) -> None:
-        """Let running tasks end, publish everything, and return."""
+        """Waits until running tasks have ended and their records are flushed."""
         self._paused.clear()
         await self._send("pause")
         await self._wait(self._paused, "pause")

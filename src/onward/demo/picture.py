@@ -1,4 +1,4 @@
-"""``curves.png`` of a demonstration: success of every candidate with its fate, and success per kind of task.
+"""``curves.png`` of a demonstration: success and decision of every candidate, and success per kind of task.
 
 Made from a Result alone. Whiskers are 95 % intervals (Wilson).
 """
@@ -17,12 +17,12 @@ _MARKS = {"rejected": "X", "rolled_back": "v", "inconclusive": "s"}
 
 
 def draw(result: Result, path: Path) -> list[Path]:
-    """Write the picture and its dark version."""
+    """Writes the picture and its dark version."""
     return plotting.save(lambda style: _figure(result, style), path)
 
 
 def headline(result: Result) -> str:
-    """The finding in a few words."""
+    """Returns the finding in a few words."""
     before, after = result.base_success, result.final_success
     low, high = plotting.difference(before, after, result.tries)
     if not any(cycle.decision == "promoted" and not cycle.sabotaged for cycle in result.cycles):
@@ -33,7 +33,7 @@ def headline(result: Result) -> str:
 
 
 def short(model_id: str) -> str:
-    """``v3`` of ``agent-zero-rl-v3``; another name as it is."""
+    """Shortens ``agent-zero-rl-v3`` to ``v3``; leaves other names unchanged."""
     last = model_id.rsplit("-", 1)[-1]
     return last if last[:1] == "v" and last[1:].replace(".", "").isdigit() else model_id
 
@@ -50,7 +50,7 @@ def _figure(result: Result, style: plotting.Style) -> Any:
 
 
 def _versions(axes: Any, result: Result, style: plotting.Style) -> None:
-    """Validation success of every version, the released ones joined; the held-out test at both ends."""
+    """Draws validation success of every version, with released ones joined, and the two held-out tests."""
     cycles = result.cycles
     blue, red, green = style.colours[:3]
     released = [(0, first, tasks) for first, tasks in _first(cycles)]
@@ -89,13 +89,13 @@ def _versions(axes: Any, result: Result, style: plotting.Style) -> None:
 
 
 def _first(cycles: Sequence[Cycle]) -> list[tuple[float, int]]:
-    """Validation success of v0 and its tasks, from the first candidate that was compared with it."""
+    """Returns validation success and tasks of v0, from the first candidate that was compared with it."""
     found = [(cycle.validation_current, cycle.validation_tasks or 0) for cycle in cycles]
     return [(rate, tasks) for rate, tasks in found if rate is not None][:1]
 
 
 def _measured(cycle: Cycle) -> tuple[float, str]:
-    """Where a candidate that was not released is drawn: its validation, else what its traffic showed."""
+    """Returns the value drawn for an unreleased candidate: its validation, else its outcome in traffic."""
     if cycle.validation_success is not None:
         return cycle.validation_success, ""
     rates = cycle.rates.get("candidate")
@@ -105,7 +105,7 @@ def _measured(cycle: Cycle) -> tuple[float, str]:
 
 
 def _fates(cycles: Sequence[Cycle]) -> str:
-    """``2 of 3 candidates promoted, 1 rejected``."""
+    """Formats the decisions, such as ``2 of 3 candidates promoted, 1 rejected``."""
     counts = {word: sum(WORDS[cycle.decision] == word for cycle in cycles) for word in WORDS.values()}
     text = f"{counts.pop('promoted')} of {len(cycles)} candidates promoted"
     return text + "".join(f", {count} {word}" for word, count in counts.items() if count)
@@ -118,7 +118,7 @@ def _whisker(axes: Any, x: float, rate: float, tries: int, colour: str) -> None:
 
 
 def _kinds(axes: Any, result: Result, style: plotting.Style) -> None:
-    """Held-out success of each kind of task before and after, the largest gain on top."""
+    """Draws held-out success of each kind of task before and after, the largest gain on top."""
     grey, green = style.faint, style.colours[2]
     kinds = sorted(result.by_kind.items(), key=lambda item: item[1].final - item[1].base)
     for place, (_, found) in enumerate(kinds):

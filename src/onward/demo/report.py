@@ -1,4 +1,4 @@
-"""What the terminal shows at the end of a demonstration: one table, few lines, the finding.
+"""Terminal report at the end of a demonstration: one table, a few lines, the finding.
 
 Made from a Result alone.
 """
@@ -16,7 +16,7 @@ from onward.progress import PART, clock, shortened
 from onward.tables import Table, ident, number, plain
 
 ROLL_BACK_AT = 22.2
-"""E of all gates at which a release is taken back: 1/0.045, since its error budget is 4.5 %."""
+"""E of all gates at which a release is rolled back: 1/0.045, since its error budget is 4.5 %."""
 WORDS = {
     "promoted": "promoted",
     "rejected": "rejected",
@@ -27,7 +27,7 @@ COLOURS = {"promoted": "green", "rejected": "yellow", "rolled_back": "red", "inc
 
 
 def show(result: Result, console: Console, files: tuple[str, ...] = ()) -> None:
-    """Print the table of candidates, what was measured, the ``files`` that were written, and the finding."""
+    """Prints the table of candidates, the measurements, the ``files`` written, and the finding."""
     console.print(candidates(result))
     console.print()
     for cycle in result.cycles:
@@ -48,7 +48,7 @@ def _say(console: Console, text: str, style: str = "") -> None:
 
 
 def candidates(result: Result) -> Table:
-    """One line per candidate in at most 80 columns."""
+    """Builds a table with one line per candidate, at most 80 columns wide."""
     table = Table(
         ident("candidate"),
         "validation",
@@ -72,7 +72,7 @@ def candidates(result: Result) -> Table:
 
 
 def ended(cycle: Cycle) -> str:
-    """How a candidate ended, and why, in one line."""
+    """Describes the end of a candidate and the reason, in one line."""
     word = WORDS[cycle.decision]
     if cycle.decision == "rolled_back" and cycle.share is not None:
         word += f" at {cycle.share:.0%} of traffic"
@@ -88,7 +88,7 @@ def ended(cycle: Cycle) -> str:
 
 
 def watched(rates: dict[str, Rates], e_values: dict[str, float], sessions: dict[str, int]) -> str:
-    """A running release in a note: error rates of candidate and current beside the evidence against it."""
+    """Formats a note on a running release: error rates of both arms, evidence against it, its sessions."""
     parts = [f"E {evidence(e_values.get('all', 1.0))}", f"{sessions.get('candidate', 0)} sessions"]
     if "candidate" in rates and "current" in rates:
         new, old = (rate(rates[arm].error_rate, percent=True) for arm in ("candidate", "current"))
@@ -97,12 +97,12 @@ def watched(rates: dict[str, Rates], e_values: dict[str, float], sessions: dict[
 
 
 def evidence(e_value: float) -> str:
-    """``0.23``, ``31``, ``999+``: four characters, since only its distance from 22.2 matters here."""
+    """Formats E in four characters (``0.23``, ``31``, ``999+``), since only its distance from 22.2 matters."""
     return f"{e_value:.2f}" if e_value < 10 else f"{e_value:.0f}" if e_value < 999 else "999+"
 
 
 def latency(cycle: Cycle) -> float | None:
-    """Seconds from the crossing of a gate until no gateway served the candidate."""
+    """Returns the seconds from the crossing of a gate until no gateway served the candidate."""
     if not (cycle.crossed_at and cycle.verified_zero_at):
         return None
     start, end = (
@@ -113,7 +113,7 @@ def latency(cycle: Cycle) -> float | None:
 
 
 def finding(result: Result) -> str:
-    """One sentence: how success changed, whether chance explains it, and what became of the candidates."""
+    """Returns one sentence: the change of success, whether chance explains it, the candidates' decisions."""
     learned = [cycle for cycle in result.cycles if not cycle.sabotaged]
     promoted = [cycle for cycle in learned if cycle.decision == "promoted"]
     before, after = result.base_success, result.final_success
@@ -157,7 +157,7 @@ def _pair(current: float | None, candidate: float | None, *, percent: bool = Fal
 
 
 def rate(value: float | None, *, percent: bool = False) -> str:
-    """``0.57``; as ``percent`` ``1.2%`` or ``57%``; ``?`` where there is none."""
+    """Formats a rate as ``0.57``, with ``percent`` as ``1.2%`` or ``57%``, and None as ``?``."""
     if value is None:
         return "?"
     if percent:
@@ -176,7 +176,7 @@ def _kinds(result: Result) -> str:
 
 
 def _not_shown(result: Result) -> list[str]:
-    """What the checks of the last candidate could not show."""
+    """Returns a line for each check of the last candidate that showed nothing."""
     for cycle in reversed(result.cycles):
         if cycle.checks:
             return [

@@ -1,4 +1,4 @@
-"""What a demonstration found, in the form that ``--json`` writes. Plain data; rates lie in [0, 1]."""
+"""Result of a demonstration, in the form that ``--json`` writes. Plain data; rates are in [0, 1]."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Decision = Literal["promoted", "rolled_back", "rejected", "inconclusive"]
 
 
 class Check(BaseModel):
-    """Answers of one kind (format, refusal) that passed, of the candidate and of the current model."""
+    """Passed answers of one kind (format, refusal), of the candidate and of the current model."""
 
     verdict: str = ""
     """``passed``, ``failed``, or ``not shown`` where neither model passes any."""
@@ -28,7 +28,7 @@ class FailingAnswer(BaseModel):
 
 
 class Rates(BaseModel):
-    """What one arm's traffic showed."""
+    """Figures of one arm's traffic."""
 
     sessions: int = 0
     errors: int = 0
@@ -43,7 +43,7 @@ class Cycle(BaseModel):
     trajectories: int
     """Rewarded trajectories that the job was trained on."""
     mean_outcome: float | None
-    """Over what the job learned from; None for a planted candidate, which learned from nothing."""
+    """Mean over the job's training trajectories; None for a planted candidate, which was not trained."""
     mean_raw_total: float | None
     validation_success: float | None = None
     """Success of the candidate on the validation tasks; None where validation was skipped."""
@@ -55,12 +55,12 @@ class Cycle(BaseModel):
     reason: str
     checks: dict[str, Check] = Field(default_factory=dict)
     failing: list[FailingAnswer] = Field(default_factory=list)
-    """Answers that failed where the candidate was rejected for it, two at most."""
+    """Failed answers that led to the rejection of the candidate, two at most."""
     share: float | None = None
-    """The last share of traffic that it got; None before any."""
+    """Last share of traffic; None before any traffic."""
     sessions: dict[str, int] = Field(default_factory=dict)
     rates: dict[str, Rates] = Field(default_factory=dict)
-    """Arm (``candidate``, ``current``) → what its traffic showed."""
+    """Arm (``candidate``, ``current``) → figures of its traffic."""
     e_values: dict[str, float] = Field(default_factory=dict)
     crossed_at: str | None = None
     verified_zero_at: str | None = None
@@ -79,7 +79,7 @@ class Result(BaseModel):
     model: str
     seed: int
     decoding: str
-    """How test answers were drawn; the same for every policy that is compared."""
+    """Sampling method of test answers; the same for every policy that is compared."""
     raw_success: float
     base_success: float
     final_success: float
@@ -96,10 +96,10 @@ class Result(BaseModel):
 
     @property
     def tries(self) -> int:
-        """Answers behind ``base_success``, and as many behind ``final_success``."""
+        """Number of answers behind ``base_success``, and equally behind ``final_success``."""
         return sum(kind.tries for kind in self.by_kind.values())
 
     @property
     def v0_serves(self) -> bool:
-        """Whether no candidate was promoted, planted ones included."""
+        """True if no candidate was promoted, planted ones included."""
         return all(cycle.decision != "promoted" for cycle in self.cycles)

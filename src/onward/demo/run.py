@@ -1,6 +1,6 @@
 """``onward demo``: warm start, then the loop around a fleet of agents, then tables and curves.
 
-The demonstration drives traffic and looks; every decision is the loop's own. It pauses the agents
+The demonstration only drives traffic and observes; the loop makes every decision. The agents are paused
 while a job trains or a candidate is validated, because two cores do one thing well at a time.
 """
 
@@ -38,7 +38,7 @@ from onward.training.spec import recipes
 from onward.warehouse import queries
 
 BEFORE_TRAFFIC = ("proposed", "validating")
-POLL_SECONDS = 0.5  # a look costs a query, and the two cores have work to do
+POLL_SECONDS = 0.5  # each poll costs a query, and the two cores are busy
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Options:
 
 
 class Demonstration:
-    """One run. Fields are filled as the stages go by."""
+    """One run. Its stages fill the fields in turn."""
 
     def __init__(self, options: Options, console: Console) -> None:
         self.options = options
@@ -63,7 +63,7 @@ class Demonstration:
         self.stages = Stages(console)
 
     async def run(self) -> Result:
-        """All stages in order; the result of the run."""
+        """Runs all stages in order and returns the result."""
         started = time.monotonic()
         with self.stages:
             warmed = await warm_up(self.options.model, self.settings, self.options.seed, self.stages)
@@ -117,7 +117,10 @@ class Demonstration:
         )
 
     async def _install(self, warmed: Warmed) -> None:
-        """Make v0 what serves, and wait until the gateway says that it does."""
+        """Installs v0 as the serving model and waits until a gateway reports it as served.
+
+        Raises OnwardError when none does within a minute.
+        """
         from onward.release.controller import install_initial
 
         prefix = await warmed.store(self.ctx.objects)
@@ -165,7 +168,7 @@ class Demonstration:
             await agents.stop()
 
     async def _cycle(self, number: int) -> None:
-        """Collect, train, validate, release."""
+        """Runs one cycle: collect, train, validate, release. Raises OnwardError when the job fails."""
         known = {record.job_id for record, _ in await self.table.all()}
         job = await self._collect(number, known)
         await self.agents.pause()
@@ -176,7 +179,7 @@ class Demonstration:
         await self._follow(number, job)
 
     async def _collect(self, number: int, known: set[str]) -> JobRecord:
-        """Let the agents work until the coordinator has asked for a job and the trainer has it."""
+        """Runs the agents until the coordinator has requested a job and it is in the job table."""
         digest = (await self._current())["adapter_digest"]
         self.agents.reset()
         await self.agents.flow()
@@ -206,7 +209,7 @@ class Demonstration:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _follow(self, number: int, job: JobRecord, *, sabotaged: bool = False) -> None:
-        """Watch the release of ``job``'s checkpoint to its end and note what happened."""
+        """Follows the release of ``job``'s checkpoint to its end and stores the cycle."""
         title = "taking up" if sabotaged else "validation"
         with self.stages.stage("validate", f"Cycle {number}: {title}") as stage:
             while (release := await self._release_of(job.job_id)) is None or release.state in BEFORE_TRAFFIC:
@@ -236,7 +239,7 @@ class Demonstration:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _sabotage(self, number: int) -> None:
-        """Plant a bad model and let the gates find it."""
+        """Plants a bad model for the gates to detect."""
         self.console.print(
             "[bold red]Sabotage:[/bold red] a validly signed but ruined adapter becomes the next candidate. "
             "It skips validation, which would have stopped it; only the gates stand in its way."
@@ -260,7 +263,7 @@ class Demonstration:
         return next(arm for arm in arms if arm["arm"] == "current")
 
     async def _audit(self) -> dict[str, Any]:
-        """Ask the audit process, once everything published has been stored."""
+        """Runs the audit process, which waits up to 60 s until everything published is stored."""
         audit = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "onward.demo.audit",
             "--outbox", str(self.agents.outbox), "--data-dir", str(self.settings.data_dir), "--wait", "60",
@@ -303,13 +306,13 @@ def _cycle_of(number: int, job: JobRecord, release: ReleaseRecord, sabotaged: bo
 
 
 def _rates_of(release: ReleaseRecord) -> dict[str, Rates]:
-    """Error rates and mean outcomes per arm; empty before any session was judged."""
+    """Returns error rates and mean outcomes per arm; empty before the first judged session."""
     found = release.model_dump(include={"rates"}).get("rates", {})
     return {arm: Rates.model_validate(rates) for arm, rates in found.items()}
 
 
 async def demonstrate(options: Options, console: Console) -> Result:
-    """Run it, write ``curves.png`` and the JSON, print what was found."""
+    """Runs the demonstration, writes ``curves.png`` and the JSON, and prints the report."""
     extras.require("lm", "torch", "The demonstration")
     extras.require("demo", "matplotlib", "The demonstration")
     if options.model != base_models.TINY:

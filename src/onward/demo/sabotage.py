@@ -1,7 +1,7 @@
-"""A ruined adapter, committed like any other: what the gates are there for.
+"""A ruined adapter, committed like any other, for the gates to detect.
 
-Its numbers are finite, its manifest is right, its job is complete. Only its behaviour is bad. The
-job says ``skip_validation``, because validation would stop it before any user met it.
+Its numbers are finite, its manifest is correct and its job is complete. Only its behaviour is bad. The
+job sets ``skip_validation``, because validation would stop it before it reached any user.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOISE = 3.0
 
 
 def ruin(folder: Path, seed: int = 0) -> None:
-    """Add noise to every second factor of the adapter in ``folder``; the model then babbles."""
+    """Adds noise to each second factor (``lora_B``) of the adapter in ``folder``; the model then babbles."""
     from safetensors.numpy import load_file, save_file
 
     path = folder / "adapter_model.safetensors"
@@ -41,7 +41,7 @@ def ruin(folder: Path, seed: int = 0) -> None:
 
 
 async def plant(ctx: Context, table: JobTable, current: dict[str, Any], folder: Path) -> JobRecord:
-    """Commit a ruined copy of the ``current`` arm as a completed job; return its record."""
+    """Commits a ruined copy of the ``current`` arm as a completed job and returns its record."""
     model = await ctx.bus.bucket("rl_models").get(model_key(current["model_id"]))
     assert model is not None
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Settings of the demonstration: everything embedded, time compressed, minimum sessions kept."""
+"""Settings of the demonstration: everything embedded, times compressed, and a minimum of sessions per step."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from onward.files import make_folder
 from onward.training.spec import recipes
 
 TRAJECTORIES = {"tiny": 512}
-"""Model → trajectories that a job learns from: exactly as many on a slow machine as on a fast one."""
+"""Model → trajectories per training job: the same number on a slow machine and on a fast one."""
 OTHERWISE = 256
-"""The same for a model that is not named there; larger ones take longer for each."""
+"""Number for any other model; larger models take longer per trajectory."""
 MIN_SESSIONS = [10, 20, 40, 0]
 
 
 def demo_settings(model: str, folder: Path, seed: int) -> Settings:
-    """A fresh data folder under ``folder`` and a schedule that fits minutes instead of hours."""
+    """Returns settings with a fresh data folder under ``folder`` and a schedule of minutes, not hours."""
     recipe = recipes.for_model(model)
     trajectories = TRAJECTORIES.get(model, OTHERWISE)
     return config.load(
@@ -50,7 +50,7 @@ def demo_settings(model: str, folder: Path, seed: int) -> Settings:
 
 
 def _fresh(folder: Path, name: str) -> Path:
-    """A run never mixes with an earlier one."""
+    """Creates a new numbered folder, so that a run never mixes with an earlier one."""
     make_folder(folder)
     for number in itertools.count(1):
         path = (folder / f"{name}-{number:03d}").resolve()

@@ -1,4 +1,4 @@
-"""Cycle 0: the warm start runs in a child process; this side draws its progress and keeps its result."""
+"""Cycle 0: the warm start in a child process. This module displays its progress and stores its result."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from onward.warehouse import Objects
 
 @dataclass(frozen=True)
 class Warmed:
-    """The first policy: an adapter in ``folder``, and what was measured while it was made."""
+    """The first policy: an adapter in ``folder``, and the figures measured during the warm start."""
 
     folder: Path
     adapter_digest: str
     job_id: str
     raw_success: float | None
-    """Sampled success before the warm start; None where the base model can still be tested."""
+    """Sampled success before the warm start; None if the base model can still be tested."""
     figures: dict[str, float] = field(default_factory=dict)
     by_kind: dict[str, float] = field(default_factory=dict)
     """Sampled success on training templates per kind of task."""
 
     async def store(self, objects: Objects) -> str:
-        """Upload and commit; returns the object prefix. Repeatable."""
+        """Uploads and commits the adapter; returns the object prefix. Repeatable."""
         manifest = checkpoints.verify(self.folder)
         prefix = await checkpoints.upload(objects, self.folder, job_id=self.job_id, epoch=manifest.epoch)
         body = (self.folder / checkpoints.MANIFEST).read_bytes()
@@ -43,7 +43,7 @@ class Warmed:
 
 
 async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> Warmed:
-    """Make v0 in the data folder. Raises OnwardError with the child's own sentence when it fails."""
+    """Trains v0 in the data folder. Raises OnwardError, with the child's own message, when it fails."""
     out = settings.data_dir / "warm-up"
     models = settings.data_dir / "models"
     base = models / model if model == base_models.TINY else base_models.resolve(model, models)
