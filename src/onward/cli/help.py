@@ -150,7 +150,7 @@ class Commands(typer.Typer):
     def __init__(
         self, *, help: str, name: str | None = None, cls: type[Group] = Group, completion: bool = False
     ) -> None:
-        """Builds the app. ``completion`` adds --install-completion and --show-completion, for the outermost."""
+        """Builds the app. ``completion`` (outermost app): adds --install-completion and --show-completion."""
         super().__init__(
             name=name,
             cls=cls,

@@ -97,7 +97,7 @@ def watched(rates: dict[str, Rates], e_values: dict[str, float], sessions: dict[
 
 
 def evidence(e_value: float) -> str:
-    """Formats E in four characters (``0.23``, ``31``, ``999+``), since only its distance from 22.2 matters."""
+    """Formats E in four characters (``0.23``, ``31``, ``999+``): only its distance from 22.2 matters."""
     return f"{e_value:.2f}" if e_value < 10 else f"{e_value:.0f}" if e_value < 999 else "999+"
 
 

@@ -1,4 +1,4 @@
-"""Settings of the demonstration: everything embedded, times compressed, and a minimum of sessions per step."""
+"""Settings of the demonstration: everything embedded, times compressed, minimum sessions per step."""
 
 from __future__ import annotations
 
