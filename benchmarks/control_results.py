@@ -1,14 +1,14 @@
 """The table of control training: several seeds per task and algorithm, every success metric measured.
 
-What is measured, for each (environment, algorithm, seed): our preset is trained to the end of its steps,
-the policy that evaluation liked best is judged by ``onward.control.evaluation.assess`` (100 greedy episodes
-on unseen seeds, noise of 0.2 running deviations, transfer variants). Over the seeds come the interquartile
-mean and the coefficient of variation with bootstrap intervals (from five seeds on). Definitions:
-docs/control.md. What a target asks and was not reached is said in the last column.
+For each (environment, algorithm, seed) our preset is trained to the end of its steps. The policy that was
+best by evaluation is judged by ``onward.control.evaluation.assess`` (100 greedy episodes on unseen seeds,
+noise of 0.2 running deviations, transfer variants). Over the seeds the table gives the interquartile mean and
+the coefficient of variation, with bootstrap intervals from five seeds on. Definitions: docs/control.md. The
+last column lists the targets that were not reached.
 
-The one thing to know: every finished cell is written at once, and a cell that was cut goes on from its saved
-state, so the program can be stopped at any time and started again with the same words. A cell is trained anew
-when its settings change. Trainings run in ``--runs``; only the two result files are kept in the repository.
+Every finished cell is written at once, and an interrupted cell continues from its saved state. The program
+can therefore be stopped at any time and started again with the same arguments. A cell is trained anew when
+its settings change. Trainings run in ``--runs``; only the two result files are kept in the repository.
 
     python benchmarks/control_results.py [--quick] [--only ENV/ALGORITHM …] [--seeds N] [--processes N]
         [--runs FOLDER] [--json FILE]
@@ -53,7 +53,7 @@ class Group:
     algorithm: str
     seeds: int = 3
     timesteps: int | None = None
-    """None: the preset's."""
+    """None means the preset's number."""
 
     @property
     def name(self) -> str:
@@ -98,7 +98,7 @@ class Target:
     key: str
     words: str
     reached: Any
-    """Of the value; None is never reached."""
+    """Predicate on the value. A value of None never reaches the target."""
 
 
 TARGETS = (
@@ -119,7 +119,7 @@ def digest(run: RunConfig) -> str:
 
 
 def missing(groups: Sequence[Group], cells: dict[str, Any]) -> list[tuple[Group, list[RunConfig]]]:
-    """Per group the runs that have no cell of their present settings."""
+    """Returns, per group, the runs without a cell of their present settings."""
     found = []
     for group in groups:
         runs = [group.run(seed) for seed in range(group.seeds)]
@@ -130,7 +130,7 @@ def missing(groups: Sequence[Group], cells: dict[str, Any]) -> list[tuple[Group,
 
 
 def known(run: RunConfig, cells: dict[str, Any]) -> bool:
-    """Whether there is a cell of the run's present settings."""
+    """Returns True if there is a cell of the run's present settings."""
     return cells.get(key(run), {}).get("digest") == digest(run)
 
 
@@ -139,7 +139,7 @@ def key(run: RunConfig) -> str:
 
 
 def train(runs: Sequence[RunConfig], folder: Path, processes: int | None) -> None:
-    """All of them, going on where one was cut."""
+    """Trains all runs; an interrupted run continues from its saved state."""
     tasks = []
     for run in runs:
         own = Folder.of(folder / digest(run), run)
@@ -147,7 +147,7 @@ def train(runs: Sequence[RunConfig], folder: Path, processes: int | None) -> Non
             continue
         again = own.state.exists()
         if not again and own.path.exists():
-            shutil.rmtree(own.path)  # cut before its first saved state
+            shutil.rmtree(own.path)  # interrupted before its first saved state
         tasks.append(Task(run, own, again))
     if tasks:
         result = train_all(tasks, told, processes)
@@ -156,7 +156,7 @@ def train(runs: Sequence[RunConfig], folder: Path, processes: int | None) -> Non
 
 
 def finished(run: RunConfig, folder: Path) -> bool:
-    """Whether the run came to its end; an interrupted one has a summary too."""
+    """Returns True if the run reached its end. An interrupted run has a summary too."""
     summary = Folder.of(folder / digest(run), run).summary
     return summary.exists() and json.loads(summary.read_text())["end"] != "interrupted"
 
@@ -168,7 +168,7 @@ def told(event: dict[str, Any]) -> None:
 
 
 def cell(run: RunConfig, folder: Path) -> dict[str, Any]:
-    """What one seed came to."""
+    """Returns the results of one seed."""
     own = Folder.of(folder / digest(run), run)
     summary = read_json(own.summary, f"{own.path} holds no finished run")
     judged = assess(Policy.load(own.policy), run.env, seed=run.seed)
@@ -226,13 +226,13 @@ def row(group: Group, own: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def mean(values: Any) -> float | None:
-    """None where one is not known: a policy no better than chance keeps no share of what it gained."""
+    """Returns the mean, or None if a value is unknown: a policy no better than chance has no ratio."""
     listed = list(values)
     return None if None in listed or not np.isfinite(listed).all() else float(np.mean(listed))
 
 
 def not_reached(values: dict[str, Any]) -> list[str]:
-    """Targets that were missed, or not measured where they apply."""
+    """Returns the targets that were missed, or that apply and were not measured."""
     missed = []
     for target in TARGETS:
         value = values[target.key]
@@ -320,7 +320,7 @@ def cells_of(file: Path) -> dict[str, Any]:
 
 
 def write(file: Path, new: dict[str, Any], groups: Sequence[Group]) -> None:
-    """Add ``new`` cells to those in the file now: another process may have added its own meanwhile."""
+    """Adds ``new`` cells to those now in the file, since another process may have added cells meanwhile."""
     file.parent.mkdir(parents=True, exist_ok=True)
     cells = cells_of(file) | new
     document = {

@@ -1,48 +1,49 @@
 """Control policies beside stable-baselines3: the same tasks, machine and run, one side after the other.
 
-What is compared, in three sections kept apart:
+Three separate sections are compared:
 
-- ``equal``: the zoo's settings, carried out by both (networks, batches, updates per step, schedules);
-- ``cleanrl``: CleanRL's published settings, carried out by both (its scripts need an older Gymnasium, so
-  they are not run; which of its settings the two libraries lack is said at ``comparison.CLEANRL``);
-- ``best``: the settings that each side was quickest with among the same number of trials (``TRIALS``) on
-  tuning seeds (ten for PPO, two for what takes longer: few, so a lucky trial may win), then measured on other
-  seeds. Each run stops at the threshold, so that success is that of the policy which reached it.
+- ``equal``: the zoo's settings on both sides (networks, batches, updates per step, schedules);
+- ``cleanrl``: CleanRL's published settings on both sides (its scripts need an older Gymnasium, so they are
+  not run; ``comparison.CLEANRL`` lists the settings that the two libraries lack);
+- ``best``: the fastest settings of each side among the same number of trials (``TRIALS``) on tuning seeds
+  (ten for PPO, two for slower ones: few, so a lucky trial may win), then measured on other seeds. Each run
+  stops at the threshold, so that success is that of the policy which reached it.
 
 The time to the threshold differs tenfold and more between seeds on either side, so cheap tasks have many
 seeds: the first three are trained to the end (speed, final success), the others stop at the threshold.
-A side is looked at every ``check_every`` steps by 20 greedy episodes from the same starts, the clock
-stopped; ``seconds_to_threshold`` is training time at the first look at or over Gymnasium's threshold
-(Pendulum: −200), the mean over seeds. ``final_success`` is over 100 greedy episodes (Pendulum: upright for
-the last 50 steps). Processor seconds stand beside wall seconds: on a busy machine their ratio is the steadier
-one. Both sides get one torch thread. ``ratio`` is ours over theirs in steps/s, and ``ratio_to_threshold``
-theirs over ours in seconds to the threshold: above 1 we are faster.
+Each side is evaluated every ``check_every`` steps by 20 greedy episodes from the same starts, with the clock
+stopped. ``seconds_to_threshold`` is the training time at the first evaluation at or over Gymnasium's
+threshold (Pendulum: −200), the mean over seeds. ``final_success`` is over 100 greedy episodes (Pendulum:
+upright for the last 50 steps). Processor seconds are reported beside wall seconds, since their ratio is
+steadier on a busy machine. Both sides get one torch thread. ``ratio`` is ours over theirs in steps/s, and
+``ratio_to_threshold`` theirs over ours in seconds to the threshold: above 1 we are faster.
 
-What profiling taught: PPO and DQN on networks of 64 to 256 units spend their time in Python and dispatch, so
-environments step as arrays, acting is numpy on memory shared with torch, and an update is few operations:
-forward and backward by hand into one flat gradient (``control/chains.py``), one clipping, Adam's kernel
-without its wrapper, one target update; a burst is sampled, and its targets are taken, once. Products run at
-the processor's speed on both sides and can only be left out or turned round: with a side of 2 or 4 the wrong
-way round costs three to six times as much, and where SAC takes the smaller of two critics each row goes back
-through one of them. Graphs of autograd at the outputs cost more than the arithmetic there: with closed forms
-PPO's gradient step on CartPole fell from 0.85 to 0.64 ms and SAC's on Pendulum from 11 to 9.5 ms. What is
-left, by the profiler: of DQN's step (0.84 ms) 0.43 ms are products and 0.08 Adam, of SAC's 5.9 ms are
-products, which caps it near 2. Three times as fast would leave DQN on CartPole 0.15 ms for all else of an
-update and its two steps: acting twice takes 0.08. The working set (parameters, gradient, two moments: 1.1 MB)
-is larger than the second cache, so that products take a quarter longer than alone; a second thread gains
-nothing on either side. Keeping the hidden layers' memory between steps changed nothing (2 %). numpy's own
-threads do not speed acting up and keep a second core busy: they are held to ours. PPO's and DQN's gradient
-steps are the same on both sides (tests/unit/control/test_control_sb3.py); steps to the threshold over many
-seeds agree within chance (PPO 14,200 and 12,800 over 15 seeds, DQN 23,500 and 20,100 over 30).
+Results of profiling. PPO and DQN on networks of 64 to 256 units spend their time in Python and dispatch.
+Environments therefore step as arrays, acting is numpy on memory shared with torch, and an update is few
+operations: forward and backward by hand into one flat gradient (``control/networks/chains.py``), one
+clipping, Adam's kernel without its wrapper, one target update. A burst is sampled, and its targets are
+computed, once. Matrix products run at the processor's speed on both sides; they can only be left out or
+transposed. With a side of 2 or 4 the wrong orientation costs three to six times as much. Where SAC takes the
+smaller of two critics, each row goes back through one of them. Autograd graphs at the outputs cost more than
+the arithmetic there: with closed forms PPO's gradient step on CartPole fell from 0.85 to 0.64 ms and SAC's on
+Pendulum from 11 to 9.5 ms. What remains, by the profiler: of DQN's step (0.84 ms) 0.43 ms are products and
+0.08 Adam; of SAC's, 5.9 ms are products, which caps its ratio near 2. Three times as fast would leave DQN on
+CartPole 0.15 ms for the rest of an update and its two steps, and acting twice takes 0.08. The working set
+(parameters, gradient, two moments: 1.1 MB) is larger than the second-level cache, so products take a quarter
+longer than alone. A second thread gains nothing on either side. Keeping the hidden layers' memory between
+steps changed nothing (2 %). numpy's own threads do not speed up acting and keep a second core busy, so they
+are limited to ours. PPO's and DQN's gradient steps are the same on both sides
+(tests/unit/control/test_control_sb3.py). Steps to the threshold over many seeds agree within chance (PPO
+14,200 and 12,800 over 15 seeds, DQN 23,500 and 20,100 over 30).
 
-Where we lose: the larger batches and networks are, the more the products dominate both sides; state-dependent
-noise (gSDE), which the zoo uses for PPO on Pendulum and MountainCarContinuous, is not built
-here. Whatever is behind is listed below the table.
+Where we lose: the larger batches and networks are, the more the products dominate both sides. State-dependent
+noise (gSDE), which the zoo uses for PPO on Pendulum and MountainCarContinuous, is not implemented here. The
+cases where we are behind are listed below the table.
 
     python benchmarks/control_vs_peers.py [--quick] [--json FILE] [--seeds N] [--only SECTION …]
 
-With --json every row is written as soon as it is there, and sections that are not run stay as they are in the
-file: the whole takes about an hour and a half, and may be run in parts. ``--seeds`` caps the seeds of a task.
+With --json every row is written as soon as it is measured. Sections that are not run stay unchanged in the
+file. The whole takes about an hour and a half, and may be run in parts. ``--seeds`` caps the seeds of a task.
 """
 
 from __future__ import annotations
@@ -62,26 +63,26 @@ from onward.control.running import presets
 from onward.errors import MissingExtraError
 
 TUNING_SEED = 1000
-"""The first one."""
+"""First tuning seed."""
 Side = Callable[[Race], Outcome]
 SIDES: dict[str, Side] = {"onward": ours, "stable-baselines3": stable_baselines3}
 THRESHOLDS = {"CartPole-v1": 475.0, "Pendulum-v1": -200.0, "LunarLander-v3": 200.0, "Acrobot-v1": -100.0}
 WHOLE = 3
-"""Seeds that are trained to the end; further ones stop at the threshold."""
+"""Number of seeds that are trained to the end; further ones stop at the threshold."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A task to learn, and how often."""
+    """A task to learn, and the number of its seeds."""
 
     env: str
     algorithm: str
     steps: int
     seeds: int = 1
     tuning: int = 2
-    """Seeds on which settings are chosen."""
+    """Number of seeds on which settings are chosen."""
     note: str = ""
-    """What the figures do not tell."""
+    """Facts that the figures do not show."""
 
 
 QUICK = (
@@ -149,7 +150,7 @@ TRIALS: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {
         ],
     },
 }
-"""What each side may try over the zoo's settings: as many trials each."""
+"""Trials of each side, as changes to the zoo's settings; the same number on both sides."""
 
 
 def race(env: str, algorithm: str, steps: int, seed: int, peer: str = "sb3", **more: Any) -> Race:
@@ -158,7 +159,7 @@ def race(env: str, algorithm: str, steps: int, seed: int, peer: str = "sb3", **m
 
 
 def section(cases: tuple[Case, ...], most: int, peer: str) -> Iterator[dict[str, Any]]:
-    """The same settings on both sides."""
+    """Yields the rows of a comparison with the same settings on both sides."""
     for case in cases:
         outcomes: dict[str, list[Outcome]] = {name: [] for name in SIDES}
         for seed in range(min(case.seeds, most)):
@@ -169,7 +170,7 @@ def section(cases: tuple[Case, ...], most: int, peer: str) -> Iterator[dict[str,
 
 
 def best(cases: tuple[Case, ...], most: int) -> Iterator[dict[str, Any]]:
-    """Each side's best of its trials, then measured on other seeds; both stop at the threshold."""
+    """Yields rows with each side's best trial, measured on other seeds; both stop at the threshold."""
     for case in cases:
         outcomes: dict[str, list[Outcome]] = {name: [] for name in SIDES}
         chosen: dict[str, Any] = {}
@@ -184,7 +185,7 @@ def best(cases: tuple[Case, ...], most: int) -> Iterator[dict[str, Any]]:
 
 
 def changed(case: Case, changes: dict[str, Any], seed: int) -> Race:
-    """A race that stops at the threshold, with ``changes`` above the zoo's settings."""
+    """Builds a race that stops at the threshold, with ``changes`` to the zoo's settings."""
     base = race(case.env, case.algorithm, case.steps, seed, stop=True)
     found = presets.Preset(case.steps, base.settings.as_dict() | changes)
     settings = {key: tuple(v) if isinstance(v, list) else v for key, v in found.settings.items()}
@@ -192,14 +193,14 @@ def changed(case: Case, changes: dict[str, Any], seed: int) -> Race:
 
 
 def time_of(case: Case, name: str, changes: dict[str, Any]) -> float:
-    """Seconds to the threshold over the tuning seeds; all that were spent twice over where it was missed."""
+    """Returns the seconds to the threshold, summed over the tuning seeds; a miss counts twice its seconds."""
     seeds = range(TUNING_SEED, TUNING_SEED + case.tuning)
     found = [SIDES[name](changed(case, changes, seed)) for seed in seeds]
     return sum(one.seconds_to_threshold or 2 * one.seconds for one in found)
 
 
 def row(case: Case, outcomes: dict[str, list[Outcome]], whole: int = WHOLE) -> dict[str, Any]:
-    """``whole``: seeds of which the success counts."""
+    """Builds one row. ``whole``: number of seeds whose success counts."""
     sides = {name: summary(found, whole) for name, found in outcomes.items()}
     mine, theirs = sides["onward"], sides["stable-baselines3"]
     times = theirs["seconds_to_threshold"], mine["seconds_to_threshold"]
@@ -216,7 +217,7 @@ def row(case: Case, outcomes: dict[str, list[Outcome]], whole: int = WHOLE) -> d
 
 
 def summary(found: list[Outcome], count: int = WHOLE) -> dict[str, Any]:
-    """Over seeds: time to the threshold only where every seed reached it, success of the first ``count``."""
+    """Summarises seeds: time to the threshold if every seed reached it, success of the first ``count``."""
     whole = found[:count]
     reached = [one.seconds_to_threshold for one in found]
     seconds = None if None in reached else round(float(np.mean(np.array(reached, float))), 2)
@@ -285,7 +286,7 @@ def main() -> None:
 
 
 def _of_this_machine(file: Path) -> dict[str, Any]:
-    """What was found before. Exits where it was found on another machine."""
+    """Returns the earlier result. Exits if it comes from another machine."""
     before = json.loads(file.read_text())
     old, new = ({**one, "load_average": None} for one in (before["machine"], machine()))
     if old != new:
@@ -294,7 +295,7 @@ def _of_this_machine(file: Path) -> dict[str, Any]:
 
 
 def write(result: dict[str, Any], file: Path | None) -> None:
-    """With the ratios at the top, of equal settings; for people as a table beside it (``.md``)."""
+    """Writes the result with the ratios of equal settings at the top, and a table beside it (``.md``)."""
     equal = result.get("equal settings", [])
     for key in ("ratio", "ratio_to_threshold"):
         result[key] = {f"{case['algorithm']} {case['env']}": case[key] for case in equal}
@@ -304,7 +305,7 @@ def write(result: dict[str, Any], file: Path | None) -> None:
 
 
 def page(result: dict[str, Any]) -> str:
-    """The result for people, and where ours is behind."""
+    """Formats the result as a page, with the cases where we are behind."""
     found = {name: result[name] for name, _ in SECTIONS.values() if result.get(name)}
     lines = [
         "# Control policies beside stable-baselines3",
@@ -337,7 +338,7 @@ def _table(cases: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def lost(case: dict[str, Any]) -> list[str]:
-    """What a case lost: speed, time to the threshold, or success at the end."""
+    """Returns the losses of a case: speed, time to the threshold, or success at the end."""
     mine, theirs = (case[name] for name in SIDES)
     words: list[str] = []
     if case["ratio"] < 1:

@@ -1,16 +1,15 @@
-"""The demonstration over many seeds, on a machine at rest and beside load: what a new user may expect.
+"""The demonstration over many seeds, on an idle machine and beside load: the results a new user may expect.
 
-One run says little: the same seed gives another result on another machine, since real parts answer in
-their own time. This program runs ``onward demo`` once per seed and per load, each in a folder of its own,
+One run shows little: the same seed gives another result on another machine, since the timing of the real
+parts differs. This program runs ``onward demo`` once per seed and per load, each in a folder of its own,
 and reports the rise of test success with median and range, the candidates that were rejected for their
-form, and the time. A finished run is kept in the JSON file, so that a run that was cut goes on where it
-stopped.
+form, and the time. Finished runs are stored in the JSON file, so that an interrupted program continues
+where it stopped.
 
     python benchmarks/demo_runs.py --json demo.json
     python benchmarks/demo_runs.py --model smollm2 --seeds 0,1,2 --loads quiet --json smollm2.json
 
-``load`` stands for one spinning process per core, at normal priority, as a build or a test run beside it
-would be.
+``load`` means one spinning process per core, at normal priority, like a build or a test run beside it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ SPIN = "while True: pass"
 
 @contextlib.contextmanager
 def load(count: int) -> Iterator[None]:
-    """``count`` processes that spin until the block ends."""
+    """Runs ``count`` processes that spin until the block ends."""
     spinning = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(count)]
     try:
         yield
@@ -49,7 +48,7 @@ def load(count: int) -> Iterator[None]:
 
 
 def run(model: str, seed: int, loaded: bool, cycles: int | None) -> dict[str, Any]:
-    """One demonstration; its figures. Raises RuntimeError with the end of its output where it fails."""
+    """Runs one demonstration; returns its figures. Raises RuntimeError with its last output if it fails."""
     folder = Path(tempfile.mkdtemp(prefix="onward-demo-"))
     figures = folder / "figures.json"
     command = [sys.executable, "-m", "onward.cli", "demo", "--model", model, "--seed", str(seed)]
@@ -79,13 +78,13 @@ def rise(one: dict[str, Any]) -> float:
 
 
 def rejected_for_form(one: dict[str, Any]) -> int:
-    """Candidates of a run that validation rejected because they lost their form."""
+    """Counts the candidates of a run that validation rejected because they lost their form."""
     cycles = one["result"]["cycles"]
     return sum(cycle["decision"] == "rejected" and "format" in cycle["reason"] for cycle in cycles)
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Median and range over ``runs``."""
+    """Returns median and range over ``runs``."""
     rises, seconds = [rise(one) for one in runs], [one["seconds"] for one in runs]
     return {
         "runs": len(runs),

@@ -1,17 +1,16 @@
-"""Does a policy keep its form while it learns? Three jobs of the demo's model, offline, seed by seed.
+"""The form of a policy while it learns: three jobs of the demo's model, offline, seed by seed.
 
 Per seed the warm-started model v0 attempts 512 training tasks, a job learns from them, and the candidate
-is validated as a release does it (success on the validation tasks, format checks against the current
-model). A candidate that fails is discarded and the next job starts from the current one. ``form`` counts
-well-formed answers to the five format questions of ``onward.release.validation.checks``, twenty samples each;
-they are worded unlike the tasks, which is why form breaks there first.
+is validated as in a release (success on the validation tasks, format checks against the current
+model). A candidate that fails is discarded, and the next job starts from the current one. ``form`` counts
+well-formed answers to the five format questions of ``onward.release.validation.checks``, twenty samples each.
+Their wording differs from the tasks, so form breaks there first.
 
-The variants are one change each from the first to the last; ``recipe`` is what jobs use. What was found
-stands in docs/losses.md ("What was found about form"). Tried on four seeds and left out: sparing
-near-certain tokens in both directions (rise 0.07: the form drifts even on the tasks, since nothing holds
-it), a pull towards the start in the whole distribution at temperature 2 (form kept, rise 0.23),
-advantages weighted by 1 − p below the baseline (rise 0.45, form lost in two of four), a learning rate of
-2e-3 without a schedule (0.38, lost in one of four).
+The variants lead from ``plain`` to ``recipe``, which jobs use, one change at a time. The results are in
+docs/form.md. Tried on four seeds and left out: sparing near-certain tokens in both directions (rise 0.07: the
+form drifts even on the tasks, since nothing holds it), a pull towards the start in the whole distribution at
+temperature 2 (form kept, rise 0.23), advantages weighted by 1 − p below the baseline (rise 0.45, form lost in
+two of four), a learning rate of 2e-3 without a schedule (0.38, lost in one of four).
 
     python benchmarks/lm_form.py --json form.json            # ten seeds, about a minute each and variant
     python benchmarks/lm_form.py --variants recipe --seeds 0,1
@@ -62,7 +61,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Policies:
-    """The current policy of a seed: parameters of the one adapter, the algorithm's memory, how it does."""
+    """Current policy of a seed: its one adapter, the algorithm's state, its task and check results."""
 
     policy: Policy
     memory: dict[str, Any]
@@ -85,7 +84,7 @@ def spec_of(changes: dict[str, Any]) -> JobSpec:
 
 
 def ask(policy: Policy, samples: int, seed: int) -> list[checks.CheckResult]:
-    """The release's checks, ``samples`` answers each, at the temperature of serving."""
+    """Runs the release's checks, ``samples`` answers each, at the temperature of serving."""
     chat, sampler = Chat(policy.tokenizer), Sampler(policy, max_batch=64)
     by_id = {check.check_id: check for check in checks.CHECKS}
     for check in checks.CHECKS:
@@ -124,7 +123,7 @@ def attempt(policy: Policy, split: str, count: int, panel: int, seed: int) -> li
 def learn(
     policy: Policy, spec: JobSpec, memory: dict[str, Any], tried: Sequence[desk_attempts.Attempt]
 ) -> dict:
-    """One job on ``tried``; the algorithm's memory after it."""
+    """Runs one job on ``tried`` and returns the algorithm's state after it."""
     method = methods.make(policy, spec)
     method.load_state(memory)
     method.prepare(
@@ -156,12 +155,12 @@ def judge(policy: Policy) -> tuple[list[TaskResult], list[checks.CheckResult]]:
 
 
 def well_formed(policy: Policy) -> int:
-    """Of 100 answers."""
+    """Counts the well-formed answers among 100."""
     return sum(one.passed for one in ask(policy, 20, 7) if one.kind == "format")
 
 
 def run(v0: Path, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
-    """Three jobs of one variant from the v0 in ``v0``."""
+    """Runs three jobs of one variant, starting from the model in ``v0``."""
     policy = Policy.load(v0 / "base")
     policy.add_adapter(methods.ADAPTER, v0 / "adapter")
     parameters = policy.adapter(methods.ADAPTER).params

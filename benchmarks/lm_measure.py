@@ -1,8 +1,8 @@
-"""How the language-model benchmarks measure: two sides in turn, the best of each, memory above resting.
+"""Measurement for the language-model benchmarks: two sides in turn, the best of each, memory above resting.
 
-The one thing to know: other processes make a step slower and never faster, so the best of several
-interleaved repetitions is the least disturbed one. Beside wall time the processor seconds of the same
-repetition are kept: where the machine is busy, their ratio is the steadier of the two.
+Other processes make a step slower and never faster, so the best of several interleaved repetitions is the
+least disturbed one. Processor seconds are recorded beside wall time, because on a busy machine their ratio
+is the steadier of the two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass
 class Best:
-    """Least wall and processor seconds, and most memory (bytes above resting), over the repetitions."""
+    """Least wall seconds, least processor seconds, and most memory (bytes above resting) over repetitions."""
 
     seconds: float = float("inf")
     cpu_seconds: float = float("inf")
@@ -43,7 +43,7 @@ class Best:
 
 
 def resting() -> int:
-    """Resident bytes after freed memory went back to the system."""
+    """Returns the resident bytes after freed memory was returned to the system."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -56,7 +56,7 @@ def _resident() -> int:
 
 @contextmanager
 def peak_memory() -> Iterator[list[int]]:
-    """The most resident memory above that at the start, looked at every 5 ms."""
+    """Yields the peak of resident memory above that at the start, sampled every 5 ms."""
     start, most, done = resting(), [0], threading.Event()
 
     def watch() -> None:
@@ -75,7 +75,7 @@ def peak_memory() -> Iterator[list[int]]:
 def compare(
     ours: Callable[[], Any], theirs: Callable[[], Any], peer: str, tokens: int, repeats: int
 ) -> dict[str, Any]:
-    """Both sides, ``repeats`` times in turn, ``tokens`` each time; ratios are theirs over ours in time."""
+    """Runs both sides ``repeats`` times in turn, ``tokens`` each time; ratios are their time over ours."""
     sides = {"ours": (ours, Best()), peer: (theirs, Best())}
     for _ in range(repeats):
         for run, best in sides.values():
@@ -105,7 +105,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def model_folder(given: argparse.Namespace, scratch: Path) -> tuple[Path, str]:
-    """The model to measure on, and what to call it."""
+    """Returns the folder of the model to measure on, and its name."""
     from onward.lm.tiny import build_tiny
 
     if given.model is not None:

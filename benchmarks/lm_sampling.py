@@ -1,11 +1,12 @@
 """Sampling speed: our sampler beside ``transformers.generate``, same weights, prompts and lengths, same run.
 
-The top-level ``ratio`` is that of the target case (prompt 256, 64 new tokens, one group of 8). What
-profiling taught (SmolLM2-135M, float32, two cores): a decode step of eight rows is 70 % matrix products that
-read all weights from memory, so their layout decides (oneDNN's packed one reads twice as fast as
-``F.linear``); reading a shared prompt's keys once for the group saves a third of attention; clearing a cache
-made for 32 rows took a third of a second of a four-second run, so it is now as large as the rows that run.
-The prompt of a group is computed once here and eight times there; a batch of different prompts is bound by
+The top-level ``ratio`` is that of the target case (prompt 256, 64 new tokens, one group of 8).
+
+Results of profiling (SmolLM2-135M, float32, two cores). A decode step of eight rows is 70 % matrix products
+that read all weights from memory, so their layout decides (oneDNN's packed one reads twice as fast as
+``F.linear``). Reading a shared prompt's keys once for the group saves a third of attention. Clearing a cache
+made for 32 rows took a third of a second of a four-second run, so it now has the size of the running rows.
+The prompt of a group is computed once here and eight times there. A batch of different prompts is bound by
 its prompts, where both sides do the same products.
 
     python benchmarks/lm_sampling.py [--quick] [--json FILE] [--model FOLDER] [--threads N] [--repeats N]
@@ -52,7 +53,7 @@ QUICK = (TARGET, Case("long answers", 1, 32, 8, 256), Case("batch", 32, 256, 1, 
 
 
 def ours(policy: Policy, case: Case, prompts: list[list[int]]) -> None:
-    sampler = Sampler(policy, max_batch=32)  # a new one each time: no prefix is known beforehand
+    sampler = Sampler(policy, max_batch=32)  # a new one each time, so that no prefix is cached
     for i in range(case.prompts * case.group):
         sampler.submit(SampleRequest(str(i), prompts[i // case.group], case.new, seed=i))
     tokens = 0

@@ -1,20 +1,20 @@
 """Training speed: one optimiser step of GRPO and of DPO beside TRL's trainers, same batch, adapter and model.
 
-What is compared: TRL's own ``GRPOTrainer.training_step`` and ``DPOTrainer.training_step`` (their loss, their
-backward through accelerate), then the clipping and the AdamW step that their train loop does; only the
-generation of a batch is replaced by the batch given to both sides. Both train rank-16 LoRA on the seven
+On TRL's side: its own ``GRPOTrainer.training_step`` and ``DPOTrainer.training_step`` (loss, and backward
+through accelerate), then the clipping and the AdamW step of its train loop. Only the generation of a batch is
+replaced: both sides get the same batch. Both train rank-16 LoRA on the seven
 projections of every layer in float32, without gradient checkpointing (TRL's default would be slower), with
-the clipped loss normalised over the step's tokens; ``loss_difference`` is that of the first steps. TRL
-computes every row whole; ours computes the prompt of a group or of a pair once, forward and backward, and
+the clipped loss normalised over the step's tokens. ``loss_difference`` is that of the first steps. TRL
+computes every row whole. Ours computes the prompt of a group or of a pair once, forward and backward, and
 keeps logits for 64 positions at a time. The case ``all different`` has nothing to share: there both do the
 same products.
-``reward`` trains with both whole loops (ours: sampler and learner) for equal wall time; with ``--quick`` the
-network is tiny and untrained, and what it can learn is little.
+``reward`` trains with both whole loops (ours: sampler and learner) for equal wall time. With ``--quick`` the
+network is tiny and untrained, so it can learn little.
 
-What profiling taught (SmolLM2-135M, two cores): a step of ours is 60 to 70 % matrix products and 12 %
-attention, so what is left to gain is fewer tokens, not faster ones; where nothing is shared both sides are
+Results of profiling (SmolLM2-135M, two cores). A step of ours is 60 to 70 % matrix products and 12 %
+attention, so only fewer tokens can gain time, not faster ones. Where nothing is shared, both sides are
 bound by the same products. Huge pages (THP_MEM_ALLOC_ENABLE) read packed weights 10 % faster in sampling but
-made this step no faster, so they are left alone.
+made this step no faster, so they are not used.
 
 The top-level ``ratio`` is that of the target case: GRPO, prompt 256, 64 new tokens, one group of 8.
 
@@ -52,7 +52,7 @@ PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 @dataclass(frozen=True)
 class Case:
-    """``rows`` answers of ``new`` tokens to ``prompts`` different prompts of ``length`` tokens."""
+    """A case of ``rows`` answers of ``new`` tokens to ``prompts`` different prompts of ``length`` tokens."""
 
     name: str
     length: int
@@ -79,7 +79,7 @@ CASES = (
 
 
 def batch(policy: Policy, case: Case) -> list[TokenRow]:
-    """Rows with the base's own log-probs; DPO reads the first half as chosen, the other as rejected."""
+    """Returns rows with the base's log-probs. DPO reads the first half as chosen, the other as rejected."""
     rnd = random.Random(0)
 
     def tokens(count: int) -> list[int]:
@@ -195,7 +195,7 @@ LEARNING_RATE = 1e-3
 
 
 def reward_of(ids: list[int]) -> float:
-    """Share of even token ids: about one half at the start, 1 at best."""
+    """Returns the share of even token ids: about one half at the start, 1 at best."""
     return sum(1 for token in ids if token % 2 == 0) / NEW
 
 
@@ -219,7 +219,7 @@ def mean_reward(policy: Policy, adapter: str, prompts: list[list[int]]) -> float
 
 
 class Ours:
-    """Our loop as steps that can be run in turn with somebody else's; ``seconds`` is what they took."""
+    """Our loop as single steps, to alternate with those of a peer; ``seconds`` is their total time."""
 
     def __init__(self, policy: Policy, prompts: list[list[int]]) -> None:
         self.policy, self.prompts, self.steps, self.seconds = policy, prompts, 0, 0.0
@@ -240,7 +240,7 @@ class Ours:
 
 
 def reward_after(seconds: float, folder: Path, scratch: Path) -> dict[str, Any]:
-    """Both loops in turn, each for ``seconds`` of wall time, so that a busy machine hurts both alike."""
+    """Runs both loops in turn, each for ``seconds`` of wall time, so that other load affects both alike."""
     from datasets import Dataset
     from transformers import TrainerCallback
 

@@ -1,4 +1,4 @@
-"""What a benchmark ran on, to stand beside its figures."""
+"""Description of the machine that a benchmark ran on, to be stored with its figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, versions, and the load averages now."""
+    """Returns processor, cores, versions, and the present load averages."""
     import torch
 
     return {
@@ -21,5 +21,5 @@ def machine() -> dict[str, Any]:
 
 
 def machine_in_words(found: dict[str, Any]) -> str:
-    """What ``machine`` found, as a phrase; without the load, which was that of one moment."""
+    """Formats the result of ``machine`` as a phrase, without the load, which is momentary."""
     return f"{found['cores']} cores ({found['processor']}), Python {found['python']}, torch {found['torch']}"

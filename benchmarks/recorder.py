@@ -1,10 +1,10 @@
-"""What recording costs an agent: from the end of a task to the outbox, and on to the server's PubAck.
+"""The cost of recording for an agent: from the end of a task to the outbox, and on to the server's PubAck.
 
-The one thing to know: "outbox" is what the agent waits for (redaction, checks, one fsync); "PubAck" is what
-nobody waits for. The server is the real one and fsyncs each message. A busy machine shows in the high
-percentiles, so the load is printed with them.
+"outbox" is the time that the agent waits (redaction, checks, one fsync). No one waits for "PubAck". The
+server is the real one and fsyncs each message. A busy machine shows in the high percentiles, so the load is
+printed with them.
 
-The import has a target, and the verdict is printed: it is what every agent pays that embeds the recorder.
+The import has a target, and the verdict is printed, since every agent that embeds the recorder pays for it.
 
     python benchmarks/recorder.py [--quick] [--json FILE] [--dir FOLDER]
 """
@@ -33,19 +33,19 @@ TEXT = (
 
 
 IMPORT_TARGET_MS = 150.0
-"""Of wall time, in a fresh interpreter, the median of several."""
+"""Target for the wall time of the import in a fresh interpreter, as the median of several."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """``turns`` turns, each with an observation of ``size`` bytes."""
+    """A task of ``turns`` turns, each with an observation of ``size`` bytes."""
 
     name: str
     turns: int
     size: int
     count: int
     pause: float
-    """Seconds between two tasks: what one agent leaves, so that queueing is not measured."""
+    """Seconds between two tasks, as one agent leaves them, so that queueing is not measured."""
 
 
 CASES = (
@@ -89,7 +89,7 @@ def measure(recorder: Recorder, case: Case) -> dict[str, Any]:
 
 
 def disk(folder: Path, times: int) -> dict[str, float]:
-    """What the disk itself takes for what ``put`` must do: append 12 KB and wait until it is there."""
+    """Measures the disk alone on the work of ``put``: append 12 KB and wait until it is durable."""
     file = os.open(folder / "fsync.bin", os.O_RDWR | os.O_CREAT)
     block, taken = os.urandom(12 << 10), []
     for number in range(times):
@@ -123,13 +123,13 @@ print(time.perf_counter() - wall)
 
 
 def importing(folder: Path, times: int) -> dict[str, Any]:
-    """Milliseconds, each in a fresh interpreter: the import alone, and making the first Recorder after it."""
+    """Measures in fresh interpreters, in milliseconds: the import alone, and the first Recorder after it."""
     wall, cpu, made = [], [], []
     for number in range(times + 1):
         code = IMPORT.format(path=str(folder / f"import-{number}.db"))
         said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         first, second = said.stdout.splitlines()
-        if number:  # the first one may compile
+        if number:  # the first run may compile
             wall.append(float(first.split()[0]))
             cpu.append(float(first.split()[1]))
             made.append(float(second))
@@ -156,7 +156,7 @@ async def run(folder: Path, cases: tuple[Case, ...], imports: int) -> dict[str, 
         recorder = Recorder(
             folder / "outbox.db", nats_url=server.url, nats_token=server.token, objects=folder / "objects"
         )
-        # In a thread: the server's watcher needs the loop.
+        # Runs in a thread, because the server's watcher needs the loop.
         result["cases"] = [await asyncio.to_thread(measure, recorder, case) for case in cases]
         await asyncio.to_thread(recorder.close)
     finally:

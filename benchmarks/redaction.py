@@ -3,15 +3,15 @@
 Four texts: real agent logs as they are; the same with one secret planted per trajectory; source code, in
 which nothing repeats; the generator's corpus (``redaction_corpus``) for recall per layer and, with the
 shapes that must stay, precision. One thread. Speed is bytes of text by processor time, best of the repeats,
-after a warm-up, so that a busy machine hurts less; ``ratio`` is Onward over the peer.
+after a warm-up, so that a busy machine matters less. ``ratio`` is Onward over the peer.
 
-What was learnt: (1) LangSmith's preset is the nearest in kind; it looks at values only and knows 24 forms.
-(2) detect-secrets given single lines judges by entropy: it finds nearly every token, and changes every
-hash, id and file name with them, which would leave nothing to learn from. (3) Presidio without a language
-model is a list of pattern recognizers; it knows no tokens, and its weak patterns take every number, hence
-the threshold. (4) Kingfisher puts 488 rules into one vectorscan database and is yet slower on agent logs:
-they are many short texts, and each costs a call. (5) So Onward joins the distinct texts of a trajectory and
-scans them once; a repeated text (agents repeat their history) costs nothing, and that is where the long log
+Results: (1) LangSmith's preset is the most similar; it reads values only and knows 24 forms.
+(2) detect-secrets on single lines judges by entropy. It finds nearly every token, but also changes every
+hash, id and file name, which would leave nothing to learn from. (3) Presidio without a language
+model is a list of pattern recognizers. It knows no tokens, and its weak patterns match every number, hence
+the threshold. (4) Kingfisher puts 488 rules into one vectorscan database and is still slower on agent logs:
+they are many short texts, and each costs a call. (5) Onward therefore joins the distinct texts of a
+trajectory and scans them once. A repeated text (agents repeat their history) costs nothing, so the long log
 is fastest. A planted hit costs a second pass and a copy, not a scan per secret.
 
     python benchmarks/redaction.py [--quick] [--json FILE] [--logs FOLDER] [--repeats N]
@@ -45,20 +45,20 @@ LAYERS = {1: "vendor tokens", 2: "structure", 3: "personal data"}
 
 
 def real_logs(folder: Path) -> list[Any]:
-    """Trajectories of other projects; the sources where there are none."""
+    """Returns trajectories of other projects, or the sources if there are none."""
     files = sorted(file for file in folder.glob("*") if file.suffix in (".json", ".traj"))
     return [json.loads(file.read_text(encoding="utf-8")) for file in files] or sources()
 
 
 def sources() -> list[Any]:
-    """Modules of Python's library as tool output, a paragraph a text: nothing in them repeats."""
+    """Returns modules of Python's library as tool output, one text per paragraph; nothing in them repeats."""
     modules = ("argparse", "decimal", "http.client", "json.decoder", "logging", "subprocess", "zipfile")
     texts = [inspect.getsource(pkgutil.resolve_name(name)) for name in modules]
     return [{"turns": [{"output": part} for part in text.split("\n\n")]} for text in texts]
 
 
 def planted(logs: list[Any]) -> list[Any]:
-    """Each log with one secret in its last text."""
+    """Returns each log with one secret in its last text."""
     secrets = [case for case in corpus.cases(7) if case.layer == 1]
     return [
         {"log": log, "last": corpus.in_context(secrets[i % len(secrets)], "full stop")}
@@ -71,7 +71,7 @@ def size(documents: list[Any]) -> int:
 
 
 def speed(clean: Clean, documents: list[Any], repeats: int) -> float:
-    """MB of text per second of processor time: the best of ``repeats`` after one to warm up."""
+    """Returns MB of text per second of processor time: the best of ``repeats`` after a warm-up."""
     best = float("inf")
     for _ in range(1 + repeats):
         own = copy.deepcopy(documents)
@@ -84,7 +84,7 @@ def speed(clean: Clean, documents: list[Any], repeats: int) -> float:
 
 
 def quality(clean: Clean, quick: bool) -> dict[str, Any]:
-    """Recall per layer over cases × contexts; precision over those and the shapes that must stay."""
+    """Measures recall per layer over cases × contexts, and precision over those and shapes that must stay."""
     contexts = ["plain", "full stop"] if quick else list(corpus.CONTEXTS)
     hits, total = Counter[int](), Counter[int]()
     for case in corpus.cases(0)[:: 5 if quick else 1]:
@@ -127,7 +127,7 @@ def measure(names: list[str], logs: list[Any], quick: bool, repeats: int) -> dic
 
 
 def table(result: dict[str, dict[str, Any]]) -> str:
-    """One line a peer; behind each speed Onward's over it."""
+    """Formats one line per peer; after each speed comes the ratio of Onward's to it."""
     speeds = ("clean", "hit", "code")
     lines = [
         f"{'recall:':15}{'tokens':>9}{'structure':>11}{'personal':>10}{'precision':>11}"

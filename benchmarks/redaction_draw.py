@@ -1,7 +1,7 @@
 """Strings that match a regular expression, drawn with a seed: the same seed gives the same strings.
 
-The expression is parsed once by Python's own parser and walked. Look-around is not obeyed: whoever draws
-checks what was drawn. Expressions of Rust and Go are read as Python's.
+The expression is parsed once by Python's own parser and walked. Look-around is ignored, so the caller must
+check the drawn string. Expressions of Rust and Go are read as Python's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from re import _parser as parser  # pyright: ignore[reportAttributeAccessIssue]
 from typing import Any
 
 _OPEN = (24, 40)
-"""Length drawn for an open repeat of letters: real tokens are long. Other open repeats are drawn short."""
+"""Length range for an open repeat of letters, since real tokens are long. Other open repeats are short."""
 _PRINTABLE = string.ascii_letters + string.digits + "-_.:/+=!#%&*@ "
 _CATEGORIES = {
     code.CATEGORY_DIGIT: string.digits,
@@ -27,7 +27,7 @@ _CATEGORIES = {
 
 
 class Drawer:
-    """``draw()`` gives the next string, or None where the expression cannot be read."""
+    """Draws strings: ``draw()`` returns the next one, or None if the expression cannot be parsed."""
 
     def __init__(self, pattern: str, seed: str) -> None:
         self._rng = random.Random(seed)
@@ -67,7 +67,7 @@ class Drawer:
             return self._row(given)
         if operation is code.GROUPREF:
             return self._groups.get(given, "")
-        return ""  # anchors and look-around stand for no text
+        return ""  # anchors and look-around match no text
 
     def _times(self, least: int, most: Any, row: Any) -> int:
         if most is not code.MAXREPEAT:
@@ -77,7 +77,7 @@ class Drawer:
 
 
 def _members(given: Any) -> list[str]:
-    """The characters of a set, in order, printable ones where it is a negated set."""
+    """Returns the characters of a set, in order; for a negated set only printable ones."""
     negated, found = False, []
     for operation, value in given:
         if operation is code.NEGATE:

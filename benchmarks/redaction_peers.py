@@ -1,7 +1,7 @@
-"""Other projects' redactors and scanners behind one call, so that all see the same documents.
+"""Other projects' redactors and scanners behind one interface, so that all get the same documents.
 
-A peer gets a document of its own (it may change it) and returns it without what it takes for secrets. A
-scanner that only reports has each reported value replaced in the text where it was seen.
+A peer gets its own copy of a document (it may change it) and returns it without the secrets that it finds.
+For a scanner that only reports, each reported value is replaced in the text where it was found.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from redaction_samples import MISSING, presidio_recognizers, require
 Clean = Callable[[Any], Any]
 MARK = "[REDACTED]"
 PRESIDIO_THRESHOLD = 0.4
-"""Least score taken from Presidio: below it are its patterns marked weak (bare digits, post codes)."""
+"""Lowest score accepted from Presidio. Its patterns marked weak (bare digits, post codes) are below it."""
 
 
 def _over_texts(change: Callable[[str], str]) -> Clean:
-    """``change`` on every value and key."""
+    """Applies ``change`` to every value and key."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):
@@ -48,12 +48,12 @@ def onward() -> Clean:
 
 
 def langsmith() -> Clean:
-    """The secret preset (values only, by its design; depth 24)."""
+    """Builds LangSmith's secret preset (values only, by its design; depth 24)."""
     return require("langsmith.anonymizer").create_secret_anonymizer()
 
 
 def detect_secrets() -> Clean:
-    """All plugins of its default settings, line by line."""
+    """Builds detect-secrets with all plugins of its default settings, line by line."""
     scan = require("detect_secrets.core.scan").scan_line
     settings = require("detect_secrets.settings").default_settings
 
@@ -69,7 +69,7 @@ def detect_secrets() -> Clean:
 
 
 def presidio() -> Clean:
-    """Its pattern recognizers called one by one: no language model, so neither names nor context."""
+    """Builds Presidio's pattern recognizers, called one by one: no language model, so no names or context."""
     require("presidio_analyzer")
     logging.getLogger("presidio-analyzer").setLevel(logging.ERROR)
     recognizers = [one for one in presidio_recognizers() if one.supported_language == "en"]
@@ -89,7 +89,7 @@ def presidio() -> Clean:
 
 
 def kingfisher() -> Clean:
-    """Its default scanner (medium confidence), text by text."""
+    """Builds Kingfisher's default scanner (medium confidence), text by text."""
     scanner = require("kingfisher_sdk.scanner").Scanner()
 
     def change(text: str) -> str:
@@ -116,7 +116,7 @@ PEERS = {
 
 
 def versions() -> dict[str, str]:
-    """Of all peers; the program ends with one sentence where one is missing."""
+    """Returns the versions of all peers. Exits with one sentence if a peer is missing."""
     for peer in PEERS.values():
         if importlib.util.find_spec(peer.module) is None:
             raise SystemExit(MISSING.format(name=peer.package))

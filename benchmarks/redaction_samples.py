@@ -1,10 +1,10 @@
-"""Secrets as other projects know them: drawn from the rules, and read from the doctests, that peers ship.
+"""Secrets as other projects define them: drawn from the rules, and read from the doctests, that peers ship.
 
-None of their strings is kept here: rules are loaded from the installed packages and strings drawn from their
-expressions with a fixed seed; a drawn string counts only if its own project recognises it. The wheels of
-detect-secrets, LangSmith, Presidio and Kingfisher hold rules but no sample strings (Kingfisher's 488 rules
-come with empty example lists); python-stdnum's modules hold doctests. The sdists of LangSmith and
-python-stdnum hold tests besides; those are not installed and so not read here.
+None of their strings is stored here. Rules are loaded from the installed packages, and strings are drawn from
+their expressions with a fixed seed; a drawn string counts only if its own project recognises it. The wheels
+of detect-secrets, LangSmith, Presidio and Kingfisher contain rules but no sample strings (Kingfisher's 488
+rules come with empty example lists); python-stdnum's modules contain doctests. The sdists of LangSmith and
+python-stdnum also contain tests; those are not installed and so not read here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMES = ("{n} = '{v}'", '"{n}": "{v}"', "{n}={v}", "{n}: {v}")
 
 @dataclass(frozen=True)
 class Sample:
-    """``secret`` empty: the peer says that ``text`` holds none."""
+    """One sample. An empty ``secret`` means that the peer finds none in ``text``."""
 
     source: str
     rule: str
@@ -35,7 +35,7 @@ class Sample:
 
 
 def require(name: str) -> Any:
-    """The module ``name``; the program ends with one sentence where it is missing."""
+    """Imports the module ``name``. Exits with one sentence if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -43,13 +43,16 @@ def require(name: str) -> Any:
 
 
 def _bare(secret: str) -> str:
-    """Without what stands around the secret in what a peer reports: host, name, scheme."""
+    """Strips host, name or scheme around the secret in a peer's report."""
     return re.sub(r"^(?:https?://[^/]+/\w+/|AccountKey=|(?:bearer|token|basic)\s+)", "", secret, flags=re.I)
 
 
 def kingfisher(per_rule: int = 2) -> Iterator[Sample]:
-    """488 rules of Kingfisher and Betterleaks. Where a rule wants a vendor's name before the value, the name
-    of the rule is that name (``adafruit_api_key = …``)."""
+    """Draws from the 488 rules of Kingfisher and Betterleaks.
+
+    Where a rule expects a vendor's name before the value, the name of the rule is used
+    (``adafruit_api_key = …``).
+    """
     module = require("kingfisher_sdk.rules")
     rules = module.Rules(cache=False, confidence="low")
     scanner = require("kingfisher_sdk.scanner").Scanner(rules, base64=False)
@@ -73,7 +76,7 @@ def kingfisher(per_rule: int = 2) -> Iterator[Sample]:
 
 
 def langsmith(per_rule: int = 4) -> Iterator[Sample]:
-    """The preset of LangSmith's anonymizer; the secret is what it takes out."""
+    """Draws from the preset of LangSmith's anonymizer; the secret is the part that it removes."""
     module = require("langsmith.anonymizer")
     for number, rule in enumerate(module.DEFAULT_SECRET_RULES):
         expression = rule["pattern"]
@@ -90,7 +93,7 @@ def langsmith(per_rule: int = 4) -> Iterator[Sample]:
 
 
 def detect_secrets(per_rule: int = 4) -> Iterator[Sample]:
-    """The denylist expressions of detect-secrets; the secret is what its plugin reports."""
+    """Draws from the denylist expressions of detect-secrets; the secret is the plugin's reported value."""
     package = require("detect_secrets.plugins")
     base = require("detect_secrets.plugins.base").RegexBasedDetector
     for info in pkgutil.iter_modules(package.__path__):
@@ -111,7 +114,7 @@ def detect_secrets(per_rule: int = 4) -> Iterator[Sample]:
 
 
 def presidio_recognizers() -> list[Any]:
-    """Every recognizer of Presidio that works by pattern, in English or without a language of its own."""
+    """Returns Presidio's pattern recognizers that are English or have no language of their own."""
     package = require("presidio_analyzer.predefined_recognizers")
     base = require("presidio_analyzer").PatternRecognizer
     kinds = [kind for _, kind in inspect.getmembers(package, inspect.isclass)]
@@ -124,11 +127,11 @@ PRESIDIO = (
     "IN_AADHAAR", "IN_PAN", "AU_TFN", "KR_RRN",
 )  # fmt: skip
 """Presidio's entities among the kinds that Onward knows. The others are passports, plates, companies, health
-and bank numbers, post codes, dates, page addresses: kinds that are off by default or out of scope."""
+and bank numbers, post codes, dates and URLs: kinds that are off by default or out of scope."""
 
 
 def presidio(per_rule: int = 3, tries: int = 1500) -> Iterator[Sample]:
-    """Presidio's patterns beside the first of their context words; check digits are right."""
+    """Draws from Presidio's patterns, beside the first of their context words; check digits are valid."""
     for recognizer in presidio_recognizers():
         entity = recognizer.supported_entities[0]
         words = ", ".join(list(recognizer.context or ["value"])[:3])
@@ -152,11 +155,11 @@ STDNUM = {
     "in_.aadhaar": "Aadhaar", "in_.pan": "PAN", "br.cpf": "CPF", "au.tfn": "TFN",
     "kr.rrn": "RRN", "mac": "MAC",
 }  # fmt: skip
-"""Modules of python-stdnum for the kinds that Onward knows, and the word to stand before such a number."""
+"""Modules of python-stdnum for the kinds that Onward knows, with the word to place before such a number."""
 
 
 def stdnum() -> Iterator[Sample]:
-    """The numbers in python-stdnum's doctests: what it validates is a secret, what it refuses is none."""
+    """Reads the numbers in python-stdnum's doctests: valid ones are secrets, rejected ones are not."""
     require("stdnum")
     for name, word in STDNUM.items():
         module = importlib.import_module(f"stdnum.{name}")

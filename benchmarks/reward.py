@@ -1,14 +1,14 @@
-"""From a stored trajectory to its published reward on the real path: at a steady rate, and how many a second.
+"""Time from a stored trajectory to its published reward on the real path, and trajectories per second.
 
 The loop is that of ``onward up`` with the embedded parts (NATS with fsync, chDB, collector, rewarder); the
-agent is a process of its own. "Stored" is the return of the collector's insert, "published" that of the
+agent is a separate process. "Stored" is the return of the collector's insert, "published" that of the
 PubAck for the reward. Rates stand beside those of capture alone, measured in the same run by the same agent.
 
-Learnt by profiling: linting is what code costs. A report on 40 lines that nobody has seen takes pylint and
+Results of profiling: with code, linting is the main cost. A report on 40 new lines takes pylint and
 bandit about 0.06 s of one core, so two cores give some 30 a second at best and 24 beside the rest of the
-loop; a steady rate above that only queues. Hence three cases: no code, code in each tenth trajectory, code in
-each. The first code of a service starts the child that lints: a second for its start, and a few at half
-speed while it warms up. That is not counted.
+loop. A steady rate above that only fills the queue. Hence three cases: no code, code in every tenth
+trajectory, code in every one. The first code of a service starts the child that lints: a second for its
+start, and a few at half speed while it warms up. That is not counted.
 
     python benchmarks/reward.py [--quick] [--json FILE] [--seconds 20] [--rate 50] [--code-rate 50]
 """
@@ -41,17 +41,17 @@ CASES = {
     "tenth": ("fresh code in each tenth", 10, 500.0),
     "code": ("fresh code in each", 1, 500.0),
 }
-"""Name → words, each so many-th trajectory brings code, target in ms for 99 of 100 at 50 a second."""
+"""Name → (words, n: every n-th trajectory has code, target in ms for 99 of 100 at 50 a second)."""
 WARM = 60
-"""Trajectories that come first and are not counted: baselines need 30."""
+"""Uncounted trajectories at the start: baselines need 30."""
 CHILD_SECONDS = 8.0
-"""In which the child that lints starts and warms up: with code, that much more comes first."""
+"""Seconds for the linting child to start and warm up; with code, the uncounted part is longer by this."""
 PATIENCE_SECONDS = 60.0
 TEXT = "2026-01-01 12:00:00 INFO worker: step 17 of build finished in 1.25 s, 3 files written to out. "
 
 
 def trajectory(number: int, *, code: bool) -> dict[str, Any]:
-    """Ten turns, about 8 KB; with ``code`` one of them writes a Python file that is like no other."""
+    """Builds ten turns, about 8 KB; with ``code`` one of them writes a unique Python file."""
     end = datetime.now(UTC)
     turns = []
     for n in range(10):
@@ -92,7 +92,7 @@ def trajectory(number: int, *, code: bool) -> dict[str, Any]:
 
 
 def python_code(number: int) -> str:
-    """About 40 lines that are sound Python, with some things for a linter to find."""
+    """Returns about 40 lines of valid Python, with some findings for a linter."""
     tag = f"{number}_{uuid.uuid4().hex[:8]}"
     blocks = [f'"""Part {tag}."""\n\nimport os\nimport json\n\nLIMIT_{number} = {number}\n']
     for n in range(4):
@@ -117,10 +117,10 @@ class Times:
     stored: dict[str, float] = field(default_factory=dict)
     published: dict[str, float] = field(default_factory=dict)
     components: dict[str, int] = field(default_factory=dict)
-    """Component → rewards that have it."""
+    """Component → number of rewards that have it."""
 
     def watch(self, loop: host.Loop) -> None:
-        """Note when the insert of a row and the publish of a reward return: the roles' own calls."""
+        """Records when the roles' own calls return: the insert of a row and the publish of a reward."""
         insert, publish = loop.ctx.warehouse.insert, loop.ctx.bus.publish
 
         async def noted_insert(table: str, rows: Any, **options: Any) -> None:
@@ -154,8 +154,10 @@ async def service(folder: Path, roles: tuple[str, ...]) -> AsyncIterator[tuple[h
 
 @asynccontextmanager
 async def agent(loop: host.Loop, count: int, rate: float, every: int) -> AsyncIterator[None]:
-    """A process that publishes ``count`` trajectories, ``rate`` a second (0: as fast as it can); each
-    ``every``-th brings code (0: none)."""
+    """Runs a process that publishes ``count`` trajectories, ``rate`` a second (0: as fast as it can).
+
+    Every ``every``-th trajectory has code (0: none).
+    """
     words = ("--agent", loop.endpoints["nats_url"], str(count), str(rate), str(every))
     token = (loop.ctx.settings.run_dir / "nats.token").read_text().strip()
     child = await asyncio.create_subprocess_exec(
@@ -191,7 +193,7 @@ async def publish_all(url: str, count: int, rate: float, every: int) -> None:
 
 
 async def reports(count: int) -> dict[str, Any]:
-    """The analyser alone: ms of one report on fresh code, and how many a second; empty without it."""
+    """Measures the analyser alone: ms per report on fresh code, and reports a second; empty without it."""
     analyser = code_analyser(config.load(environ={}).reward)
     if analyser is None:
         return {}
@@ -221,8 +223,10 @@ async def until(done: Any, seconds: float) -> bool:
 
 
 async def latency(folder: Path, *, rate: float, seconds: float, every: int) -> dict[str, Any]:
-    """Percentiles of stored → published, in ms, over what came after the warm-up; ``cpu_ms_each`` is
-    processor time of collector and rewarder together, which a busy machine changes least."""
+    """Returns percentiles of stored → published, in ms, after the warm-up.
+
+    ``cpu_ms_each`` is processor time of collector and rewarder together, which a busy machine changes least.
+    """
     warm = WARM + (round(rate * CHILD_SECONDS) if every else 0)
     count = warm + round(rate * seconds)
     async with service(folder, ("collector", "rewarder")) as (loop, times):
@@ -246,7 +250,7 @@ async def latency(folder: Path, *, rate: float, seconds: float, every: int) -> d
 
 
 async def throughput(folder: Path, *, count: int, roles: tuple[str, ...]) -> dict[str, float]:
-    """Trajectories a second that are stored and, with the rewarder among ``roles``, rewarded."""
+    """Returns trajectories a second stored and, with the rewarder among ``roles``, rewarded."""
     async with service(folder, roles) as (loop, times):
         async with agent(loop, count, 0.0, 0):
             await until(lambda: len(times.stored) >= count, PATIENCE_SECONDS)
@@ -258,7 +262,7 @@ async def throughput(folder: Path, *, count: int, roles: tuple[str, ...]) -> dic
 
 
 def steady(moments: Iterable[float]) -> float:
-    """How many a second came after the first batch."""
+    """Returns the rate a second after the first batch."""
     ordered = sorted(moments)
     later = sum(moment > ordered[0] for moment in ordered)
     return round(later / (ordered[-1] - ordered[0]), 1) if later else 0.0
