@@ -1,4 +1,4 @@
-"""``onward contracts export``."""
+"""The command ``onward contracts export``."""
 
 from __future__ import annotations
 

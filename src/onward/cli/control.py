@@ -1,4 +1,4 @@
-"""``onward control …``: train, test, export and compare control policies."""
+"""``onward control …``: trains, resumes and lists; evaluation is in ``control_evaluate.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``onward env``: list environments, serve one over HTTP, play one in the terminal or by a script."""
+"""``onward env``: lists environments, serves one over HTTP, or plays one in the terminal or by a policy."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def serve(
     ] = TTL_SECONDS,
     file: ConfigFile = None,
 ) -> None:
-    """Serve NAME over HTTP in AgentGym's form, until Ctrl-C.
+    """Serve NAME over HTTP with AgentGym's protocol, until Ctrl-C.
 
     onward env serve crafting --port 8110
     onward env play crafting --url http://127.0.0.1:8110

@@ -127,7 +127,7 @@ class Command(TyperCommand):
         return pieces
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help, fitted to the terminal."""
+        """Prints the help, fitted to the terminal."""
         with _readable(self, ctx):
             super().format_help(ctx, formatter)
 
@@ -139,7 +139,7 @@ class Group(TyperGroup):
         super().__init__(help=joined(help or ""), **settings)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help, fitted to the terminal."""
+        """Prints the help, fitted to the terminal."""
         with _readable(self, ctx):
             super().format_help(ctx, formatter)
 

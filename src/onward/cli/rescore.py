@@ -1,4 +1,4 @@
-"""``onward rescore``: score stored trajectories again under the settings that the service runs with."""
+"""``onward rescore``: scores stored trajectories again under the running service's settings."""
 
 from __future__ import annotations
 

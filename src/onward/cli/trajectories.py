@@ -73,7 +73,7 @@ def list_(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List stored trajectories, the newest first. 'show' takes their ids, or the beginning of one.
+    """List stored trajectories, the newest first. 'show' takes their ids, or a unique prefix.
 
     onward trajectories list --since 7d --agent my-agent --min-reward 0.8
     """
