@@ -125,7 +125,7 @@ def variables_table() -> str:
 def streams_table() -> str:
     rows = []
     for spec in STREAMS.values():
-        age = f"{spec.max_age / DAY:g} days" if spec.max_age else "for ever"
+        age = f"{spec.max_age / DAY:g} days" if spec.max_age else "forever"
         window = f"{spec.duplicate_window / HOUR:g} h" if spec.duplicate_window >= HOUR else "2 min"
         names = "<br>".join(f"`{subject}`" for subject in spec.subjects)
         rows.append((f"`{spec.name}`", names, age, f"{spec.max_bytes // MIB} MiB", window, spec.what))

@@ -100,7 +100,7 @@ async def test_dead_letters_are_listed_shown_sent_again_and_dropped(
         "Give one id or more ('onward dlq list' shows them), or --all.\n",
     )
     code, output = await onward(data_dir, "dlq drop 3")
-    assert (code, output) == (2, "Nobody can be asked here: give --yes to drop dead letters for good.\n")
+    assert (code, output) == (2, "No terminal to ask in: give --yes to drop dead letters for good.\n")
     assert await onward(data_dir, "dlq drop --all --yes") == (0, "Dead letter 3 was dropped for good.\n")
     assert await onward(data_dir, "dlq drop 3 --yes") == (
         2,

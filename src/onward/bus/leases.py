@@ -99,7 +99,7 @@ class Lease:
             except ConflictError:
                 self.epoch = None
                 raise ConflictError(
-                    f"The lease {self.name} was taken by somebody else: stop the work."
+                    f"The lease {self.name} was taken by another process: stop the work."
                 ) from None
             except BusError as error:
                 log.warning("a lease could not be renewed yet", lease=self.name, reason=str(error))

@@ -93,7 +93,13 @@ STREAMS: dict[str, StreamSpec] = {
         ),
         StreamSpec("RL_DEPLOY", (subjects.MODEL_DEPLOYED,), 128 * MIB, 365 * DAY, 24 * HOUR, "releases"),
         StreamSpec(
-            "RL_DLQ", (f"{subjects.DLQ}.>",), 1 * GIB, 365 * DAY, 24 * HOUR, "what nobody could use", 8 * MIB
+            "RL_DLQ",
+            (f"{subjects.DLQ}.>",),
+            1 * GIB,
+            365 * DAY,
+            24 * HOUR,
+            "messages that no consumer could process",
+            8 * MIB,
         ),
         StreamSpec("RL_ADVISORY", _ADVISORIES, 64 * MIB, 90 * DAY, 120.0, "what the server gave up on"),
         StreamSpec("RL_AUDIT", (subjects.AUDIT,), 512 * MIB, 0, 24 * HOUR, "who did what", append_only=True),

@@ -26,5 +26,5 @@ def confirm_drop(count: int, one: str) -> None:
     Raises ConfigError when standard input is not a terminal.
     """
     if not sys.stdin.isatty():
-        raise ConfigError(f"Nobody can be asked here: give --yes to drop {one}s for good.")
+        raise ConfigError(f"No terminal to ask in: give --yes to drop {one}s for good.")
     typer.confirm(f"Drop {count} {one}{'s' if count != 1 else ''} for good?", abort=True)

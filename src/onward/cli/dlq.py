@@ -38,7 +38,7 @@ _MOST = 1_000_000
 def list_letters(
     file: ConfigFile = None,
     data_dir: DataDir = None,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 100,
+    limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 100,
     after: Annotated[int, typer.Option(help="Only those with a greater number.")] = 0,
     as_json: AsJson = False,
 ) -> None:

@@ -31,7 +31,7 @@ STATES = get_args(JobState)
 @jobs_app.command(name="list")
 def list_jobs(
     state: Annotated[str | None, typer.Option(help=f"Only those: {', '.join(STATES)}.")] = None,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 20,
+    limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 20,
     file: ConfigFile = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,

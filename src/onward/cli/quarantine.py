@@ -49,7 +49,7 @@ def _quarantine(settings: Settings) -> Quarantine:
 def list_held(
     file: ConfigFile = None,
     data_dir: DataDir = None,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 100,
+    limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 100,
     as_json: AsJson = False,
 ) -> None:
     """Show what is held and why, by its place in the stream. Needs no running service.

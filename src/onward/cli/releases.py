@@ -51,7 +51,7 @@ def _document(record: ReleaseRecord) -> dict[str, Any]:
 
 @releases_app.command(name="list")
 def list_releases(
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 20,
+    limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 20,
     file: ConfigFile = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -106,7 +106,7 @@ def _tell(what: str, release: str | None, file: Path | None, data_dir: Path | No
             await command(bus, what, release, clock=SystemClock())
 
     run_async(work())
-    typer.echo(f"The releaser was told: {what}. 'onward releases show' shows what came of it.")
+    typer.echo(f"Sent to the releaser: {what}. 'onward releases show' shows what came of it.")
 
 
 @releases_app.command()

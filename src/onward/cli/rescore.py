@@ -33,7 +33,7 @@ def rescore(
         str | None,
         typer.Option(help="Compute only this one anew; the others keep their raw scores. Default: all."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the oldest first.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many, the oldest first.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what would change, write nothing.")
     ] = False,

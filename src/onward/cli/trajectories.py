@@ -68,7 +68,7 @@ def list_(
     outcome: Outcome = None,
     min_reward: MinReward = None,
     max_reward: MaxReward = None,
-    limit: Annotated[int, typer.Option(help="At most so many, the newest.", min=1, max=10_000)] = 20,
+    limit: Annotated[int, typer.Option(help="At most this many, the newest.", min=1, max=10_000)] = 20,
     file: ConfigFile = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,

@@ -40,7 +40,7 @@ MaxReward = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    typer.Option(min=1, help="At most so many, the newest. Default: all.", rich_help_panel=_WHICH),
+    typer.Option(min=1, help="At most this many, the newest. Default: all.", rich_help_panel=_WHICH),
 ]
 
 WORDS: dict[str, str] = {

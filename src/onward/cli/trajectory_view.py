@@ -77,7 +77,7 @@ def _turn(turn: Document) -> Iterator[RenderableType]:
     elif action["type"] == "tool_call" and result["success"]:
         yield from _said("result", NO_RESULT, "dim")
     if not result["success"]:
-        yield from _said("failed", result.get("error") or "no reason was told", "red")
+        yield from _said("failed", result.get("error") or "no reason was reported", "red")
     sampled = action.get("sampling")
     if sampled:
         count = len(sampled.get("token_ids") or ())

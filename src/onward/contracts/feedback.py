@@ -31,7 +31,9 @@ class Feedback(Message):
     session_id: SessionId = required("Session that the feedback is about.")
     trajectory_id: Id | None = optional("Trajectory that it is about; without it, the whole session.")
     turn_id: Positive | None = optional("Turn that it is about.")
-    kind: Literal["explicit", "implicit"] = required("Explicit: the user said it; implicit: the user did it.")
+    kind: Literal["explicit", "implicit"] = required(
+        "Explicit: expressed by the user; implicit: shown by behaviour."
+    )
     signal: Id = required(
         "What was said or done: thumbs_up, thumbs_down, rating, correction, abandoned, retry, accepted, …",
         examples=["thumbs_up", "thumbs_down", "rating", "correction", "abandoned"],

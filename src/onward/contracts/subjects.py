@@ -57,7 +57,7 @@ TOPICS: tuple[Topic, ...] = (
         ("agent", "api", "gateway"),
         ("rewarder", "gateway"),
         "RL_FEEDBACK",
-        "What a user said or did about a session, a trajectory or a turn.",
+        "Feedback of a user on a session, a trajectory or a turn: words or behaviour.",
     ),
     Topic(
         TRAINING_REQUEST,
@@ -105,7 +105,7 @@ TOPICS: tuple[Topic, ...] = (
         ("gateway",),
         ("releaser", "gateway", "archiver"),
         "RL_OUTCOMES",
-        "What came of one session under one arm of a release.",
+        "Outcome of one session under one arm of a release.",
     ),
     Topic(ALERT, None, ("any role",), ("operator",), None, "Something that a person should look at."),
     Topic(AUDIT, None, ("any role",), ("operator",), "RL_AUDIT", "Who did what, when and why."),

@@ -1,6 +1,6 @@
 """Forward and backward of linear layers with activations between them, by hand.
 
-The one thing to know: on small networks a graph of operations costs more than the arithmetic. ``Chain`` keeps
+On small networks a graph of operations costs more than the arithmetic. ``Chain`` keeps
 what its backward needs in a list and writes the parameters' gradients straight into where they belong, with
 no clearing and no adding up. Products are taken the way round in which the processor is fast: with a narrow
 side (observations of 4 numbers, 2 actions) that is three to six times faster than the other. tanh is numpy's,
@@ -60,7 +60,7 @@ class Chain:
         return inputs
 
     def backward(self, inputs: list[Tensor], gradient: Tensor, into: Layers | None, to_input: bool) -> Tensor:
-        """From the gradient at the outputs (B, width): parameters' gradients, written over ``into``.
+        """Writes the parameters' gradients, from the gradient at the outputs (B, width), over ``into``.
 
         Gives the gradient at the chain's input (``to_input``), else at the first layer's output.
         """
@@ -180,7 +180,7 @@ class Stack:
         return out, [(chain, chain.record(x, part)) for chain, part in zip(chains, out, strict=True)]
 
     def _gradients(self) -> list[Layers]:
-        """Where the gradients of each member belong."""
+        """Returns the tensors that take the gradients of each member."""
         grad = self._layers[0][0].grad
         if grad is None or grad is not self._grad:
             layers: Layers = []
