@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
 
 from onward import config
@@ -10,17 +11,26 @@ from onward.config import Settings
 from onward.files import make_folder
 from onward.training.spec import recipes
 
-TRAJECTORIES = {"tiny": 512}
-"""Model → trajectories per training job: the same number on a slow machine and on a fast one."""
-OTHERWISE = 256
-"""Number for any other model; larger models take longer per trajectory."""
-MIN_SESSIONS = [10, 20, 40, 0]
+
+@dataclass(frozen=True)
+class Pace:
+    """Amounts that decide how long a run takes."""
+
+    trajectories: int
+    """Trajectories per training job: the same number on a slow machine and on a fast one."""
+    min_sessions: tuple[int, int, int, int]
+    """Matured candidate sessions per step of a release."""
+
+
+PACES = {"tiny": Pace(512, (10, 20, 40, 0))}
+LARGER = Pace(192, (5, 10, 20, 0))
+"""Pace of any other model: a session takes seconds, not milliseconds."""
 
 
 def demo_settings(model: str, folder: Path, seed: int) -> Settings:
     """Returns settings with a fresh data folder under ``folder`` and a schedule of minutes, not hours."""
     recipe = recipes.for_model(model)
-    trajectories = TRAJECTORIES.get(model, OTHERWISE)
+    pace = PACES.get(model, LARGER)
     return config.load(
         environ={},
         overrides={
@@ -30,15 +40,15 @@ def demo_settings(model: str, folder: Path, seed: int) -> Settings:
             "model": {"base": model, "threads": recipe.threads},
             "training": {
                 "algorithm": "reinforce",
-                "threshold": trajectories,
+                "threshold": pace.trajectories,
                 "learning_rate": recipe.learning_rate,
                 "batch_size": recipe.batch_size,
                 "epochs": recipe.epochs,
                 "clip_epsilon": recipe.clip_epsilon,
-                "sample_size": trajectories,
+                "sample_size": pace.trajectories,
             },
             "release": {
-                "min_sessions": MIN_SESSIONS,
+                "min_sessions": list(pace.min_sessions),
                 "time_scale": 1 / 1200,  # the hours of the schedule become three seconds each
                 "error_maturity_seconds": recipe.session_seconds,
                 "reward_maturity_seconds": recipe.session_seconds,

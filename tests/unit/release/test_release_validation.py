@@ -1,7 +1,9 @@
 """Paired comparison, the ten checks, the desk suite with a scripted policy."""
 
 import asyncio
+import itertools
 import json
+import math
 
 import pytest
 
@@ -90,8 +92,9 @@ def test_the_one_sided_sign_test_by_hand():
 
 WORSE = "relative to the current model: significantly worse"
 NOT_WORSE = "relative to the current model: not significantly worse"
-FLOOR = "floor: nothing that the current model passes is passed"
+FLOOR = "floor: no answer is passed, and the current model passes several"
 NOT_SHOWN = "nothing: neither model passes any of them"
+HARDLY_ANY = "nothing: the candidate passes none, the current model hardly any"
 
 
 @pytest.mark.parametrize(
@@ -107,10 +110,13 @@ NOT_SHOWN = "nothing: neither model passes any of them"
         # What it wins elsewhere counts: 6 lost, 1 won, then 7 lost, 1 won.
         ("0" * 6 + "1" * 5 + "0" * 9, "1" * 10 + "0" * 10, 1 / 16, True, NOT_WORSE),
         ("0" * 7 + "1" * 4 + "0" * 9, "1" * 10 + "0" * 10, 9 / 256, False, WORSE),
-        # The floor: all that current passes is lost, too few for the test to see it.
-        ("0" * 20, "1" * 2 + "0" * 18, 1 / 4, False, FLOOR),
-        ("0" * 4 + "1" * 3 + "0" * 13, "1" * 4 + "0" * 16, 64 / 128, False, FLOOR),
+        # The floor: a skill is lost wholly, in too few answers for the test to see it.
+        ("0" * 20, "1" * 4 + "0" * 16, 1 / 16, False, FLOOR),
         ("0" * 20, "1" * 20, 1 / 2**20, False, FLOOR),
+        # One to three answers of current are luck as often as skill, and so are three won for four lost.
+        ("0" * 20, "1" + "0" * 19, 1 / 2, True, HARDLY_ANY),
+        ("0" * 20, "1" * 3 + "0" * 17, 1 / 8, True, HARDLY_ANY),
+        ("0" * 4 + "1" * 3 + "0" * 13, "1" * 4 + "0" * 16, 64 / 128, True, NOT_WORSE),
         # One lucky answer of current is no skill that a better candidate has lost.
         ("0" + "1" * 9 + "0" * 10, "1" + "0" * 19, 1023 / 1024, True, NOT_WORSE),
     ],
@@ -122,6 +128,23 @@ def test_checks_are_absolute_or_not_significantly_worse(new, old, p, ok, judged)
     assert (found["ok"], found["judged"], found["p"]) == (ok, judged, pytest.approx(p))
     assert (found["passed"], found["of"], found["current"]) == (new.count("1"), 20, old.count("1"))
     assert facts["format"]["judged"] == "absolute"
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.05, 0.1, 0.2, 0.5, 0.9])
+def test_of_two_equal_models_hardly_one_in_forty_is_rejected(rate):
+    """Exact, over every table of 20 independent pairs. A floor at one lost answer rejected up to half of them."""
+    n, rejected = 20, 0.0
+    for both, won, lost in itertools.product(range(n + 1), repeat=3):
+        neither = n - both - won - lost
+        if neither < 0:
+            continue
+        ways = math.factorial(n) // math.prod(math.factorial(k) for k in (both, won, lost, neither))
+        chance = ways * rate ** (2 * both + won + lost) * (1 - rate) ** (2 * neither + won + lost)
+        new = "1" * both + "1" * won + "0" * lost + "0" * neither
+        old = "1" * both + "0" * won + "1" * lost + "0" * neither
+        pairs = [(a == "1", b == "1") for a, b in zip(new, old, strict=True)]
+        rejected += chance * (not judge._judge_pairs(pairs)["ok"])
+    assert rejected < 0.025
 
 
 def test_each_kind_is_judged_by_itself():
@@ -136,6 +159,7 @@ def test_each_kind_is_judged_by_itself():
         ("1" * 20, "1" * 20, "passed", "passed"),
         ("0" * 12 + "1" * 8, "0" * 12 + "1" * 8, "passed", "passed"),
         ("0" * 20, "0" * 20, "not shown", "not shown"),
+        ("0" * 20, "1" + "0" * 19, "not shown", "not shown"),
         ("0" * 20, "1" * 20, "failed", "failed"),
     ],
 )
