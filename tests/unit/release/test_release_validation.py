@@ -132,7 +132,7 @@ def test_checks_are_absolute_or_not_significantly_worse(new, old, p, ok, judged)
 
 @pytest.mark.parametrize("rate", [0.02, 0.05, 0.1, 0.2, 0.5, 0.9])
 def test_of_two_equal_models_hardly_one_in_forty_is_rejected(rate):
-    """Exact, over every table of 20 independent pairs. A floor at one lost answer rejected up to half of them."""
+    """Exact, over every table of 20 independent pairs. A floor at one lost answer rejected up to half."""
     n, rejected = 20, 0.0
     for both, won, lost in itertools.product(range(n + 1), repeat=3):
         neither = n - both - won - lost
