@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 from docs_blocks import PAGES, ROOT, blocks, run_blocks
+from scripted_engine import ScriptedEngine
 
 from onward import config, host
 from onward.clock import utc_text
-from onward.serving.engines.scripted import ScriptedEngine
 from onward.serving.http.gateway import Gateway
 from onward.warehouse import queries
 

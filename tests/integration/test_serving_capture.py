@@ -22,10 +22,10 @@ from capture_world import (
     tool_loop,
     trajectories,
 )
+from scripted_engine import BASE_DIGEST
 from serving_world import World
 
 from onward.capture import provenance
-from onward.serving.engines.scripted import BASE_DIGEST
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from unittest import mock
 import httpx
 import pytest_asyncio
 from collector_world import document, on_disk
+from scripted_engine import ScriptedEngine
 
 from onward.bus import Bus, NatsServer
 from onward.capture.collecting.quarantine import Keys, Quarantine
@@ -24,7 +25,6 @@ from onward.cli import main
 from onward.clock import SystemClock, utc_text
 from onward.config import load
 from onward.context import Context
-from onward.serving.engines.scripted import ScriptedEngine
 from onward.serving.http.gateway import Gateway
 from onward.telemetry import Alerts, Metrics
 from onward.warehouse import EmbeddedWarehouse, Objects

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from scripted_engine import ScriptedEngine
 
 from onward.bus import Bus
 from onward.clock import Clock, SystemClock, utc_text
@@ -17,7 +18,6 @@ from onward.config import Settings
 from onward.context import Context
 from onward.contracts import Reward, SessionOutcome, decode, subjects, to_document, validate
 from onward.ids import derived_id, model_key, new_id
-from onward.serving.engines.scripted import ScriptedEngine
 from onward.serving.http.gateway import Gateway
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics

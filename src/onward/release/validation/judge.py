@@ -120,8 +120,8 @@ def judge_checks(
     then. So a kind passes if all its answers pass, or if the candidate is not significantly worse than
     current (p ≥ 0.05). Below five lost answers that test never rejects. Hence a floor: a candidate that
     passes none has lost the skill if current passes at least ``SKILL`` (p ≤ 1/16). If it passes none and
-    current passes fewer, the kind is "not shown": no reason to reject, and no proof of anything either. Of two
-    equal models with 20 independent answers of a kind, this rejects at most 2.4 %, whatever their rate.
+    current passes fewer, the kind is "not shown": no reason to reject, and no proof of anything either. Of
+    two equal models with 20 independent answers of a kind, this rejects at most 2.4 %, whatever their rate.
 
     Raises TrainingError("DATA") if the two did not answer the same checks.
     """
