@@ -1,7 +1,9 @@
 """Shared by all tests: one thread per test process, no stray settings from the caller's environment."""
 
+import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # As in an activated environment: messages name commands by what a shell would find.
@@ -21,3 +23,16 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("ONWARD_") and name != "ONWARD_CACHE":
             monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Removes what a command set up for logging: its stream is closed once its output was read."""
+    yield
+    structlog = sys.modules.get("structlog")
+    if structlog is not None and structlog.is_configured():
+        structlog.reset_defaults()
+        root = logging.getLogger()
+        for handler in root.handlers[:]:
+            if isinstance(handler.formatter, structlog.stdlib.ProcessorFormatter):
+                root.removeHandler(handler)

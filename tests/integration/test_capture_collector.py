@@ -30,7 +30,7 @@ CHILD = """
 import asyncio, sys
 from pathlib import Path
 from onward.bus import Bus
-from onward.capture import collector
+from onward.capture.collecting import collector
 from onward.clock import SystemClock
 from onward.config import load
 from onward.context import Context

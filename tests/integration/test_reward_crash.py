@@ -34,8 +34,8 @@ from onward.bus import Bus
 from onward.clock import SystemClock
 from onward.config import load
 from onward.context import Context
-from onward.reward import rewarder
-from onward.reward import rescoring
+from onward.reward.role import rewarder
+from onward.reward.role import rescoring
 from onward.telemetry import Alerts, Metrics
 from onward.warehouse import Objects, connect
 

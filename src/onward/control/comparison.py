@@ -213,7 +213,6 @@ def stable_baselines3(race: Race) -> Outcome:
     from stable_baselines3.common.vec_env import VecNormalize
 
     torch.set_num_threads(race.threads)
-    torch.set_flush_denormal(False)  # the peer as it comes
     judge, settings = _Judge(race), race.settings
     seed = Seeds(race.seed).integer("stable-baselines3")
     env = make_vec_env(race.env, settings.num_envs, seed=seed)

@@ -93,7 +93,7 @@ async def test_a_zombie_cannot_renew_what_another_owner_took():
     await b.acquire()
     await fast.advance(15)
     assert await b.acquire() == 2
-    with pytest.raises(ConflictError, match="taken by somebody else"):
+    with pytest.raises(ConflictError, match="taken by another process"):
         await a.renew()
     assert a.epoch is None and not a.held
     await b.renew()

@@ -144,7 +144,7 @@ def test_a_save_that_dies_leaves_the_old_state(tmp_path: Path, monkeypatch: pyte
     def die(*_: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(checkpoint.os, "replace", die)
+    monkeypatch.setattr(Path, "replace", die)
     with pytest.raises(OSError, match="no space"):
         checkpoint.save(path, {"step": 2})
     assert checkpoint.load(path) == {"step": 1}

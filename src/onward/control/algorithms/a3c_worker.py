@@ -19,7 +19,7 @@ from onward.control.core.returns import gae
 from onward.control.core.rollout import Rollout, in_rows, merged
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, take
-from onward.control.core.threads import use_threads
+from onward.control.core.threads import denormals_flushed, use_threads
 from onward.control.networks.actor_critic import ActorCritic, annealed
 from onward.control.running.config import A3CConfig
 from onward.processes import stay_deaf
@@ -139,7 +139,8 @@ def work(
     try:
         worker, envs = Worker(index, shared, spec, config, seeds), make_envs(index)
         try:
-            worker.run(envs, total_steps, pipe.send)
+            with denormals_flushed():
+                worker.run(envs, total_steps, pipe.send)
         finally:
             envs.close()
         pipe.send(None)

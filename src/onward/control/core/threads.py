@@ -1,4 +1,4 @@
-"""Number of threads that a training process computes with.
+"""Number of threads that a training process computes with, and its treatment of denormal numbers.
 
 numpy's matrix products have threads of their own, apart from PyTorch's. On networks this small they save
 nothing, and while they wait they keep a second core busy that another seed could use.
@@ -10,13 +10,14 @@ them: one step then takes 3 to 15 times as long, so they are rounded to 0.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from threadpoolctl import threadpool_limits
 
 
 def use_threads(count: int) -> None:
-    """Sets ``count`` threads for the products of numpy and PyTorch, in the whole process, and rounds denormal
-    results of the calling thread to 0.
+    """Sets ``count`` threads for the products of numpy and PyTorch, in the whole process.
 
     PyTorch is not imported for this: some algorithms do not need it.
     """
@@ -24,4 +25,19 @@ def use_threads(count: int) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(count)
-        torch.set_flush_denormal(True)
+
+
+@contextmanager
+def denormals_flushed() -> Iterator[None]:
+    """Rounds denormal results of the calling thread to 0 for the block, those of numpy too. Does nothing
+    where PyTorch is not loaded."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    before = float(torch.tensor([1e-30]) * 1e-9) == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)

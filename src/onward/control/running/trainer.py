@@ -16,7 +16,7 @@ from onward.control.algorithms.base import Algorithm, AsynchronousAlgorithm, Asy
 from onward.control.algorithms.registry import algorithm_class, check_fits
 from onward.control.core.contract import Environments
 from onward.control.core.seeds import Seeds
-from onward.control.core.threads import use_threads
+from onward.control.core.threads import denormals_flushed, use_threads
 from onward.control.evaluation.evaluate import SLOTS, Episodes, play, solve_bar, success_rule
 from onward.control.policies.policy import Policy
 from onward.control.running import checkpoint
@@ -139,8 +139,9 @@ class Trainer:
             if isinstance(self.algorithm, AsynchronousAlgorithm):
                 self.algorithm.run(self._world.envs, self.run.timesteps, self._progressed)
             else:
-                while self.algorithm.steps < self.run.timesteps and not self._over():
-                    self._iterate()
+                with denormals_flushed():
+                    while self.algorithm.steps < self.run.timesteps and not self._over():
+                        self._iterate()
             return self._finish()
         finally:
             self._log.close()
