@@ -34,7 +34,7 @@ SECRET = "ghp_" + "aB3dE5fG7hJ9" * 3
 CHILD = """
 import asyncio, sys
 from onward.bus import Bus
-from onward.capture import collector
+from onward.capture.collecting import collector
 from onward.redaction import redactor
 from onward.clock import SystemClock, utc_text
 from onward.config import load
