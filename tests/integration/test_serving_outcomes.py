@@ -184,9 +184,14 @@ async def test_what_the_gateway_recorded_is_lost_only_where_agents_tell_outcomes
         await world.open_release()
 
         async def recorded(count):
+            """The clock moves as slowly as the recording may be, or sessions would be lost meanwhile."""
             counter = world.gateway._metrics.captured.labels(closed="answer")
-            while counter._value.get() < count:
+
+            async def reached():
                 await clock.advance(1)
+                return counter._value.get() >= count
+
+            await eventually(reached)
 
         await world.ask("quiet")
         await recorded(1)

@@ -61,16 +61,17 @@ async def collect(ctx) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def idle(ctx, timeout: float = 20.0) -> None:
+async def idle(ctx, timeout: float = 30.0) -> None:
+    """Quiet in three looks on end: the server knows of a new message before its consumers do."""
+    quiet = 0
     async with asyncio.timeout(timeout):
-        while True:
+        while quiet < 3:
+            await asyncio.sleep(0.05)
             try:
                 info = await ctx.bus.js.consumer_info(collector.STREAM, collector.DURABLE)
-                if not info.num_pending and not info.num_ack_pending:
-                    return
+                quiet = 0 if info.num_pending or info.num_ack_pending else quiet + 1
             except Exception:  # not made yet
-                pass
-            await asyncio.sleep(0.05)
+                quiet = 0
 
 
 async def bodies(ctx) -> list[bytes]:
