@@ -36,8 +36,10 @@ demo: $(DEMO)
 
 install: $(ALL)
 
+# Tests with real servers measure real time, so they run one after the other.
 test: $(DEV)
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(BIN)/python -m pytest $(PARALLEL) tests/unit
+	$(BIN)/python -m pytest tests/integration tests/faults tests/browser
 
 test-fast: $(DEV)
 	$(BIN)/python -m pytest $(PARALLEL) tests/unit

@@ -82,7 +82,10 @@ def test_example_settings_are_valid(tmp_path: Path) -> None:
                 assert getattr(getattr(settings, section), key) == value
 
 
-@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.name)
+LINKED = [README, ROOT / "CONTRIBUTING.md", *PAGES, *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     links = [link for link in _LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
     missing = [link for link in links if not (page.parent / link).exists()]
