@@ -23,7 +23,7 @@ class Pace:
 
 
 PACES = {"tiny": Pace(512, (10, 20, 40, 0))}
-LARGER = Pace(192, (5, 10, 20, 0))
+LARGER = Pace(256, (5, 10, 20, 0))
 """Pace of any other model: a session takes seconds, not milliseconds."""
 
 
