@@ -1,7 +1,9 @@
 """Control policies for Gymnasium environments: environments, algorithms, evaluation, export.
 
-All parts exchange ``core.contract.Step``: arrays with a leading axis of slots. The ends of episodes and their
-kind (termination or truncation) are decided there and nowhere else.
+All parts exchange ``core.contract.Step``: arrays with a leading axis of slots. ``environments`` sets its
+flags (termination or truncation); ``core.returns`` and ``core.replay`` read them, so that a truncation is
+bootstrapped. Reading order: ``core.contract``, ``environments``, ``algorithms``, ``running.trainer``,
+``evaluation``, ``policies``.
 """
 
 from __future__ import annotations

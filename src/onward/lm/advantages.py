@@ -24,8 +24,8 @@ MIN_STD = 1e-3  # reward differences below this carry no ranking: the group's ad
 class RunningBaseline:
     """REINFORCE with a baseline per task type: A = r − b, where b never contains r itself.
 
-    b is the mean of earlier rewards of the type and of the other rewards of the same update. Each update
-    weighs ``decay`` times less than the next. A type with no other reward uses all types; with no other
+    b is the mean of earlier rewards of the type and of the other rewards of the same update. The weight of an
+    update is ``decay`` times that of the next one. A type with no other reward uses all types; with no other
     reward at all the advantage is 0.
     """
 
@@ -190,8 +190,8 @@ def whiten(
 
     "token": every trainable token counts once (variance with n−1), so long rows set the mean. "sequence":
     every row counts once (its tokens share a weight of 1; variance with n−1 rows). If the deviation is below
-    ``MIN_STD``, only the mean is subtracted, since dividing would blow noise up to full size. To be called
-    once per update, over all of its rows, before they are cut into steps.
+    ``MIN_STD``, only the mean is subtracted, since dividing would blow noise up to full size. It is
+    called once per update, over all of its rows, before they are cut into steps.
     """
     mask, advantages = mask.bool(), advantages.float()
     weight = mask.float()

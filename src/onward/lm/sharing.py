@@ -1,4 +1,4 @@
-"""Common beginnings of rows: the prefix of all, and the prompts that several rows answer.
+"""Shared prefixes: one that all rows begin with, and prompts with several answers.
 
 A prompt is shared short of its last token, since the log-prob of the first sampled token is computed there,
 row by row. The shared part is computed once per micro-batch, forward and backward, and the result is the same

@@ -1,5 +1,9 @@
 """Redaction: secrets and personal data are removed from a document before it is written anywhere.
 
+Reading order: ``engine`` (the whole run), ``document`` (texts of a document), ``scan`` (rules are matched),
+``rules`` and ``judging`` (data, and the checks of a match), ``propagation`` (other occurrences),
+``trajectory``.
+
 It fails closed: every failure is a RedactionError, and the caller must then not write the document.
 A second run changes nothing. The rules are data; their hash is the policy version.
 ``Redactor`` holds the settings of one process: known secrets, optional kinds.
@@ -26,7 +30,7 @@ else has to be changed.
   ``cookies`` are for layer 2 (``judging/assigned_values.py``).
 - ``kind``: upper case, the name in the placeholder ``<KIND:n>``. ``same`` decides when two spellings of a
   value share a placeholder.
-- Each rule has ``positives`` and ``negatives``, run by ``tests/unit/capture/test_redaction_rules.py``.
+- Each rule has ``positives`` and ``negatives``, run by ``tests/unit/redaction/test_redaction_rules.py``.
 """
 
 from onward.redaction.engine import POLICY_VERSION, Redacted, redact

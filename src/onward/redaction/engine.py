@@ -235,7 +235,7 @@ class _Work:
     def _rewrite(self, text: bytes, spans: list[_Span]) -> bytes:
         """Replaces ``spans``, which may overlap: a found span wins, then the longest. The rest of an overlap
         is removed with it. A JSON number is replaced whole, by text in quotes. A number that only contains
-        the digits of a value found elsewhere is a different number and stays, as it does outside of texts."""
+        the digits of a value found elsewhere is a different number: it stays."""
         spans.sort(key=lambda span: (span.start, not span.found, -span.end))
         out: list[bytes] = []
         numbers = Numbers(text)

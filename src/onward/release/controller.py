@@ -36,7 +36,7 @@ log = logs.get("releaser")
 POLL_SECONDS = 0.5
 IDLE_SECONDS = 1.0
 PERSIST_SECONDS = 5.0
-"""Seconds of a step that a crash may cost at most: the step then only lasts longer."""
+"""Maximum seconds of a step that a crash may lose. The step then lasts longer, nothing else changes."""
 RATIO_LIMIT = 1000.0
 """E-value of the sample-ratio guard from which the split between the arms counts as broken."""
 LEASE_SECONDS = 10.0

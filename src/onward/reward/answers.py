@@ -1,7 +1,8 @@
 """Reads feedback about a trajectory from the warehouse, without a query where there is none.
 
 Invariants: feedback that names no trajectory is about its whole session, but not about work that began after
-it was given. A person's thumb for one task must not judge the next month of the same user.
+it was given. One vote must not count for everything that the same
+user does in the following month.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ MOST = 100
 
 
 class Said:
-    """Finds feedback. The active rewarder alone stores feedback, so its set of known keys is complete."""
+    """Feedback about trajectories, found in the warehouse. The active rewarder alone stores feedback, so its
+    set of known keys is complete."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse

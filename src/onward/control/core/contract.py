@@ -3,7 +3,8 @@
 Invariants: resets happen within the step (Gymnasium's SAME_STEP). ``Step.obs`` is always the observation to
 act on next. For a slot whose episode ended it is the first observation of the next episode; the last
 observation of the ended one is in ``final_obs``. Termination and truncation never mix. After a truncation a
-value is bootstrapped from ``final_obs``; after a termination it is zero. No return crosses either.
+value is bootstrapped from ``final_obs``; after a termination it is zero. No return crosses the end of an
+episode.
 """
 
 from __future__ import annotations

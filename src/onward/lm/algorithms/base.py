@@ -77,7 +77,8 @@ def over_groups(
     penalty: RowTensors | None,
     formula: Callable[[list[float], list[Hashable]], Sequence[float]],
 ) -> Estimate:
-    """Applies ``formula`` to rewards and groups of all attempts; observers take part but get no advantage."""
+    """Applies ``formula`` to rewards and groups of all attempts. Observers (attempts that are not trained on)
+    count in their groups but get no advantage."""
     everybody = [*selection.trajectories, *selection.observers]
     rewards = returns_of(selection, penalty) + [float(one.reward or 0.0) for one in selection.observers]
     found = formula(rewards, [group_key(one) for one in everybody])

@@ -1,7 +1,7 @@
 """Evidence: outcome events of one release, in stream order, prepared for the gates.
 
 The state holds the stream cursor; the controller stores both in one compare-and-set record. Events that would
-void the gates' guarantee (delivery section 2.3) are stopped here: repeats, several outcomes of one session,
+void the gates' guarantee are stopped here: repeats, several outcomes of one session,
 outcomes of one arm that arrive later than the other's.
 
 Invariants: everything here is a function of the events alone (their order, their own times), never of the
@@ -30,7 +30,7 @@ FEEDBACK_FACTOR = 7.5
 MIN_UNITS = 5
 """Minimum judged candidate sessions for a crossing to count: a guard against hidden correlation."""
 MAX_SEEN = 12_000
-"""Remembered session ids per gate. Beyond it the oldest minutes are closed to late arrivals. Both limits keep
+"""Remembered session ids per gate. Above it, outcomes of the oldest minutes are refused. Both limits keep
 the release record below 1 MiB, the default maximum message size of a NATS server."""
 MAX_PENDING = 4_000
 _MINUTE = 60_000
@@ -128,7 +128,7 @@ class _Intake:
         self._texts: dict[int, str] = {}
         self.floor = 0
         self.frontier: list[int | None] = [None, None]
-        """Newest assignment that has reported, per arm (for feedback: that has reported anything)."""
+        """Time of the newest assignment with an outcome, per arm (for feedback: with any outcome)."""
 
     def reached(self, candidate: bool, assigned_at: int) -> None:
         newest = self.frontier[candidate]
@@ -148,7 +148,7 @@ class _Intake:
         heapq.heappush(self.order, (unit[0], key))
 
     def ready(self, maturity: int, watermark: int) -> tuple[str, list[Any]] | None:
-        """Removes and returns the oldest unit that has matured and that both arms have reached, or None."""
+        """Removes and returns the oldest unit if it has matured and both arms have newer ones; else None."""
         current, candidate = self.frontier
         if not self.order or current is None or candidate is None:
             return None

@@ -1,14 +1,14 @@
 """Gates: sequential tests that may be read after every event, on every day, without adding up false alarms.
 
-Each gate is an e-process. It starts at 1 and is expected never to rise while the candidate is no worse than
-its null allows. By Ville's inequality it ever reaches 1/α with probability at most α. All work is in log
+Each gate is an e-process. It starts at 1, and its expectation does not rise while the candidate is no worse
+than its null allows. By Ville's inequality it ever reaches 1/α with probability at most α. All work is in log
 space with O(bets) per event.
 
 Invariants: a unit is one session and counts once per gate. Its weight is the candidate's share at *its*
 assignment. A gate is never reset between steps.
 
 Sources: (A) Lindon & Malek, NeurIPS 2022, arXiv 2011.03567; (B), (C) Waudby-Smith & Ramdas, JRSS-B 2023,
-arXiv 2010.09686; the weighted average and the minimum of e-processes: design, delivery section 2.2.
+arXiv 2010.09686; the weighted average and the minimum of e-processes are e-processes again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RateGate:
         self.log_e = 0.0
 
     def failure(self, candidate: bool, weight: float) -> None:
-        """Adds one failing unit. A unit that could only have gone to one arm gives no information."""
+        """Adds one failing unit. A unit with weight 0 or 1 could go to one arm only: it is ignored."""
         if not 0.0 < weight < 1.0:
             return
         null = candidate_share(weight, self.allowed)

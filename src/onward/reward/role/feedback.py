@@ -4,7 +4,8 @@ Feedback may arrive before its trajectory is stored or scored. It is then only s
 includes it. Where the first reward is still to come, the message stays on the stream until that reward shows
 whether it included the feedback: the reward may have been published already, before a restart.
 
-Invariants: both sides store before they read, so that one of the two sees the other. Feedback never edits a
+Invariants: the reader of feedback and the scorer both store before they read, so at least one of them sees
+the other's record. Feedback never edits a
 trajectory and never moves a window.
 """
 

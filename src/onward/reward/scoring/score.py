@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 EVALUATOR = "onward-rewarder"
 LEAST_STD = {"task_completion": 0.25}
 """Least deviation that a component's z is divided by. Where nearly all work succeeds, the window of
-completion has hardly any spread. An honest part (0.5 and more) would then be cut to 0 like a failure, and
-gains by cheating in other components would decide. With 0.25 a part lies at most two deviations below any
-mean: it is never cut."""
+completion has hardly any spread. An honest partial completion (0.5 and more) would then be cut to 0 like a
+failure, and gains by cheating in other components would decide. With 0.25 a partial completion lies at most
+two deviations below any mean: it is never cut."""
 GATED = frozenset({"code_quality"})
 """Components whose normalised score is multiplied by earned completion. Otherwise tidy code of failed work
-would outrank an honest part, where the window of completion is narrow."""
+would outrank an honest partial completion where the window of completion is narrow."""
 _EMPTY = Window(1)
 
 

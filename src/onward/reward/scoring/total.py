@@ -1,4 +1,4 @@
-"""Combines component scores into the three numbers of a reward, which are never mixed.
+"""Combines component scores into the totals of a reward, which are never mixed.
 
 ``raw_total`` = Σ wᵢ·rawᵢ is absolute; ``total_reward`` = Σ wᵢ·normᵢ only ranks inside one window. The weights
 of components that do not apply are shared among the others in proportion.

@@ -94,7 +94,8 @@ class Capture:
         self._dirty: dict[str, Conversation] = {}
         self._closings = Closings()
         self._telling: set[str] = set()
-        """Keys whose agents report how their tasks end: one of their tasks without a report may be lost."""
+        """Keys whose agents report how their tasks end. A task of theirs without a report may get the outcome
+        ``lost``."""
         self._freed = asyncio.Event()
 
     def is_opted_out(self, asked: Asked) -> bool:

@@ -68,7 +68,8 @@ class Conversation:
     raw: dict[int, str] = field(default_factory=dict)
     """Position among the messages → the text that was really sampled there."""
     heads: tuple[bytes, ...] = ()
-    """Links after the latest answer: as it was given, and without the words beside its tool calls."""
+    """Hashes after the latest answer: of the answer as sent, and of it without the text beside its tool
+    calls."""
     length: int = 0
     """Number of messages up to and including the latest answer."""
     busy: bool = False

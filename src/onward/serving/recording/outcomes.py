@@ -80,7 +80,7 @@ class Outcomes:
 
     def answered(self, session_id: str) -> None:
         """Notes that a task of this session ended with an answer that was not judged: the session is not
-        lost, its outcome is unknown. Only this process knows it, as with a reward without an outcome."""
+        lost, its outcome is unknown. This is known in this process only and is not published."""
         self._follow_release()
         if self._release is not None:
             self._note(self._release, session_id, "unknown")

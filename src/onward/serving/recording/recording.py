@@ -3,8 +3,8 @@
 Everything is redacted before it is written anywhere. A task that cannot be redacted is sealed in the
 quarantine, or stays in memory.
 
-Invariants: a task leaves the journal after its trajectory is in the outbox. So a gateway that is killed in
-between records it twice under one id, which counts once, and never zero times.
+Invariants: a task leaves the journal after its trajectory is in the outbox. If the
+gateway is killed in between, the trajectory is recorded twice under one id and counts once; it is never lost.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Trainer:
     async def _reap(self, record: JobRecord, revision: int, grace: float | None) -> None:
         """Requeues a running job whose owner is gone: its revision did not change for a whole lease.
 
-        Called only while no job is running here, so a job that this run still owns is one that it gave up.
+        Called only while no job runs here. A job that this process still owns was therefore abandoned by it.
         """
         if record.state != "running":
             return

@@ -1,0 +1,5 @@
+"""The trajectory that these tests share."""
+
+from chained_trajectory import trajectory
+
+__all__ = ["trajectory"]
