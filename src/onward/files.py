@@ -53,6 +53,15 @@ def replacing(path: Path) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
+def remove_drafts(folder: Path, name: str = "*") -> None:
+    """Removes what processes that died in ``whole`` or ``replacing`` left for ``name`` in ``folder``.
+
+    Invariants: no other process may be writing there.
+    """
+    for draft in folder.glob(f".{name}.*.tmp"):
+        draft.unlink(missing_ok=True)
+
+
 def sync_folder(folder: Path) -> None:
     """Makes the names in ``folder`` durable."""
     _sync(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -381,7 +381,7 @@ def test_what_the_child_has_read_before_changes_no_answer() -> None:
         "print(json.dumps(lint.examine('file', [Path(sys.argv[2]).read_text()], folder)))\n"
     )
     root = Path(module.__file__).parents[2]
-    for name in ("children.py", "reward/code/child.py"):
+    for name in ("processes.py", "reward/code/child.py"):
         cold, warm = (
             subprocess.run([sys.executable, "-c", program, state, str(root / name)], capture_output=True)
             for state in ("cold", "warm")

@@ -127,7 +127,8 @@ class Bus:
         """
         full = {**(headers or {}), "Nats-Msg-Id": msg_id}
         until = None if deadline is None else self.clock.monotonic() + deadline
-        backoff, tries, why, asked = Backoff(0.05, 2.0, jitter=0.5), 0, "no connection", cancellations()
+        backoff, away = Backoff(0.05, 2.0, jitter=0.5), Backoff(0.05, 0.25, jitter=0.5)
+        tries, why, asked = 0, "no connection", cancellations()
         while True:
             left = None if until is None else until - self.clock.monotonic()
             if left is not None and left <= 0:
@@ -153,7 +154,7 @@ class Bus:
             tries += 1
             if tries in (3, 30) or tries % 300 == 0:
                 log.warning("publish is being repeated", subject=subject, tries=tries, reason=why)
-            nap = backoff.next() if self.is_connected else min(backoff.next(), 0.25)
+            nap = (backoff if self.is_connected else away).next()
             await self.clock.sleep(nap if left is None else min(nap, left))
 
     @staticmethod

@@ -39,7 +39,7 @@ TOPICS: tuple[Topic, ...] = (
         TRAJECTORY,
         "trajectory.v1.schema.json",
         ("agent", "gateway", "collector"),
-        ("collector",),
+        ("collector", "rewarder"),
         "RL_TRAJECTORIES",
         "Multi-turn interaction of an agent with its task.",
     ),
@@ -112,7 +112,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         f"{DLQ}.*",
         None,
-        ("collector", "archiver", "rewarder", "trainer", "releaser"),
+        ("collector", "archiver", "rewarder", "coordinator", "trainer", "gateway"),
         ("operator",),
         "RL_DLQ",
         "Messages that no consumer could process, with the reason in the headers.",

@@ -123,11 +123,12 @@ def finding(result: Result) -> str:
     told = f"{len(promoted)} of {_count(len(learned))} {verb} promoted"
     if not promoted:
         why = f" ({ended(learned[-1])[:-1]})" if learned else ""
-        still = f"stayed at {before:.2f}" if result.v0_serves else f"went {change} with the planted model"
-        text = (
-            f"Nothing was learned: none of {_count(len(learned))} was promoted{why}, "
-            f"so success on held-out tasks {still}"
+        still = (
+            f"so success on held-out tasks stayed at {before:.2f}"
+            if result.v0_serves
+            else f"and success on held-out tasks went {change} with the planted model"
         )
+        text = f"Nothing was learned: none of {_count(len(learned))} was promoted{why}, {still}"
     elif low > 0:
         text = f"Success on held-out tasks rose {change} by reinforcement learning alone; {told}"
     elif high < 0:

@@ -13,7 +13,7 @@ class Check(BaseModel):
     """Passed answers of one kind (format, refusal), of the candidate and of the current model."""
 
     verdict: str = ""
-    """``passed``, ``failed``, or ``not shown`` where neither model passes any."""
+    """``passed``, ``failed``, or ``not shown`` (the candidate passes none, current fewer than four)."""
     passed: int = 0
     current: int = 0
     of: int = 0

@@ -166,4 +166,7 @@ def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
     if record.started_at is not None:
         document = events.restored(closed, now.settings, now.endpoint, now.at, event="aborted", reason=words)
         owed.append(events.announced(document))
-    return closed.with_owed(*owed, alert("release_aborted", wording.what_happened(closed)))
+    return closed.with_owed(
+        *owed,
+        alert("release_aborted", wording.what_happened(closed), why=words, release_id=record.release_id),
+    )

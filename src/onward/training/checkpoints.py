@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from onward.errors import ConflictError, TamperedError
-from onward.files import write_whole
+from onward.files import remove_drafts, write_whole
 from onward.ids import check_id
 from onward.warehouse import Objects
 
@@ -66,7 +66,11 @@ def write_manifest(
     start_digest: str | None = None,
     metrics: dict[str, Any] | None = None,
 ) -> Manifest:
-    """Writes ``manifest.json`` over every file of ``folder`` and returns the manifest."""
+    """Writes ``manifest.json`` over every file of ``folder`` and returns the manifest.
+
+    Drafts of an attempt that was killed are removed first.
+    """
+    remove_drafts(folder)
     files = {path.name: _sha256_file(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
     manifest = Manifest(
         files=files,

@@ -148,3 +148,14 @@ def test_a_save_that_dies_leaves_the_old_state(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OSError, match="no space"):
         checkpoint.save(path, {"step": 2})
     assert checkpoint.load(path) == {"step": 1}
+
+
+def test_what_a_killed_save_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    """With a replay memory each such file is as large as the state, and nothing else would remove it."""
+    path = tmp_path / "state.safetensors"
+    (tmp_path / ".state.safetensors.0a1b2c3d.tmp").write_bytes(b"half")
+    (tmp_path / ".other.safetensors.0a1b2c3d.tmp").write_bytes(b"another's")
+    checkpoint.save(path, {"step": 1})
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        ".other.safetensors.0a1b2c3d.tmp", "state.safetensors",
+    ]  # fmt: skip

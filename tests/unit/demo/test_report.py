@@ -114,7 +114,7 @@ def test_the_output_ends_in_the_finding() -> None:
         (
             result(rejected(1), planted(2).model_copy(update={"decision": "promoted"}), final_success=0.02),
             "Nothing was learned: none of 1 candidate was promoted (agent-zero-rl-v1 rejected: format 12 of "
-            "20, current 19 of 20, p 0.008), so success on held-out tasks went from 0.30 to 0.02 (-0.28) "
+            "20, current 19 of 20, p 0.008), and success on held-out tasks went from 0.30 to 0.02 (-0.28) "
             "with the planted model; the planted model was not rolled back.",
         ),
         (

@@ -46,6 +46,14 @@ def test_one_flipped_bit_is_refused(folder: Path) -> None:
         checkpoints.verify(folder)
 
 
+def test_what_a_killed_attempt_left_does_not_enter_the_manifest(folder: Path) -> None:
+    (folder / ".manifest.json.0a1b2c3d.tmp").write_text("{")
+    (folder / ".adapter_model.safetensors.0a1b2c3d.tmp").write_bytes(b"half")
+    made = checkpoints.write_manifest(folder, job_id="job-1", epoch=2, base_digest="base")
+    assert set(made.files) == {"adapter_config.json", "adapter_model.safetensors"}
+    assert checkpoints.verify(folder) == made
+
+
 def test_an_extra_file_is_refused(folder: Path) -> None:
     (folder / "more.json").write_text("{}")
     with pytest.raises(TamperedError, match="its manifest lists"):

@@ -115,6 +115,7 @@ def _numbers(tmp_path: Path, algorithm: str, **numbers: Any) -> request.JobSpec:
         ("ppo", {"max_staleness": 3}, "max_staleness is wrong"),
         ("ppo", {"max_staleness": "abc"}, "max_staleness is wrong"),
         ("ppo", {"importance_cap": "x"}, "importance_cap is wrong"),
+        ("ppo", {"gamma": 0}, "gamma is 0, and a learner needs more"),
         ("dpo", {"beta": -1}, "beta is wrong"),
         ("ppo", {"beta": 0.1}, "beta does nothing in ppo: leave it out, or use dpo"),
         ("dpo", {"kl_coef": 0.1}, "kl_coef does nothing in dpo"),
@@ -132,3 +133,8 @@ def test_a_number_of_ours_that_is_wrong_or_does_nothing_is_a_data_error_and_no_c
 def test_numbers_of_the_published_schema_never_stop_a_job_and_unknown_ones_are_told(tmp_path: Path) -> None:
     spec = _numbers(tmp_path, "rloo", gamma=0.9, gae_lambda=0.9, learning_rate=0.5, entropy_coef=0.01)
     assert (spec.learning_rate, spec.ignored) == (0.5, ["entropy_coef"])
+
+
+def test_a_valid_request_with_a_number_that_its_algorithm_does_not_use_runs(tmp_path: Path) -> None:
+    """Publishers send their six numbers with every algorithm, and the published schema allows gamma 0."""
+    assert _numbers(tmp_path, "reinforce", gamma=0, clip_epsilon=0.2).algorithm == "reinforce"

@@ -30,7 +30,7 @@ def use_threads(count: int) -> None:
 @contextmanager
 def denormals_flushed() -> Iterator[None]:
     """Rounds denormal results of the calling thread to 0 for the block, those of numpy too. Does nothing
-    where PyTorch is not loaded."""
+    where PyTorch is not loaded. Threads that PyTorch started before are not covered."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield

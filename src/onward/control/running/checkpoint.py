@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.errors import ControlError, TamperedError
-from onward.files import replacing
+from onward.files import remove_drafts, replacing
 
 FORMAT = "onward-control-state-1"
 Arrays = dict[str, NDArray[Any]]
@@ -34,6 +34,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
     tree = json.dumps(_flattened(state, arrays))
     header = {"format": FORMAT, "tree": tree, "sha256": _digest(tree, arrays)}
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_drafts(path.parent, path.name)  # of a run that was killed while it saved: as large as a state
     with replacing(path) as new:
         save_file(arrays, new, metadata=header)
 

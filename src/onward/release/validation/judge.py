@@ -30,7 +30,7 @@ SHOWN = 2
 """Number of failing answers of each kind that are stored."""
 SKILL = 4
 """Answers of a kind that the current model must pass to have a skill that a candidate can lose wholly."""
-FLOOR = "floor: no answer is passed, and the current model passes several"
+FLOOR = f"floor: no answer is passed, and the current model passes {SKILL} or more"
 NOT_RUN = (
     "code_generation",
     "data_analysis",
@@ -152,7 +152,7 @@ def _judge_pairs(pairs: list[tuple[bool, bool]]) -> dict[str, Any]:
         judged = "absolute"
     elif not new and not old:
         verdict, judged = "not shown", "nothing: neither model passes any of them"
-    elif not new and old >= min(SKILL, len(pairs)):
+    elif not new and old >= SKILL:
         verdict, judged = "failed", FLOOR
     elif not new:
         verdict, judged = "not shown", "nothing: the candidate passes none, the current model hardly any"
@@ -220,7 +220,7 @@ def _meaning(facts: dict[str, Any]) -> str:
         )
     unknown = [kind for kind, fact in facts.items() if fact["verdict"] == "not shown"]
     if unknown:
-        text += f"; {' and '.join(unknown)} not shown: no answer of either model passes"
+        text += f"; {' and '.join(unknown)} not shown: no answer of the candidate passes"
     return text
 
 

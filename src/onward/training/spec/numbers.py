@@ -55,7 +55,7 @@ class Numbers(BaseModel):
     batch_size: int | None = None
     epochs: int | None = None
     clip_epsilon: float | None = None
-    gamma: float | None = Field(None, gt=0, le=1)
+    gamma: float | None = Field(None, ge=0, le=1)
     gae_lambda: float | None = Field(None, ge=0, le=1)
     kl_coef: float | None = Field(None, ge=0)
     spare_above: float | None = Field(None, gt=0, le=1)
@@ -78,6 +78,8 @@ def check(asked: Mapping[str, Any], algorithm: str) -> None:
             "DATA",
             f"hyperparameters.{first['loc'][0]} is wrong ({first['msg']}): correct it or leave it out.",
         ) from None
+    if asked.get("gamma") == 0 and algorithm in APPLIES["gamma"]:
+        raise TrainingError("DATA", "hyperparameters.gamma is 0, and a learner needs more: leave it out.")
     ours = [name for name in asked if name not in Hyperparameters.model_fields]
     try:
         refuse_idle(ours, algorithm)
