@@ -8,6 +8,7 @@ import nats.errors
 import pytest
 
 from onward.bus import BUCKETS, Bus, Lease
+from onward.bus.pull import Puller
 from onward.clock import ManualClock
 from onward.errors import BusError, ConflictError, NotFoundError
 
@@ -227,3 +228,22 @@ async def test_two_that_reach_for_a_free_lease_get_one_owner(bus):
     leases = [Lease(bus.bucket("rl_leases"), "k", str(i), 10.0, ManualClock()) for i in range(8)]
     epochs = await asyncio.gather(*(lease.acquire() for lease in leases))
     assert sum(e is not None for e in epochs) == 1 and sum(lease.held for lease in leases) == 1
+
+
+async def test_reading_all_keys_ends_when_the_client_swallowed_the_cancellation(bus: Bus, monkeypatch):
+    """Until Python 3.12 ``wait_for`` may drop a cancellation, and a trainer in its loop never stopped."""
+    pulls, reached = Puller.pull, asyncio.Event()
+
+    async def swallowing(self, count, *, linger=0.0):
+        try:
+            reached.set()
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return await pulls(self, count, linger=linger)
+
+    monkeypatch.setattr(Puller, "pull", swallowing)
+    reading = asyncio.create_task(bus.bucket("rl_jobs").entries())
+    await reached.wait()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(asyncio.shield(reading), 10)

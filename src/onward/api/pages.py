@@ -90,7 +90,10 @@ def is_local(request: Request, bound: str) -> bool:
 
 
 async def _home(ctx: Context, local: bool) -> str:
-    parts = ["<h1>Onward</h1>", "<p class=soft>Agents get better from their own work, and never worse.</p>"]
+    parts = [
+        "<h1>Onward</h1>",
+        "<p class=soft>Agents that get better from their own work, and a way back when they do not.</p>",
+    ]
     if local:
         parts += ["<h2>Now</h2>", _table(await _now(ctx))]
         key = (ctx.settings.run_dir / "api.key").resolve()

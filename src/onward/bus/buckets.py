@@ -253,7 +253,7 @@ class Bucket:
         return await Puller.open(self.bus, stream_of(self.name), info.name)
 
     async def _read_all(self, prefix: str, *, headers_only: bool, deletes: bool = False) -> list[Entry]:
-        until = self.bus.clock.monotonic() + READ_SECONDS
+        until, asked = self.bus.clock.monotonic() + READ_SECONDS, cancellations()
         filter_key = f"{prefix}>" if prefix.endswith(".") else ">"
         while True:
             puller: Puller | None = None
@@ -264,9 +264,11 @@ class Bucket:
                     for message in batch:
                         entry = self._entry(message)
                         found[entry.key] = entry
+                honour_cancellation(asked)
                 kept = [e for e in found.values() if e.key.startswith(prefix) and (deletes or not e.deleted)]
                 return sorted(kept, key=lambda entry: entry.key)
             except (PullBroken, nats.errors.Error) as error:
+                honour_cancellation(asked)
                 await self._wait(until, error)
             finally:
                 if puller is not None:

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from onward.bus import Bus
+from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.clock import Clock, utc_text
 from onward.context import Context
 from onward.errors import BusError, ConflictError, NotFoundError, WarehouseError
@@ -141,7 +142,9 @@ class Rescoring:
 
     async def run(self) -> None:
         """Runs until cancelled. Raises ConflictError when another rewarder is active too."""
+        asked = cancellations()
         while True:
+            honour_cancellation(asked)
             try:
                 await self.look()
             except ConflictError:

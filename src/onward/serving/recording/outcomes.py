@@ -19,6 +19,7 @@ import nats.errors
 from nats.js import api
 
 from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
+from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.bus.pull import PullBroken, Puller
 from onward.clock import Clock
 from onward.contracts import Feedback, Reward, SessionOutcome, decode, encode, subjects
@@ -255,8 +256,9 @@ class Outcomes:
     async def _sweeps(self) -> None:
         interval = max(0.2, min(10.0, self._lost_after / 10))
         loaded_for: str | None = None
-        loaded_at = 0.0
+        loaded_at, asked = 0.0, cancellations()
         while True:
+            honour_cancellation(asked)
             try:
                 self._follow_release()
                 now = self._clock.monotonic()
@@ -276,8 +278,9 @@ class Outcomes:
 
     async def _tail(self) -> None:
         """Follows RL_OUTCOMES from its start: outcomes from before a restart, and from other gateways."""
-        after = 0
+        after, asked = 0, cancellations()
         while True:
+            honour_cancellation(asked)
             puller: Puller | None = None
             try:
                 config = api.ConsumerConfig(
@@ -293,6 +296,7 @@ class Outcomes:
                 info = await self._bus.js.add_consumer(OUTCOMES_STREAM, config)
                 puller = await Puller.open(self._bus, OUTCOMES_STREAM, info.name)
                 while True:
+                    honour_cancellation(asked)
                     batch = await puller.pull(512)
                     if not batch:
                         self._caught_up = True

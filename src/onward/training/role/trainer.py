@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 
 from onward.bus import Ack, DeadLetter, Message, consume
+from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingRequest, TrainingStatus, decode, encode, subjects
@@ -72,7 +73,9 @@ class Trainer:
 
     async def work(self) -> None:
         """Claims and runs queued jobs until cancelled; while NATS is away, waits for it."""
+        asked = cancellations()
         while True:
+            honour_cancellation(asked)
             try:
                 await self._work()
             except BusError as error:
@@ -82,7 +85,9 @@ class Trainer:
     async def _work(self) -> None:
         for record, revision in await self.table.all():
             await self._reap(record, revision, grace=0.0 if self._is_mine(record) else None)
+        asked = cancellations()
         while True:
+            honour_cancellation(asked)
             claimed = None
             started = self.ctx.clock.monotonic()
             if not await self._paused():
