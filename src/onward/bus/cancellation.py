@@ -8,6 +8,7 @@ cancellation requests before they wait on the client, and check again afterwards
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 
 def cancellations() -> int:
@@ -20,3 +21,16 @@ def honour_cancellation(before: int) -> None:
     """Raises CancelledError if a cancellation request came since ``before`` and was swallowed."""
     if cancellations() > before:
         raise asyncio.CancelledError
+
+
+def until_cancelled() -> Iterator[None]:
+    """Yields once per round of a role's loop, forever. Raises CancelledError between two rounds if a
+    cancellation request came since this call and was swallowed."""
+    before = cancellations()
+
+    def rounds() -> Iterator[None]:
+        while True:
+            honour_cancellation(before)
+            yield
+
+    return rounds()

@@ -13,7 +13,7 @@ import json
 from typing import Any
 
 from onward.bus import Ack, Bucket, Bus, Disposition, Message, consume
-from onward.bus.cancellation import cancellations, honour_cancellation
+from onward.bus.cancellation import until_cancelled
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingStatus, decode, encode, subjects
@@ -89,9 +89,7 @@ class Coordinator:
         self._said: str | None = None
 
     async def decide_for_ever(self) -> None:
-        asked = cancellations()
-        while True:
-            honour_cancellation(asked)
+        for _ in until_cancelled():
             try:
                 await self.tick()
                 self.ctx.ready["coordinator"] = True

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.bus import Bus, Outbox
-from onward.bus.cancellation import cancellations, honour_cancellation
+from onward.bus.cancellation import until_cancelled
 from onward.capture.opt_out import OptOut
 from onward.clock import Clock, utc_text
 from onward.contracts import Feedback, canonical_json, encode, subjects, validate
@@ -60,9 +60,7 @@ class FeedbackIntake:
 
     async def deliver(self, bus: Bus) -> None:
         """Publishes accepted votes, until cancelled."""
-        asked = cancellations()
-        while True:
-            honour_cancellation(asked)
+        for _ in until_cancelled():
             try:
                 await self._outbox.drain(bus)
             except OnwardError as error:

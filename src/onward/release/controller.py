@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onward.bus.cancellation import cancellations, honour_cancellation
+from onward.bus.cancellation import until_cancelled
 from onward.bus.leases import Lease
 from onward.context import Context
 from onward.errors import BusError, ConflictError
@@ -373,10 +373,9 @@ async def run(ctx: Context) -> None:
     releaser = Releaser(ctx, outcomes, Remembered(EngineSuite(ctx)), strategy=ctx.settings.release.strategy)
     lease = Lease(ctx.bus.bucket("rl_leases"), "releaser", new_id(), LEASE_SECONDS, ctx.clock)
     ctx.ready["releaser"] = True
-    renewed, asked = 0.0, cancellations()
+    renewed = 0.0
     try:
-        while True:
-            honour_cancellation(asked)
+        for _ in until_cancelled():
             try:
                 if not lease.held:
                     await releaser.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import nats.errors
 
-from onward.bus.cancellation import cancellations, honour_cancellation
+from onward.bus.cancellation import until_cancelled
 from onward.context import Context
 from onward.reward.measures.baselines import Baseline
 from onward.reward.role.publishing import Missing
@@ -42,9 +42,7 @@ class Gauges:
 async def watch_lag(ctx: Context, stream: str, done: Callable[[], int]) -> None:
     """Updates the gauge of messages of ``stream`` after sequence ``done()``, which wait for a decision, until
     cancelled."""
-    asked = cancellations()
-    while True:
-        honour_cancellation(asked)
+    for _ in until_cancelled():
         with contextlib.suppress(nats.errors.Error):
             last = (await ctx.bus.js.stream_info(stream)).state.last_seq
             ctx.metrics.rewarder_lag.set(max(0, last - done()))

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from onward.bus import Bus
-from onward.bus.cancellation import cancellations, honour_cancellation
+from onward.bus.cancellation import until_cancelled
 from onward.clock import Clock, utc_text
 from onward.context import Context
 from onward.errors import BusError, ConflictError, NotFoundError, WarehouseError
@@ -142,9 +142,7 @@ class Rescoring:
 
     async def run(self) -> None:
         """Runs until cancelled. Raises ConflictError when another rewarder is active too."""
-        asked = cancellations()
-        while True:
-            honour_cancellation(asked)
+        for _ in until_cancelled():
             try:
                 await self.look()
             except ConflictError:

@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 
 from onward.bus import Ack, DeadLetter, Message, consume
-from onward.bus.cancellation import cancellations, honour_cancellation
+from onward.bus.cancellation import until_cancelled
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingRequest, TrainingStatus, decode, encode, subjects
@@ -73,9 +73,7 @@ class Trainer:
 
     async def work(self) -> None:
         """Claims and runs queued jobs until cancelled; while NATS is away, waits for it."""
-        asked = cancellations()
-        while True:
-            honour_cancellation(asked)
+        for _ in until_cancelled():
             try:
                 await self._work()
             except BusError as error:
@@ -85,9 +83,7 @@ class Trainer:
     async def _work(self) -> None:
         for record, revision in await self.table.all():
             await self._reap(record, revision, grace=0.0 if self._is_mine(record) else None)
-        asked = cancellations()
-        while True:
-            honour_cancellation(asked)
+        for _ in until_cancelled():
             claimed = None
             started = self.ctx.clock.monotonic()
             if not await self._paused():
