@@ -20,16 +20,21 @@ TOOL = {"type": "function", "function": {"name": "multiply", "parameters": PARAM
 
 
 def work(question: str) -> str:
-    client = openai.OpenAI()
+    try:
+        client = openai.OpenAI()
+    except openai.OpenAIError as error:
+        raise SystemExit(f"{error} The top of this file shows how.") from None
     messages = [{"role": "user", "content": question}]
     while True:
-        answer = (
-            client.chat.completions.create(model="onward", messages=messages, tools=[TOOL]).choices[0].message
+        completion = client.chat.completions.create(
+            model="onward", messages=messages, tools=[TOOL], max_tokens=200
         )
+        answer = completion.choices[0].message
         messages.append(answer)
         for call in answer.tool_calls or []:
             given = json.loads(call.function.arguments)
             product = str(given.get("x", 0) * given.get("y", 0))
+            print(f"multiply({call.function.arguments}) = {product}", flush=True)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": product})
         if not answer.tool_calls:
             return answer.content

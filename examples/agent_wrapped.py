@@ -24,12 +24,15 @@ TOOL = {"type": "function", "function": {"name": "multiply", "parameters": PARAM
 def work(client: openai.OpenAI, question: str) -> str:
     messages = [{"role": "user", "content": question}]
     while True:
-        answer = client.chat.completions.create(model="onward", messages=messages, tools=[TOOL])
+        answer = client.chat.completions.create(
+            model="onward", messages=messages, tools=[TOOL], max_tokens=200
+        )
         message = answer.choices[0].message
         messages.append(message)
         for call in message.tool_calls or []:
             given = json.loads(call.function.arguments)
             product = str(given.get("x", 0) * given.get("y", 0))
+            print(f"multiply({call.function.arguments}) = {product}", flush=True)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": product})
         if not message.tool_calls:
             return message.content

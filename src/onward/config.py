@@ -500,4 +500,6 @@ def _sentence(error: ValidationError, file: Path | None) -> str:
             return f"Unknown setting {where!r}{source}: expected one of {known}."
         meant = ".".join([*(str(part) for part in first["loc"][:-1]), near])
         return f"Unknown setting {where!r}{source}: did you mean {meant}? Known here are {known}."
+    if first["type"] in ("list_type", "tuple_type"):
+        return f"Setting {where!r}{source} is not valid: expected a list in brackets, such as [10, 20, 40]."
     return f"Setting {where!r}{source} is not valid: {first['msg'].removeprefix('Value error, ')}."

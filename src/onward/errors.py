@@ -8,6 +8,7 @@ never bad input.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -34,6 +35,18 @@ def program() -> str:
     """Returns ``onward``, or its path if a shell cannot find it by that name, as in a clone's ``.venv``."""
     beside = Path(sys.executable).with_name("onward")
     return _shown(beside) if shutil.which("onward") is None and beside.exists() else "onward"
+
+
+def runnable(sentence: str) -> str:
+    """Returns ``sentence`` with each quoted command ready to paste: ``onward`` becomes the program's path."""
+    return re.sub(r"(?<=['`])onward(?= [a-z])", lambda _: program(), sentence)
+
+
+def folder_advice(data_dir: Path) -> str:
+    """Returns the end of a message about a folder without data; names a data folder that lies inside it."""
+    inside = sorted(path.parent for path in data_dir.glob("*/nats") if path.is_dir())
+    example = f" ({inside[-1]} is one)" if inside else ""
+    return f"name its folder with --dir{example}"
 
 
 def _shown(path: Path) -> str:

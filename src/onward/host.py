@@ -25,7 +25,7 @@ from onward.bus.server import NatsServer
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
-from onward.errors import ConfigError
+from onward.errors import ConfigError, folder_advice
 from onward.files import locked
 from onward.http.app import local_key
 from onward.http.server import check_exposure, check_free
@@ -207,6 +207,7 @@ async def up(
             introduce(turning)
             await stop.wait()
             announce("Stopping: finishing what is in hand.")
+        announce("Stopped.")
     except asyncio.CancelledError:
         if not stop.is_set():
             raise
@@ -259,7 +260,8 @@ async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any
     path = settings.run_dir / ENDPOINTS
     if not is_running(settings):
         raise ConfigError(
-            f"Nothing runs on {settings.data_dir}: start it with 'onward up', or name its folder with --dir."
+            f"Nothing runs on {settings.data_dir}: start it with 'onward up', or "
+            f"{folder_advice(settings.data_dir)}."
         )
     endpoints: dict[str, Any] = (
         json.loads(path.read_text()) if path.exists() else {"nats_url": settings.nats.url}

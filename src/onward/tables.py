@@ -19,6 +19,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from onward.errors import runnable
+
 GAP = 2
 """Columns of the terminal between two columns of a table."""
 READABLE = 20
@@ -52,8 +54,8 @@ class Table:
 
     def __init__(self, *columns: Column | str, title: str = "", empty: str = "none yet") -> None:
         self.columns = [Column(column) if isinstance(column, str) else column for column in columns]
-        self.title = title
-        self.empty = empty
+        self.title = runnable(title)
+        self.empty = runnable(empty)
         self._rows: list[tuple[list[Text], str]] = []
         self._sections: set[int] = set()
         self._upright = False

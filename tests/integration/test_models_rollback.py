@@ -69,7 +69,9 @@ async def promoted(
         ctx = dataclasses.replace(world.ctx, settings=settings)
         role = asyncio.create_task(controller.run(ctx))
         try:
-            await install_initial(ctx, first.adapter_digest, first.object_prefix)
+            await install_initial(
+                ctx, first.adapter_digest, first.object_prefix, training_job_id="warm-1"
+            )
             asked = {**examples.TRAINING_REQUEST, "training_job_id": second.job_id}
             await JobTable(bus.bucket("rl_jobs"), ctx.clock).adopt(
                 TrainingRequest.model_validate(asked), second, start_digest=first.adapter_digest, samples=7
@@ -171,6 +173,11 @@ async def test_what_cannot_be_done_is_one_sentence_and_nothing_is_audited(
             ),
             ("models rollback --reason ' '", "--reason has 0 characters: say why in 1 to 500.\n"),
             ("models show v9", f"There is no model 'v9': known are {V0}, {V1}.\n"),
+            (
+                "jobs show warm-1",
+                f"Job warm-1 trained {V0} before it was installed here, so no job of this service has that "
+                f"id: 'onward models show {V0}' says what is known.\n",
+            ),
             ("jobs show j9", "There is no job 'j9': 'onward jobs list' shows them.\n"),
         ):  # fmt: skip
             assert await command(world, words) == (2, said)

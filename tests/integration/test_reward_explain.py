@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -116,7 +117,7 @@ async def test_explain_and_simulate_beside_a_running_service(
             code, output = await command(f"onward rewards explain {session} {where}")
             assert code == 2 and f"{session} is a session, no trajectory: give one of its newest, " in output
             assert "t57" in output and len(output.splitlines()) == 1
-        code, output = await command(f"onward rewards list --last 3 --json --dir {data}")
+        code, output = await command(f"onward rewards list --limit 3 --json --dir {data}")
         listed = json.loads(output)
         assert code == 0 and len(listed) == 3
         assert all(str(row["trajectory_id"]).startswith("t") and row["session_id"] for row in listed)
@@ -163,5 +164,8 @@ async def test_explain_and_simulate_beside_a_running_service(
         redone = sum(part["weight"] * part["normalised"] for part in found["components"].values())
         assert redone == pytest.approx(found["total_reward"], abs=1e-12)
         assert "not what I asked for" not in output
+    code, output = await command(f"onward rewards list --limit 3 --json --dir {data}")
+    assert code == 0 and len(json.loads(output)) == 3, "also while nothing runs"
+    await asyncio.to_thread(shutil.rmtree, data / "chdb")
     code, output = await command(f"onward rewards simulate --weights task_completion=1 --dir {data}")
-    assert code == 2 and output.startswith(f"Nothing runs on {data}")
+    assert code == 2 and output.startswith(f"Nothing is stored in {data}")

@@ -75,6 +75,15 @@ def test_a_wrong_file_gets_one_sentence(tmp_path: Path, text: str, sentence: str
     assert "\n" not in str(caught.value)
 
 
+def test_a_list_that_is_none_is_one_sentence_with_an_example() -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(environ={"ONWARD_RELEASE__MIN_SESSIONS": "many"})
+    assert str(caught.value) == (
+        "Setting 'release.min_sessions' (from the environment) is not valid: "
+        "expected a list in brackets, such as [10, 20, 40]."
+    )
+
+
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "onward.toml"
     file.write_text("[training]\nthreshold = 7\nlearning_rate = 0.5\n")

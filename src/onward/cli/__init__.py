@@ -6,7 +6,6 @@ An OnwardError becomes one sentence on stderr and exit code 2. Any traceback is 
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -17,7 +16,7 @@ import typer
 from onward import __version__
 from onward.cli.help import Command, Commands, Group
 from onward.cli.summaries import SUMMARIES
-from onward.errors import OnwardError, program
+from onward.errors import OnwardError, runnable
 
 if TYPE_CHECKING:
     from onward.config import Settings
@@ -168,11 +167,6 @@ def load(command: str) -> None:
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:
     inner = group.exceptions[0]
     return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
-
-
-def runnable(sentence: str) -> str:
-    """Returns ``sentence`` with each quoted command ready to paste: ``onward`` becomes the program's path."""
-    return re.sub(r"(?<=['`])onward(?= [a-z])", lambda _: program(), sentence)
 
 
 def _leave(sentence: str) -> None:

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from onward.control.running.trainer import Event
+from onward.errors import runnable
 from onward.progress import PART, Bar, Bars
 
 _SHARES = {"share_env": "env", "share_act": "act", "share_update": "update", "share_evaluate": "evaluate"}
@@ -60,7 +61,7 @@ class Display:
     def say(self, text: str) -> None:
         """Prints a line for the user; prints nothing with ``--json``."""
         if not self._as_json:
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.console.print(runnable(text), highlight=False, soft_wrap=True)
 
     def _row(self, seed: int, event: Event) -> None:
         bar = self._seeds[seed]
@@ -87,7 +88,7 @@ def outcome(summary: dict[str, Any], folder: Path) -> list[str]:
     seconds, per_second = summary["seconds"], summary["steps_per_second"]
     speed = f"{summary['steps']:,} steps in {seconds:.1f} s, {per_second:,.0f} a second"
     if summary["end"] == "interrupted":
-        return [f"{seed}: stopped and saved ({speed}). Go on with: onward control resume {folder}"]
+        return [f"{seed}: stopped and saved ({speed}). Go on with 'onward control resume {folder}'."]
     if not summary["updates"]:
         return [
             f"{seed}: nothing was learned: {summary['algorithm']} came to no update within "

@@ -72,13 +72,27 @@ def show(
     settings = load_settings(file, data_dir)
     found = next((job for job in run_async(_jobs(settings)) if job["job_id"] == job_id), None)
     if found is None:
-        raise NotFoundError(f"There is no job {job_id!r}: 'onward jobs list' shows them.")
+        raise NotFoundError(run_async(_unknown(settings, job_id)))
     log = settings.data_dir / "logs" / f"job-{job_id}.log"
     found["log"] = str(log) if log.exists() else None
     if as_json:
         print_json(found)
         return
     say(facts({"job": found.pop("job_id"), "came to": came_to(found), **found}))
+
+
+async def _unknown(settings: Settings, job_id: str) -> str:
+    """Returns why there is no such job: it trained a first model elsewhere, or nobody asked for it."""
+    async with host.records(settings) as bus:
+        clock = SystemClock()
+        models = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).models()
+    for model in models:
+        if model.training_job_id == job_id:
+            return (
+                f"Job {job_id} trained {model.model_id} before it was installed here, so no job of this "
+                f"service has that id: 'onward models show {model.model_id}' says what is known."
+            )
+    return f"There is no job {job_id!r}: 'onward jobs list' shows them."
 
 
 def came_to(job: dict[str, Any]) -> str:

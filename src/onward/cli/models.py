@@ -181,9 +181,9 @@ async def _released(settings: Settings) -> list[Document] | None:
     async with host.records(settings) as bus:
         releases = _releases(bus, SystemClock())
         records = await releases.all()
-        models = [await releases.model(key) for key in await releases.model_keys()]
+        models = await releases.models()
     since = {record.candidate.model_id: record.started_at for record in records if record.kind == "candidate"}
-    found = [_document(model, since.get(model.model_id)) for model in models if model is not None]
+    found = [_document(model, since.get(model.model_id)) for model in models]
     return sorted(found, key=lambda model: model["since"] or "", reverse=True)
 
 

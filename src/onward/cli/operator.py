@@ -10,6 +10,7 @@ import typer
 
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli.tables import say
 from onward.errors import ConfigError, NotFoundError
 from onward.ids import model_key
 
@@ -63,7 +64,7 @@ def pin(
     onward pin agent-zero-rl-v3
     """
     run_async(_write(file, data_dir, "pin", {"model_id": model_id}))
-    typer.echo(f"{model_id} is pinned; nothing is released until 'onward unpin'.")
+    say(f"{model_id} is pinned; nothing is released until 'onward unpin'.")
 
 
 @app.command()

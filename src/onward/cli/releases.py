@@ -106,7 +106,7 @@ def _tell(what: str, release: str | None, file: Path | None, data_dir: Path | No
             await command(bus, what, release, clock=SystemClock())
 
     run_async(work())
-    typer.echo(f"Sent to the releaser: {what}. 'onward releases show' shows what came of it.")
+    say(f"Sent to the releaser: {what}. 'onward releases show' shows what came of it.")
 
 
 @releases_app.command()

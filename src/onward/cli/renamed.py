@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from onward.cli.help import Commands
+from onward.errors import runnable
 
 RENAMED = {
     "dlq replay": "dlq retry",
@@ -27,7 +28,7 @@ def keep(group: Commands, old: str, command: Callable[..., Any]) -> None:
     @functools.wraps(command)
     def hinting(*args: Any, **kwargs: Any) -> Any:
         hint = f"'onward {old}' is now 'onward {new}': the old name goes with the next release."
-        typer.echo(hint, err=True)
+        typer.echo(runnable(hint), err=True)
         return command(*args, **kwargs)
 
     hinting.__doc__ = f"The old name of 'onward {new}'.\n\nonward {old}"

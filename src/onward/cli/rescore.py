@@ -15,7 +15,7 @@ from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.moments import moment
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
-from onward.errors import ConfigError
+from onward.errors import ConfigError, runnable
 from onward.progress import Bars
 from onward.reward.components import components_of
 from onward.reward.role import rescoring
@@ -100,7 +100,7 @@ async def _watch(bus: Bus, clock: Clock, run_id: str, quiet: bool) -> rescoring.
             try:
                 await clock.sleep(_LOOK_SECONDS)
             except asyncio.CancelledError:
-                typer.echo("The run goes on; 'onward rescore --stop' ends it.", err=True)
+                typer.echo(runnable("The run goes on; 'onward rescore --stop' ends it."), err=True)
                 raise
 
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
@@ -15,7 +15,6 @@ import httpx
 import typer
 from rich.console import Console
 
-from onward import warehouse
 from onward.cli import ConfigFile, DataDir, app, load_settings, reward_tables, run_async
 from onward.cli.help import Commands
 from onward.config import Settings
@@ -25,7 +24,7 @@ from onward.ids import check_id
 from onward.reward.scoring import explain as explanation
 from onward.reward.scoring import simulate as simulation
 from onward.warehouse import queries
-from onward.warehouse.client import Warehouse
+from onward.warehouse.reading import reading
 
 if TYPE_CHECKING:
     from onward.reward.scoring.files import Analyse
@@ -71,14 +70,16 @@ def explain(
 
 @rewards_app.command("list")
 def list_(
-    last: Annotated[int, typer.Option(help="So many of the newest.", min=1, max=1000)] = 20,
+    last: Annotated[
+        int, typer.Option("--limit", "--last", help="At most this many, the newest.", min=1, max=1000)
+    ] = 20,
     file: ConfigFile = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """List the newest rewards: trajectory, session, when, total. 'explain' takes the trajectory's id.
 
-    onward rewards list --last 5
+    onward rewards list --limit 5
     """
     rows = run_async(_newest_rows(load_settings(file, data_dir), last))
     if as_json:
@@ -128,7 +129,9 @@ def simulate(
     weights: Annotated[
         str, typer.Option(help="NAME=NUMBER with commas between them; what is not named counts 0.")
     ],
-    last: Annotated[int, typer.Option(help="So many of the newest rewards.", min=2, max=100_000)] = 1000,
+    last: Annotated[
+        int, typer.Option("--limit", "--last", help="At most this many, the newest.", min=2, max=100_000)
+    ] = 1000,
     by: Annotated[
         Literal["raw_total", "total_reward"], typer.Option(help="Which of the totals orders them.")
     ] = "raw_total",
@@ -142,7 +145,7 @@ def simulate(
 
     Uses the stored scores: nothing is scored again and nothing is changed.
 
-    onward rewards simulate --weights task_completion=.6,efficiency=.2,user_feedback=.2 --last 500
+    onward rewards simulate --weights task_completion=.6,efficiency=.2,user_feedback=.2 --limit 500
     """
     settings = load_settings(file, data_dir)
     present = settings.reward.weights()
@@ -158,7 +161,7 @@ def simulate(
 
 
 async def _look_up(settings: Settings, trajectory_id: str) -> dict[str, Any]:
-    async with _warehouse(settings) as view:
+    async with reading(settings) as view:
         found = await explanation.look_up(view, trajectory_id, settings.reward.weights())
         if found is None:
             raise await explanation.not_known(view, trajectory_id)
@@ -166,31 +169,16 @@ async def _look_up(settings: Settings, trajectory_id: str) -> dict[str, Any]:
 
 
 async def _newest_rows(settings: Settings, last: int) -> list[dict[str, Any]]:
-    async with _warehouse(settings) as view:
+    async with reading(settings) as view:
         rows = await queries.newest_rewards(view, last)
     names = ("trajectory_id", "session_id", "ts", "total_reward", "raw_total", "task_type")
     return [{name: row[name] for name in names} for row in rows]
 
 
 async def _newest(settings: Settings, last: int) -> list[Reward]:
-    async with _warehouse(settings) as view:
+    async with reading(settings) as view:
         rows = await queries.newest_rewards(view, last)
     return [decode(row["payload"].encode(), Reward, max_bytes=2 * MAX_BYTES) for row in rows]
-
-
-@contextlib.asynccontextmanager
-async def _warehouse(settings: Settings) -> AsyncIterator[Warehouse]:
-    from onward import host  # not needed to score a file; it loads the modules of services
-
-    if settings.warehouse.url is None and not (settings.run_dir / host.ENDPOINTS).exists():
-        raise ConfigError(
-            f"Nothing runs on {settings.data_dir}: start it with 'onward up', or name its folder with --dir."
-        )
-    view = await warehouse.connect(settings)
-    try:
-        yield view
-    finally:
-        await view.close()
 
 
 def _ask(url: str, trajectory_id: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from onward.errors import runnable
 from onward.tables import Column, Table, cell, facts, ident, number, plain
 
 __all__ = ["AsJson", "Column", "Table", "cell", "facts", "ident", "number", "plain", "print_json", "say"]
@@ -26,14 +27,17 @@ def print_json(document: Any) -> None:
 
 
 def say(*what: Any, style: str | None = None) -> None:
-    """Prints tables and sentences on standard output. Sentences have no markup and wrap in a terminal."""
+    """Prints tables and sentences on standard output.
+
+    Sentences have no markup and wrap in a terminal. Their quoted commands are ready to paste.
+    """
     from rich.console import Console
     from rich.text import Text
 
     console = Console()
     for one in what:
         if isinstance(one, str):
-            text = Text("\n".join(map(plain, one.split("\n"))))
+            text = Text("\n".join(map(plain, runnable(one).split("\n"))))
             console.print(text, style=style, highlight=False, soft_wrap=not console.is_terminal)
         else:
             console.print(one, style=style, highlight=False)

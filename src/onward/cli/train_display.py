@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from onward.errors import runnable
 from onward.progress import PART, Bar, Bars
 from onward.training.job.curves import Curves
 from onward.training.spec.request import JobSpec
@@ -76,7 +77,7 @@ class Display:
         if self._as_json:
             return
         if last["event"] == "stopped":
-            self._say(f"Stopped and saved. Go on with: onward train --resume --out {self.out}")
+            self._say(f"Stopped and saved. Go on with 'onward train --resume --out {self.out}'.")
             return
         metrics = last["metrics"]
         held_out = metrics.get("held_out")
@@ -122,7 +123,7 @@ class Display:
 
     def _say(self, text: str) -> None:
         if not self._as_json:
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.console.print(runnable(text), highlight=False, soft_wrap=True)
 
 
 def tell_plan(console: Console, told: dict[str, Any]) -> None:

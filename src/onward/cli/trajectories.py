@@ -261,8 +261,12 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
+_REPORTED = {"completed_successfully": "success", "partial_completion": "partial", "failed": "failure"}
+"""Reported status → the word of the table, the same that a derived outcome has."""
+
+
 def _outcome(row: dict[str, Any]) -> str:
     """Returns the reported outcome, otherwise the one derived by the reward."""
     if row["status"]:
-        return str(row["status"]).replace("completed_successfully", "success").replace("_completion", "")
+        return _REPORTED.get(str(row["status"]), str(row["status"]))
     return "-" if row["raw_total"] is None else "success" if row["success"] else "failure"

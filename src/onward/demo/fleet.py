@@ -14,6 +14,10 @@ from onward.errors import OnwardError
 from onward.processes import child_environment
 
 
+ENOUGH = 20
+"""Tasks from which a rate of success is shown."""
+
+
 @dataclass
 class Tally:
     """Tasks that the agents finished, counted since the last ``reset``."""
@@ -22,8 +26,11 @@ class Tally:
     successes: int = 0
 
     @property
-    def success_rate(self) -> float:
-        return self.successes / self.tasks if self.tasks else 0.0
+    def note(self) -> str:
+        """Success so far, or the number of tasks while they are too few for a rate."""
+        if self.tasks < ENOUGH:
+            return f"{self.tasks} tasks"
+        return f"success {self.successes / self.tasks:.2f}"
 
 
 class AgentsProcess:

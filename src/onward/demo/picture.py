@@ -105,10 +105,12 @@ def _measured(cycle: Cycle) -> tuple[float, str]:
 
 
 def _fates(cycles: Sequence[Cycle]) -> str:
-    """Formats the decisions, such as ``2 of 3 candidates promoted, 1 rejected``."""
-    counts = {word: sum(WORDS[cycle.decision] == word for cycle in cycles) for word in WORDS.values()}
-    text = f"{counts.pop('promoted')} of {len(cycles)} candidates promoted"
-    return text + "".join(f", {count} {word}" for word, count in counts.items() if count)
+    """Formats the decisions, such as ``2 of 3 candidates promoted, 1 rejected``; the planted one is apart."""
+    learned = [cycle for cycle in cycles if not cycle.sabotaged]
+    counts = {word: sum(WORDS[cycle.decision] == word for cycle in learned) for word in WORDS.values()}
+    text = f"{counts.pop('promoted')} of {len(learned)} candidates promoted"
+    text += "".join(f", {count} {word}" for word, count in counts.items() if count)
+    return text + "".join(f"; the planted one {WORDS[cycle.decision]}" for cycle in cycles if cycle.sabotaged)
 
 
 def _whisker(axes: Any, x: float, rate: float, tries: int, colour: str) -> None:

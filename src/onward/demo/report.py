@@ -118,7 +118,7 @@ def finding(result: Result) -> str:
     promoted = [cycle for cycle in learned if cycle.decision == "promoted"]
     before, after = result.base_success, result.final_success
     low, high = plotting.difference(before, after, result.tries)
-    change = f"from {before:.2f} to {after:.2f} ({after - before:+.2f})"
+    change = f"from {before:.2f} to {after:.2f} ({round(after, 2) - round(before, 2):+.2f})"
     verb = "was" if len(promoted) == 1 else "were"
     told = f"{len(promoted)} of {_count(len(learned))} {verb} promoted"
     if not promoted:

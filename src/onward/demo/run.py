@@ -191,10 +191,7 @@ class Demonstration:
                     if record.job_id not in known:
                         return record
                 found = await queries.rewarded_count(self.ctx.warehouse, model_digest=digest)
-                tally = self.agents.tally
-                stage.update(
-                    min(found, threshold), note=f"{found} scored{PART}success {tally.success_rate:.2f}"
-                )
+                stage.update(min(found, threshold), note=self.agents.tally.note)
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _train(self, number: int, job: JobRecord) -> JobRecord:

@@ -220,6 +220,11 @@ class Releases:
         entry = await self._models.get(model_key(model_id))
         return None if entry is None else Model.model_validate_json(entry.value)
 
+    async def models(self) -> list[Model]:
+        """Returns every model that was released or installed, in the order of their keys."""
+        found = [await self._models.get(key) for key in await self._models.keys()]
+        return [Model.model_validate_json(entry.value) for entry in found if entry is not None]
+
     async def model_keys(self) -> list[str]:
         return await self._models.keys()
 
@@ -233,13 +238,7 @@ class Releases:
 
     async def current(self) -> Model | None:
         """Returns the model in state ``current``; None before the first one."""
-        for key in await self._models.keys():
-            entry = await self._models.get(key)
-            if entry is not None:
-                model = Model.model_validate_json(entry.value)
-                if model.state == "current":
-                    return model
-        return None
+        return next((model for model in await self.models() if model.state == "current"), None)
 
     async def put_model(self, model: Model, fence: Callable[[], Awaitable[None]]) -> None:
         """Writes an entry unless the same entry is already stored.

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from onward.config import Settings
-from onward.errors import ConfigError, WarehouseError
+from onward.errors import ConfigError, WarehouseError, folder_advice
 from onward.warehouse.client import TOKEN_FILE, Warehouse, connect
 from onward.warehouse.embedded import EmbeddedWarehouse
 
@@ -32,8 +32,8 @@ async def reading(settings: Settings) -> AsyncIterator[Warehouse]:
     embedded = EmbeddedWarehouse(settings.data_dir)
     if not embedded.data_path.is_dir():
         raise ConfigError(
-            f"Nothing is stored in {settings.data_dir}: start the service with 'onward up', or name its "
-            f"folder with --dir."
+            f"Nothing is stored in {settings.data_dir}: start the service with 'onward up', or "
+            f"{folder_advice(settings.data_dir)}."
         )
     try:
         try:

@@ -17,7 +17,7 @@ from onward.cli.control_display import outcome, told
 from onward.control.running import checkpoint, presets
 from onward.control.running.log import read_rows
 from onward.control.running.runs import Folder
-from onward.errors import install_command
+from onward.errors import install_command, program
 
 SMALL = ["--set", "hidden=16", "--set", "n_steps=32", "--set", "epochs=2", "--set", "batch_size=64",
          "--preset", "default", "--set", "num_envs=4"]  # fmt: skip
@@ -81,7 +81,8 @@ def test_a_run_leaves_everything_it_promises(tmp_path: Path, capsys: pytest.Capt
     assert "ppo on CartPole-v1, preset default, 640 steps at most." in text
     assert "100 greedy episodes on unseen seeds" in text
     assert onward(*arguments, "--out", str(tmp_path)) == 2
-    assert "already holds a run: go on with it by onward control resume" in capsys.readouterr().err
+    said = capsys.readouterr().err.replace(program(), "onward")
+    assert "already holds a run: go on with it by 'onward control resume " in said
     assert onward("resume", str(folder)) == 2
     assert "is finished: give --timesteps" in capsys.readouterr().err
     assert onward("resume", str(folder), "--timesteps", "512") == 2
@@ -305,7 +306,7 @@ def test_ctrl_c_and_sigterm_save_and_say_how_to_go_on(
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 130, text
     for folder in folders:
-        assert f"Go on with: onward control resume {folder}" in text
+        assert f"'onward control resume {folder}'" in text.replace(program(), "onward")
         assert Folder(folder).state.is_file()
     assert "Traceback" not in text
 

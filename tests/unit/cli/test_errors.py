@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from onward import __version__, cli, errors, extras
+from onward.cli import tables
 from onward.errors import MissingExtraError
 
 
@@ -114,12 +115,36 @@ def test_commands_in_a_sentence_can_be_pasted(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     sentence = "Nothing runs on onward-data: start it with 'onward up', or run `onward models pull x`."
-    assert cli.runnable(sentence) == (
+    assert errors.runnable(sentence) == (
         "Nothing runs on onward-data: start it with '.venv/bin/onward up', "
         "or run `.venv/bin/onward models pull x`."
     )
     (tmp_path / "onward").touch(mode=0o755)  # a shell finds it by its name
-    assert cli.runnable(sentence) == sentence
+    assert errors.runnable(sentence) == sentence
+
+
+def test_the_command_line_prints_commands_that_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sentences, titles of tables, and what a table says while it is empty."""
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "onward").touch()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    table = tables.Table("id", title="Releases ('onward releases show' says more)")
+    table.add("r1")
+    tables.say("Learning is paused ('onward resume').", table, tables.Table("id", empty="see 'onward up'"))
+    said = capsys.readouterr().out
+    assert said.count("'.venv/bin/onward ") == 3 and "'onward " not in said
+
+
+def test_advice_about_a_folder_names_the_data_folder_inside_it(tmp_path: Path) -> None:
+    assert errors.folder_advice(tmp_path) == "name its folder with --dir"
+    for name in ("tiny-seed0-001", "tiny-seed0-002"):
+        (tmp_path / name / "nats").mkdir(parents=True)
+    newest = tmp_path / "tiny-seed0-002"
+    assert errors.folder_advice(tmp_path) == f"name its folder with --dir ({newest} is one)"
 
 
 @pytest.mark.parametrize(

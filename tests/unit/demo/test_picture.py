@@ -41,6 +41,10 @@ def test_titles_state_the_findings_and_rates_go_from_0_to_1() -> None:
     left, right = figure.axes
     assert figure.get_suptitle() == "Success on held-out tasks rose from 0.30 to 0.76 (tiny, seed 0)"
     assert left.get_title(loc="left") == "2 of 3 candidates promoted, 1 rejected"
+    planted_too = drawn(cycle(1), rejected(2), planted(3)).axes[0]
+    assert planted_too.get_title(loc="left") == (
+        "1 of 2 candidates promoted, 1 rejected; the planted one rolled back"
+    )
     assert right.get_title(loc="left") == "most gained by lookup: 0.20 → 0.90"
     assert left.get_ylim() == right.get_xlim() == (-0.02, 1.02)
 

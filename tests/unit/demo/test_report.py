@@ -10,6 +10,7 @@ from rich.console import Console
 
 from onward.demo import report
 from onward.demo.display import Stages
+from onward.demo.fleet import Tally
 from onward.demo.result import FailingAnswer, Rates, Result
 
 
@@ -85,6 +86,21 @@ def test_the_output_ends_in_the_finding() -> None:
         "3 of 3 candidates were promoted."
     )
     assert len(lines) <= 20
+
+
+def test_the_printed_rise_is_the_difference_of_the_printed_rates() -> None:
+    """.3049 and .7651 are printed as .30 and .77, whose difference is .47 and not .46."""
+    found = result(cycle(1), base_success=0.3049, final_success=0.7651)
+    assert "from 0.30 to 0.77 (+0.47)" in report.finding(found)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "successes", "note"), [(0, 0, "0 tasks"), (19, 19, "19 tasks"), (20, 9, "success 0.45")]
+)
+def test_a_cycle_shows_no_rate_of_success_from_a_handful_of_tasks(
+    tasks: int, successes: int, note: str
+) -> None:
+    assert Tally(tasks, successes).note == note
 
 
 @pytest.mark.parametrize(

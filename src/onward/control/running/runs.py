@@ -130,7 +130,7 @@ class Folder:
         """Raises ControlError where the folder already holds a run."""
         if self.config.exists():
             raise ControlError(
-                f"{self.path} already holds a run: go on with it by onward control resume {self.path}, "
+                f"{self.path} already holds a run: go on with it by 'onward control resume {self.path}', "
                 f"or give another --out."
             )
 
