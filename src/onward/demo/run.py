@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from onward import extras, host
+from onward import children, extras, host
 from onward.config import Settings
 from onward.demo import picture, report, sabotage
 from onward.demo.display import Stages
@@ -29,7 +28,6 @@ from onward.demo.settings import demo_settings
 from onward.demo.warm import Warmed, warm_up
 from onward.errors import OnwardError
 from onward.files import check_file
-from onward.processes import child_environment
 from onward.progress import PART
 from onward.release.record import ReleaseRecord, Releases
 from onward.serving import base_models
@@ -261,15 +259,17 @@ class Demonstration:
 
     async def _audit(self) -> dict[str, Any]:
         """Runs the audit process, which waits up to 60 s until everything published is stored."""
-        audit = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "onward.demo.audit",
+        log = self.settings.data_dir / "logs" / "audit.log"
+        audit = await children.start(
+            "onward.demo.audit",
             "--outbox", str(self.agents.outbox), "--data-dir", str(self.settings.data_dir), "--wait", "60",
-            stdout=asyncio.subprocess.PIPE, env=child_environment(),
+            log=log,
         )  # fmt: skip
-        out, _ = await audit.communicate()
-        if not out:
-            raise OnwardError("The audit process gave no answer: see the log of this run.")
-        return json.loads(out)
+        verdict = [event async for event in children.events(audit)]
+        await audit.wait()
+        if not verdict:
+            raise OnwardError(f"The audit process gave no answer: see {log}.")
+        return verdict[-1]
 
 
 def _cycle_of(number: int, job: JobRecord, release: ReleaseRecord, sabotaged: bool) -> Cycle:
