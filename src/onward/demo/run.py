@@ -24,7 +24,7 @@ from onward.demo.display import Stages
 from onward.demo.evaluate import TestPanel
 from onward.demo.fleet import AgentsProcess
 from onward.demo.result import Check, Cycle, FailingAnswer, KindResult, Rates, Result
-from onward.demo.settings import demo_settings
+from onward.demo.settings import demo_settings, pace_of
 from onward.demo.warm import Warmed, warm_up
 from onward.errors import OnwardError
 from onward.files import check_file
@@ -72,7 +72,7 @@ class Demonstration:
                     self.table = JobTable(self.ctx.bus.bucket("rl_jobs"), self.ctx.clock)
                     await self._install(warmed)
                     agents = self.agents = await stack.enter_async_context(self._agents())
-                panel = TestPanel(self.ctx, self.recipe)
+                panel = TestPanel(self.ctx, self.recipe, pace_of(self.options.model).test_panels)
                 raw = warmed.raw_success
                 if raw is None:
                     with self.stages.stage("test", "Testing the raw model") as stage:
