@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onward.serving.protocol.tools import ToolCall
+from onward.capture.conversations.answers import ToolCall
 from onward.serving.recording.conversations import Conversation, Conversations, Exchange, chain, seed_of
 from onward.serving.recording.trajectory import trajectory
 

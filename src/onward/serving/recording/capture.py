@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onward.capture.conversations import turns
+from onward.capture.conversations.answers import ToolCall
 from onward.capture.opt_out import OptOut, user_hash
 from onward.clock import Clock
 from onward.config import CaptureSettings
@@ -21,7 +22,6 @@ from onward.http.app import Caller, HttpError
 from onward.serving.http.closing import Closing, Closings, Said
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.protocol import openai
-from onward.serving.protocol.tools import ToolCall
 from onward.serving.recording.conversations import (
     Conversation,
     Conversations,

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from onward.capture.conversations.answers import ToolCall
 from onward.ids import new_id
-from onward.serving.protocol.tools import ToolCall
+from onward.lm.tool_words import with_objects
 
 Message = dict[str, Any]
 """``role`` and ``content``; ``tool_calls`` and ``tool_call_id`` as in the chat API, if present."""
@@ -91,8 +92,8 @@ class Conversation:
     def engine_messages(self, messages: Sequence[Message]) -> list[Message]:
         """Returns ``messages`` with the gateway's answers as sampled, not as the client repeats them."""
         return [
-            {"role": "assistant", "content": self.raw[index]} if index in self.raw else for_engine(message)
-            for index, message in enumerate(messages)
+            {"role": "assistant", "content": self.raw[index]} if index in self.raw else message
+            for index, message in enumerate(with_objects(messages))
         ]
 
     def take_results(self, new: Sequence[Message]) -> None:
@@ -212,17 +213,6 @@ def chain(seed: bytes, messages: Sequence[Message]) -> list[bytes]:
 
 def next_link(link: bytes, message: Message) -> bytes:
     return hashlib.blake2b(link + _plain(message), digest_size=16).digest()
-
-
-def for_engine(message: Message) -> Message:
-    """Converts a message to the form of chat templates: arguments of tool calls as objects."""
-    if not message.get("tool_calls"):
-        return message
-    calls = [
-        {**call, "function": {**call["function"], "arguments": _arguments(call["function"]["arguments"])}}
-        for call in message["tool_calls"]
-    ]
-    return {**message, "tool_calls": calls}
 
 
 def _plain(message: Message) -> bytes:
