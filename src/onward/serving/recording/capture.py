@@ -148,7 +148,7 @@ class Capture:
     def _ask(self, caller: Caller, chat: openai.ChatRequest, session: Session, recorded: bool) -> Asked:
         seed = seed_of(f"{caller.key_hash}:{recorded}", session.id if session.is_named else None)
         links = chain(seed, chat.messages)
-        conversation = self._open.find(links, chat.messages)
+        conversation = self._open.find(links)
         if conversation is None:
             described = {"user_hash": user_hash(chat.user, self._user_key)} if chat.user is not None else {}
             conversation = self._open.begin(
