@@ -19,7 +19,9 @@ from typing import Any
 from rich.console import Console
 
 from onward import extras, host
+from onward.bus import read_document
 from onward.config import Settings
+from onward.contracts.buckets import DesiredArm, DesiredRoutes, GatewayReport, Learning
 from onward.demo import picture, report, sabotage
 from onward.demo.display import Stages
 from onward.demo.evaluate import TestPanel
@@ -84,7 +86,7 @@ class Demonstration:
                     base = await panel.run(first["model_id"], first["adapter_digest"], stage)
                 for number in range(1, self.options.cycles + 1):
                     await self._cycle(number)
-                await self.ctx.bus.bucket("rl_control").put("learning", b'{"paused": true}')
+                await self.ctx.bus.bucket(Learning.BUCKET).put(Learning.KEY, Learning(paused=True).dump())
                 if self.options.sabotage:
                     await self._sabotage(self.options.cycles + 1)
                 await agents.pause()
@@ -134,11 +136,9 @@ class Demonstration:
         await self._served(warmed.adapter_digest)
 
     async def _served(self, digest: str) -> None:
-        gateways = self.ctx.bus.bucket("rl_gateways")
         for _ in range(600):
-            for key in await gateways.keys():
-                entry = await gateways.get(key)
-                if entry and digest in json.loads(entry.value)["served"]:
+            for entry in await self.ctx.bus.bucket(GatewayReport.BUCKET).entries():
+                if digest in GatewayReport.load(entry.value).served:
                     return
             await asyncio.sleep(0.1)
         raise OnwardError(
@@ -253,11 +253,10 @@ class Demonstration:
         )
         return next((record for record in await releases.all() if record.job_id == job_id), None)
 
-    async def _current(self) -> dict[str, Any]:
-        entry = await self.ctx.bus.bucket("rl_releases").get("desired")
-        assert entry is not None
-        arms = json.loads(entry.value)["arms"]
-        return next(arm for arm in arms if arm["arm"] == "current")
+    async def _current(self) -> DesiredArm:
+        desired = await read_document(self.ctx.bus, DesiredRoutes)
+        assert desired is not None
+        return next(arm for arm in desired.arms if arm.arm == "current")
 
     async def _audit(self) -> dict[str, Any]:
         """Runs the audit process, which waits up to 60 s until everything published is stored."""
