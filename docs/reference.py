@@ -26,7 +26,7 @@ from onward.cli.renamed import RENAMED
 from onward.config import SEED_VARIABLES, Settings
 from onward.contracts.subjects import TOPICS
 from onward.redaction import RULES
-from onward.redaction.rules.rule import LAYERS
+from onward.redaction.rule import LAYERS
 from onward.release.plan import TRANSITIONS as RELEASE_STATES
 from onward.training.role.jobs import TRANSITIONS as JOB_STATES
 

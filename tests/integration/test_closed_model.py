@@ -17,8 +17,8 @@ from onward import config, host
 from onward.clock import SystemClock
 from onward.export.demonstrations import openai_line
 from onward.serving.engines.local import EngineProcess
+from onward.serving.engines.registry import verify_adapter
 from onward.serving.http.gateway import Gateway
-from onward.serving.routing.registry import verify_adapter
 from onward.training import checkpoints
 from onward.warehouse import queries
 

@@ -69,9 +69,7 @@ async def promoted(
         ctx = dataclasses.replace(world.ctx, settings=settings)
         role = asyncio.create_task(controller.run(ctx))
         try:
-            await install_initial(
-                ctx, first.adapter_digest, first.object_prefix, training_job_id="warm-1"
-            )
+            await install_initial(ctx, first.adapter_digest, first.object_prefix, training_job_id="warm-1")
             asked = {**examples.TRAINING_REQUEST, "training_job_id": second.job_id}
             await JobTable(bus.bucket("rl_jobs"), ctx.clock).adopt(
                 TrainingRequest.model_validate(asked), second, start_digest=first.adapter_digest, samples=7

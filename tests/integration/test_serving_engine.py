@@ -316,7 +316,7 @@ async def test_kill_9_gives_a_new_child_with_the_adapter_loaded_again(process, t
                 break
             except EngineError:
                 await asyncio.sleep(0.1)
-    assert process.pid != first and process.respawns == 1
+    assert process.pid != first and process.restarts == 1
     assert after.sampling["token_ids"] == before.sampling["token_ids"]
     assert after.sampling["continues"] is None  # the memory died with the child: a new row
 

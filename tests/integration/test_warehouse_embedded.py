@@ -50,7 +50,7 @@ async def embedded(tmp_path_factory):
     warehouse.client = await warehouse.start()
     yield warehouse
     await warehouse.stop()
-    assert warehouse._process.returncode == 0, "the engine was not closed cleanly"
+    assert warehouse._keeper.child.returncode == 0, "the engine was not closed cleanly"
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from onward.control.algorithms.base import Algorithm, AsynchronousAlgorithm, AsyncProgress
+from onward.control.core.config import PPOConfig
 from onward.control.core.contract import Environments, EnvSpec, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionSpec, Layout
 from onward.control.evaluation.evaluate import play, success_rule
 from onward.control.policies.policy import Layer, PolicyParts
-from onward.control.running.config import PPOConfig
 from onward.control.running.runs import Folder, RunConfig
 from onward.control.running.trainer import Event, Trainer, World
 

@@ -12,7 +12,8 @@ from onward.cli import app
 from onward.cli.help import Commands
 from onward.cli.tables import Table, print_json, say
 from onward.control.algorithms.registry import ALGORITHMS, check_fits, check_name
-from onward.control.running import config, fields, presets
+from onward.control.core import config, fields
+from onward.control.running import presets
 from onward.control.running.runs import Folder, RunConfig, read_json
 from onward.errors import ControlError
 
@@ -257,7 +258,7 @@ def _go(
     tasks: list[tuple[RunConfig, Folder, bool]], as_json: bool, processes: int | None, picture: Path | None
 ) -> None:
     from onward.cli.control_display import Display, outcome
-    from onward.control.evaluation.curves import draw
+    from onward.control.running.curves import draw
     from onward.control.running.seeds_in_parallel import Task, train_all
 
     for _, folder, again in tasks:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.control.core.config import Config
 from onward.control.core.contract import Environments
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionSpec, Obs
@@ -25,7 +26,6 @@ from onward.control.environments import make
 from onward.control.evaluation.evaluate import EPISODES, SLOTS, Actor, play, success_rule
 from onward.control.policies.policy import Policy
 from onward.control.running import presets
-from onward.control.running.config import Config
 from onward.control.running.runs import Folder, RunConfig
 from onward.errors import ControlError, MissingExtraError
 

@@ -9,11 +9,10 @@ from onward.context import Context
 from onward.demo.display import Stage
 from onward.envs import desk
 from onward.release.validation import suite
-from onward.serving.routing.registry import AdapterRegistry
+from onward.serving.engines.registry import AdapterRegistry
 from onward.training.spec.recipes import Recipe
 
 TASKS = 100
-PANELS = 2
 
 
 @dataclass(frozen=True)
@@ -29,17 +28,23 @@ class TestPanel:
     """Test tasks and seeds, equal for every policy. Answers are sampled at temperature 1, as served."""
 
     __test__ = False  # not a pytest class
-    decoding = f"sampled at temperature 1, as served, on {PANELS} x {TASKS} test tasks"
 
-    def __init__(self, ctx: Context, recipe: Recipe) -> None:
+    def __init__(self, ctx: Context, recipe: Recipe, panels: int) -> None:
+        """``panels``: panels of 100 tasks, each with tasks of its own."""
         self._ctx = ctx
+        self._panels = panels
+        self.decoding = f"sampled at temperature 1, as served, on {panels} x {TASKS} test tasks"
         self._registry = AdapterRegistry(ctx.bus, ctx.objects, ctx.settings.data_dir / "models")
         self._max_tokens = recipe.max_tokens
 
     async def run(
-        self, model_id: str | None, adapter_digest: str | None, stage: Stage, panels: int = PANELS
+        self, model_id: str | None, adapter_digest: str | None, stage: Stage, panels: int | None = None
     ) -> Score:
-        """Measures the success of a released model, or of the base model alone if both arguments are None."""
+        """Measures the success of a released model, or of the base model alone if both arguments are None.
+
+        ``panels``: fewer panels than usual.
+        """
+        panels = panels or self._panels
         results: list[suite.TaskResult] = []
         async with suite.engine_of(self._ctx) as engine:
             if model_id is not None and adapter_digest is not None:
@@ -52,10 +57,9 @@ class TestPanel:
                 stage.update(panel + 1, total=panels)
         return score(results)
 
-    @staticmethod
-    def best_constant() -> float:
+    def best_constant(self) -> float:
         """Returns the success of the best policy that always gives the same answers."""
-        tasks = [task for panel in range(PANELS) for task in desk.tasks("test", TASKS, panel)]
+        tasks = [task for panel in range(self._panels) for task in desk.tasks("test", TASKS, panel)]
         return max(desk.success_rate(policy, tasks) for policy in desk.constant_policies().values())
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onward import children
 from onward.errors import OnwardError
-from onward.processes import child_environment
-
 
 ENOUGH = 20
 """Tasks from which a rate of success is shown."""
@@ -41,29 +38,22 @@ class AgentsProcess:
     ) -> None:
         self.outbox = outbox
         self.tally = Tally()
-        self._command = [
-            sys.executable, "-m", "onward.demo.agents",
-            "--gateway", gateway, "--nats-url", nats_url, "--outbox", str(outbox),
-        ]  # fmt: skip
-        self._environment = child_environment(
-            ONWARD_API_KEY=api_key,
-            OMP_NUM_THREADS="1",
-            **({"ONWARD_NATS_TOKEN": nats_token} if nats_token else {}),
-        )
+        self._where = ("--gateway", gateway, "--nats-url", nats_url, "--outbox", str(outbox))
+        self._environment = {"ONWARD_API_KEY": api_key, "OMP_NUM_THREADS": "1"}
+        if nats_token:
+            self._environment["ONWARD_NATS_TOKEN"] = nats_token
         self._child: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._paused = asyncio.Event()
         self._ready = asyncio.Event()
 
     async def start(self, *, seed: int, max_tokens: int, run: str, log: Path) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
         self.outbox.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "ab") as errors:
-            self._child = await asyncio.create_subprocess_exec(
-                *self._command, "--seed", str(seed), "--max-tokens", str(max_tokens), "--run", run,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
-                env=self._environment,
-            )  # fmt: skip
+        self._child = await children.start(
+            "onward.demo.agents",
+            *self._where, "--seed", str(seed), "--max-tokens", str(max_tokens), "--run", run,
+            log=log, stdin=asyncio.subprocess.PIPE, **self._environment,
+        )  # fmt: skip
         self._reader = asyncio.create_task(self._read())
         await self._wait(self._ready, "start")
 
@@ -86,8 +76,7 @@ class AgentsProcess:
             try:
                 await asyncio.wait_for(self._child.wait(), 90)
             except TimeoutError:
-                self._child.kill()
-                await self._child.wait()
+                await children.end(self._child)
         if self._reader is not None:
             await self._reader
 
@@ -114,11 +103,11 @@ class AgentsProcess:
             happened.cancel()
 
     async def _read(self) -> None:
-        assert self._child is not None and self._child.stdout is not None
-        async for line in self._child.stdout:
-            self._take(json.loads(line))
+        assert self._child is not None
+        async for event in children.events(self._child):
+            self._count(event)
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _count(self, event: dict[str, Any]) -> None:
         match event["event"]:
             case "ready":
                 self._ready.set()

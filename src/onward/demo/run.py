@@ -7,8 +7,6 @@ while a job trains or a candidate is validated, because two cores do one thing w
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from onward import extras, host
+from onward import children, extras, host
 from onward.bus import read_document
 from onward.config import Settings
 from onward.contracts.buckets import DesiredArm, DesiredRoutes, GatewayReport, Learning
@@ -27,11 +25,10 @@ from onward.demo.display import Stages
 from onward.demo.evaluate import TestPanel
 from onward.demo.fleet import AgentsProcess
 from onward.demo.result import Check, Cycle, FailingAnswer, KindResult, Rates, Result
-from onward.demo.settings import demo_settings
+from onward.demo.settings import demo_settings, pace_of
 from onward.demo.warm import Warmed, warm_up
 from onward.errors import OnwardError
 from onward.files import check_file
-from onward.processes import child_environment
 from onward.progress import PART
 from onward.release.record import ReleaseRecord, Releases
 from onward.serving import base_models
@@ -76,14 +73,14 @@ class Demonstration:
                     self.table = JobTable(self.ctx.bus.bucket("rl_jobs"), self.ctx.clock)
                     await self._install(warmed)
                     agents = self.agents = await stack.enter_async_context(self._agents())
-                panel = TestPanel(self.ctx, self.recipe)
+                panel = TestPanel(self.ctx, self.recipe, pace_of(self.options.model).test_panels)
                 raw = warmed.raw_success
                 if raw is None:
                     with self.stages.stage("test", "Testing the raw model") as stage:
                         raw = (await panel.run(None, None, stage, panels=1)).success
                 with self.stages.stage("test", "Testing v0") as stage:
                     first = await self._current()
-                    base = await panel.run(first["model_id"], first["adapter_digest"], stage)
+                    base = await panel.run(first.model_id, first.adapter_digest, stage)
                 for number in range(1, self.options.cycles + 1):
                     await self._cycle(number)
                 await self.ctx.bus.bucket(Learning.BUCKET).put(Learning.KEY, Learning(paused=True).dump())
@@ -91,8 +88,8 @@ class Demonstration:
                     await self._sabotage(self.options.cycles + 1)
                 await agents.pause()
                 current = await self._current()
-                with self.stages.stage("test", f"Testing {picture.short(current['model_id'])}") as stage:
-                    final = await panel.run(current["model_id"], current["adapter_digest"], stage)
+                with self.stages.stage("test", f"Testing {picture.short(current.model_id)}") as stage:
+                    final = await panel.run(current.model_id, current.adapter_digest, stage)
                 with self.stages.stage("audit", "Counting what is stored"):
                     await agents.stop()
                     verdict = await self._audit()
@@ -112,7 +109,7 @@ class Demonstration:
             wall_seconds=time.monotonic() - started,
             stages=self.stages.seconds,
             cycles=self.cycles,
-            current_model=current["model_id"],
+            current_model=current.model_id,
             accepted=verdict["accepted"],
             lost=len(verdict["lost"]),
             duplicates=len(verdict["duplicates"]),
@@ -180,7 +177,7 @@ class Demonstration:
 
     async def _collect(self, number: int, known: set[str]) -> JobRecord:
         """Runs the agents until the coordinator has requested a job and it is in the job table."""
-        digest = (await self._current())["adapter_digest"]
+        digest = (await self._current()).adapter_digest
         self.agents.reset()
         await self.agents.flow()
         threshold = self.settings.training.threshold
@@ -260,15 +257,17 @@ class Demonstration:
 
     async def _audit(self) -> dict[str, Any]:
         """Runs the audit process, which waits up to 60 s until everything published is stored."""
-        audit = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "onward.demo.audit",
+        log = self.settings.data_dir / "logs" / "audit.log"
+        audit = await children.start(
+            "onward.demo.audit",
             "--outbox", str(self.agents.outbox), "--data-dir", str(self.settings.data_dir), "--wait", "60",
-            stdout=asyncio.subprocess.PIPE, env=child_environment(),
+            log=log,
         )  # fmt: skip
-        out, _ = await audit.communicate()
-        if not out:
-            raise OnwardError("The audit process gave no answer: see the log of this run.")
-        return json.loads(out)
+        verdict = [event async for event in children.events(audit)]
+        await audit.wait()
+        if not verdict:
+            raise OnwardError(f"The audit process gave no answer: see {log}.")
+        return verdict[-1]
 
 
 def _cycle_of(number: int, job: JobRecord, release: ReleaseRecord, sabotaged: bool) -> Cycle:

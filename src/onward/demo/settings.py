@@ -20,17 +20,23 @@ class Pace:
     """Trajectories per training job: the same number on a slow machine and on a fast one."""
     min_sessions: tuple[int, int, int, int]
     """Matured candidate sessions per step of a release."""
+    test_panels: int
+    """Panels of 100 held-out tasks in each test."""
 
 
-PACES = {"tiny": Pace(512, (10, 20, 40, 0))}
-LARGER = Pace(256, (5, 10, 20, 0))
+PACES = {"tiny": Pace(512, (10, 20, 40, 0), 2)}
+_LARGER = Pace(192, (5, 10, 20, 0), 1)
 """Pace of any other model: a session takes seconds, not milliseconds."""
+
+
+def pace_of(model: str) -> Pace:
+    return PACES.get(model, _LARGER)
 
 
 def demo_settings(model: str, folder: Path, seed: int) -> Settings:
     """Returns settings with a fresh data folder under ``folder`` and a schedule of minutes, not hours."""
     recipe = recipes.for_model(model)
-    pace = PACES.get(model, LARGER)
+    pace = pace_of(model)
     return config.load(
         environ={},
         overrides={

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from onward import children
 from onward.config import Settings
 from onward.demo.display import Stage, Stages
 from onward.errors import OnwardError
-from onward.processes import child_environment
 from onward.progress import PART
 from onward.serving import base_models
 from onward.training import checkpoints
@@ -50,25 +49,18 @@ async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> 
     recipe = for_model(model)
     threads = settings.model.threads or os.cpu_count() or 1
     log = settings.data_dir / "logs" / "warm-up.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
     title = f"Warm start of {Path(model).name}"
-    with (
-        stages.stage("warm start", title, total=recipe.warm_up.max_steps) as stage,
-        open(log, "ab") as errors,
-    ):
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "onward.training.warm_start.warmup", "--json",
+    with stages.stage("warm start", title, total=recipe.warm_up.max_steps) as stage:
+        child = await children.start(
+            "onward.training.warm_start.warmup", "--json",
             "--model", model, "--out", str(out), "--base", str(base),
             "--seed", str(seed), "--threads", str(threads), "--plan", json.dumps(asdict(recipe.warm_up)),
-            stdout=asyncio.subprocess.PIPE, stderr=errors, limit=1 << 20,
-            env=child_environment(OMP_NUM_THREADS=str(threads)),
+            log=log, OMP_NUM_THREADS=str(threads),
         )  # fmt: skip
         try:
             done = await _follow(child, stage)
         finally:
-            if child.returncode is None:
-                child.kill()
-                await child.wait()
+            await children.end(child)
     if done is None:
         raise OnwardError(f"The warm start ended without a result: see {log}.")
     manifest = checkpoints.verify(Path(done["adapter_folder"]))
@@ -89,11 +81,9 @@ async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> 
 
 
 async def _follow(child: asyncio.subprocess.Process, stage: Stage) -> dict[str, Any] | None:
-    assert child.stdout is not None
     success = ""
     done: dict[str, Any] | None = None
-    async for line in child.stdout:
-        event = json.loads(line)
+    async for event in children.events(child):
         match event["event"]:
             case "progress":
                 note = f"{success}loss {event['loss']:.2f}"

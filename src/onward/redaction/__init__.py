@@ -36,8 +36,8 @@ else has to be changed.
 from onward.redaction.engine import POLICY_VERSION, Redacted, redact
 from onward.redaction.known import Known
 from onward.redaction.redactor import PLAIN, Redactor
+from onward.redaction.rule import Rule
 from onward.redaction.rules.catalogue import RULES, table
-from onward.redaction.rules.rule import Rule
 from onward.redaction.trajectory import decodes_clean, redact_trajectory
 
 __all__ = [

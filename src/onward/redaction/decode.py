@@ -17,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 
 import re2
 
-from onward.redaction.rules.rule import Hit
+from onward.redaction.rule import Hit
 
 _BYTES = re2.Options()
 _BYTES.encoding = re2.Options.Encoding.LATIN1

@@ -16,7 +16,7 @@ from onward.redaction.judging import values
 from onward.redaction.judging.names import PERSONAL, secret_class
 from onward.redaction.judging.secret_part import governed_spans
 from onward.redaction.propagation import MIN_LENGTH, Needle
-from onward.redaction.rules.rule import Hit
+from onward.redaction.rule import Hit
 
 KIND = "KNOWN"
 _MIN_LINE = 8

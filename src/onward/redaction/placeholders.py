@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 
 import re2
 
-from onward.redaction.rules.rule import Same
+from onward.redaction.rule import Same
 
 PLACEHOLDER = r"<[A-Z][A-Z0-9_]{0,31}:[0-9]{1,9}>"
 """Grammar of a placeholder, as an RE2 pattern."""

@@ -18,8 +18,8 @@ import re2
 
 from onward.redaction import decode
 from onward.redaction.judging import assigned_values
+from onward.redaction.rule import Check, Hit, Rule, Span
 from onward.redaction.rules.catalogue import CHECKS, RULES
-from onward.redaction.rules.rule import Check, Hit, Rule, Span
 
 _LONGEST_RETRY = 512
 _GATE_MEMORY = 24 << 20

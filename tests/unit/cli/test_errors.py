@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onward import __version__, cli, errors, extras
+from onward import __version__, errors, extras
 from onward.cli import tables
 from onward.errors import MissingExtraError
 

@@ -14,7 +14,7 @@ import pytest
 from docs_blocks import run_command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from onward.serving.routing.registry import verify_adapter
+from onward.serving.engines.registry import verify_adapter
 from onward.training import checkpoints
 
 PAIRS = [{"prompt": f"left or right {n % 3}", "chosen": "left", "rejected": "right"} for n in range(12)]

@@ -17,11 +17,11 @@ from on_policy_tasks import ACTIONS, Identity, identity_score
 from onward.control.algorithms.a3c import A3C
 from onward.control.algorithms.a3c_shared import HandIn, Shared
 from onward.control.algorithms.a3c_worker import Worker, gradient
+from onward.control.core.config import A3CConfig
 from onward.control.core.seeds import Seeds
 from onward.control.environments import make
 from onward.control.networks.flat import FlatParameters
 from onward.control.networks.nets import MLP
-from onward.control.running.config import A3CConfig
 from onward.errors import ControlError
 
 

@@ -19,10 +19,10 @@ import control_vs_peers as peers
 from onward.cli.control_evaluate import _over_seeds, _words
 from onward.control import comparison
 from onward.control.comparison import ModelActor, Outcome, equal_settings, translated
+from onward.control.core.config import CONFIGS
 from onward.control.core.spaces import ActionSpec, Layout
 from onward.control.evaluation.assess import Assessment, Score
 from onward.control.policies.policy import Layer, Policy, PolicyParts
-from onward.control.running.config import CONFIGS
 from onward.control.running.runs import Folder
 from onward.errors import ControlError
 

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from onward.control.running import fields
-from onward.control.running.config import (
+from onward.control.core import fields
+from onward.control.core.config import (
     CONFIGS,
     DDPGConfig,
     DQNConfig,

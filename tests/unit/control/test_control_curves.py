@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onward.control.evaluation.curves import _finding, _groups, band, draw
-from onward.control.running.config import PPOConfig
+from onward.control.core.config import PPOConfig
+from onward.control.running.curves import _finding, _groups, band, draw
 from onward.control.running.log import Csv
 from onward.control.running.runs import Folder, RunConfig, write_json
 from onward.errors import ControlError

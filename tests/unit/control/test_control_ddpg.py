@@ -13,12 +13,12 @@ from on_policy_tasks import Identity, greedy_returns, identity_score, train
 
 from onward.control.algorithms.continuous import ActionNoise
 from onward.control.algorithms.ddpg import DDPG
+from onward.control.core.config import DDPGConfig, TD3Config
 from onward.control.core.contract import EnvSpec, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionSpec, Layout
 from onward.control.environments import make
 from onward.control.policies.policy import Policy
-from onward.control.running.config import DDPGConfig, TD3Config
 
 ONE = ActionSpec("box", low=(-2.0,), high=(2.0,), shape=(1,))
 SMALL = DDPGConfig(hidden=(16, 16), batch_size=8, buffer_size=10_000, learning_starts=8)

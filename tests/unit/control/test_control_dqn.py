@@ -13,6 +13,7 @@ from on_policy_tasks import Identity, greedy_returns, identity_score, train
 from torch import Tensor
 
 from onward.control.algorithms.dqn import DQN
+from onward.control.core.config import DQNConfig
 from onward.control.core.contract import EnvSpec, Step
 from onward.control.core.replay import Batch
 from onward.control.core.seeds import Seeds
@@ -20,7 +21,6 @@ from onward.control.core.spaces import ActionSpec, Layout
 from onward.control.environments import make
 from onward.control.policies.policy import Policy
 from onward.control.running import presets
-from onward.control.running.config import DQNConfig
 
 TWO = ActionSpec("discrete", (2,))
 LINEAR = DQNConfig(hidden=(), learning_starts=0, train_every=1, batch_size=2, buffer_size=10_000)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from onward.control.core.config import DQNConfig, PPOConfig
 from onward.control.core.contract import EnvSpec
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionSpec, Layout, Leaf
@@ -17,7 +18,6 @@ from onward.control.explore.counts import CountBonus, Counts, SimHash, exact_key
 from onward.control.explore.icm import IntrinsicCuriosity, action_loss, action_rows
 from onward.control.explore.make import make_bonus
 from onward.control.explore.rnd import RandomDistillation
-from onward.control.running.config import DQNConfig, PPOConfig
 from onward.errors import ControlError
 
 DISCRETE = ActionSpec("discrete", sizes=(3,), shape=(), start=(0,))

@@ -10,10 +10,10 @@ import pytest
 from onward.control.algorithms.base import Algorithm
 from onward.control.algorithms.dqn import DQN
 from onward.control.algorithms.ppo import PPO
+from onward.control.core.config import DQNConfig, PPOConfig
 from onward.control.core.contract import EnvSpec, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionSpec, Layout, Leaf
-from onward.control.running.config import DQNConfig, PPOConfig
 
 ROOMS = 10
 RIGHT = np.array([2, 0, 1, 1, 2, 0, 2, 1, 0])

@@ -11,13 +11,13 @@ import pytest
 from gymnasium import spaces
 
 from onward.control.algorithms.registry import ALGORITHMS, algorithm_class
+from onward.control.core.config import CONFIGS
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionSpec, Layout, action_spec, layout_of
 from onward.control.environments import make
 from onward.control.policies import export as exports
 from onward.control.policies.export import export, write_onnx
 from onward.control.policies.policy import Layer, Policy, PolicyParts
-from onward.control.running.config import CONFIGS
 from onward.errors import ControlError
 
 runtime = pytest.importorskip("onnxruntime")

@@ -10,12 +10,12 @@ import torch
 from on_policy_tasks import ACTIONS, Identity, greedy_returns, identity_score, train
 
 from onward.control.algorithms.ppo import PPO
+from onward.control.core.config import PPOConfig
 from onward.control.core.contract import Environments, EnvSpec, Step
 from onward.control.core.returns import gae
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionSpec, Layout
 from onward.control.environments import make
-from onward.control.running.config import PPOConfig
 
 IDENTITY = {
     "n_steps": 32,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from onward.control.core.config import CONFIGS
 from onward.control.running import presets
-from onward.control.running.config import CONFIGS
 from onward.errors import ControlError
 
 PPO_COLUMNS = (

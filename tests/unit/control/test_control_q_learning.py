@@ -10,12 +10,12 @@ import pytest
 from on_policy_tasks import train
 
 from onward.control.algorithms.q_learning import QLearning
+from onward.control.core.config import QLearningConfig
 from onward.control.core.contract import EnvSpec, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionSpec, Layout
 from onward.control.environments import make
 from onward.control.policies.policy import Policy
-from onward.control.running.config import QLearningConfig
 from onward.errors import ControlError
 
 CONFIG = QLearningConfig(learning_rate=0.5, gamma=0.9)

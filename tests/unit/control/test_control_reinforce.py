@@ -10,10 +10,10 @@ import torch
 from on_policy_tasks import ACTIONS, Identity, identity_score, train
 
 from onward.control.algorithms.reinforce import Reinforce
+from onward.control.core.config import ReinforceConfig
 from onward.control.core.contract import EnvSpec, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionSpec, Layout
-from onward.control.running.config import ReinforceConfig
 
 SPEC = EnvSpec("line", Layout(1), ActionSpec("discrete", sizes=(2,)))
 

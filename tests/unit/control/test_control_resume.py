@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from control_scripted import assert_same_state
 
+from onward.control.core.config import CONFIGS
 from onward.control.running import checkpoint
-from onward.control.running.config import CONFIGS
 from onward.control.running.runs import Folder, RunConfig
 from onward.control.running.trainer import Trainer
 from onward.errors import ControlError

@@ -13,12 +13,12 @@ from off_policy_tasks import Endless, assert_resumes, batch, optimised
 from on_policy_tasks import Identity, greedy_returns, identity_score, train
 
 from onward.control.algorithms.sac import SAC
+from onward.control.core.config import SACConfig
 from onward.control.core.contract import EnvSpec
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionSpec, Layout
 from onward.control.environments import make
 from onward.control.policies.policy import Policy
-from onward.control.running.config import SACConfig
 from onward.errors import ControlError
 
 BOX = ActionSpec("box", low=(-2.0, 0.0), high=(2.0, 1.0), shape=(2,))

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from onward.control.algorithms.dqn import DQN
 from onward.control.algorithms.ppo import PPO
 from onward.control.comparison import translated
+from onward.control.core.config import DQNConfig, PPOConfig
 from onward.control.core.replay import Batch
 from onward.control.core.seeds import Seeds
 from onward.control.environments import make
-from onward.control.running.config import DQNConfig, PPOConfig
 
 NEAR = 5e-6  # parameters move by 1e-2 and more
 

@@ -6,7 +6,7 @@ import pytest
 import re2
 
 from onward.redaction import RULES, scan
-from onward.redaction.rules.rule import Hit
+from onward.redaction.rule import Hit
 
 EXAMPLES = [text for rule in RULES for text, _ in rule.positives]
 FILLING = ["nothing here", "", "x" * 300, "a\nb", "total: 12", "é", '{"k": 1}', "20:18:09", "the author said"]

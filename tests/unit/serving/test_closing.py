@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 import pytest
 
 from onward.http.app import HttpError
-from onward.serving.http.closing import Closing, Closings, parse_close
+from onward.serving.recording.closing import Closing, Closings, parse_close
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

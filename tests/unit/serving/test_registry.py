@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onward.errors import TamperedError
-from onward.serving.routing.registry import AdapterRegistry
+from onward.serving.engines.registry import AdapterRegistry
 from onward.training import checkpoints
 from onward.warehouse import Objects
 

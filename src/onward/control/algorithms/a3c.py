@@ -18,10 +18,10 @@ from onward.control.algorithms.a3c_shared import Shared, read_statistics, write_
 from onward.control.algorithms.a3c_worker import work
 from onward.control.algorithms.base import AsynchronousAlgorithm, AsyncProgress
 from onward.control.algorithms.policy_gradient import PolicyGradient
+from onward.control.core.config import A3CConfig
 from onward.control.core.contract import Environments, EnvSpec, Flags, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs
-from onward.control.running.config import A3CConfig
 from onward.errors import ControlError
 from onward.processes import start_deaf
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from onward.control.algorithms.a3c_shared import HandIn, Shared, read_statistics, write_statistics
+from onward.control.algorithms.actor_critic import ActorCritic, annealed
+from onward.control.core.config import A3CConfig
 from onward.control.core.contract import Environments, EnvSpec, Flags, Step
 from onward.control.core.normalise import RunningNorm, normalised, observation_norm
 from onward.control.core.returns import gae
@@ -20,8 +22,6 @@ from onward.control.core.rollout import Rollout, in_rows, merged
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, take
 from onward.control.core.threads import denormals_flushed, use_threads
-from onward.control.networks.actor_critic import ActorCritic, annealed
-from onward.control.running.config import A3CConfig
 from onward.processes import stay_deaf
 
 REPORT_SECONDS = 0.5

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onward.control.algorithms.off_policy import OffPolicy
+from onward.control.core.config import ContinuousConfig
 from onward.control.core.contract import EnvSpec, Flags, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionKind, Obs
 from onward.control.networks.in_numpy import NumpyMLP
 from onward.control.networks.nets import MLP, Back, Encoder, Ensemble, by_autograd
 from onward.control.policies.policy import PolicyParts
-from onward.control.running.config import ContinuousConfig
 
 Floats = NDArray[np.float32]
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from onward.control.algorithms.continuous import Actor, ContinuousControl, Floats
+from onward.control.core.config import DDPGConfig
 from onward.control.core.contract import EnvSpec
 from onward.control.core.replay import Batch
 from onward.control.core.seeds import Seeds
-from onward.control.running.config import DDPGConfig
 
 
 class DDPG(ContinuousControl):

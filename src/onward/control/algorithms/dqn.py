@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onward.control.algorithms.off_policy import OffPolicy
+from onward.control.core.config import DQNConfig
 from onward.control.core.contract import EnvSpec, Flags
 from onward.control.core.replay import Batch
 from onward.control.core.seeds import Seeds
@@ -25,7 +26,6 @@ from onward.control.explore.ucb import ensemble_choice
 from onward.control.networks.in_numpy import Layer, NumpyMLP
 from onward.control.networks.nets import Back, Encoder, Ensemble, by_autograd
 from onward.control.policies.policy import PolicyParts
-from onward.control.running.config import DQNConfig
 from onward.errors import ControlError
 
 

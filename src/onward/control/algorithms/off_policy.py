@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from onward.control.algorithms.base import Algorithm
+from onward.control.core.config import OffPolicyConfig
 from onward.control.core.contract import EnvSpec, Step
 from onward.control.core.normalise import normalised, observation_norm
 from onward.control.core.replay import Batch, Replay
@@ -25,7 +26,6 @@ from onward.control.explore.make import make_bonus
 from onward.control.networks.adam import FlatAdam
 from onward.control.networks.flat import FlatParameters
 from onward.control.networks.nets import Encoder, to_tensor
-from onward.control.running.config import OffPolicyConfig
 from onward.errors import ControlError
 
 BURST_ROWS = 16_384  # transitions sampled at once for a burst: one array index instead of many

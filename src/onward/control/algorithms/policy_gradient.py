@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 import torch
 
+from onward.control.algorithms.actor_critic import ActorCritic
 from onward.control.algorithms.base import Algorithm
+from onward.control.core.config import NetworkConfig
 from onward.control.core.contract import EnvSpec
 from onward.control.core.normalise import normalised, observation_norm
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionKind, Obs
-from onward.control.networks.actor_critic import ActorCritic
 from onward.control.policies.policy import PolicyParts
-from onward.control.running.config import NetworkConfig
 
 
 class PolicyGradient(Algorithm):

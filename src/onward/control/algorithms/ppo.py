@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.control.algorithms.actor_critic import annealed
 from onward.control.algorithms.policy_gradient import PolicyGradient
+from onward.control.core.config import PPOConfig
 from onward.control.core.contract import EnvSpec, Flags, Step
 from onward.control.core.normalise import ReturnScale
 from onward.control.core.returns import gae, normalise_advantages
@@ -23,8 +25,6 @@ from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, take
 from onward.control.explore.bonus import bonus_weight
 from onward.control.explore.make import make_bonus
-from onward.control.networks.actor_critic import annealed
-from onward.control.running.config import PPOConfig
 
 Floats = NDArray[np.float32]
 Data = dict[str, Any]

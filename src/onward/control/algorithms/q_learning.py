@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.control.algorithms.base import Algorithm
+from onward.control.core.config import QLearningConfig
 from onward.control.core.contract import EnvSpec, Flags, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionKind, Obs
 from onward.control.explore.epsilon import epsilon_greedy, linear_epsilon
 from onward.control.explore.ucb import ucb_choice
 from onward.control.policies.policy import Layer, PolicyParts
-from onward.control.running.config import QLearningConfig
 from onward.errors import ControlError
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 
 from onward.control.algorithms.base import Algorithm
+from onward.control.core.config import CONFIGS
 from onward.control.core.contract import EnvSpec
-from onward.control.running.config import CONFIGS
 from onward.errors import ControlError
 
 ALGORITHMS: dict[str, tuple[str, str, str]] = {

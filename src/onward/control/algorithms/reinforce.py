@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.control.algorithms.actor_critic import annealed
 from onward.control.algorithms.policy_gradient import PolicyGradient
+from onward.control.core.config import ReinforceConfig
 from onward.control.core.contract import EnvSpec, Flags, Step
 from onward.control.core.returns import normalise_advantages, reward_to_go
 from onward.control.core.rollout import joined
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, copy, take
-from onward.control.networks.actor_critic import annealed
-from onward.control.running.config import ReinforceConfig
 
 
 class Reinforce(PolicyGradient):

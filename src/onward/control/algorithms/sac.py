@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from onward.control.algorithms.continuous import ContinuousControl, Floats
+from onward.control.core.config import SACConfig
 from onward.control.core.contract import EnvSpec
 from onward.control.core.replay import Batch
 from onward.control.core.seeds import Seeds
 from onward.control.networks.dists import TanhGaussian
-from onward.control.running.config import SACConfig
 
 LOG_STD = (-20.0, 2.0)
 """Bounds of the log-deviation of actions before tanh (the paper's code)."""

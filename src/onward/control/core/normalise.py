@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.control.core.config import NetworkConfig
 from onward.control.core.spaces import Layout, Obs
-from onward.control.running.config import NetworkConfig
 from onward.errors import ControlError
 
 EPSILON = 1e-8

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.control.core.config import BonusConfig
 from onward.control.core.contract import EnvSpec, Flags
 from onward.control.core.normalise import RunningNorm
 from onward.control.core.spaces import Layout, Obs
-from onward.control.running.config import BonusConfig
 from onward.errors import ControlError
 
 Floats = NDArray[np.float32]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onward.control.core.config import BonusConfig
 from onward.control.core.contract import EnvSpec, Flags
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Layout, Obs
@@ -22,7 +23,6 @@ from onward.control.explore.bonus import (
     living_rows,
 )
 from onward.control.explore.ucb import count_bonus
-from onward.control.running.config import BonusConfig
 from onward.errors import ControlError
 
 

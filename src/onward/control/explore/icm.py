@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from onward.control.core.config import BonusConfig
 from onward.control.core.contract import EnvSpec
 from onward.control.core.spaces import ActionSpec
 from onward.control.explore.bonus import flat_width
 from onward.control.explore.learned import LearnedBonus
 from onward.control.networks.nets import MLP
-from onward.control.running.config import BonusConfig
 
 FORWARD_SHARE = 0.2
 """β of the paper: the forward model's part of the loss; the inverse model has the rest."""

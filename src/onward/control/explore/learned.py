@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from onward.control.core.config import BonusConfig
 from onward.control.core.contract import EnvSpec, Flags
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs
@@ -27,7 +28,6 @@ from onward.control.explore.bonus import (
     living_rows,
 )
 from onward.control.networks.flat import FlatParameters
-from onward.control.running.config import BonusConfig
 
 CLIP = 5.0
 

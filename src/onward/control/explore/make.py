@@ -5,10 +5,10 @@ The result is ``None`` where the config names none, so an algorithm only has to 
 
 from __future__ import annotations
 
+from onward.control.core.config import BonusConfig
 from onward.control.core.contract import EnvSpec
 from onward.control.core.seeds import Seeds
 from onward.control.explore.bonus import Bonus
-from onward.control.running.config import BonusConfig
 
 
 def make_bonus(spec: EnvSpec, num: int, config: BonusConfig, seeds: Seeds) -> Bonus | None:

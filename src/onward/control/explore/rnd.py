@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from onward.control.core.config import BonusConfig
 from onward.control.core.contract import EnvSpec
 from onward.control.explore.bonus import flat_width
 from onward.control.explore.learned import LearnedBonus
 from onward.control.networks.nets import MLP
-from onward.control.running.config import BonusConfig
 
 
 class RandomDistillation(LearnedBonus):

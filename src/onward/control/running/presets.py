@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onward.control.algorithms.registry import check_name
-from onward.control.running.config import CONFIGS, Config
+from onward.control.core.config import CONFIGS, Config
 from onward.errors import ControlError
 
 NAMES = ("ours", "zoo", "published", "default")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from onward.control.running.config import CONFIGS, Amount, Config, Count, Share, Whole
-from onward.control.running.fields import check_fields
+from onward.control.core.config import CONFIGS, Amount, Config, Count, Share, Whole
+from onward.control.core.fields import check_fields
 from onward.errors import ControlError
 from onward.files import locked, make_folder, write_whole
 

@@ -15,7 +15,7 @@ from onward.redaction.json_numbers import behind_key
 from onward.redaction.judging import values
 from onward.redaction.judging.names import KIND, PERSONAL, NameClass, secret_class
 from onward.redaction.judging.secret_part import cookie_values
-from onward.redaction.rules.rule import Hit, Span
+from onward.redaction.rule import Hit, Span
 
 _NAME_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-."
 _NAME = frozenset(_NAME_BYTES)

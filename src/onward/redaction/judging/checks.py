@@ -13,7 +13,7 @@ from typing import Any
 import re2
 
 from onward.redaction.judging import values
-from onward.redaction.rules.rule import Check, Span
+from onward.redaction.rule import Check, Span
 
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _HEX = frozenset(b"0123456789abcdefABCDEF")

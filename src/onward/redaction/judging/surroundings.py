@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import re2
 
 from onward.redaction.judging.checks import may_start
-from onward.redaction.rules.rule import Span
+from onward.redaction.rule import Span
 
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _DIGITS = frozenset(b"0123456789")

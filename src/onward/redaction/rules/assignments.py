@@ -6,7 +6,7 @@ which values are literals, so that ``token = getToken()`` and ``max_tokens: 4096
 
 from __future__ import annotations
 
-from onward.redaction.rules.rule import B32, Rule, body
+from onward.redaction.rule import B32, Rule, body
 
 _PASSWORDS_ABROAD = (
     r"kennwort|mot[ _-]?de[ _-]?passe|mdp|contrase(?:n|\xc3[\xb1\x91])a|senha|wachtwoord|"

@@ -10,8 +10,8 @@ import hashlib
 import json
 
 from onward.redaction.judging import checks, names, values
+from onward.redaction.rule import LAYERS, Check, Rule, Same
 from onward.redaction.rules import assignments, personal, services, structure, vendors
-from onward.redaction.rules.rule import LAYERS, Check, Rule, Same
 
 ENGINE_VERSION = 6
 """To be increased when code, not data, changes what is redacted."""

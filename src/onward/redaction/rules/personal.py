@@ -8,6 +8,7 @@ Telephone numbers are in ``personal_phones.py``, national ids in ``personal_ids.
 from __future__ import annotations
 
 from onward.redaction.judging.surroundings import after_escapes
+from onward.redaction.rule import Check, Rule, Span
 from onward.redaction.rules import (
     personal_accounts,
     personal_ids,
@@ -15,7 +16,6 @@ from onward.redaction.rules import (
     personal_numbers,
     personal_phones,
 )
-from onward.redaction.rules.rule import Check, Rule, Span
 
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _LOCAL = _ALNUM | frozenset(b"._%+'-") | frozenset(range(0x80, 0x100))

@@ -7,7 +7,7 @@ Account names of roles or images (root, ubuntu, runner) stay, and so do web rout
 from __future__ import annotations
 
 from onward.redaction.judging.checks import may_start
-from onward.redaction.rules.rule import Check, Rule, Span
+from onward.redaction.rule import Check, Rule, Span
 
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _NAME = _ALNUM | frozenset(b"._-") | frozenset(range(0x80, 0x100))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from onward.redaction.judging import validators as v
 from onward.redaction.judging.surroundings import LEFT, compiled, numbers_beside, stands_alone, word_pattern
-from onward.redaction.rules.rule import Check, Rule, Span, whole
+from onward.redaction.rule import Check, Rule, Span, whole
 
 Validator = Callable[[str], bool]
 _SHAPE = bytes.maketrans(

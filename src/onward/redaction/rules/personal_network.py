@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 
 from onward.redaction.judging.surroundings import LEFT, stands_alone
-from onward.redaction.rules.rule import Check, Rule, Span
+from onward.redaction.rule import Check, Rule, Span
 
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _RESOLVER_LIST = """

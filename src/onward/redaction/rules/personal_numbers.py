@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onward.redaction.judging import validators as v
 from onward.redaction.judging.surroundings import LEFT, stands_alone
-from onward.redaction.rules.rule import Check, Rule, Span, whole
+from onward.redaction.rule import Check, Rule, Span, whole
 
 
 def _compact(text: bytes) -> str:

@@ -16,7 +16,7 @@ from onward.redaction.judging import wallets
 from onward.redaction.judging.checks import may_start
 from onward.redaction.judging.surroundings import LEFT, compiled, stands_alone, word_pattern
 from onward.redaction.judging.validators import is_date
-from onward.redaction.rules.rule import Check, Hit, Rule, Span, body, whole
+from onward.redaction.rule import Check, Hit, Rule, Span, body, whole
 
 Finder = Callable[[bytes], list[Hit]]
 """Function that returns the hits in a buffer of texts joined by NUL."""

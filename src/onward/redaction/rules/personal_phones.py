@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from onward.redaction.judging.surroundings import LEFT, compiled, numbers_beside, stands_alone, word_pattern
 from onward.redaction.judging.validators import is_date
-from onward.redaction.rules.rule import Check, Rule, Span, whole
+from onward.redaction.rule import Check, Rule, Span, whole
 
 CALLING_CODES = frozenset(
     b"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.redaction.rules.rule import HEX, Rule, body, token
+from onward.redaction.rule import HEX, Rule, body, token
 
 _MIXED = "aB3dE5fG7_hJ9k-LmN2pQr"
 _B64 = "aB3dE5fG7+hJ9k/LmN2pQr"

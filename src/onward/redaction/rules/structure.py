@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.redaction.rules.rule import B32, HEX, Rule, body
+from onward.redaction.rule import B32, HEX, Rule, body
 
 _LETTERS = "aQkZxWmBvTrLpYcN"
 _PEM_BODY = "\n".join([body(64), body(64, "Zx9Yw8Vu7Ts6Rq5Po4Nm"), body(30)])

@@ -6,7 +6,7 @@ No pattern has a right boundary either: a key is found before ``. , ) * < } & ]`
 
 from __future__ import annotations
 
-from onward.redaction.rules.rule import B32, HEX, Rule, body, token
+from onward.redaction.rule import B32, HEX, Rule, body, token
 
 _MIXED = "aB3dE5fG7_hJ9k-LmN2pQr"
 _B64 = "aB3dE5fG7+hJ9k/LmN2pQr"

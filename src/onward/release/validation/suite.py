@@ -19,7 +19,7 @@ from onward.errors import EngineError
 from onward.release.validation.checks import CheckResult, Complete, run_checks
 from onward.serving.engines import Engine, wire
 from onward.serving.engines.local import LocalEngine
-from onward.serving.routing.registry import verify_adapter
+from onward.serving.engines.registry import verify_adapter
 from onward.training import checkpoints
 from onward.training.spec import recipes
 

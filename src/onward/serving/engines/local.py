@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
-import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from onward import children
 from onward.clock import Clock
 from onward.config import Settings
 from onward.errors import EngineError, TamperedError
-from onward.processes import child_environment
-from onward.retry import Backoff
 from onward.serving.base_models import resolve
 from onward.serving.engines import Generation, Messages, OnProgress, Progress, RequestRefusedError, wire
 from onward.telemetry import logs
@@ -88,7 +85,7 @@ class LocalEngine:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
-        self._disconnected()
+        self.disconnected()
 
     async def _call(self, operation: str, on_progress: OnProgress | None = None, **arguments: Any) -> Any:
         writer = self._writer or await self._connect()
@@ -150,9 +147,10 @@ class LocalEngine:
                 future.set_exception(_ERRORS.get(error["kind"], EngineError)(error["message"]))
             else:
                 future.set_result(reply.get("result"))
-        self._disconnected()
+        self.disconnected()
 
-    def _disconnected(self) -> None:
+    def disconnected(self) -> None:
+        """Fails the calls in flight; the next one connects again."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -164,115 +162,63 @@ class LocalEngine:
 class EngineProcess:
     """Starts the engine child, restarts it when it dies, stops it."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        clock: Clock,
-        folder: Path | None = None,
-        on_death: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, *, clock: Clock, folder: Path | None = None) -> None:
         """``folder``: the base model; without it, ``settings.model.base`` is resolved."""
-        self._settings, self._clock, self._folder, self._on_death = settings, clock, folder, on_death
+        self._settings, self._folder = settings, folder
         self.socket = wire.socket_path(settings.run_dir)
         self.engine = LocalEngine(self.socket)
-        self.respawns = 0
-        self._process: asyncio.subprocess.Process | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._keeper = children.Keeper(
+            "engine", self._spawn, clock=clock, longest_pause=30.0, on_death=self.engine.disconnected
+        )
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
+        """Process id of the child, or None while none runs."""
+        return self._keeper.pid
+
+    @property
+    def restarts(self) -> int:
+        """Number of children that died and were replaced."""
+        return self._keeper.restarts
 
     async def start(self) -> LocalEngine:
         """Spawns the child and waits for its model. Raises NotFoundError (no such model), EngineError."""
-        self._process = await self._spawn()
-        self._watch = asyncio.create_task(self._keep_alive(), name="engine-watch")
+        await self._keeper.start()
         return self.engine
 
     async def stop(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        await self._keeper.stop(5.0)
         await self.engine.close()
-        await _end(self._process)
-        self._process = None
         self.socket.unlink(missing_ok=True)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
+        """Starts a child and waits until its model is loaded. Raises EngineError when it is not."""
         model = self._settings.model
         folder = self._folder or resolve(model.base, self._settings.data_dir / "models")
-        command = [sys.executable, "-m", "onward.serving.engines.child"]
-        command += ["--socket", str(self.socket), "--model", str(folder), "--device", model.device]
+        command = ["--socket", str(self.socket), "--model", str(folder), "--device", model.device]
         command += ["--threads", str(model.threads), "--max-batch", str(model.max_batch)]
         command += ["--max-context", str(model.max_context)]
-        secret: dict[str, str] = {}
+        environment = {"TOKENIZERS_PARALLELISM": "false"}
         if model.engine == "vllm":
             vllm = self._settings.vllm
             command += ["--vllm-url", vllm.url, "--vllm-timeout", str(vllm.timeout_seconds)]
             command += ["--vllm-model", vllm.model, "--vllm-adapters-dir", vllm.adapters_dir]
-            secret[wire.VLLM_KEY] = vllm.key.get_secret_value()
-        log_file = self._settings.data_dir / "logs" / "engine.log"
-        log_file.parent.mkdir(parents=True, exist_ok=True)
-        with open(log_file, "ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env=child_environment(TOKENIZERS_PARALLELISM="false", **secret),
-            )
+            environment[wire.VLLM_KEY] = vllm.key.get_secret_value()
+        log = self._settings.data_dir / "logs" / "engine.log"
+        child = await children.start("onward.serving.engines.child", *command, log=log, **environment)
         try:
-            await _wait_ready(process)
+            await _wait_ready(child)
         except BaseException:
-            await _end(process)
+            await children.end(child, 5.0)
             raise
-        return process
-
-    async def _keep_alive(self) -> None:
-        backoff = Backoff(0.1, 30.0)
-        while True:
-            assert self._process is not None
-            born = self._clock.monotonic()
-            code = await self._process.wait()
-            _log.error("engine ended", exit_code=code, respawns=self.respawns)
-            self.engine._disconnected()
-            if self._on_death is not None:
-                await self._on_death()
-            if self._clock.monotonic() - born > 60.0:
-                backoff.reset()
-            while True:
-                await self._clock.sleep(backoff.next())
-                try:
-                    self._process = await self._spawn()
-                    self.respawns += 1
-                    break
-                except Exception as error:
-                    _log.error("engine did not start", error=str(error))
+        return child
 
 
-async def _wait_ready(process: asyncio.subprocess.Process) -> None:
-    """Reads the child's first JSON line; other lines (output of libraries) are skipped."""
-    assert process.stdout is not None
-    while line := await process.stdout.readline():
-        try:
-            said = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(said, dict) and said.get("ready"):
+async def _wait_ready(child: asyncio.subprocess.Process) -> None:
+    """Reads events of the child until it reports that it is ready. Raises EngineError if it never does."""
+    async for event in children.events(child):
+        if event.get("ready"):
             return
-        if isinstance(said, dict) and "error" in said:
-            raise EngineError(f"The engine did not start: {said['error']}")
-    raise EngineError(f"The engine ended at its start with code {await process.wait()}: see logs/engine.log.")
-
-
-async def _end(process: asyncio.subprocess.Process | None) -> None:
-    if process is None or process.returncode is not None:
-        return
-    process.terminate()
-    try:
-        async with asyncio.timeout(5):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
+        if "error" in event:
+            raise EngineError(f"The engine did not start: {event['error']}")
+    raise EngineError(f"The engine ended at its start with code {await child.wait()}: see logs/engine.log.")

@@ -41,18 +41,18 @@ from onward.http.server import GRACE_SECONDS
 from onward.ids import check_id, is_id
 from onward.serving.engines import Engine
 from onward.serving.engines.local import EngineProcess
+from onward.serving.engines.registry import AdapterRegistry
 from onward.serving.http.calls import Call, Calls
-from onward.serving.http.closing import parse_close
 from onward.serving.http.streaming import AnswerStream, stopping, while_connected
 from onward.serving.metrics import gateway_metrics
 from onward.serving.protocol import openai
 from onward.serving.recording.capture import Asked, Capture
+from onward.serving.recording.closing import parse_close
 from onward.serving.recording.outcomes import Outcomes
 from onward.serving.recording.recording import Recording
 from onward.serving.routing.assignments import Assignments
 from onward.serving.routing.desired import DesiredState
 from onward.serving.routing.opted_out import OptedOut
-from onward.serving.routing.registry import AdapterRegistry
 from onward.serving.routing.router import Routes
 from onward.serving.routing.session_ids import session_of
 from onward.telemetry import logs

@@ -18,10 +18,10 @@ from onward.clock import Clock
 from onward.config import CaptureSettings
 from onward.errors import OnwardError
 from onward.http.app import Caller, HttpError
-from onward.serving.http.closing import Closing, Closings, Said
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.protocol import openai
 from onward.serving.protocol.tools import ToolCall
+from onward.serving.recording.closing import Closing, Closings, Said
 from onward.serving.recording.conversations import (
     Conversation,
     Conversations,

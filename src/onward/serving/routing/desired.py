@@ -19,7 +19,7 @@ from onward.contracts.buckets import Desired, GatewayReport
 from onward.errors import BusError, ContractError, EngineError, NotFoundError, OnwardError, TamperedError
 from onward.files import write_whole
 from onward.serving.engines import Engine
-from onward.serving.routing.registry import AdapterRegistry
+from onward.serving.engines.registry import AdapterRegistry
 from onward.serving.routing.router import Arm, Routes, base_routes, desired_of, parse_desired
 from onward.telemetry import logs
 from onward.telemetry.alerts import Alerts

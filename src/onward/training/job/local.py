@@ -8,17 +8,16 @@ needs nothing else.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from onward import children
 from onward.envs import registry
 from onward.envs.environment import Environment, LocalSource
 from onward.envs.policies import reference_policy
@@ -26,7 +25,6 @@ from onward.envs.rollouts import rollouts
 from onward.envs.sources import open_source
 from onward.errors import ConfigError, NotFoundError, TrainingError
 from onward.files import make_folder
-from onward.processes import child_environment
 from onward.training import checkpoints
 from onward.training.data import dataset, files
 from onward.training.spec import environment_plan as plan
@@ -154,12 +152,13 @@ async def run(out: Path, spec: JobSpec, on_event: Callable[[Event], None]) -> Ev
     At the first Ctrl-C the child saves its state; a second one kills it. Raises TrainingError with the
     child's message.
     """
-    with open(out / LOG, "ab") as errors:
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "onward.training.job.worker", str(out),
-            stdout=asyncio.subprocess.PIPE, stderr=errors, start_new_session=True,
-            env=child_environment(OMP_NUM_THREADS=str(spec.thread_count)), limit=1 << 22,
-        )  # fmt: skip
+    child = await children.start(
+        "onward.training.job.worker",
+        str(out),
+        log=out / LOG,
+        group=True,
+        OMP_NUM_THREADS=str(spec.thread_count),
+    )
     loop = asyncio.get_running_loop()
     asked = 0
 
@@ -167,28 +166,21 @@ async def run(out: Path, spec: JobSpec, on_event: Callable[[Event], None]) -> Ev
         nonlocal asked
         asked += 1
         on_event({"event": "stopping", "times": asked})
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGTERM if asked == 1 else signal.SIGKILL)
+        children.send(child, signal.SIGTERM if asked == 1 else signal.SIGKILL)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     last: Event | None = None
     try:
-        assert child.stdout is not None
-        async for text in child.stdout:
-            with contextlib.suppress(ValueError):
-                event = json.loads(text)
-                on_event(event)
-                if event["event"] in ("done", "stopped", "failed"):
-                    last = event
+        async for event in children.events(child):
+            on_event(event)
+            if event["event"] in ("done", "stopped", "failed"):
+                last = event
         code = await child.wait()
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-        if child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            await child.wait()
+        await children.end(child)
     if last is None and asked:
         return {"event": "stopped"}
     if last is None:

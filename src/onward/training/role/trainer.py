@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from onward import children
 from onward.bus import Ack, DeadLetter, Message, consume, read_document
 from onward.bus.cancellation import until_cancelled
 from onward.clock import utc_text
@@ -29,7 +27,6 @@ from onward.contracts.buckets import Learning
 from onward.errors import BusError, ConflictError, ContractError, OnwardError, TrainingError
 from onward.files import locked
 from onward.ids import new_id
-from onward.processes import child_environment
 from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints
 from onward.training.data import frozen
@@ -240,18 +237,14 @@ class Trainer:
     async def _compute(self, lease: Held, folder: Path, made: dict[str, Any]) -> dict[str, Any]:
         """Runs the child to its end and returns its ``done`` event."""
         threads = self.ctx.settings.model.threads or os.cpu_count() or 1
-        logs = self.ctx.settings.data_dir / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        with open(logs / f"job-{lease.record.job_id}.log", "ab") as errors:
-            child = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "onward.training.job.worker", str(folder),
-                stdout=asyncio.subprocess.PIPE, stderr=errors, start_new_session=True,
-                env=child_environment(OMP_NUM_THREADS=str(threads)), limit=1 << 20,
-            )  # fmt: skip
+        child = await children.start(
+            "onward.training.job.worker", str(folder), group=True, OMP_NUM_THREADS=str(threads),
+            log=self.ctx.settings.data_dir / "logs" / f"job-{lease.record.job_id}.log",
+        )  # fmt: skip
         result: dict[str, Any] | None = None
         last = -PROGRESS_SECONDS
         try:
-            async for event in _events(child):
+            async for event in children.events(child):
                 if event["event"] == "failed":
                     raise TrainingError(event["code"], event["message"])
                 if event["event"] == "done":
@@ -262,10 +255,7 @@ class Trainer:
                     await self._progress(lease, event)
             code = await child.wait()
         finally:
-            if child.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-                await child.wait()
+            await children.end(child)
         if result is None:
             raise _ChildDiedError(
                 "OOM" if code == -signal.SIGKILL else "UNKNOWN",
@@ -390,13 +380,6 @@ async def run(ctx: Context) -> None:
             )
         )
         group.create_task(trainer.work())
-
-
-async def _events(child: asyncio.subprocess.Process) -> AsyncIterator[dict[str, Any]]:
-    assert child.stdout is not None
-    async for line in child.stdout:
-        with contextlib.suppress(ValueError):
-            yield json.loads(line)
 
 
 def _node_id(run_dir: Path) -> str:

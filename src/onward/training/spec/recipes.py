@@ -77,11 +77,14 @@ RECIPES: dict[str, Recipe] = {
     # One pass in batches of 16 gives as much success as two in batches of 32, in 40 % of the time, and leaves
     # 4 % of the answers unparsable instead of 15 %, which had caused a rollback of a release.
     "smollm2": Recipe(
-        learning_rate=3e-4,
+        learning_rate=5e-4,
         epochs=1,
         batch_size=16,
         first_lora_layer=0.5,
         max_tokens=40,
+        negative_weight=0.25,
+        spare_above=0.9,
+        hold_coef=0.1,
         session_seconds=12.0,
         warm_up=WarmUp(
             demonstrations=160,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal
 
-from onward.control.running.fields import Range, check_fields
+from onward.control.core.fields import Range, check_fields
 from onward.errors import ControlError
 
 Rate = Annotated[float, Range(0, above=True)]

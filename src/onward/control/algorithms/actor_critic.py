@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from onward.control.core.config import NetworkConfig
 from onward.control.core.contract import EnvSpec, Flags
 from onward.control.core.normalise import RunningNorm
 from onward.control.core.spaces import Obs, take
@@ -23,7 +24,6 @@ from onward.control.networks.flat import FlatParameters
 from onward.control.networks.in_numpy import NumpyMLP
 from onward.control.networks.nets import MLP, Encoder, TensorObs, to_tensor
 from onward.control.policies.policy import PolicyParts
-from onward.control.running.config import NetworkConfig
 from onward.errors import ControlError
 
 Floats = NDArray[np.float32]

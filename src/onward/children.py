@@ -1,0 +1,143 @@
+"""The parent's side of a child process: start, events as JSON lines, keeping alive, end.
+
+Every child is a fresh interpreter that ends with its parent (``onward.processes``). Its standard output is a
+pipe of JSON lines, its standard error is appended to a log file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from onward.clock import Clock
+from onward.processes import child_environment
+from onward.retry import Backoff
+
+_log = structlog.get_logger(__name__)
+_LONGEST_LINE = 1 << 22
+"""Bytes of one JSON line."""
+
+
+async def start(
+    module: str, *arguments: str, log: Path, group: bool = False, stdin: int = DEVNULL, **environment: str
+) -> Process:
+    """Starts ``python -m module arguments``, with ``environment`` added to this process's own.
+
+    ``group``: the child leads a process group of its own, so that Ctrl-C does not reach it and ``end`` ends
+    its children as well.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as errors:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, *arguments),
+            stdin=stdin,
+            stdout=PIPE,
+            stderr=errors,
+            start_new_session=group,
+            limit=_LONGEST_LINE,
+            env=child_environment(**environment),
+        )
+
+
+async def events(child: Process) -> AsyncIterator[dict[str, Any]]:
+    """Yields each JSON object that the child prints on a line; skips other lines (output of libraries)."""
+    assert child.stdout is not None
+    async for line in child.stdout:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+def send(child: Process, number: signal.Signals) -> None:
+    """Sends a signal to the child, and to its group if it leads one; does nothing if it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        if os.getpgid(child.pid) == child.pid:
+            os.killpg(child.pid, number)
+        else:
+            child.send_signal(number)
+
+
+async def end(child: Process | None, seconds: float = 0.0) -> bool:
+    """Ends the child: SIGTERM, ``seconds`` to finish, SIGKILL. Returns False if it had to be killed."""
+    if child is None or child.returncode is not None:
+        return True
+    if seconds > 0:
+        send(child, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(child.wait(), seconds)
+            return True
+    send(child, signal.SIGKILL)
+    await child.wait()
+    return False
+
+
+class Keeper:
+    """Keeps one child alive: starts another when it dies, more slowly each time it dies young."""
+
+    def __init__(
+        self,
+        name: str,
+        spawn: Callable[[], Awaitable[Process]],
+        *,
+        clock: Clock,
+        longest_pause: float = 10.0,
+        on_death: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``spawn`` returns a child that is ready. ``on_death`` is called each time that one has died."""
+        self._name, self._spawn, self._clock, self._on_death = name, spawn, clock, on_death
+        self._longest_pause = longest_pause
+        self._task: asyncio.Task[None] | None = None
+        self.child: Process | None = None
+        """The present child; None before ``start``."""
+        self.restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child, or None while none runs."""
+        return self.child.pid if self.child is not None and self.child.returncode is None else None
+
+    async def start(self) -> None:
+        """Starts the first child. Raises what ``spawn`` raises."""
+        self.child = await self._spawn()
+        self._task = asyncio.create_task(self._keep(), name=f"{self._name}-keeper")
+
+    async def stop(self, seconds: float) -> None:
+        """Ends the child, which has ``seconds`` to finish."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if not await end(self.child, seconds):
+            _log.error("child did not stop, killed it", child=self._name)
+
+    async def _keep(self) -> None:
+        backoff = Backoff(0.1, self._longest_pause)
+        while True:
+            assert self.child is not None
+            born = self._clock.monotonic()
+            code = await self.child.wait()
+            _log.error("child died, starting it again", child=self._name, exit_code=code)
+            self._on_death()
+            if self._clock.monotonic() - born > 3 * self._longest_pause:
+                backoff.reset()
+            while True:
+                await self._clock.sleep(backoff.next())
+                try:
+                    self.child = await self._spawn()
+                    break
+                except Exception as error:
+                    _log.error("child does not start", child=self._name, cause=str(error))
+            self.restarts += 1

@@ -1,0 +1,122 @@
+"""Child processes from the parent's side: events, ends, and a keeper that starts another."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onward import children
+from onward.clock import SystemClock
+
+PRINTS = """
+import sys
+print("a library says hello")
+print('{"step": 1}')
+print("[1, 2]")
+print('{"step": 2}')
+print("trouble", file=sys.stderr)
+"""
+SLEEPS = """
+import signal, subprocess, sys, time
+if "deaf" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+grandchild = subprocess.Popen(["sleep", "600"]).pid if "parent" in sys.argv else 0
+print('{"grandchild": %d}' % grandchild)
+time.sleep(600)
+"""
+
+
+class PausesClock(SystemClock):
+    """Real time, but pauses are only recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
+    def write(name: str, program: str) -> dict[str, str]:
+        (tmp_path / f"{name}.py").write_text(program)
+        return {"PYTHONPATH": str(tmp_path)}
+
+    return write
+
+
+async def test_events_are_the_json_objects_among_other_lines_and_errors_go_to_the_log(
+    tmp_path: Path, module: Callable[[str, str], dict[str, str]]
+) -> None:
+    log = tmp_path / "logs" / "child.log"
+    child = await children.start("prints", log=log, **module("prints", PRINTS))
+    assert [event async for event in children.events(child)] == [{"step": 1}, {"step": 2}]
+    assert await child.wait() == 0
+    assert log.read_text() == "trouble\n"
+
+
+async def test_a_child_that_ignores_sigterm_is_killed_and_another_is_asked_first(
+    tmp_path: Path, module: Callable[[str, str], dict[str, str]]
+) -> None:
+    where = module("sleeps", SLEEPS)
+    for words, clean, code in (((), True, -signal.SIGTERM), (("deaf",), False, -signal.SIGKILL)):
+        child = await children.start("sleeps", *words, log=tmp_path / "log", **where)
+        await anext(children.events(child))
+        assert await children.end(child, 60.0 if clean else 0.2) is clean
+        assert child.returncode == code
+        assert await children.end(child) is True, "it has ended already"
+    assert await children.end(None) is True
+
+
+async def test_the_children_of_a_child_with_a_group_end_with_it(
+    tmp_path: Path, module: Callable[[str, str], dict[str, str]]
+) -> None:
+    where = module("sleeps", SLEEPS)
+    child = await children.start("sleeps", "parent", log=tmp_path / "log", group=True, **where)
+    grandchild = (await anext(children.events(child)))["grandchild"]
+    await children.end(child)
+    async with asyncio.timeout(30):
+        while Path(f"/proc/{grandchild}").exists():
+            if Path(f"/proc/{grandchild}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                break  # ended; its new parent has not collected it yet
+            await asyncio.sleep(0.02)
+
+
+async def test_a_keeper_starts_another_child_and_waits_twice_as_long_each_time_it_dies_young(
+    tmp_path: Path, module: Callable[[str, str], dict[str, str]]
+) -> None:
+    where = module("sleeps", SLEEPS)
+    deaths: list[int] = []
+    starts = 0
+
+    async def spawn() -> asyncio.subprocess.Process:
+        nonlocal starts
+        starts += 1
+        if starts == 3:
+            raise OSError("no memory for a child")
+        return await children.start("sleeps", log=tmp_path / "log", **where)
+
+    clock = PausesClock()
+    keeper = children.Keeper("sleeper", spawn, clock=clock, on_death=lambda: deaths.append(1))
+    assert keeper.pid is None
+    await keeper.start()
+    seen = []
+    async with asyncio.timeout(60):
+        for count in (1, 2):
+            assert keeper.pid is not None
+            seen.append(keeper.pid)
+            os.kill(keeper.pid, signal.SIGKILL)
+            while keeper.restarts < count:
+                await asyncio.sleep(0.01)
+    assert keeper.pid not in seen and len(set(seen)) == 2
+    assert (len(deaths), starts) == (2, 4)
+    assert clock.pauses == [0.1, 0.2, 0.4], "the failed start counts as well"
+    await keeper.stop(30.0)
+    assert keeper.pid is None
