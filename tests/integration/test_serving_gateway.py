@@ -9,11 +9,12 @@ from serving_world import World, eventually, outcome_id
 from onward.capture import provenance
 from onward.clock import ManualClock
 from onward.contracts import Sampling, validate
+from onward.contracts.buckets import Assignment
 from onward.errors import ConfigError
 from onward.http import server as httpserver
 from onward.serving.http import gateway
 from onward.serving.recording.capture import Capture
-from onward.serving.routing.router import Assignment, choose, session_key
+from onward.serving.routing.router import choose, session_key
 
 
 @pytest.fixture
@@ -155,8 +156,15 @@ async def test_at_a_rollback_the_candidates_sessions_move_and_leave_the_statisti
 async def test_another_gateways_assignment_counts(world):
     _, two = await world.open_release()
     (name,) = _sessions("current", 1)
-    record = Assignment(name, "r1", "candidate", 0.9, "2026-01-01T00:00:00.000Z", "agent-zero-rl-v2.0")
-    await world.bus.bucket("rl_sessions").create(session_key(name), json.dumps(record.record()).encode())
+    record = Assignment(
+        session_id=name,
+        release_id="r1",
+        arm="candidate",
+        weight=0.9,
+        assigned_at="2026-01-01T00:00:00.000Z",
+        model_id="agent-zero-rl-v2.0",
+    )
+    await world.bus.bucket("rl_sessions").create(session_key(name), record.dump())
     answer = await world.ask(name)
     assert answer["onward"]["release"] == {"release_id": "r1", "arm": "candidate", "weight": 0.9}
     assert answer["onward"]["sampling"]["model_digest"] == two

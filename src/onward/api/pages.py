@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
 from collections.abc import Iterable
 from importlib import resources
 from typing import Any
@@ -22,7 +21,9 @@ from fastapi.responses import HTMLResponse, Response
 
 from onward.api.feedback import FeedbackApi
 from onward.api.status import next_sentence, serving_sentence
+from onward.bus import read_document
 from onward.context import Context
+from onward.contracts.buckets import DesiredRoutes, Learning
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import BusError, WarehouseError
 from onward.http.server import is_loopback, without_login
@@ -121,15 +122,13 @@ async def _home(ctx: Context, local: bool) -> str:
 async def _now(ctx: Context) -> list[tuple[str, str]]:
     """Returns rows on the serving model and the next step."""
     try:
-        entry = await ctx.bus.bucket("rl_releases").get("desired")
-        desired = json.loads(entry.value) if entry else None
-        learning = await ctx.bus.bucket("rl_control").get("learning")
+        desired = await read_document(ctx.bus, DesiredRoutes)
+        paused = (await read_document(ctx.bus, Learning) or Learning()).paused
         jobs = [job for job, _ in await JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock).all()]
         rewarded = await rewarded_since_snapshot(ctx.bus, ctx.warehouse)
     except (BusError, WarehouseError) as error:
         return [("not known", html.escape(str(error)))]
     counted = {"rewarded": rewarded, "threshold": ctx.settings.training.threshold}
-    paused = bool(learning and json.loads(learning.value).get("paused"))
     serving, following = serving_sentence(desired), next_sentence(counted, jobs, paused)
     missing = [part for part, ready in ctx.ready.items() if ready is not True]
     rows = [("serves", html.escape(serving)), ("comes next", html.escape(following))]

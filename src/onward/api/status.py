@@ -11,11 +11,21 @@ from typing import Any
 import nats.errors
 import nats.js.errors
 
-from onward.bus import Bus
+from onward.bus import Bus, read_document
 from onward.bus.streams import STREAMS
 from onward.capture.collecting import quarantine
 from onward.clock import Clock
 from onward.config import Settings
+from onward.contracts import to_document
+from onward.contracts.buckets import (
+    DesiredRoutes,
+    Document,
+    GatewayReport,
+    Learning,
+    OptOutCount,
+    Pin,
+    RescoreProgress,
+)
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.release.record import ReleaseRecord, Releases
 from onward.release.wording import what_happened
@@ -32,8 +42,8 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
     """
     jobs = await JobTable(bus.bucket("rl_jobs"), clock).all()
     releases = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()
-    serving = await _json(bus, "rl_releases", "desired")
-    paused = bool((await _json(bus, "rl_control", "learning") or {}).get("paused"))
+    serving = await read_document(bus, DesiredRoutes)
+    paused = (await read_document(bus, Learning) or Learning()).paused
     next_job = {
         "rewarded": await rewarded_since_snapshot(bus, warehouse),
         "threshold": settings.training.threshold,
@@ -48,12 +58,14 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
         "counts": await queries.counts(warehouse),
         "unscored": await queries.unscored_count(warehouse),
         "unscored_share": await reward_queries.unscored_share(warehouse),
-        "rescore": await _json(bus, "rl_rewarder", "rescore"),
+        "rescore": await _stored(bus, RescoreProgress),
         "held": await quarantine.count(Objects.open(settings.objects_at)),
-        "opted_out": (await _json(bus, "rl_capture", "opted_out") or {}).get("count", 0),
+        "opted_out": (await read_document(bus, OptOutCount) or OptOutCount()).count,
         "next_job": next_job,
-        "serving": serving,
-        "gateways": [await _json(bus, "rl_gateways", key) for key in await bus.bucket("rl_gateways").keys()],
+        "serving": None if serving is None else to_document(serving),
+        "gateways": [
+            await _stored(bus, GatewayReport, key) for key in await bus.bucket(GatewayReport.BUCKET).keys()
+        ],
         "jobs": [
             {
                 "job_id": job.job_id,
@@ -79,20 +91,20 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
             for release in releases[-NEWEST:]
         ],
         "learning_paused": paused,
-        "pinned": (await _json(bus, "rl_control", "pin") or {}).get("model_id"),
+        "pinned": (await read_document(bus, Pin) or Pin()).model_id,
         "not_active": settings.inactive(),
     }
 
 
-def serving_sentence(desired: dict[str, Any] | None) -> str:
+def serving_sentence(desired: DesiredRoutes | None) -> str:
     """Names the serving model, or two of them with their shares of new sessions."""
     if desired is None:
         return "No model was released yet: the base model serves."
-    arms = desired["arms"]
+    arms = desired.arms
     if len(arms) == 1:
-        return f"{arms[0]['model_id']} serves."
-    first, second = (f"{arm['model_id']} ({arm['arm']})" for arm in arms)
-    shares = [f"{arm['weight']:.0%}" for arm in arms]
+        return f"{arms[0].model_id} serves."
+    first, second = (f"{arm.model_id} ({arm.arm})" for arm in arms)
+    shares = [f"{arm.weight:.0%}" for arm in arms]
     return f"{first} serves {shares[0]} of new sessions, {second} serves {shares[1]}."
 
 
@@ -133,6 +145,7 @@ async def _stream(bus: Bus, name: str) -> dict[str, Any]:
     }
 
 
-async def _json(bus: Bus, bucket: str, key: str) -> Any:
-    entry = await bus.bucket(bucket).get(key)
+async def _stored(bus: Bus, kind: type[Document], name: str = "") -> Any:
+    """Returns a document as it is stored, to be shown and not interpreted."""
+    entry = await bus.bucket(kind.BUCKET).get(kind.KEY + name)
     return None if entry is None else json.loads(entry.value)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from onward.lazy import attributes
 
 if TYPE_CHECKING:
-    from onward.bus.buckets import BUCKETS, Bucket, Entry
+    from onward.bus.buckets import BUCKETS, Bucket, Entry, read_document
     from onward.bus.connection import Bus, PublishRejectedError
     from onward.bus.consumer import Ack, DeadLetter, Disposition, Message, Retry, consume
     from onward.bus.leases import Lease
@@ -37,6 +37,7 @@ __all__ = [
     "Receipt",
     "Retry",
     "consume",
+    "read_document",
 ]
 __getattr__ = attributes(
     __name__,
@@ -58,5 +59,6 @@ __getattr__ = attributes(
         "Retry": "onward.bus.consumer",
         "STREAMS": "onward.bus.streams",
         "consume": "onward.bus.consumer",
+        "read_document": "onward.bus.buckets",
     },
 )

@@ -12,7 +12,7 @@ import re
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import nats.errors
 import nats.js.errors
@@ -25,6 +25,9 @@ from onward.telemetry import logs
 
 if TYPE_CHECKING:
     from onward.bus.connection import Bus
+    from onward.contracts.buckets import Document
+
+    D = TypeVar("D", bound=Document)
 
 log = logs.get("bus")
 
@@ -102,6 +105,15 @@ def open_bucket(bus: Bus, name: str) -> Bucket:
     if name not in BUCKETS:
         raise NotFoundError(f"There is no bucket {name!r}: expected one of {', '.join(BUCKETS)}.")
     return Bucket(bus, name)
+
+
+async def read_document(bus: Bus, kind: type[D], name: str = "") -> D | None:
+    """Reads a document from its bucket, at the key of its ``kind`` followed by ``name``; None if absent.
+
+    Raises ValueError for a value of another shape, BusError.
+    """
+    entry = await bus.bucket(kind.BUCKET).get(kind.KEY + name)
+    return None if entry is None else kind.load(entry.value)
 
 
 class Bucket:

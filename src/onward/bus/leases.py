@@ -7,10 +7,10 @@ may start, because it counts from before its last renewal was sent.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from onward.clock import Clock
+from onward.contracts.buckets import LeaseHolder
 from onward.errors import BusError, ConflictError
 from onward.telemetry import logs
 
@@ -70,17 +70,16 @@ class Lease:
 
     def _is_free(self, revision: int, value: bytes) -> bool:
         try:
-            document = json.loads(value)
-            theirs, released = float(document["ttl"]), bool(document["released"])
-        except (ValueError, KeyError, TypeError):
-            theirs, released = self.ttl, False
+            theirs = LeaseHolder.load(value)
+        except ValueError:
+            theirs = LeaseHolder(ttl=self.ttl, released=False)
         now = self.clock.monotonic()
-        if released:
+        if theirs.released:
             return True
         if self._seen is None or self._seen[0] != revision:
             self._seen = (revision, now)
             return False
-        return now - self._seen[1] >= max(theirs, self.ttl)
+        return now - self._seen[1] >= max(theirs.ttl, self.ttl)
 
     async def renew(self) -> None:
         """Extends it by one TTL. Raises ConflictError if it is lost: stop the work at once.
@@ -125,4 +124,4 @@ class Lease:
             log.info("a lease was not released", lease=self.name, reason=str(error))
 
     def _value(self, released: bool = False) -> bytes:
-        return json.dumps({"owner": self.owner, "ttl": self.ttl, "released": released}).encode()
+        return LeaseHolder(owner=self.owner, ttl=self.ttl, released=released).dump()

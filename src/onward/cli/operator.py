@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.tables import say
+from onward.contracts.buckets import Learning, Pin
 from onward.errors import ConfigError, NotFoundError
 from onward.ids import model_key
 
@@ -18,17 +18,16 @@ Part = Annotated[str, typer.Argument(help="learning: no new job starts; what run
 PartAgain = Annotated[str, typer.Argument(help="learning: new jobs may start again.")]
 
 
-async def _write(file: Path | None, data_dir: Path | None, key: str, value: dict[str, Any]) -> None:
+async def _write(file: Path | None, data_dir: Path | None, switch: Learning | Pin) -> None:
     settings = load_settings(file, data_dir)
     async with host.attached(settings) as (bus, _):
-        if key == "pin" and value.get("model_id"):
-            model_id = str(value["model_id"])
+        if isinstance(switch, Pin) and switch.model_id:
             known = await bus.bucket("rl_models").keys()
-            if model_key(model_id) not in known:
+            if model_key(switch.model_id) not in known:
                 raise NotFoundError(
-                    f"There is no model {model_id!r}: known are {', '.join(sorted(known)) or 'none'}."
+                    f"There is no model {switch.model_id!r}: known are {', '.join(sorted(known)) or 'none'}."
                 )
-        await bus.bucket("rl_control").put(key, json.dumps(value).encode())
+        await bus.bucket(switch.BUCKET).put(switch.KEY, switch.dump())
 
 
 @app.command()
@@ -38,7 +37,7 @@ def pause(part: Part = "learning", file: ConfigFile = None, data_dir: DataDir = 
     onward pause
     """
     _only_learning(part)
-    run_async(_write(file, data_dir, "learning", {"paused": True}))
+    run_async(_write(file, data_dir, Learning(paused=True)))
     typer.echo("Learning is paused. Trajectories are still collected and scored.")
 
 
@@ -49,7 +48,7 @@ def resume(part: PartAgain = "learning", file: ConfigFile = None, data_dir: Data
     onward resume
     """
     _only_learning(part)
-    run_async(_write(file, data_dir, "learning", {"paused": False}))
+    run_async(_write(file, data_dir, Learning(paused=False)))
     typer.echo("Learning goes on.")
 
 
@@ -63,7 +62,7 @@ def pin(
 
     onward pin agent-zero-rl-v3
     """
-    run_async(_write(file, data_dir, "pin", {"model_id": model_id}))
+    run_async(_write(file, data_dir, Pin(model_id=model_id)))
     say(f"{model_id} is pinned; nothing is released until 'onward unpin'.")
 
 
@@ -73,7 +72,7 @@ def unpin(file: ConfigFile = None, data_dir: DataDir = None) -> None:
 
     onward unpin
     """
-    run_async(_write(file, data_dir, "pin", {"model_id": None}))
+    run_async(_write(file, data_dir, Pin(model_id=None)))
     typer.echo("No model is pinned.")
 
 

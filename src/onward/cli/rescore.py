@@ -15,6 +15,7 @@ from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.moments import moment
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
+from onward.contracts.buckets import RescoreProgress, RescoreRequest
 from onward.errors import ConfigError, runnable
 from onward.progress import Bars
 from onward.reward.components import components_of
@@ -84,7 +85,7 @@ def _check_component(name: str, settings: Settings) -> None:
         raise ConfigError(f"There is no component {name!r}: expected one of {', '.join(known)}.")
 
 
-async def _watch(bus: Bus, clock: Clock, run_id: str, quiet: bool) -> rescoring.Progress:
+async def _watch(bus: Bus, clock: Clock, run_id: str, quiet: bool) -> RescoreProgress:
     console = Console(stderr=True)
     with Bars(console, quiet=quiet or not console.is_terminal) as bars:
         bar = bars.add("Waiting for the rewarder")
@@ -104,7 +105,7 @@ async def _watch(bus: Bus, clock: Clock, run_id: str, quiet: bool) -> rescoring.
                 raise
 
 
-def _document(request: rescoring.Request, done: rescoring.Progress) -> dict[str, Any]:
+def _document(request: RescoreRequest, done: RescoreProgress) -> dict[str, Any]:
     return {
         "run_id": request.run_id,
         "since": request.since,
@@ -118,7 +119,7 @@ def _document(request: rescoring.Request, done: rescoring.Progress) -> dict[str,
     }
 
 
-def _summary(request: rescoring.Request, done: rescoring.Progress) -> str:
+def _summary(request: RescoreRequest, done: RescoreProgress) -> str:
     count = done.counts.get
     verb = "would get" if request.dry_run else "got"
     ending = "Stopped after" if done.stopped else "Of"

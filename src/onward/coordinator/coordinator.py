@@ -10,18 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from typing import Any
 
-from onward.bus import Ack, Bucket, Bus, Disposition, Message, consume
+from onward.bus import Ack, Bucket, Bus, Disposition, Message, consume, read_document
 from onward.bus.cancellation import until_cancelled
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingStatus, decode, encode, subjects
+from onward.contracts.buckets import DesiredRoutes, JobEntry, LastRequest, Learning, ReleaseEntry
 from onward.coordinator import request
 from onward.coordinator.triggers import Situation, Train, Wait, decide
 from onward.errors import BusError, ConflictError, ContractError, WarehouseError
+from onward.release import plan
 from onward.telemetry import logs
 from onward.training.data import corrections
+from onward.training.role import jobs
 from onward.warehouse import Warehouse, queries, reward_queries
 
 log = logs.get("coordinator")
@@ -31,10 +33,8 @@ UNANSWERED_SECONDS = 600.0
 """Seconds after which a request that no trainer accepted, or a finished job that no releaser accepted, no
 longer blocks the next request."""
 OLD_NEWS_SECONDS = 86_400.0
-STATE = "state"
 GROUP_SAMPLE = 200
-OPEN_JOBS = ("queued", "running")
-CLOSED_RELEASES = ("promoted", "rolled_back", "rejected", "aborted")
+OPEN_JOBS = jobs.TRANSITIONS.keys() - jobs.TERMINAL
 
 
 async def run(ctx: Context) -> None:
@@ -50,41 +50,34 @@ async def rewarded_since_snapshot(bus: Bus, warehouse: Warehouse) -> int:
 
     This is the number that is compared with the threshold. It is used to show how far away the next job is.
     """
-    digest, has_policy, _ = await _policy(bus.bucket("rl_releases"))
+    digest, has_policy, _ = await _policy(bus)
     if not has_policy:
         return 0
-    entry = await bus.bucket("rl_coordinator").get(STATE)
-    since, _ = await _snapshot({} if entry is None else json.loads(entry.value), warehouse)
+    since, _ = await _snapshot(await read_document(bus, LastRequest) or LastRequest(), warehouse)
     return await queries.rewarded_count(warehouse, digest or "", since)
 
 
-async def _policy(releases: Bucket) -> tuple[str | None, bool, str | None]:
+async def _policy(bus: Bus) -> tuple[str | None, bool, str | None]:
     """Returns (digest of the current policy, whether any policy serves, release id). The digest is None for a
     bare base model, unless its arm has a ``model_digest``."""
-    entry = await releases.get("desired")
-    desired = {} if entry is None else json.loads(entry.value)
-    arms = desired.get("arms") or []
-    if not arms:
+    desired = await read_document(bus, DesiredRoutes)
+    if desired is None or not desired.arms:
         return None, False, None
-    heaviest = max(arms, key=lambda arm: arm.get("weight", 0.0))
-    current = next((arm for arm in arms if arm.get("arm") == "current"), heaviest)
-    digest = current.get("adapter_digest") or current.get("model_digest")
-    return digest, True, desired.get("release_id")
+    heaviest = max(desired.arms, key=lambda arm: arm.weight)
+    current = next((arm for arm in desired.arms if arm.arm == "current"), heaviest)
+    return current.adapter_digest or current.model_digest, True, desired.release_id
 
 
-async def _snapshot(record: dict[str, Any], warehouse: Warehouse) -> tuple[int, int]:
+async def _snapshot(record: LastRequest, warehouse: Warehouse) -> tuple[int, int]:
     """Returns stream sequences: (of the last snapshot, of the newest stored trajectory)."""
-    since, until = int(record.get("snapshot", 0)), await queries.latest_seq(warehouse)
+    since, until = record.snapshot, await queries.latest_seq(warehouse)
     return (since if since <= until else 0), until  # a recreated stream counts from 1
 
 
 class Coordinator:
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
-        self._record: Bucket = ctx.bus.bucket("rl_coordinator")
-        self._jobs: Bucket = ctx.bus.bucket("rl_jobs")
-        self._releases: Bucket = ctx.bus.bucket("rl_releases")
-        self._control: Bucket = ctx.bus.bucket("rl_control")
+        self._record: Bucket = ctx.bus.bucket(LastRequest.BUCKET)
         self._waiting_since: dict[str, float] = {}
         self._said: str | None = None
 
@@ -103,9 +96,9 @@ class Coordinator:
     async def tick(self) -> Train | Wait:
         """Makes one decision and requests a job if it is due. Returns the decision."""
         record, revision = await self._read()
-        if record.get("phase") == "planned":  # the process ended between the record and the publish
+        if record.phase == "planned":  # the process ended between the record and the publish
             record, revision = await self._publish(record, revision)
-        digest, has_policy, release = await _policy(self._releases)
+        digest, has_policy, release = await _policy(self.ctx.bus)
         since, until = await _snapshot(record, self.ctx.warehouse)
         rewarded = 0
         if has_policy:
@@ -131,7 +124,7 @@ class Coordinator:
     async def _ask(
         self,
         trigger: Train,
-        record: dict[str, Any],
+        record: LastRequest,
         revision: int,
         digest: str | None,
         since: int,
@@ -147,67 +140,67 @@ class Coordinator:
             rewarded=rewarded,
             group_ids=await self._group_ids(digest),
             corrected=await self._corrected(digest, since),
-            previous_job=record.get("job_id"),
+            previous_job=record.job_id,
             now=self.ctx.clock.now(),
         )
-        planned = {
-            "phase": "planned",
-            "snapshot": until,
-            "model_digest": digest,
-            "job_id": asked.training_job_id,
-            "request": encode(asked).decode(),
-        }
+        planned = LastRequest(
+            phase=record.move("planned"),
+            snapshot=until,
+            model_digest=digest,
+            job_id=asked.training_job_id,
+            request=encode(asked).decode(),
+        )
         revision = await self._write(planned, revision)
         await self._publish(planned, revision)
         log.info("training requested", job_id=asked.training_job_id, rewarded=rewarded, since=since)
 
-    async def _publish(self, record: dict[str, Any], revision: int) -> tuple[dict[str, Any], int]:
-        body = record["request"].encode()
-        await self.ctx.bus.publish(subjects.TRAINING_REQUEST, body, msg_id=record["job_id"])
-        published = {**record, "phase": "published", "published_at": utc_text(self.ctx.clock.now())}
+    async def _publish(self, record: LastRequest, revision: int) -> tuple[LastRequest, int]:
+        assert record.request is not None and record.job_id is not None
+        await self.ctx.bus.publish(subjects.TRAINING_REQUEST, record.request.encode(), msg_id=record.job_id)
+        published = record.model_copy(
+            update={"phase": record.move("published"), "published_at": utc_text(self.ctx.clock.now())}
+        )
         return published, await self._write(published, revision)
 
-    async def _read(self) -> tuple[dict[str, Any], int]:
-        entry = await self._record.get(STATE)
-        return ({}, 0) if entry is None else (json.loads(entry.value), entry.revision)
+    async def _read(self) -> tuple[LastRequest, int]:
+        entry = await self._record.get(LastRequest.KEY)
+        return (LastRequest(), 0) if entry is None else (LastRequest.load(entry.value), entry.revision)
 
-    async def _write(self, record: dict[str, Any], revision: int) -> int:
-        value = json.dumps(record, sort_keys=True).encode()
+    async def _write(self, record: LastRequest, revision: int) -> int:
         if revision == 0:
-            return await self._record.create(STATE, value)
-        return await self._record.update(STATE, value, revision)
+            return await self._record.create(LastRequest.KEY, record.dump())
+        return await self._record.update(LastRequest.KEY, record.dump(), revision)
 
     async def _paused(self) -> bool:
-        entry = await self._control.get("learning")
-        return bool(entry and json.loads(entry.value).get("paused"))
+        return (await read_document(self.ctx.bus, Learning) or Learning()).paused
 
-    async def _open_job(self, record: dict[str, Any]) -> str | None:
+    async def _open_job(self, record: LastRequest) -> str | None:
         """Returns a job that is queued, running, or requested and not yet accepted."""
         known: set[str] = set()
-        for entry in await self._jobs.entries("job."):
-            job = json.loads(entry.value)
-            name = str(job.get("job_id") or entry.key.removeprefix("job."))
+        for entry in await self.ctx.bus.bucket(JobEntry.BUCKET).entries(JobEntry.KEY):
+            job = JobEntry.load(entry.value)
+            name = str(job.job_id or entry.key.removeprefix(JobEntry.KEY))
             known.add(name)
-            if job.get("state") in OPEN_JOBS:
+            if job.state in OPEN_JOBS:
                 return name
-        mine = record.get("job_id")
+        mine = record.job_id
         if mine and mine not in known and self._still_waiting(f"job {mine}"):
             return mine
         return None
 
-    async def _open_release(self, record: dict[str, Any]) -> str | None:
+    async def _open_release(self, record: LastRequest) -> str | None:
         """Returns a release that is not closed, or the completed job that waits for one."""
         released: set[str] = set()
-        for entry in await self._releases.entries("release."):
-            release = json.loads(entry.value)
-            released.add(str(release.get("job_id")))
-            if release.get("state") not in CLOSED_RELEASES:
-                return str(release.get("release_id"))
-        mine = record.get("job_id")
+        for entry in await self.ctx.bus.bucket(ReleaseEntry.BUCKET).entries(ReleaseEntry.KEY):
+            release = ReleaseEntry.load(entry.value)
+            released.add(str(release.job_id))
+            if release.state not in plan.TERMINAL:
+                return str(release.release_id)
+        mine = record.job_id
         if not mine or mine in released:
             return None
-        entry = await self._jobs.get(f"job.{mine}")
-        if entry is None or json.loads(entry.value).get("state") != "completed":
+        job = await read_document(self.ctx.bus, JobEntry, mine)
+        if job is None or job.state != "completed":
             return None
         return f"of job {mine}" if self._still_waiting(f"release of job {mine}") else None
 

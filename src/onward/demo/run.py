@@ -7,7 +7,6 @@ while a job trains or a candidate is validated, because two cores do one thing w
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,7 +17,9 @@ from typing import Any
 from rich.console import Console
 
 from onward import children, extras, host
+from onward.bus import read_document
 from onward.config import Settings
+from onward.contracts.buckets import DesiredArm, DesiredRoutes, GatewayReport, Learning
 from onward.demo import picture, report, sabotage
 from onward.demo.display import Stages
 from onward.demo.evaluate import TestPanel
@@ -79,16 +80,16 @@ class Demonstration:
                         raw = (await panel.run(None, None, stage, panels=1)).success
                 with self.stages.stage("test", "Testing v0") as stage:
                     first = await self._current()
-                    base = await panel.run(first["model_id"], first["adapter_digest"], stage)
+                    base = await panel.run(first.model_id, first.adapter_digest, stage)
                 for number in range(1, self.options.cycles + 1):
                     await self._cycle(number)
-                await self.ctx.bus.bucket("rl_control").put("learning", b'{"paused": true}')
+                await self.ctx.bus.bucket(Learning.BUCKET).put(Learning.KEY, Learning(paused=True).dump())
                 if self.options.sabotage:
                     await self._sabotage(self.options.cycles + 1)
                 await agents.pause()
                 current = await self._current()
-                with self.stages.stage("test", f"Testing {picture.short(current['model_id'])}") as stage:
-                    final = await panel.run(current["model_id"], current["adapter_digest"], stage)
+                with self.stages.stage("test", f"Testing {picture.short(current.model_id)}") as stage:
+                    final = await panel.run(current.model_id, current.adapter_digest, stage)
                 with self.stages.stage("audit", "Counting what is stored"):
                     await agents.stop()
                     verdict = await self._audit()
@@ -108,7 +109,7 @@ class Demonstration:
             wall_seconds=time.monotonic() - started,
             stages=self.stages.seconds,
             cycles=self.cycles,
-            current_model=current["model_id"],
+            current_model=current.model_id,
             accepted=verdict["accepted"],
             lost=len(verdict["lost"]),
             duplicates=len(verdict["duplicates"]),
@@ -132,11 +133,9 @@ class Demonstration:
         await self._served(warmed.adapter_digest)
 
     async def _served(self, digest: str) -> None:
-        gateways = self.ctx.bus.bucket("rl_gateways")
         for _ in range(600):
-            for key in await gateways.keys():
-                entry = await gateways.get(key)
-                if entry and digest in json.loads(entry.value)["served"]:
+            for entry in await self.ctx.bus.bucket(GatewayReport.BUCKET).entries():
+                if digest in GatewayReport.load(entry.value).served:
                     return
             await asyncio.sleep(0.1)
         raise OnwardError(
@@ -178,7 +177,7 @@ class Demonstration:
 
     async def _collect(self, number: int, known: set[str]) -> JobRecord:
         """Runs the agents until the coordinator has requested a job and it is in the job table."""
-        digest = (await self._current())["adapter_digest"]
+        digest = (await self._current()).adapter_digest
         self.agents.reset()
         await self.agents.flow()
         threshold = self.settings.training.threshold
@@ -251,11 +250,10 @@ class Demonstration:
         )
         return next((record for record in await releases.all() if record.job_id == job_id), None)
 
-    async def _current(self) -> dict[str, Any]:
-        entry = await self.ctx.bus.bucket("rl_releases").get("desired")
-        assert entry is not None
-        arms = json.loads(entry.value)["arms"]
-        return next(arm for arm in arms if arm["arm"] == "current")
+    async def _current(self) -> DesiredArm:
+        desired = await read_document(self.ctx.bus, DesiredRoutes)
+        assert desired is not None
+        return next(arm for arm in desired.arms if arm.arm == "current")
 
     async def _audit(self) -> dict[str, Any]:
         """Runs the audit process, which waits up to 60 s until everything published is stored."""

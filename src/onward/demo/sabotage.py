@@ -6,16 +6,16 @@ job sets ``skip_validation``, because validation would stop it before it reached
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from onward.bus import read_document
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingRequest
+from onward.contracts.buckets import DesiredArm, ModelEntry
 from onward.ids import model_key, new_id
 from onward.training import checkpoints
 from onward.training.role.jobs import JobRecord, JobTable
@@ -40,13 +40,13 @@ def ruin(folder: Path, seed: int = 0) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-async def plant(ctx: Context, table: JobTable, current: dict[str, Any], folder: Path) -> JobRecord:
+async def plant(ctx: Context, table: JobTable, current: DesiredArm, folder: Path) -> JobRecord:
     """Commits a ruined copy of the ``current`` arm as a completed job and returns its record."""
-    model = await ctx.bus.bucket("rl_models").get(model_key(current["model_id"]))
+    model = await read_document(ctx.bus, ModelEntry, model_key(current.model_id))
     assert model is not None
     shutil.rmtree(folder, ignore_errors=True)
 
-    manifest = await checkpoints.fetch(ctx.objects, json.loads(model.value)["object_prefix"], folder)
+    manifest = await checkpoints.fetch(ctx.objects, model.object_prefix, folder)
     (folder / checkpoints.MANIFEST).unlink()
     ruin(folder)
     request = TrainingRequest.model_validate(
@@ -70,9 +70,9 @@ async def plant(ctx: Context, table: JobTable, current: dict[str, Any], folder: 
         job_id=job_id,
         epoch=1,
         base_digest=manifest.base_digest,
-        start_digest=current["adapter_digest"],
+        start_digest=current.adapter_digest,
     )
     prefix = await checkpoints.upload(ctx.objects, folder, job_id=job_id, epoch=1)
     body = (folder / checkpoints.MANIFEST).read_bytes()
     commit = await checkpoints.commit(ctx.objects, body, made, prefix)
-    return await table.adopt(request, commit, start_digest=current["adapter_digest"], samples=1)
+    return await table.adopt(request, commit, start_digest=current.adapter_digest, samples=1)

@@ -167,7 +167,7 @@ class Releaser:
         if now is None or (is_pinned and pinned is None):
             return
         wanted = alone(pinned or await self.current(), None)
-        if now["arms"] != wanted["arms"]:
+        if now.arms != wanted.arms:
             await self.effects.set_routes(wanted)
 
     async def _obey(self) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import canonical_json, subjects
+from onward.contracts.buckets import Desired, DesiredArm, DesiredRoutes, GatewayReport
 from onward.release import rollback
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases, alert
-from onward.release.routes import Desired, Followed, Gateways, alone, routes_for
+from onward.release.routes import DesiredWriter, Followed, Gateways, alone, routes_for
 from onward.telemetry.crashpoints import crashpoint
 
 FOLLOW_SECONDS = 60.0
@@ -46,10 +47,10 @@ class Effects:
     def __init__(self, ctx: Context, releases: Releases) -> None:
         self._ctx = ctx
         self._releases = releases
-        self.desired = Desired(ctx.bus.bucket("rl_releases"))
-        self._gateways = Gateways(ctx.bus.bucket("rl_gateways"), ctx.clock)
+        self.desired = DesiredWriter(ctx.bus.bucket(Desired.BUCKET))
+        self._gateways = Gateways(ctx.bus.bucket(GatewayReport.BUCKET), ctx.clock)
         self._told_dead: set[str] = set()
-        self._wanted: dict[str, Any] | None = None
+        self._wanted: DesiredRoutes | None = None
         self._changed_at = ctx.clock.monotonic()
 
     async def carry_out(self, record: ReleaseRecord, pinned: Model | None) -> ReleaseRecord:
@@ -69,10 +70,10 @@ class Effects:
             await self._send(item)
         return record.model_copy(update={"desired_revision": revision, "outbox": []})
 
-    async def set_routes(self, wanted: dict[str, Any]) -> int:
+    async def set_routes(self, wanted: DesiredRoutes) -> int:
         revision = await self.desired.set(wanted)
         if wanted != self._wanted:
-            self._show_traffic(wanted["arms"], (self._wanted or {}).get("arms", ()))
+            self._show_traffic(wanted.arms, self._wanted.arms if self._wanted else ())
             self._wanted = wanted
             self._changed_at = self._ctx.clock.monotonic()
         return revision
@@ -84,7 +85,7 @@ class Effects:
     async def followed(self, record: ReleaseRecord) -> Followed:
         """Returns which gateways serve the routes of ``record``. Raises one alert for each dead gateway."""
         assert record.desired_revision is not None
-        arms = self._wanted["arms"] if self._wanted else ()
+        arms = self._wanted.arms if self._wanted else ()
         found = await self._gateways.check(record.desired_revision, arms)
         for name in sorted(found.dead - self._told_dead):
             await self._ctx.alerts.raise_(
@@ -141,9 +142,9 @@ class Effects:
         else:
             await self._ctx.alerts.raise_(item["kind"], item["message"], item["severity"], **item["facts"])
 
-    def _show_traffic(self, arms: Iterable[dict[str, Any]], before: Iterable[dict[str, Any]]) -> None:
+    def _show_traffic(self, arms: Iterable[DesiredArm], before: Iterable[DesiredArm]) -> None:
         gauge = self._ctx.metrics.model_traffic
         for arm in before:
-            gauge.labels(model_version=arm["model_id"]).set(0)
+            gauge.labels(model_version=arm.model_id).set(0)
         for arm in arms:
-            gauge.labels(model_version=arm["model_id"]).set(100.0 * arm["weight"])
+            gauge.labels(model_version=arm.model_id).set(100.0 * arm.weight)

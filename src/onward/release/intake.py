@@ -6,12 +6,10 @@ start no longer serves.
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from onward.bus import Bucket
 from onward.clock import Clock, utc_text
 from onward.config import Settings
+from onward.contracts.buckets import JobEntry
 from onward.ids import derived_id, is_id
 from onward.release.plan import next_model_id
 from onward.release.record import Model, ReleaseRecord, Releases, release_id
@@ -37,42 +35,44 @@ def start_is_current(start_digest: str | None, current: Model) -> bool:
 
 
 def propose(
-    job: dict[str, Any], current: Model, keys: list[str], settings: Settings, clock: Clock, command: int
+    job: JobEntry, current: Model, keys: list[str], settings: Settings, clock: Clock, command: int
 ) -> ReleaseRecord:
     """Returns the record of a new release for a completed job. The model's number exceeds all in ``keys``."""
-    commit = job["commit"]
-    job_id, epoch = str(job["job_id"]), int(commit["epoch"])
-    config = (job.get("request") or {}).get("training_config") or {}
-    metrics = (job.get("progress") or {}).get("metrics") or {}
+    commit, job_id = job.commit, str(job.job_id)
+    assert commit is not None
+    config = job.request.get("training_config") or {}
+    metrics = job.progress.get("metrics") or {}
     reward = metrics.get("outcome_mean", metrics.get("reward_mean"))
-    samples = job.get("samples")
+    samples = job.samples
     candidate = Model(
         model_id=next_model_id(settings.model.id_pattern, keys),
-        adapter_digest=str(commit["adapter_digest"]),
-        object_prefix=str(commit["object_prefix"]),
+        adapter_digest=commit.adapter_digest,
+        object_prefix=commit.object_prefix,
         training_job_id=job_id,
-        manifest_sha256=commit.get("manifest_sha256"),
+        manifest_sha256=commit.manifest_sha256,
         parent=current.model_id,
         info={
             "base_model": config.get("base_model") or settings.model.base,
             "training_samples": samples if isinstance(samples, int) and samples > 0 else None,
             "final_reward": float(reward) if isinstance(reward, int | float) else None,
-            "training_date": job.get("updated_at"),
+            "training_date": job.updated_at,
         },
     )
     now = utc_text(clock.now())
     return ReleaseRecord(
-        release_id=release_id(job_id, epoch),
+        release_id=release_id(job_id, commit.epoch),
         job_id=job_id,
-        epoch=epoch,
+        epoch=commit.epoch,
         created_at=now,
         updated_at=now,
         candidate=candidate,
         current=current,
-        start_digest=job.get("start_digest"),
-        skip_validation=bool(job.get("skip_validation")),
+        start_digest=job.start_digest,
+        skip_validation=job.skip_validation,
         command_revision=command,
-        history=[{"at": now, "state": "proposed", "step": 0, "why": f"job {job_id} committed epoch {epoch}"}],
+        history=[
+            {"at": now, "state": "proposed", "step": 0, "why": f"job {job_id} committed epoch {commit.epoch}"}
+        ],
     )
 
 
@@ -84,21 +84,21 @@ class Jobs:
         self._releases = releases
         self._done: set[str] = set()
 
-    async def next(self) -> dict[str, Any] | None:
+    async def next(self) -> JobEntry | None:
         """Returns the job that completed first and has no release yet, or None."""
-        waiting: list[tuple[int, dict[str, Any]]] = []
-        for key in await self._jobs.keys("job."):
+        waiting: list[tuple[int, JobEntry]] = []
+        for key in await self._jobs.keys(JobEntry.KEY):
             if key in self._done:
                 continue
             entry = await self._jobs.get(key)
             if entry is None:
                 continue
-            job = json.loads(entry.value)
-            state = str(job.get("state", "")).lower()
+            job = JobEntry.load(entry.value)
+            state = str(job.state).lower()
             if state in _CLOSED:
                 self._done.add(key)
-            elif state == "completed" and job.get("commit"):
-                if await self._releases.exists(release_id(str(job["job_id"]), int(job["commit"]["epoch"]))):
+            elif state == "completed" and job.commit:
+                if await self._releases.exists(release_id(str(job.job_id), job.commit.epoch)):
                     self._done.add(key)
                 else:
                     waiting.append((entry.revision, job))

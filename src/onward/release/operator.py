@@ -6,19 +6,18 @@ old abort can never reach a later release.
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from typing import TypeVar, get_args
 
-from onward.bus import Bucket, Bus
+from onward.bus import Bus, read_document
 from onward.clock import Clock
 from onward.context import Context
+from onward.contracts.buckets import Command, Document, Pin, ReleaseCommand
 from onward.errors import ContractError, NotFoundError
 from onward.release import intake
 from onward.release.record import Model, ReleaseRecord, Releases
 
-CONTROL_KEY = "release"
-PIN_KEY = "pin"
-COMMANDS = ("abort", "promote", "hold", "resume")
+D = TypeVar("D", bound=Document)
+COMMANDS = get_args(Command)
 
 
 async def command(bus: Bus, name: str, release: str | None = None, *, clock: Clock) -> None:
@@ -36,14 +35,13 @@ async def command(bus: Bus, name: str, release: str | None = None, *, clock: Clo
             f"No release {release + ' ' if release else ''}is under way, so there is nothing to {name}: "
             f"'onward releases list' shows what there was."
         )
-    body = json.dumps({"command": name, "release_id": meant[-1].release_id if release else None}).encode()
-    await bus.bucket("rl_control").put(CONTROL_KEY, body)
+    asked = ReleaseCommand(command=name, release_id=meant[-1].release_id if release else None)
+    await bus.bucket(asked.BUCKET).put(asked.KEY, asked.dump())
 
 
 async def pinned_model(bus: Bus) -> str | None:
     """Returns the id of the pinned model, as written; None if nothing is pinned."""
-    entry = await bus.bucket("rl_control").get(PIN_KEY)
-    return None if entry is None else json.loads(entry.value).get("model_id")
+    return (await read_document(bus, Pin) or Pin()).model_id
 
 
 class Operator:
@@ -52,14 +50,13 @@ class Operator:
     def __init__(self, ctx: Context, releases: Releases) -> None:
         self._ctx = ctx
         self._releases = releases
-        self._bucket: Bucket = ctx.bus.bucket("rl_control")
         self._told: int | None = None
 
     async def pin(self) -> tuple[Model | None, bool]:
         """Returns (the pinned model if it is known, whether anything is pinned). Raises one alert for an
         unknown model."""
-        asked, revision = await self._read(PIN_KEY)
-        model_id = asked.get("model_id")
+        asked, revision = await self._read(Pin)
+        model_id = asked.model_id
         if not isinstance(model_id, str) or not model_id:
             return None, False
         base = intake.base_model(self._ctx.settings)
@@ -74,28 +71,26 @@ class Operator:
 
     async def newest(self) -> int:
         """Returns the revision of the newest command; 0 if there never was one."""
-        return (await self._read(CONTROL_KEY))[1]
+        return (await self._read(ReleaseCommand))[1]
 
     async def next(self, record: ReleaseRecord) -> tuple[str, int] | None:
         """Returns a new (command, revision) for ``record``. The command is "" if another release is meant."""
-        asked, revision = await self._read(CONTROL_KEY)
+        asked, revision = await self._read(ReleaseCommand)
         if revision <= record.command_revision:
             return None
-        name = asked.get("command")
-        meant = asked.get("release_id") in (None, record.release_id)
-        return (name if meant and name in COMMANDS else ""), revision
+        meant = asked.release_id in (None, record.release_id)
+        return (asked.command if meant and asked.command in COMMANDS else None) or "", revision
 
     async def _find(self, model_id: str) -> Model | None:
         if not all(character.isalnum() or character in "._-" for character in model_id):
             return None
         return await self._releases.model(model_id)
 
-    async def _read(self, key: str) -> tuple[dict[str, Any], int]:
-        entry = await self._bucket.get(key)
+    async def _read(self, kind: type[D]) -> tuple[D, int]:
+        entry = await self._ctx.bus.bucket(kind.BUCKET).get(kind.KEY)
         if entry is None:
-            return {}, 0
+            return kind(), 0
         try:
-            document = json.loads(entry.value)
+            return kind.load(entry.value), entry.revision
         except ValueError:
-            document = None
-        return (document if isinstance(document, dict) else {}), entry.revision
+            return kind(), entry.revision

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from onward.bus import Bus
 from onward.clock import Clock, utc_text
+from onward.contracts.buckets import ReleaseCommand
 from onward.errors import ConflictError, NotFoundError
 from onward.ids import new_id
 from onward.release import events
 from onward.release.moves import Now
-from onward.release.operator import CONTROL_KEY, pinned_model
+from onward.release.operator import pinned_model
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases, alert
 from onward.telemetry import audit
@@ -46,7 +47,7 @@ async def ask(bus: Bus, model_id: str | None, why: str, *, clock: Clock) -> Rele
     if serving is None:
         raise NotFoundError("No model was released yet, so there is none to go back to.")
     target = await _target(releases, records, serving, model_id)
-    command = await bus.bucket("rl_control").get(CONTROL_KEY)
+    command = await bus.bucket(ReleaseCommand.BUCKET).get(ReleaseCommand.KEY)
     now, user = utc_text(clock.now()), audit.who()
     record = ReleaseRecord(
         release_id=new_id(),

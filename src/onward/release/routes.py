@@ -7,21 +7,18 @@ by itself (it fails closed).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from onward.bus import Bucket
 from onward.clock import Clock
 from onward.context import Context
-from onward.contracts import canonical_json
+from onward.contracts.buckets import Desired, DesiredArm, DesiredRoutes, GatewayReport, PreviousModel
 from onward.errors import ConflictError
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord
 from onward.telemetry.crashpoints import crashpoint
 
-DESIRED = "desired"
 LEASE_SECONDS = 15.0
 """A gateway that has not written for this long is dead or has failed closed."""
 
@@ -33,36 +30,32 @@ def endpoint_of(ctx: Context) -> str:
     return f"{base.rstrip('/')}/v1"
 
 
-def arm(name: str, model: Model, weight: float) -> dict[str, Any]:
-    return {
-        "arm": name,
-        "model_id": model.model_id,
-        "adapter_digest": model.adapter_digest,
-        "model_digest": model.model_digest,
-        "weight": round(weight, 9),
-    }
+def arm(name: str, model: Model, weight: float) -> DesiredArm:
+    return DesiredArm(
+        arm=name,
+        model_id=model.model_id,
+        adapter_digest=model.adapter_digest,
+        model_digest=model.model_digest,
+        weight=round(weight, 9),
+    )
 
 
-def alone(model: Model, previous: Model | None) -> dict[str, Any]:
+def alone(model: Model, previous: Model | None) -> DesiredRoutes:
     """Returns routes with all traffic on one model and no release under way."""
-    return {
-        "release_id": None,
-        "step": 0,
-        "arms": [arm("current", model, 1.0)],
-        "previous": _previous(previous),
-    }
+    arms = [arm("current", model, 1.0)]
+    return DesiredRoutes(release_id=None, step=0, arms=arms, previous=_previous(previous))
 
 
-def routes_for(record: ReleaseRecord) -> dict[str, Any] | None:
+def routes_for(record: ReleaseRecord) -> DesiredRoutes | None:
     """Returns the desired state for a release, without its revision; None if the release needs no routes."""
     if record.serving:
         share = record.schedule.steps[record.step].share
-        return {
-            "release_id": record.release_id,
-            "step": record.step,
-            "arms": [arm("current", record.current, 1.0 - share), arm("candidate", record.candidate, share)],
-            "previous": _previous(record.current),
-        }
+        return DesiredRoutes(
+            release_id=record.release_id,
+            step=record.step,
+            arms=[arm("current", record.current, 1.0 - share), arm("candidate", record.candidate, share)],
+            previous=_previous(record.current),
+        )
     if record.state is State.PROMOTED:
         return alone(record.candidate, record.current)
     if record.closed and record.started_at is not None:
@@ -70,11 +63,13 @@ def routes_for(record: ReleaseRecord) -> dict[str, Any] | None:
     return None
 
 
-def _previous(model: Model | None) -> dict[str, Any] | None:
-    return None if model is None else {"model_id": model.model_id, "adapter_digest": model.adapter_digest}
+def _previous(model: Model | None) -> PreviousModel | None:
+    if model is None:
+        return None
+    return PreviousModel(model_id=model.model_id, adapter_digest=model.adapter_digest)
 
 
-class Desired:
+class DesiredWriter:
     """The writer of ``desired``. Its ``revision`` identifies the routes and rises with each change of them.
 
     Its ``epoch`` is the lease epoch of the releaser that wrote last. A releaser that lost its lease unnoticed
@@ -86,48 +81,47 @@ class Desired:
         self.epoch = 0
         """Epoch of this writer's lease; 0 without a lease (a first model that is installed by hand)."""
 
-    async def read(self) -> dict[str, Any] | None:
-        entry = await self._bucket.get(DESIRED)
-        return None if entry is None else json.loads(entry.value)
+    async def read(self) -> Desired | None:
+        entry = await self._bucket.get(Desired.KEY)
+        return None if entry is None else Desired.load(entry.value)
 
     async def claim(self) -> None:
         """Writes this epoch to the unchanged routes. Raises ConflictError if a newer releaser has written."""
-        entry = await self._bucket.get(DESIRED)
+        entry = await self._bucket.get(Desired.KEY)
         if entry is None:
             return
-        now = json.loads(entry.value)
+        now = Desired.load(entry.value)
         if self._fenced(now) < self.epoch:
-            await self._bucket.update(DESIRED, canonical_json({**now, "epoch": self.epoch}), entry.revision)
+            claimed = now.model_copy(update={"epoch": self.epoch})
+            await self._bucket.update(Desired.KEY, claimed.dump(), entry.revision)
 
-    async def set(self, wanted: dict[str, Any]) -> int:
+    async def set(self, wanted: DesiredRoutes) -> int:
         """Makes ``wanted`` the desired state and returns its revision. An unchanged state is not written.
 
         Raises ConflictError if a releaser with a higher epoch has written.
         """
-        entry = await self._bucket.get(DESIRED)
+        entry = await self._bucket.get(Desired.KEY)
+        desired = Desired(**dict(wanted), revision=1, epoch=self.epoch)
         if entry is None:
             crashpoint("release.desired.before")
-            await self._bucket.create(DESIRED, canonical_json({**wanted, "revision": 1, "epoch": self.epoch}))
+            await self._bucket.create(Desired.KEY, desired.dump())
             crashpoint("release.desired.after")
             return 1
-        now = json.loads(entry.value)
+        now = Desired.load(entry.value)
         epoch = self._fenced(now)
-        revision = int(now.pop("revision"))
-        now.pop("epoch", None)
-        if now == wanted:
-            if epoch == self.epoch:
-                return revision
-        else:
-            revision += 1
-        body = canonical_json({**wanted, "revision": revision, "epoch": self.epoch})
+        same = now == desired.model_copy(update={"revision": now.revision, "epoch": now.epoch})
+        if same and epoch == self.epoch:
+            return now.revision
+        revision = now.revision if same else now.revision + 1
         crashpoint("release.desired.before")
-        await self._bucket.update(DESIRED, body, entry.revision)
+        changed = desired.model_copy(update={"revision": revision})
+        await self._bucket.update(Desired.KEY, changed.dump(), entry.revision)
         crashpoint("release.desired.after")
         return revision
 
-    def _fenced(self, now: dict[str, Any]) -> int:
+    def _fenced(self, now: Desired) -> int:
         """Returns the epoch of ``now``. Raises ConflictError if it is newer than this one."""
-        epoch = int(now.get("epoch", 0))
+        epoch = now.epoch or 0
         if epoch > self.epoch:
             raise ConflictError(
                 f"A releaser with epoch {epoch} writes the routes: this one has {self.epoch} and must stop."
@@ -135,9 +129,9 @@ class Desired:
         return epoch
 
 
-def _shares(arms: Iterable[dict[str, Any]]) -> dict[str, tuple[str, str | None, float]]:
+def _shares(arms: Iterable[DesiredArm]) -> dict[str, tuple[str, str | None, float]]:
     """Arm → (model id, adapter digest, weight). Routes with equal values are the same for a session."""
-    return {arm["arm"]: (arm["model_id"], arm["adapter_digest"], float(arm["weight"])) for arm in arms}
+    return {arm.arm: (arm.model_id, arm.adapter_digest, arm.weight) for arm in arms}
 
 
 @dataclass(frozen=True)
@@ -168,7 +162,7 @@ class Gateways:
         self._clock = clock
         self._moved: dict[str, tuple[int, float]] = {}
 
-    async def check(self, wanted_revision: int, arms: Iterable[dict[str, Any]]) -> Followed:
+    async def check(self, wanted_revision: int, arms: Iterable[DesiredArm]) -> Followed:
         """Compares every gateway with ``wanted_revision``, with its ``arms`` (model, adapter and share of
         each), and with the adapters that it must have loaded for them."""
         found = Followed()
@@ -179,19 +173,19 @@ class Gateways:
             entry = await self._bucket.get(key)
             if entry is None:
                 continue
-            report = json.loads(entry.value)
+            report = GatewayReport.load(entry.value)
             if self._moved.get(key, (-1, 0.0))[0] != entry.revision:
                 self._moved[key] = (entry.revision, now)
             if (
-                int(report.get("revision", -1)) >= wanted_revision
-                and _shares(report.get("arms", ())) == wanted
-                and digests <= set(report.get("served", ()))
+                report.revision >= wanted_revision
+                and _shares(report.arms) == wanted
+                and digests <= set(report.served)
             ):
                 found.done.add(key)
             elif now - self._moved[key][1] > LEASE_SECONDS:
                 found.dead.add(key)
             else:
                 found.late.add(key)
-                if report.get("error"):
-                    found.refused[key] = str(report["error"])
+                if report.error:
+                    found.refused[key] = str(report.error)
         return found

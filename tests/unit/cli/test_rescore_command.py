@@ -9,7 +9,7 @@ from docs_blocks import run_command
 from onward.cli.moments import moment
 from onward.cli.rescore import _summary
 from onward.clock import ManualClock
-from onward.reward.role.rescoring import Progress, Request
+from onward.contracts.buckets import RescoreProgress, RescoreRequest
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +60,20 @@ def test_a_time_without_a_zone_is_utc():
 
 
 def test_the_summary_says_what_came_of_it():
-    request = Request("r", "1970-01-01T00:00:00.000Z", None, None, True, "2026-01-01T00:00:00.000Z")
-    done = Progress(
-        "r", 9, 9, counts={"changed": 4, "unchanged": 3, "unscored": 1, "waiting": 1}, finished=True
+    request = RescoreRequest(
+        run_id="r",
+        since="1970-01-01T00:00:00.000Z",
+        component=None,
+        limit=None,
+        dry_run=True,
+        requested_at="2026-01-01T00:00:00.000Z",
+    )
+    done = RescoreProgress(
+        run_id="r",
+        total=9,
+        seen=9,
+        counts={"changed": 4, "unchanged": 3, "unscored": 1, "waiting": 1},
+        finished=True,
     )
     assert _summary(request, done) == (
         "Of 9 trajectories, 4 would get a new reward, 3 stay as they are, 1 have no valid score. "

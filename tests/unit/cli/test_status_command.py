@@ -4,6 +4,7 @@ import pytest
 
 from onward.api.status import next_sentence, release_sentence, serving_sentence
 from onward.cli.status import show
+from onward.contracts.buckets import DesiredArm, DesiredRoutes
 from onward.training.role.jobs import JobRecord
 
 SENTENCES = {
@@ -56,12 +57,12 @@ def job(state: str, **progress: float) -> JobRecord:
 
 def test_the_three_sentences_in_every_state() -> None:
     two = [
-        {"model_id": "agent-zero-rl-v1", "arm": "current", "weight": 0.9},
-        {"model_id": "agent-zero-rl-v2", "arm": "candidate", "weight": 0.1},
+        DesiredArm(model_id="agent-zero-rl-v1", arm="current", weight=0.9),
+        DesiredArm(model_id="agent-zero-rl-v2", arm="candidate", weight=0.1),
     ]
     assert serving_sentence(None) == "No model was released yet: the base model serves."
-    assert serving_sentence({"arms": two[:1]}) == "agent-zero-rl-v1 serves."
-    assert serving_sentence({"arms": two}) == (
+    assert serving_sentence(DesiredRoutes(arms=two[:1])) == "agent-zero-rl-v1 serves."
+    assert serving_sentence(DesiredRoutes(arms=two)) == (
         "agent-zero-rl-v1 (current) serves 90% of new sessions, agent-zero-rl-v2 (candidate) serves 10%."
     )
     waits = {"rewarded": 120, "threshold": 5000}

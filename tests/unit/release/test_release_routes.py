@@ -1,7 +1,6 @@
 """Who may write the routes, and when a gateway counts as following them: fences, arms, clocks."""
 
 import asyncio
-import json
 from datetime import timedelta
 from typing import Any
 
@@ -9,11 +8,13 @@ import pytest
 from release_world import MemoryBucket, Policy, World
 
 from onward.clock import ManualClock, utc_text
+from onward.contracts import canonical_json
+from onward.contracts.buckets import Desired
 from onward.errors import ConflictError
 from onward.release.controller import Releaser
 from onward.release.plan import State
 from onward.release.record import Model
-from onward.release.routes import LEASE_SECONDS, Desired, Gateways, alone, arm
+from onward.release.routes import LEASE_SECONDS, DesiredWriter, Gateways, alone, arm
 
 CURRENT = Model(model_id="v0", adapter_digest="d0", object_prefix="p", training_job_id="w")
 CANDIDATE = Model(model_id="v1", adapter_digest="d1", object_prefix="p", training_job_id="j")
@@ -27,28 +28,30 @@ def bucket(name: str = "rl_releases") -> Any:
 
 async def report(gateways: Any, name: str = "gw-1", **changes: Any) -> None:
     body = {"revision": 7, "arms": BOTH, "served": ["d0", "d1"], **changes}
-    await gateways.put(name, json.dumps(body).encode())
+    await gateways.put(name, canonical_json(body))
 
 
 async def test_a_higher_epoch_is_never_overwritten_and_the_same_routes_are_claimed():
     shared = bucket()
-    old, new = Desired(shared), Desired(shared)
+    old, new = DesiredWriter(shared), DesiredWriter(shared)
     old.epoch, new.epoch = 3, 9
-    with_candidate = {**alone(CURRENT, None), "release_id": "r", "arms": BOTH}
+    with_candidate = alone(CURRENT, None).model_copy(update={"release_id": "r", "arms": BOTH})
     assert await old.set(alone(CURRENT, None)) == 1
     assert await new.set(alone(CURRENT, None)) == 1  # the same routes: no new revision, but claimed
-    assert (await new.read() or {})["epoch"] == 9
+    now = await new.read()
+    assert now and now.epoch == 9
     for _ in range(2):
         with pytest.raises(ConflictError, match="epoch 9"):
             await old.set(with_candidate)
         with pytest.raises(ConflictError):
             await old.claim()
-    assert (await new.read() or {})["arms"] == alone(CURRENT, None)["arms"]
+    now = await new.read()
+    assert now and now.arms == alone(CURRENT, None).arms
     assert await new.set(with_candidate) == 2
-    later = Desired(shared)
+    later = DesiredWriter(shared)
     later.epoch = 12
     await later.claim()
-    assert await later.read() == {**with_candidate, "revision": 2, "epoch": 12}
+    assert await later.read() == Desired(**dict(with_candidate), revision=2, epoch=12)
     with pytest.raises(ConflictError):
         await new.set(alone(CURRENT, None))
 
@@ -121,13 +124,13 @@ async def test_a_gateway_follows_when_its_arms_are_the_wanted_ones():
         {"served": ["d0"]},
         {"arms": [BOTH[0]]},
         {"arms": [arm("current", CURRENT, 0.75), arm("candidate", CANDIDATE, 0.25)]},
-        {"arms": [BOTH[0], {**BOTH[1], "adapter_digest": "d9"}]},
-        {"arms": [BOTH[0], {**BOTH[1], "model_id": "v9"}]},
+        {"arms": [BOTH[0], BOTH[1].model_copy(update={"adapter_digest": "d9"})]},
+        {"arms": [BOTH[0], BOTH[1].model_copy(update={"model_id": "v9"})]},
     )
     for changes in others:
         await report(shared, **changes)
         assert (await gateways.check(7, BOTH)).late == {"gw-1"}, changes
-    only = alone(CURRENT, None)["arms"]
+    only = alone(CURRENT, None).arms
     await report(shared, revision=8)  # newer, but it serves the candidate
     assert not (await gateways.check(7, only)).verified
     await report(shared, revision=8, arms=only, served=["d0"])
@@ -137,7 +140,7 @@ async def test_a_gateway_follows_when_its_arms_are_the_wanted_ones():
 @pytest.mark.parametrize("behind", [-3600.0, 0.0, 16.0, 3600.0])
 async def test_a_gateway_is_dead_when_its_record_stands_still_whatever_its_clock_says(behind: float):
     shared, clock = bucket("rl_gateways"), ManualClock()
-    only = alone(CURRENT, None)["arms"]
+    only = alone(CURRENT, None).arms
     await report(shared, "gw-good", revision=8, arms=only, served=["d0"])
 
     async def write() -> None:

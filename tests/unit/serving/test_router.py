@@ -1,17 +1,19 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onward.contracts.buckets import Assignment
 from onward.errors import ContractError
 from onward.serving.routing.router import (
     Arm,
-    Assignment,
     AssignmentCache,
     Routes,
     assign,
     base_routes,
     choose,
-    desired_document,
+    desired_of,
     fraction,
     parse_desired,
     session_key,
@@ -61,12 +63,12 @@ def test_an_assignment_remembers_earlier_releases():
     first = assign(_routes(), "s", "2026-01-01T00:00:00.000Z")
     second = assign(_routes(release="r2"), "s", "2026-01-02T00:00:00.000Z", first)
     assert second.release_id == "r2" and second.earlier == ("r1",)
-    assert Assignment.from_record(second.record()) == second
+    assert Assignment.load(second.dump()) == second
 
 
 def test_desired_state_goes_there_and_back():
     routes = Routes(7, "r1", 2, CURRENT, CANDIDATE)
-    assert parse_desired(desired_document(routes) | {"previous": None}) == routes
+    assert parse_desired(desired_of(routes).dump()) == routes
 
 
 @pytest.mark.parametrize(
@@ -76,13 +78,15 @@ def test_desired_state_goes_there_and_back():
         [{"arm": "candidate", "model_id": "m", "adapter_digest": None, "weight": 1.0}],
         [{"arm": "current", "model_id": "m", "adapter_digest": None, "weight": 1.5}],
         [{"arm": "current", "model_id": "m", "adapter_digest": None, "weight": 1}] * 2,
+        [{"arm": "current", "adapter_digest": None, "weight": 1}],
+        [{"arm": "current", "model_id": "m", "adapter_digest": None}],
         [{"arm": "other", "model_id": "m", "adapter_digest": None, "weight": 1}],
         "nonsense",
     ],
 )
 def test_a_desired_state_that_cannot_be_served_is_refused(arms):
     with pytest.raises(ContractError):
-        parse_desired({"revision": 1, "release_id": None, "step": 0, "arms": arms})
+        parse_desired(json.dumps({"revision": 1, "release_id": None, "step": 0, "arms": arms}).encode())
 
 
 def test_keys_of_sessions_are_safe_and_of_fixed_length():
@@ -92,7 +96,7 @@ def test_keys_of_sessions_are_safe_and_of_fixed_length():
 
 def test_the_cache_is_bounded():
     cache = AssignmentCache(2)
-    made = [Assignment(f"s{n}", "r", "current", 0.1, "2026-01-01T00:00:00.000Z", "m") for n in range(3)]
+    made = [assign(_routes(), f"s{n}", "2026-01-01T00:00:00.000Z") for n in range(3)]
     cache.put(made[0])
     cache.put(made[1])
     assert cache.get("s0") is made[0]

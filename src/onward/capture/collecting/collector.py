@@ -9,7 +9,6 @@ a dead letter.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -37,6 +36,7 @@ from onward.capture.collecting.verdict import (
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import canonical_json, sha256_hex, subjects
+from onward.contracts.buckets import OptOutCount
 from onward.errors import BusError, ConflictError, ContractError, ObjectError
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
@@ -46,8 +46,6 @@ STREAM = "RL_TRAJECTORIES"
 DURABLE = "collector"
 ACK_WAIT_SECONDS = 15.0
 """After this long without a sign of life the collector's messages go to another collector."""
-COUNTS_BUCKET = "rl_capture"
-OPTED_OUT = "opted_out"
 """Key of ``{"count", "recent"}``: the number dropped so far, and the newest sequences, so that none counts
 twice."""
 _RECENT = 1000
@@ -289,16 +287,16 @@ class Collector:
 async def count_opted_out(bus: Bus, sequences: Sequence[int | str]) -> int:
     """Adds messages, by their names, to the count that ``onward status`` shows, each once; returns the number
     of new ones."""
-    bucket = bus.bucket(COUNTS_BUCKET)
+    bucket = bus.bucket(OptOutCount.BUCKET)
     while True:
-        entry = await bucket.get(OPTED_OUT)
-        record = json.loads(entry.value) if entry else {"count": 0, "recent": []}
-        new = [sequence for sequence in sequences if sequence not in record["recent"]]
+        entry = await bucket.get(OptOutCount.KEY)
+        stored = OptOutCount.load(entry.value) if entry else OptOutCount()
+        new = [sequence for sequence in sequences if sequence not in stored.recent]
         if not new:
             return 0
-        value = {"count": record["count"] + len(new), "recent": [*record["recent"], *new][-_RECENT:]}
+        counted = OptOutCount(count=stored.count + len(new), recent=[*stored.recent, *new][-_RECENT:])
         try:
-            await bucket.update(OPTED_OUT, json.dumps(value).encode(), entry.revision if entry else 0)
+            await bucket.update(OptOutCount.KEY, counted.dump(), entry.revision if entry else 0)
             return len(new)
         except ConflictError:
             continue  # another collector counted at the same time

@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Callable
 
 from onward.context import Context
+from onward.contracts.buckets import RewarderState
 from onward.errors import BusError
 from onward.reward.role.state import State
 from onward.telemetry import logs
 
-BUCKET = "rl_rewarder"
-KEY = "state"
 CHECKPOINT_SECONDS = 1.0
 
 _log = logs.get("rewarder")
@@ -26,7 +25,7 @@ class Record:
     yet."""
 
     def __init__(self, ctx: Context, state: Callable[[], State], revision: int | None) -> None:
-        self._bucket, self._clock, self._state = ctx.bus.bucket(BUCKET), ctx.clock, state
+        self._bucket, self._clock, self._state = ctx.bus.bucket(RewarderState.BUCKET), ctx.clock, state
         self._revision, self._kept_seq = revision, state().stream_seq
 
     async def keep(self) -> None:
@@ -35,9 +34,9 @@ class Record:
         if state.stream_seq == self._kept_seq:
             return
         if self._revision is None:
-            self._revision = await self._bucket.create(KEY, state.dump())
+            self._revision = await self._bucket.create(RewarderState.KEY, state.dump())
         else:
-            self._revision = await self._bucket.update(KEY, state.dump(), self._revision)
+            self._revision = await self._bucket.update(RewarderState.KEY, state.dump(), self._revision)
         self._kept_seq = state.stream_seq
 
     async def keep_on(self) -> None:

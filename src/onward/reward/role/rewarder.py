@@ -22,6 +22,7 @@ from onward.bus import Ack, Disposition, Lease, Message, Retry, consume
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.context import Context
 from onward.contracts import Trajectory
+from onward.contracts.buckets import RewarderState
 from onward.errors import BusError, ConflictError, StreamDriftError, WarehouseError
 from onward.ids import new_id
 from onward.reward.answers import Said
@@ -32,7 +33,7 @@ from onward.reward.role.feedback import FeedbackReader
 from onward.reward.role.gauges import Gauges, watch_lag
 from onward.reward.role.predecessor import first_rewards
 from onward.reward.role.publishing import Missing
-from onward.reward.role.record import BUCKET, KEY, Record
+from onward.reward.role.record import Record
 from onward.reward.role.rescoring import Rescoring
 from onward.reward.role.settling import Settled
 from onward.reward.role.state import State
@@ -210,7 +211,7 @@ class Rewarder:
     ) -> Rewarder:
         """Loads the rewarder from the record. A stream recreated since then is read from its beginning."""
         window = ctx.settings.reward.window
-        entry = await ctx.bus.bucket(BUCKET).get(KEY)
+        entry = await ctx.bus.bucket(RewarderState.BUCKET).get(RewarderState.KEY)
         state = State(window) if entry is None else State.load(entry.value, window)
         try:
             last = (await ctx.bus.js.stream_info(STREAM)).state.last_seq

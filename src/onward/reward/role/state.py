@@ -6,16 +6,11 @@ same bytes for the same messages as one that never stopped.
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-from onward.contracts import canonical_json
-from onward.errors import ConfigError
+from onward.contracts.buckets import RewarderState
 from onward.reward.measures.baselines import Baselines
 from onward.reward.measures.normalise import Window
 from onward.reward.role.unscored import TRAILING
 
-VERSION = 1
 TOTAL = "raw_total"
 """Name of the window over raw totals, beside those of the components."""
 
@@ -49,27 +44,21 @@ class State:
         return copy
 
     def dump(self) -> bytes:
-        document: dict[str, Any] = {
-            "version": VERSION,
-            "stream_seq": self.stream_seq,
-            "windows": {name: window.values() for name, window in self.windows.items()},
-            "baselines": self.baselines.dump(),
-            "recent": self.recent,
-        }
-        return canonical_json(document)
+        return RewarderState(
+            version=RewarderState.VERSION,
+            stream_seq=self.stream_seq,
+            windows={name: window.values() for name, window in self.windows.items()},
+            baselines=self.baselines.dump(),
+            recent=self.recent,
+        ).dump()
 
     @classmethod
     def load(cls, data: bytes, window: int) -> State:
         """Loads a record. ``window`` may have changed since: the newest values are retained. Raises
         ConfigError for a record of another version."""
-        document = json.loads(data)
-        if document["version"] != VERSION:
-            raise ConfigError(
-                f"The rewarder's record has version {document['version']}, this program reads {VERSION}: "
-                "run the version that wrote it, or delete the key to start new windows."
-            )
-        state = cls(window, document["stream_seq"])
-        state.windows = {name: Window(window, values) for name, values in document["windows"].items()}
-        state.baselines = Baselines.load(document["baselines"])
-        state.recent = list(document.get("recent", []))
+        stored = RewarderState.load(data)
+        state = cls(window, stored.stream_seq)
+        state.windows = {name: Window(window, values) for name, values in stored.windows.items()}
+        state.baselines = Baselines.load(stored.baselines)
+        state.recent = list(stored.recent)
         return state

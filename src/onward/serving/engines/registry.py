@@ -13,7 +13,8 @@ import shutil
 import uuid
 from pathlib import Path
 
-from onward.bus import Bus
+from onward.bus import Bus, read_document
+from onward.contracts.buckets import ModelEntry
 from onward.errors import NotFoundError, TamperedError
 from onward.ids import model_key
 from onward.training import checkpoints
@@ -78,21 +79,20 @@ class AdapterRegistry:
 
     async def _stored(self, model_id: str, digest: str) -> tuple[str, str | None]:
         """Returns the location in the object store, and the hash of the committed manifest, or None."""
-        entry = await self._bus.bucket("rl_models").get(model_key(model_id))
-        if entry is None:
+        record = await read_document(self._bus, ModelEntry, model_key(model_id))
+        if record is None:
             raise NotFoundError(f"Model {model_id!r} is not registered in rl_models: release it first.")
-        record = json.loads(entry.value)
-        if record.get("adapter_digest") != digest:
+        if record.adapter_digest != digest:
             raise TamperedError(
-                f"Model {model_id} is registered with digest {str(record.get('adapter_digest'))[:12]}, "
+                f"Model {model_id} is registered with digest {str(record.adapter_digest)[:12]}, "
                 f"but {digest[:12]} was asked for: it must not be loaded."
             )
-        prefix = str(record["object_prefix"]).strip("/")
+        prefix = record.object_prefix.strip("/")
         if ".." in prefix.split("/"):
             raise TamperedError(
                 f"Model {model_id} is registered under a path that leaves the store: refused."
             )
-        return prefix, record.get("manifest_sha256")
+        return prefix, record.manifest_sha256
 
     async def _download(self, prefix: str, manifest_sha256: str | None, digest: str, folder: Path) -> Path:
         partial = folder.with_name(f".{digest[:16]}-{uuid.uuid4().hex[:8]}")

@@ -15,6 +15,7 @@ from typing import Any
 from onward.capture import provenance
 from onward.capture.conversations.answers import read_answer
 from onward.clock import Clock
+from onward.contracts.buckets import Assignment
 from onward.errors import BusError, EngineError
 from onward.http.app import HttpError
 from onward.serving.engines import Engine, Generation, OnProgress, Progress, RequestRefusedError
@@ -23,7 +24,7 @@ from onward.serving.protocol import openai
 from onward.serving.recording.outcomes import Outcomes
 from onward.serving.routing.assignments import Assignments
 from onward.serving.routing.desired import DesiredState
-from onward.serving.routing.router import Arm, Assignment, Routes
+from onward.serving.routing.router import Arm, Routes
 from onward.telemetry import logs
 
 _log = logs.get("gateway")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
@@ -24,6 +23,7 @@ from onward.capture.cleaning import judge_of
 from onward.capture.collecting.quarantine import Keys, Quarantine
 from onward.clock import utc_text
 from onward.context import Context
+from onward.contracts.buckets import Traffic
 from onward.errors import EngineError
 from onward.feedback.tokens import MAX_SESSION, Subject, TokenKeys
 from onward.http.app import (
@@ -233,17 +233,16 @@ class Gateway:
         return self._idle.is_set()
 
     async def _follow_control(self) -> None:
-        """Follows ``rl_control`` key ``traffic``: {"paused": bool, "until"?: time}."""
-        async for entry in self._ctx.bus.bucket("rl_control").watch("traffic", deletes=True):
+        """Follows the operator's switch ``Traffic``."""
+        async for entry in self._ctx.bus.bucket(Traffic.BUCKET).watch(Traffic.KEY, deletes=True):
             try:
-                asked = json.loads(entry.value or b"{}")
-                until = asked.get("until")
-                if asked.get("paused") is True:
-                    self.pause(datetime.fromisoformat(until) if until else None)
+                asked = Traffic.load(entry.value or b"{}")
+                if asked.paused:
+                    self.pause(datetime.fromisoformat(asked.until) if asked.until else None)
                     await self.drain()
                 else:
                     self.resume()
-            except (ValueError, AttributeError, TypeError):
+            except (ValueError, TypeError):
                 _log.warning("traffic switch not readable", revision=entry.revision)
                 continue
             await self.state.report()

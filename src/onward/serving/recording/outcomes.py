@@ -23,6 +23,7 @@ from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.bus.pull import PullBroken, Puller
 from onward.clock import Clock
 from onward.contracts import Feedback, Reward, SessionOutcome, decode, encode, subjects
+from onward.contracts.buckets import Assignment
 from onward.errors import BusError, ContractError
 from onward.feedback.votes import is_negative
 from onward.ids import derived_id
@@ -30,7 +31,7 @@ from onward.lru import Lru
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.recording.session_votes import SessionVotes
 from onward.serving.routing.assignments import Assignments
-from onward.serving.routing.router import Assignment, Routes
+from onward.serving.routing.router import Routes
 from onward.telemetry import logs
 
 _log = logs.get("gateway")

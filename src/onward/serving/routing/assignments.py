@@ -7,13 +7,12 @@ for both. If another gateway wrote first, its record counts and the call is made
 from __future__ import annotations
 
 import asyncio
-import json
 
 from onward.bus import Bus
 from onward.clock import Clock, utc_text
-from onward.contracts import canonical_json
+from onward.contracts.buckets import Assignment
 from onward.errors import BusError, ConflictError
-from onward.serving.routing.router import Assignment, AssignmentCache, Routes, assign, session_key
+from onward.serving.routing.router import AssignmentCache, Routes, assign, session_key
 
 BUS_SECONDS = 2.0
 """Seconds for recording a session. After that it is served by current and not counted."""
@@ -21,7 +20,7 @@ BUS_SECONDS = 2.0
 
 class Assignments:
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        self._bucket = bus.bucket("rl_sessions")
+        self._bucket = bus.bucket(Assignment.BUCKET)
         self._bus, self._clock = bus, clock
         self._cache = AssignmentCache()
 
@@ -57,9 +56,9 @@ class Assignments:
         """Returns every recorded session of a release, in one pass."""
         found = []
         for entry in await self._bucket.entries():
-            record = json.loads(entry.value)
-            if record.get("release_id") == release_id:
-                found.append(Assignment.from_record(record))
+            assignment = Assignment.load(entry.value)
+            if assignment.release_id == release_id:
+                found.append(assignment)
         return found
 
     async def _read(self, session_id: str) -> tuple[Assignment | None, int]:
@@ -72,10 +71,10 @@ class Assignments:
             raise BusError("NATS did not answer in time: the session cannot be assigned.") from None
         if entry is None:
             return None, 0
-        return Assignment.from_record(json.loads(entry.value)), entry.revision
+        return Assignment.load(entry.value), entry.revision
 
     async def _write(self, chosen: Assignment, revision: int) -> Assignment:
-        key, value = session_key(chosen.session_id), canonical_json(chosen.record())
+        key, value = session_key(chosen.session_id), chosen.dump()
         try:
             if revision:
                 await self._bucket.update(key, value, revision, deadline=BUS_SECONDS)

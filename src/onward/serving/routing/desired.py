@@ -8,26 +8,23 @@ state interrupts an older one that is still being loaded, so a rollback never wa
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from onward.bus import Bus, Entry
 from onward.clock import Clock, utc_text
-from onward.contracts import canonical_json
+from onward.contracts.buckets import Desired, GatewayReport
 from onward.errors import BusError, ContractError, EngineError, NotFoundError, OnwardError, TamperedError
 from onward.files import write_whole
 from onward.serving.engines import Engine
 from onward.serving.engines.registry import AdapterRegistry
-from onward.serving.routing.router import Arm, Routes, base_routes, desired_document, parse_desired
+from onward.serving.routing.router import Arm, Routes, base_routes, desired_of, parse_desired
 from onward.telemetry import logs
 from onward.telemetry.alerts import Alerts
 
 _log = logs.get("gateway")
-DESIRED = "desired"
 POLL_SECONDS = 5.0
 LEASE_SECONDS = 15.0
 """A gateway that could not read the desired state for this many seconds serves current alone."""
@@ -87,7 +84,7 @@ class DesiredState:
         """Sets routes before the first call: the desired state, else the last file, else the base model."""
         try:
             async with asyncio.timeout(POLL_SECONDS):
-                entry = await self._bus.bucket("rl_releases").get(DESIRED)
+                entry = await self._bus.bucket(Desired.BUCKET).get(Desired.KEY)
         except (TimeoutError, BusError):
             entry = None
         if entry is not None:
@@ -112,7 +109,7 @@ class DesiredState:
                 await asyncio.gather(self._applying, return_exceptions=True)
 
     async def _watch(self) -> None:
-        async for entry in self._bus.bucket("rl_releases").watch(DESIRED, poll_seconds=POLL_SECONDS):
+        async for entry in self._bus.bucket(Desired.BUCKET).watch(Desired.KEY, poll_seconds=POLL_SECONDS):
             self._confirmed = self._clock.monotonic()
             self._want(entry)
 
@@ -122,7 +119,7 @@ class DesiredState:
             await self._clock.sleep(POLL_SECONDS)
             try:
                 async with asyncio.timeout(POLL_SECONDS):
-                    entry = await self._bus.bucket("rl_releases").get(DESIRED)
+                    entry = await self._bus.bucket(Desired.BUCKET).get(Desired.KEY)
                 self._confirmed = self._clock.monotonic()
                 lost = self.routes.digests - set(await self._engine.adapters())
             except (TimeoutError, BusError, EngineError):
@@ -136,7 +133,7 @@ class DesiredState:
             return  # a slow watcher after a quick poll
         self._seen_revision = entry.revision
         try:
-            wanted = parse_desired(json.loads(entry.value))
+            wanted = parse_desired(entry.value)
         except (ValueError, ContractError) as error:
             self._fail(-2, error)
             return
@@ -223,12 +220,12 @@ class DesiredState:
     # The file for a start without the bus.
 
     def _save(self, routes: Routes) -> None:
-        write_whole(self._file, canonical_json(desired_document(routes)))
+        write_whole(self._file, desired_of(routes).dump())
 
     async def _restore(self) -> None:
         """Restores the last verified state: its current arm alone, as no release is watched meanwhile."""
         try:
-            saved = parse_desired(json.loads(self._file.read_bytes()))
+            saved = parse_desired(self._file.read_bytes())
             arm = saved.current
             if arm.adapter_digest is not None:
                 await self._load_one(arm, await self._registry.cached(arm.adapter_digest))
@@ -246,28 +243,28 @@ class DesiredState:
     async def report(self) -> None:
         """Writes ``rl_gateways.<id>``. Without the bus the report is skipped until the next one."""
         routes = self.routes
-        record: dict[str, Any] = {
-            "gateway_id": self._gateway_id,
-            "revision": routes.revision,
-            "release_id": routes.release_id,
-            "step": routes.step,
-            "arms": desired_document(routes)["arms"],
-            "served": sorted(routes.digests),
-            "probes": {digest: round(value, 6) for digest, value in self._probes.items()},
-            "paused": self.paused,
-            "in_flight": sum(self.in_flight.values()),
-            "error": self._error,
-            "updated_at": utc_text(self._clock.now()),
-        }
+        report = GatewayReport(
+            gateway_id=self._gateway_id,
+            revision=routes.revision,
+            release_id=routes.release_id,
+            step=routes.step,
+            arms=desired_of(routes).arms,
+            probes={digest: round(value, 6) for digest, value in self._probes.items()},
+            paused=self.paused,
+            in_flight=sum(self.in_flight.values()),
+            error=self._error,
+            updated_at=utc_text(self._clock.now()),
+        )
         if not self._bus.is_connected:
             return
         try:
             held = set(await self._engine.adapters())
-            record["served"] = sorted(routes.digests & held)
         except EngineError:
-            record["served"] = []
+            held = set[str]()
+        report = report.model_copy(update={"served": sorted(routes.digests & held)})
         try:
-            await self._bus.bucket("rl_gateways").put(self._gateway_id, canonical_json(record), deadline=5.0)
+            bucket = self._bus.bucket(GatewayReport.BUCKET)
+            await bucket.put(self._gateway_id, report.dump(), deadline=5.0)
         except BusError as error:
             _log.warning("gateway state not reported", reason=str(error))
 
@@ -276,7 +273,7 @@ class DesiredState:
         if self._bus.is_connected:
             try:
                 async with asyncio.timeout(2.0):
-                    await self._bus.bucket("rl_gateways").delete(self._gateway_id)
+                    await self._bus.bucket(GatewayReport.BUCKET).delete(self._gateway_id)
             except (TimeoutError, BusError):
                 pass
 

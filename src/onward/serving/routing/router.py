@@ -8,13 +8,12 @@ only new sessions. The assignment record is what the gates' evidence is joined w
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
 
+from onward.contracts.buckets import ArmName, Assignment, Desired, DesiredArm
 from onward.errors import ContractError
 from onward.lru import Lru
-
-ArmName = Literal["candidate", "current"]
 
 
 @dataclass(frozen=True)
@@ -58,49 +57,28 @@ class Routes:
         return self.candidate if name == "candidate" and self.candidate is not None else self.current
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """One session under one release; the record in bucket ``rl_sessions``."""
-
-    session_id: str
-    release_id: str
-    arm: ArmName
-    weight: float
-    assigned_at: str
-    model_id: str
-    earlier: tuple[str, ...] = ()
-    """Releases under which the session was assigned before. Their late rewards do not count for this one."""
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Assignment:
-        fields = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
-        fields["earlier"] = tuple(record.get("earlier", ()))
-        return cls(**fields)
-
-
 def base_routes(model_id: str) -> Routes:
     """Returns routes with the base model alone, which serves before anything was released."""
     return Routes(-1, None, 0, Arm("current", model_id, None, 1.0))
 
 
-def parse_desired(document: dict[str, Any]) -> Routes:
-    """Parses the record ``desired``. Raises ContractError if it cannot be served as written."""
+def parse_desired(data: bytes) -> Routes:
+    """Parses a stored ``Desired``. Raises ContractError if it cannot be served as written, ValueError if it
+    is no JSON."""
+    document = json.loads(data)
     try:
-        arms = {}
-        for given in document["arms"]:
-            weight = float(given["weight"])
-            if given["arm"] not in ("candidate", "current") or given["arm"] in arms or not 0 <= weight <= 1:
+        desired, arms = Desired.model_validate(document), {}
+        for given in desired.arms:
+            name = given.arm
+            if name not in ("candidate", "current") or name in arms or not 0 <= given.weight <= 1:
                 raise ValueError
-            digest = given.get("adapter_digest")
-            arms[given["arm"]] = Arm(given["arm"], str(given["model_id"]), digest and str(digest), weight)
-        release_id = document.get("release_id")
+            if not {"model_id", "weight"} <= given.model_fields_set:
+                raise ValueError
+            arms[name] = Arm(name, given.model_id, given.adapter_digest, given.weight)
         return Routes(
-            revision=int(document["revision"]),
-            release_id=release_id and str(release_id),
-            step=int(document.get("step") or 0),
+            revision=desired.revision,
+            release_id=desired.release_id and str(desired.release_id),
+            step=int(desired.step or 0),
             current=arms["current"],
             candidate=arms.get("candidate"),
         )
@@ -112,14 +90,14 @@ def parse_desired(document: dict[str, Any]) -> Routes:
         ) from None
 
 
-def desired_document(routes: Routes) -> dict[str, Any]:
-    """Returns the inverse of ``parse_desired``."""
-    return {
-        "revision": routes.revision,
-        "release_id": routes.release_id,
-        "step": routes.step,
-        "arms": [asdict(arm) for arm in routes.arms],
-    }
+def desired_of(routes: Routes) -> Desired:
+    """Returns what ``parse_desired`` reads as ``routes``."""
+    return Desired(
+        revision=routes.revision,
+        release_id=routes.release_id,
+        step=routes.step,
+        arms=[DesiredArm(**asdict(arm)) for arm in routes.arms],
+    )
 
 
 def fraction(release_id: str, session_id: str) -> float:
@@ -139,7 +117,15 @@ def assign(routes: Routes, session_id: str, assigned_at: str, before: Assignment
     name = choose(routes.release_id, session_id, routes.weight)
     earlier = () if before is None else (*before.earlier, before.release_id)[-8:]
     arm = routes.arm(name)
-    return Assignment(session_id, routes.release_id, name, routes.weight, assigned_at, arm.model_id, earlier)
+    return Assignment(
+        session_id=session_id,
+        release_id=routes.release_id,
+        arm=name,
+        weight=routes.weight,
+        assigned_at=assigned_at,
+        model_id=arm.model_id,
+        earlier=earlier,
+    )
 
 
 def session_key(session_id: str) -> str:

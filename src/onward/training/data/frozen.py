@@ -12,10 +12,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from onward.bus import read_document
 from onward.capture import provenance
 from onward.capture.collecting.enrich import MIXED
 from onward.context import Context
 from onward.contracts import Feedback, TrainingRequest, decode
+from onward.contracts.buckets import DesiredRoutes, ModelEntry
 from onward.errors import TamperedError, TrainingError
 from onward.files import write_whole
 from onward.ids import model_key
@@ -106,17 +108,16 @@ async def _fetch_start(ctx: Context, current: dict[str, Any], folder: Path) -> c
     return manifest
 
 
-async def _desired(ctx: Context) -> bytes:
-    """Returns the desired release as the releaser wrote it; waits if there is none yet."""
-    bucket = ctx.bus.bucket("rl_releases")
+async def _desired(ctx: Context) -> DesiredRoutes:
+    """Returns the desired routes; waits if there are none yet."""
     until = ctx.clock.monotonic() + FIRST_POLICY_SECONDS
-    while (entry := await bucket.get("desired")) is None:
+    while (desired := await read_document(ctx.bus, DesiredRoutes)) is None:
         if ctx.clock.monotonic() >= until:
             raise TrainingError(
                 "DATA", "No policy serves yet, so there is nothing to train: release one first."
             )
         await ctx.clock.sleep(0.5)
-    return entry.value
+    return desired
 
 
 async def _current_policy(ctx: Context) -> dict[str, Any]:
@@ -126,28 +127,26 @@ async def _current_policy(ctx: Context) -> dict[str, Any]:
     ``adapter_digest`` is None and ``object_prefix`` empty for the base model alone, which is trained into a
     new adapter.
     """
-    arms = json.loads(await _desired(ctx))["arms"]
-    arm = next((arm for arm in arms if arm["arm"] == "current"), arms[0])
-    model = await ctx.bus.bucket("rl_models").get(model_key(arm["model_id"]))
-    stored = json.loads(model.value) if model else {}
-    prefix = stored.get("object_prefix")
-    digest = arm["adapter_digest"] or arm.get("model_digest")
+    arms = (await _desired(ctx)).arms
+    arm = next((arm for arm in arms if arm.arm == "current"), arms[0])
+    stored = await read_document(ctx.bus, ModelEntry, model_key(arm.model_id)) or ModelEntry()
+    digest = arm.adapter_digest or arm.model_digest
     if digest is None:
         raise TrainingError(
             "DATA",
-            f"No engine has said which base model {arm['model_id']!r} is, so its work cannot be told "
+            f"No engine has said which base model {arm.model_id!r} is, so its work cannot be told "
             f"from another's: start the gateway and ask again.",
         )
-    if arm["adapter_digest"] is not None and not prefix:
+    if arm.adapter_digest is not None and not stored.object_prefix:
         raise TrainingError(
-            "DATA", f"{arm['model_id']!r} serves but has no checkpoint on record: it cannot be trained from."
+            "DATA", f"{arm.model_id!r} serves but has no checkpoint on record: it cannot be trained from."
         )
     return {
         "model_digest": digest,
-        "adapter_digest": arm["adapter_digest"],
-        "object_prefix": prefix,
-        "manifest_sha256": stored.get("manifest_sha256"),
-        "model_id": arm["model_id"],
+        "adapter_digest": arm.adapter_digest,
+        "object_prefix": stored.object_prefix,
+        "manifest_sha256": stored.manifest_sha256,
+        "model_id": arm.model_id,
     }
 
 

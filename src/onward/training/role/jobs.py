@@ -29,6 +29,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     "failed": frozenset(),
     "cancelled": frozenset(),
 }
+TERMINAL = frozenset(state for state, after in TRANSITIONS.items() if not after)
 PRIORITY_ORDER = {"urgent": 0, "high": 1, "normal": 2, "low": 3}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 from contextlib import AsyncExitStack
@@ -19,18 +18,19 @@ from typing import Any
 import structlog
 
 from onward import children
-from onward.bus import Ack, DeadLetter, Message, consume
+from onward.bus import Ack, DeadLetter, Message, consume, read_document
 from onward.bus.cancellation import until_cancelled
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingRequest, TrainingStatus, decode, encode, subjects
+from onward.contracts.buckets import Learning
 from onward.errors import BusError, ConflictError, ContractError, OnwardError, TrainingError
 from onward.files import locked
 from onward.ids import new_id
 from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints
 from onward.training.data import frozen
-from onward.training.role.jobs import Held, JobError, JobRecord, JobTable
+from onward.training.role.jobs import TERMINAL, Held, JobError, JobRecord, JobTable
 from onward.training.spec import departures, recipes, request
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,6 @@ IDLE_SECONDS = 0.5
 PROGRESS_SECONDS = 2.0
 AGAIN_SECONDS = 5.0
 """Pause between two attempts after a store was unavailable."""
-TERMINAL = ("completed", "failed", "cancelled")
 
 
 class Trainer:
@@ -101,8 +100,7 @@ class Trainer:
         return self.ctx.settings.training.lease_seconds
 
     async def _paused(self) -> bool:
-        entry = await self.ctx.bus.bucket("rl_control").get("learning")
-        return bool(entry and json.loads(entry.value).get("paused"))
+        return (await read_document(self.ctx.bus, Learning) or Learning()).paused
 
     def _is_mine(self, record: JobRecord) -> bool:
         """True if a run on this data folder owns the job: an earlier one (its lock is free) or this one."""

@@ -1,0 +1,349 @@
+"""Documents in the key-value buckets: one type each, with its bucket, its key and its legal transitions.
+
+A document is JSON. A reader tolerates keys that it does not know, and a writer that changes a document keeps
+them. A field that a reader can do without has a default; a field that must stay readable whatever its value
+is ``Loose``. The full records of jobs, releases and models are defined where they are written
+(``onward.training.role.jobs``, ``onward.release.record``); here are the parts of them that other roles read.
+Readers use ``onward.bus.read_document``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+
+from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation, model_validator
+
+from onward.contracts.base import Part, nullable, optional, required
+from onward.contracts.codec import canonical_json
+from onward.errors import ConfigError, IllegalTransitionError
+
+T = TypeVar("T")
+Loose = Annotated[T, SkipValidation]
+"""A value that is read as it is: its reader judges it, or nobody reads it."""
+EmptyList = BeforeValidator(lambda value: value or [])
+"""null counts as an empty list."""
+EmptyObject = BeforeValidator(lambda value: value or {})
+"""null counts as an empty object."""
+Truth = Annotated[bool, BeforeValidator(bool)]
+"""Any JSON value, read as Python's truth of it."""
+
+
+class Document(Part):
+    """The value of one key. Immutable: a change is a copy (``model_copy``)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    BUCKET: ClassVar[str]
+    KEY: ClassVar[str] = ""
+    """Key of this type; for a type with many keys, the prefix that they share (maybe empty)."""
+
+    @classmethod
+    def load(cls, data: bytes) -> Self:
+        """Reads a stored value. Raises ValueError (pydantic's ValidationError for a wrong shape)."""
+        return cls.model_validate(json.loads(data))
+
+    def dump(self) -> bytes:
+        """Returns the value to store: canonical JSON, without the optional fields that were never set."""
+        return canonical_json(self)
+
+
+# rl_control: switches and requests of operators.
+
+
+class Learning(Document):
+    """Switch of ``onward pause`` and ``onward resume``: no job is requested or started while it is paused."""
+
+    BUCKET, KEY = "rl_control", "learning"
+
+    paused: Truth = False
+
+
+class Traffic(Document):
+    """Switch of a maintenance window: gateways refuse new calls with 429. A deleted key resumes."""
+
+    BUCKET, KEY = "rl_control", "traffic"
+
+    paused: Annotated[bool, BeforeValidator(lambda value: value is True)] = Field(
+        False, description="Paused by true alone; any other value resumes."
+    )
+    until: Loose[str | None] = optional("ISO 8601 time at which traffic resumes by itself.")
+
+
+class Pin(Document):
+    """Model that ``onward pin`` keeps serving: nothing is released meanwhile."""
+
+    BUCKET, KEY = "rl_control", "pin"
+
+    model_id: Loose[str | None] = nullable("Null after 'onward unpin'; the releaser ignores other types.")
+
+
+Command = Literal["abort", "promote", "hold", "resume"]
+
+
+class ReleaseCommand(Document):
+    """Newest command to the release under way. The releaser obeys each revision of the key once."""
+
+    BUCKET, KEY = "rl_control", "release"
+
+    command: Loose[Command | None] = optional("An unknown command is consumed and changes nothing.")
+    release_id: str | None = nullable("Release that is meant; null: whichever is under way.")
+
+
+class RescoreRequest(Document):
+    """Newest request of ``onward rescore``. An unknown key could narrow the work: it is refused."""
+
+    BUCKET, KEY = "rl_control", "rescore"
+    model_config = ConfigDict(extra="forbid")
+
+    run_id: str
+    since: str = required("ISO 8601; selects trajectories that began then or later.")
+    component: str | None = nullable("Component computed anew, others retain their raw scores; null: all.")
+    limit: int | None = nullable("Maximum number of trajectories, the oldest first.")
+    dry_run: bool
+    requested_at: str
+    stop: bool = Field(False, description="Set by 'onward rescore --stop': the run ends early.")
+
+
+# rl_rewarder: the rewarder's own state.
+
+
+class RescoreProgress(Document):
+    """Progress of the newest run of ``onward rescore``: a restart continues from it."""
+
+    BUCKET, KEY = "rl_rewarder", "rescore"
+
+    run_id: str
+    total: int = required("Trajectories that the run will look at.")
+    seen: int = 0
+    start_ts: str = Field("1970-01-01T00:00:00.000Z", description="Cursor: start of the last one seen.")
+    trajectory_id: str = Field("", description="Cursor: id of the last one seen.")
+    counts: dict[str, int] = Field(
+        default_factory=dict, description="changed, unchanged, unscored, waiting, gone."
+    )
+    finished: bool = Field(False, description="Final: only another request starts a new run.")
+    stopped: bool = Field(False, description="Finished early, by --stop or for an unknown component.")
+
+
+class RewarderState(Document):
+    """Windows and baselines that rewards are normalised by. They are large and therefore not validated."""
+
+    BUCKET, KEY = "rl_rewarder", "state"
+    VERSION: ClassVar[int] = 1
+
+    version: int
+    stream_seq: int = required("Last message of the trajectory stream that counted.")
+    windows: Loose[dict[str, list[float]]] = required("Newest raw scores per component, oldest first.")
+    baselines: Loose[list[Any]] = required("Pairs of a key and its baselines per measure.")
+    recent: Loose[list[str]] = Field(
+        default_factory=list, description="Newest trajectories: why each is unscored, empty for a scored one."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_readable(cls, document: Any) -> Any:
+        if document["version"] != cls.VERSION:
+            raise ConfigError(
+                f"The rewarder's record has version {document['version']}, this program reads {cls.VERSION}: "
+                "run the version that wrote it, or delete the key to start new windows."
+            )
+        return document
+
+
+# rl_coordinator: the coordinator's own state.
+
+RequestPhase = Literal["planned", "published"]
+REQUEST_TRANSITIONS: dict[RequestPhase | None, frozenset[RequestPhase]] = {
+    None: frozenset({"planned"}),
+    "planned": frozenset({"published"}),
+    "published": frozenset({"planned"}),
+}
+"""Phases of the coordinator's record; None before the first request. After "published" the next job is
+planned in the same key."""
+
+
+class LastRequest(Document):
+    """Last training request: recorded as planned, then published under its job's id, then marked."""
+
+    BUCKET, KEY = "rl_coordinator", "state"
+
+    phase: Loose[RequestPhase | None] = optional("See REQUEST_TRANSITIONS.")
+    snapshot: int = Field(0, description="Newest stored trajectory when it was made; later ones count next.")
+    model_digest: Loose[str | None] = nullable("Policy that is trained; null: a base without a digest.")
+    job_id: str | None = optional("Id of the requested job.")
+    request: str | None = optional("The request as encoded, published again after a crash.")
+    published_at: Loose[str | None] = optional("Absent while it is only planned.")
+
+    def move(self, to: RequestPhase) -> RequestPhase:
+        """Returns ``to`` if the table allows it; an unknown phase counts as none. Raises
+        IllegalTransitionError."""
+        if to not in REQUEST_TRANSITIONS.get(self.phase, REQUEST_TRANSITIONS[None]):
+            raise IllegalTransitionError(f"A request that is {self.phase} cannot become {to}.")
+        return to
+
+
+# rl_jobs: the part of ``JobRecord`` that other roles read.
+
+
+class JobCommit(Part, frozen=True):
+    """Checkpoint that a completed job committed."""
+
+    epoch: int
+    adapter_digest: str
+    object_prefix: str
+    manifest_sha256: str | None = optional("SHA-256 of the checkpoint's manifest.")
+
+
+class JobEntry(Document):
+    """A training job as coordinator and releaser read it: ``job.<id>``. Its states and their transitions are
+    in ``onward.training.role.jobs``."""
+
+    BUCKET, KEY = "rl_jobs", "job."
+
+    job_id: Loose[str | None] = optional("Its id.")
+    state: Loose[str | None] = optional("A JobState.")
+    request: Annotated[dict[str, Any], EmptyObject] = Field(
+        default_factory=dict, description="The training request."
+    )
+    progress: Annotated[dict[str, Any], EmptyObject] = Field(
+        default_factory=dict, description="Newest progress; metrics inside."
+    )
+    start_digest: Loose[str | None] = optional("Adapter that training started from.")
+    samples: Loose[int | None] = optional("Trajectories used in training.")
+    commit: JobCommit | None = optional("Present once it is completed.")
+    skip_validation: Truth = False
+    updated_at: Loose[str | None] = optional("ISO 8601.")
+
+
+# rl_models: the part of ``Model`` that other roles read.
+
+
+class ModelEntry(Document):
+    """Where a model's files lie, for gateways and trainers: ``<model_key(model_id)>``."""
+
+    BUCKET = "rl_models"
+
+    adapter_digest: Loose[str | None] = nullable("Null: the base model alone.")
+    object_prefix: str = Field("", description="Folder in the object store; empty for the base model.")
+    manifest_sha256: str | None = nullable("Hash of the committed manifest; null if no job made it.")
+
+
+# rl_releases: the desired routes, and the part of ``ReleaseRecord`` that other roles read.
+
+
+class ReleaseEntry(Document):
+    """A release as the coordinator reads it: ``release.<id>``. Its states and their transitions are in
+    ``onward.release.plan``."""
+
+    BUCKET, KEY = "rl_releases", "release."
+
+    release_id: Loose[str | None] = optional("Its id.")
+    job_id: Loose[str | None] = optional("Job that made the candidate.")
+    state: Loose[str | None] = optional("A State of the plan.")
+
+
+class DesiredArm(Part, frozen=True):
+    """One arm of the routes. A gateway refuses an arm without a name, a model or a weight."""
+
+    arm: str = Field("", description="current or candidate.")
+    model_id: str = ""
+    adapter_digest: str | None = nullable("Null: the base model alone.")
+    model_digest: str | None = nullable(
+        "Digest in the generation records of this arm; absent in gateways' reports."
+    )
+    weight: float = Field(0.0, description="Share of new sessions, in [0, 1].")
+
+
+class PreviousModel(Part, frozen=True):
+    """Model that served before."""
+
+    model_id: str
+    adapter_digest: str | None = nullable("Null: the base model alone.")
+
+
+class DesiredRoutes(Document):
+    """Which models should serve which shares, as every role reads it."""
+
+    BUCKET, KEY = "rl_releases", "desired"
+
+    release_id: Loose[str | None] = nullable("Release under way; null while one model serves alone.")
+    step: Loose[int | None] = nullable("Step of the release; null counts as 0.")
+    arms: Annotated[list[DesiredArm], EmptyList] = Field(
+        default_factory=list, description="One arm, or current and candidate in this order."
+    )
+    previous: PreviousModel | None = nullable("Model before, for people.")
+
+
+class Desired(DesiredRoutes):
+    """The same with what identifies it: the releaser writes it, gateways follow it."""
+
+    revision: int = required("Rises by one with each change of the routes.")
+    epoch: int | None = optional("Lease epoch of the releaser that wrote it; an older releaser is refused.")
+
+
+# rl_gateways, rl_sessions: what gateways serve.
+
+
+class GatewayReport(Document):
+    """Routes that one gateway really serves: ``<gateway id>``, written every five seconds."""
+
+    BUCKET = "rl_gateways"
+
+    gateway_id: Loose[str | None] = optional("Its own key.")
+    revision: int = Field(-1, description="Revision of the desired routes; -1 before the first ones.")
+    release_id: Loose[str | None] = nullable("Release under way.")
+    step: Loose[int] = 0
+    arms: list[DesiredArm] = Field(default_factory=list)
+    served: list[str | None] = Field(
+        default_factory=list, description="Digests of adapters that the engine holds for these arms."
+    )
+    probes: Loose[dict[str, float]] = Field(
+        default_factory=dict, description="Adapter digest → mean log-probability of its probe."
+    )
+    paused: Loose[bool] = False
+    in_flight: Loose[int] = Field(0, description="Calls that run now.")
+    error: Loose[str | None] = nullable("Why newer routes are not served yet.")
+    updated_at: Loose[str | None] = optional("By the gateway's own clock.")
+
+
+ArmName = Literal["candidate", "current"]
+
+
+class Assignment(Document):
+    """Arm of one session, unchanged for the life of a release. Key: ``session_key`` of the session id."""
+
+    BUCKET = "rl_sessions"
+
+    session_id: str
+    release_id: str
+    arm: Loose[ArmName]
+    weight: float = required("The candidate's share when the session was assigned.")
+    assigned_at: str
+    model_id: str
+    earlier: tuple[str, ...] = Field(
+        (), description="Releases it was assigned under before; their late rewards do not count for this one."
+    )
+
+
+# rl_capture, rl_leases.
+
+
+class OptOutCount(Document):
+    """Count of trajectories that were dropped by an opt-out."""
+
+    BUCKET, KEY = "rl_capture", "opted_out"
+
+    count: int = 0
+    recent: list[int | str] = Field(
+        default_factory=list, description="Newest counted messages, by sequence or name: each counts once."
+    )
+
+
+class LeaseHolder(Document):
+    """Owner of a piece of work: ``<name of the lease>``. The revision is the epoch."""
+
+    BUCKET = "rl_leases"
+
+    owner: Loose[str | None] = optional("Process that holds it.")
+    ttl: float = required("Seconds without a renewal after which another process may take it.")
+    released: Truth = required("Given up by its owner: free at once.")

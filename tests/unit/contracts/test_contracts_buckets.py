@@ -1,0 +1,243 @@
+"""Documents in buckets: read as they were always written, dumped with the same keys, tolerant where readers
+always were."""
+
+import json
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from onward.bus import BUCKETS, Entry, read_document
+from onward.contracts import buckets
+from onward.contracts.buckets import (
+    REQUEST_TRANSITIONS,
+    Assignment,
+    Desired,
+    DesiredRoutes,
+    Document,
+    GatewayReport,
+    JobEntry,
+    LastRequest,
+    Learning,
+    LeaseHolder,
+    ModelEntry,
+    OptOutCount,
+    Pin,
+    ReleaseCommand,
+    ReleaseEntry,
+    RequestPhase,
+    RescoreProgress,
+    RescoreRequest,
+    RewarderState,
+    Traffic,
+)
+from onward.errors import ConfigError, IllegalTransitionError
+from onward.reward.role.state import State
+
+STORED: dict[type[Document], str] = {
+    Learning: '{"paused": true}',
+    Traffic: '{"paused": true, "until": "2026-01-05T10:00:00+00:00"}',
+    Pin: '{"model_id": null}',
+    ReleaseCommand: '{"command": "hold", "release_id": null}',
+    RescoreRequest: '{"run_id": "r1", "since": "1970-01-01T00:00:00.000Z", "component": null, "limit": 20, '
+    '"dry_run": false, "requested_at": "2026-01-05T09:00:00.000Z", "stop": false}',
+    RescoreProgress: '{"run_id": "r1", "total": 20, "seen": 5, "start_ts": "2026-01-04T09:00:00.000Z", '
+    '"trajectory_id": "t5", "counts": {"changed": 4, "unchanged": 1}, "finished": false, "stopped": false}',
+    RewarderState: '{"baselines":[["general",{"turns":[4,2.5,0.25]}]],"recent":["","no_outcome"],'
+    '"stream_seq":17,"version":1,"windows":{"accuracy":[1.0,0.5],"raw_total":[0.75]}}',
+    LastRequest: '{"job_id": "j1", "model_digest": null, "phase": "published", '
+    '"published_at": "2026-01-05T09:00:00.000Z", "request": "{\\"priority\\":\\"low\\"}", "snapshot": 600}',
+    JobEntry: '{"job_id":"j1","state":"completed","request":{"training_config":{"base_model":"smollm2"}},'
+    '"request_sha256":"0","attempt":1,"handed_back":0,"owner":"n:1","start_digest":"d0","dataset_sha256":"e",'
+    '"samples":256,"commit":{"job_id":"j1","epoch":1,"manifest_sha256":"m","object_prefix":"checkpoints/j1/1",'
+    '"adapter_digest":"d1"},"error":null,"skip_validation":false,"announced":true,"heartbeat":9,'
+    '"created_at":"2026-01-05T09:00:00.000Z","updated_at":"2026-01-05T09:10:00.000Z",'
+    '"progress":{"metrics":{"reward_mean":0.5}}}',
+    ModelEntry: '{"adapter_digest":"d1","base_digest":null,"info":{},"manifest_sha256":"m",'
+    '"model_id":"agent-zero-rl-v1","object_prefix":"checkpoints/j1/1","parent":"agent-zero-rl-v0",'
+    '"state":"current","training_job_id":"j1","validation":{}}',
+    ReleaseEntry: '{"candidate":{"model_id":"agent-zero-rl-v1"},"epoch":1,"job_id":"j1","release_id":"r1",'
+    '"state":"ramping"}',
+    DesiredRoutes: '{"arms":[{"adapter_digest":null,"arm":"current","model_digest":"b","model_id":"smollm2",'
+    '"weight":1.0}],"epoch":3,"previous":null,"release_id":null,"revision":1,"step":0}',
+    Desired: '{"arms":[{"adapter_digest":"d0","arm":"current","model_digest":"d0",'
+    '"model_id":"agent-zero-rl-v0","weight":0.9},{"adapter_digest":"d1","arm":"candidate",'
+    '"model_digest":"d1","model_id":"agent-zero-rl-v1","weight":0.1}],"epoch":3,'
+    '"previous":{"adapter_digest":"d0","model_id":"agent-zero-rl-v0"},"release_id":"r1","revision":7,"step":1}',
+    GatewayReport: '{"arms":[{"adapter_digest":"d0","arm":"current","model_id":"agent-zero-rl-v0",'
+    '"weight":1.0}],"error":null,"gateway_id":"gw-1","in_flight":2,"paused":false,"probes":{"d0":-1.25},'
+    '"release_id":null,"revision":6,"served":["d0"],"step":0,"updated_at":"2026-01-05T09:00:00.000Z"}',
+    Assignment: '{"arm":"candidate","assigned_at":"2026-01-05T09:00:00.000Z","earlier":["r0"],'
+    '"model_id":"agent-zero-rl-v1","release_id":"r1","session_id":"s","weight":0.1}',
+    OptOutCount: '{"count": 3, "recent": [4, "held-5", 6]}',
+    LeaseHolder: '{"owner": "p1", "ttl": 15.0, "released": false}',
+}
+"""One value per type, byte by byte as the program wrote it before it had types."""
+KINDS = sorted(STORED, key=lambda kind: kind.__name__)
+
+
+def load(kind: type[Any], document: Any) -> Any:
+    return kind.load(json.dumps(document).encode())
+
+
+def test_every_document_has_a_type_and_every_bucket_a_document() -> None:
+    declared = {
+        kind
+        for kind in vars(buckets).values()
+        if isinstance(kind, type) and issubclass(kind, Document) and kind is not Document
+    }
+    assert declared == set(STORED)
+    assert {kind.BUCKET for kind in declared} == set(BUCKETS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stored_document_is_read_and_written_with_the_same_keys_and_values(kind: type[Document]) -> None:
+    stored = json.loads(STORED[kind])
+    assert json.loads(kind.load(STORED[kind].encode()).dump()) == stored
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not RescoreRequest])
+def test_a_key_of_another_version_is_tolerated_and_stays(kind: type[Document]) -> None:
+    stored = json.loads(STORED[kind]) | {"from_a_newer_version": [1, None]}
+    assert json.loads(load(kind, stored).dump()) == stored
+
+
+def test_an_unknown_key_of_a_rescore_request_is_refused_since_it_could_narrow_the_work() -> None:
+    with pytest.raises(ValueError, match="domain"):
+        load(RescoreRequest, json.loads(STORED[RescoreRequest]) | {"domain": "coding"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("data", [b"not json", b"[]"])
+def test_a_value_that_is_no_object_is_a_value_error(kind: type[Document], data: bytes) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        kind.load(data)
+
+
+async def test_a_document_is_read_from_its_own_bucket_and_key() -> None:
+    stored = {("rl_control", "learning"): b'{"paused": true}', ("rl_jobs", "job.j1"): b'{"state": "queued"}'}
+
+    class OneBucket:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def get(self, key: str) -> Entry | None:
+            value = stored.get((self.name, key))
+            return None if value is None else Entry(key, value, 1)
+
+    bus: Any = SimpleNamespace(bucket=OneBucket)
+    assert await read_document(bus, Learning) == Learning(paused=True)
+    assert await read_document(bus, JobEntry, "j1") == JobEntry(state="queued")
+    assert await read_document(bus, JobEntry, "j2") is None
+    assert await read_document(bus, Pin) is None
+
+
+def test_keys_that_were_never_set_are_not_written() -> None:
+    first = LastRequest(phase="planned", snapshot=5, model_digest=None, job_id="j", request="{}")
+    assert json.loads(first.dump()) == {
+        "phase": "planned", "snapshot": 5, "model_digest": None, "job_id": "j", "request": "{}"
+    }  # fmt: skip
+    arm = json.loads(STORED[GatewayReport])["arms"][0]
+    assert "model_digest" not in arm
+    assert json.loads(load(GatewayReport, {"arms": [arm]}).dump())["arms"] == [arm]
+
+
+# Values that readers tolerate.
+
+
+@pytest.mark.parametrize(
+    ("value", "paused"), [(True, True), (1, True), ("no", True), (False, False), (None, False), ([], False)]
+)
+def test_any_true_value_pauses_learning(value: object, paused: bool) -> None:
+    assert load(Learning, {"paused": value}).paused is paused
+    assert not load(Learning, {}).paused
+
+
+@pytest.mark.parametrize("value", [1, "true", None, [True]])
+def test_only_true_pauses_traffic_and_until_is_not_looked_at_before(value: object) -> None:
+    assert not load(Traffic, {"paused": value, "until": 5}).paused
+    assert load(Traffic, {"paused": True}).paused
+
+
+def test_a_pin_of_another_type_is_read_as_it_is() -> None:
+    assert load(Pin, {"model_id": 5}).model_id == 5
+    assert load(Pin, {}).model_id is None
+
+
+def test_an_unknown_command_is_read_and_a_release_of_another_type_is_refused() -> None:
+    assert load(ReleaseCommand, {"command": "explode"}).command == "explode"
+    with pytest.raises(ValidationError):
+        load(ReleaseCommand, {"command": "abort", "release_id": 5})
+
+
+def test_the_coordinator_reads_routes_jobs_and_releases_with_less_in_them() -> None:
+    assert load(DesiredRoutes, {}).arms == [] and load(DesiredRoutes, {"arms": None}).arms == []
+    (arm,) = load(DesiredRoutes, {"arms": [{"model_digest": "b"}]}).arms
+    assert (arm.arm, arm.weight, arm.adapter_digest, arm.model_digest) == ("", 0.0, None, "b")
+    job = load(JobEntry, {"state": "on_hold", "request": None, "progress": None, "samples": "many"})
+    assert (job.job_id, job.state, job.request, job.progress, job.commit) == (None, "on_hold", {}, {}, None)
+    assert load(ReleaseEntry, {"state": "unheard_of"}).job_id is None
+    assert load(LastRequest, {}).snapshot == 0
+
+
+def test_desired_routes_without_a_revision_are_no_desired_state() -> None:
+    with pytest.raises(ValidationError):
+        load(Desired, {"arms": []})
+
+
+def test_a_report_with_less_in_it_serves_nothing() -> None:
+    report = load(GatewayReport, {})
+    assert (report.revision, report.arms, report.served, report.error) == (-1, [], [], None)
+
+
+@pytest.mark.parametrize("missing", ["session_id", "release_id", "arm", "weight", "assigned_at", "model_id"])
+def test_an_assignment_is_read_whole_but_for_its_earlier_releases(missing: str) -> None:
+    stored = json.loads(STORED[Assignment])
+    with pytest.raises(ValidationError):
+        load(Assignment, {name: value for name, value in stored.items() if name != missing})
+    assert load(Assignment, {k: v for k, v in stored.items() if k != "earlier"}).earlier == ()
+
+
+@pytest.mark.parametrize("document", [{}, {"ttl": "soon", "released": False}, {"ttl": 5}, {"released": True}])
+def test_an_unreadable_lease_is_a_value_error(document: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        load(LeaseHolder, document)
+
+
+def test_a_lease_is_released_by_any_true_value() -> None:
+    assert load(LeaseHolder, {"ttl": 5, "released": "yes"}).released
+    assert not load(LeaseHolder, {"ttl": 5, "released": None}).released
+
+
+def test_a_rewarders_record_of_another_version_is_refused_whatever_else_is_in_it() -> None:
+    with pytest.raises(ConfigError, match="has version 2, this program reads 1"):
+        State.load(b'{"version": 2}', 10)
+    with pytest.raises(ValidationError):
+        State.load(b'{"version": 1, "stream_seq": 3}', 10)
+    state = State.load(STORED[RewarderState].encode(), 10)
+    assert state.stream_seq == 17 and state.dump() == STORED[RewarderState].encode()
+
+
+# Transitions.
+
+
+def test_a_request_is_planned_then_published_then_the_next_one_is_planned() -> None:
+    phases: tuple[RequestPhase, ...] = get_args(RequestPhase)
+    assert set(REQUEST_TRANSITIONS) == {None, *phases}
+    assert {(a, b) for a in REQUEST_TRANSITIONS for b in REQUEST_TRANSITIONS[a]} == {
+        (None, "planned"), ("planned", "published"), ("published", "planned")
+    }  # fmt: skip
+    for before, after in REQUEST_TRANSITIONS.items():
+        for to in phases:
+            if to in after:
+                assert LastRequest(phase=before).move(to) == to
+            else:
+                with pytest.raises(IllegalTransitionError):
+                    LastRequest(phase=before).move(to)
+
+
+def test_after_an_unknown_phase_the_next_request_is_planned() -> None:
+    assert load(LastRequest, {"phase": "acknowledged"}).move("planned") == "planned"
+    with pytest.raises(IllegalTransitionError):
+        load(LastRequest, {"phase": "acknowledged"}).move("published")
