@@ -20,7 +20,7 @@ from onward.errors import ConfigError, IllegalTransitionError
 
 T = TypeVar("T")
 Loose = Annotated[T, SkipValidation]
-"""A value that is read as it is: its reader judges it, or nobody reads it."""
+"""A value that is read as it is: its reader checks it, or no one reads it."""
 EmptyList = BeforeValidator(lambda value: value or [])
 """null counts as an empty list."""
 EmptyObject = BeforeValidator(lambda value: value or {})
@@ -219,7 +219,7 @@ class JobEntry(Document):
 
 
 class ModelEntry(Document):
-    """Where a model's files lie, for gateways and trainers: ``<model_key(model_id)>``."""
+    """Location of a model's files, for gateways and trainers: ``<model_key(model_id)>``."""
 
     BUCKET = "rl_models"
 
@@ -262,7 +262,7 @@ class PreviousModel(Part, frozen=True):
 
 
 class DesiredRoutes(Document):
-    """Which models should serve which shares, as every role reads it."""
+    """Models that should serve, and the share of each, as every role reads it."""
 
     BUCKET, KEY = "rl_releases", "desired"
 
