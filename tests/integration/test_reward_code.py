@@ -79,11 +79,13 @@ def test_clean_code_is_one(analyser: CodeAnalyser) -> None:
 
 def test_the_formula_of_pylint_by_hand(sandbox: Sandbox) -> None:
     text = "import os\nimport sys\n\n\ndef f(a):\n    return b\n"
-    facts = sandbox.ask("file", [text])
+    facts = sandbox.examine("file", [text])
     assert facts["symbols"] == {"unused-import": 2, "undefined-variable": 1, "unused-argument": 1}
     assert (facts["statements"], facts["counts"]["error"], facts["counts"]["warning"]) == (4, 1, 3)
     assert module.rating_of([facts]) == 0.0
-    longer = sandbox.ask("file", [text + "\n\nprint(f(1))\n" + "".join(f"print({i})\n" for i in range(11))])
+    longer = sandbox.examine(
+        "file", [text + "\n\nprint(f(1))\n" + "".join(f"print({i})\n" for i in range(11))]
+    )
     assert longer["statements"] == 16
     assert module.rating_of([longer]) == pytest.approx(1 - (5 + 3) / 16)
 
@@ -104,20 +106,20 @@ def test_critical_security_issues(analyser: CodeAnalyser) -> None:
 def test_comments_that_switch_the_tools_off_have_no_effect(sandbox: Sandbox) -> None:
     bad = "import os, sys\nimport subprocess\nsubprocess.call(sys.argv, shell=True)\nprint(nothing)\n"
     muted = "# pylint: skip-file\n# pylint: disable=all\n" + bad.replace("=True)", "=True)  # nosec")
-    plain, quiet = sandbox.ask("file", [bad]), sandbox.ask("file", [muted])
+    plain, quiet = sandbox.examine("file", [bad]), sandbox.examine("file", [muted])
     assert plain["counts"]["error"] == 1 and plain["high"] == 1
     assert (plain["counts"], plain["high"]) == (quiet["counts"], quiet["high"])
 
 
 def test_third_party_and_missing_imports_cost_nothing_and_are_never_read(sandbox: Sandbox) -> None:
     text = "import numpy as np\nimport yaml\nfrom pylint.lint import nothing\nfrom . import sibling\n\n"
-    facts = sandbox.ask("file", [text + "print(np.zero.ones, yaml.no_such_name(1), nothing, sibling)\n"])
+    facts = sandbox.examine("file", [text + "print(np.zero.ones, yaml.no_such_name(1), nothing, sibling)\n"])
     assert facts["symbols"] == {}
 
 
 def test_docstrings_and_ends_of_lines_cost_nothing(sandbox: Sandbox) -> None:
     assert (
-        sandbox.ask(
+        sandbox.examine(
             "file",
             [
                 "class Point:\n    x = 1   \n    y = 2\n\n    def f(self):\n        return self.x\n\n"
@@ -126,7 +128,7 @@ def test_docstrings_and_ends_of_lines_cost_nothing(sandbox: Sandbox) -> None:
         )["symbols"]
         == {}
     )
-    assert sandbox.ask("file", ["print(1)"])["symbols"] == {}
+    assert sandbox.examine("file", ["print(1)"])["symbols"] == {}
 
 
 def test_a_file_that_is_not_python_rates_zero_and_a_quotation_is_no_python(analyser: CodeAnalyser) -> None:
@@ -142,14 +144,14 @@ def test_a_file_that_is_not_python_rates_zero_and_a_quotation_is_no_python(analy
 
 def test_cells_share_their_names_and_shell_escapes_are_left_out(sandbox: Sandbox) -> None:
     cells = ["%matplotlib inline\nimport os\n!pip install x", "x = os.name\nx", "display(await thing(x))"]
-    facts = sandbox.ask("session", cells)
+    facts = sandbox.examine("session", cells)
     assert (facts["lines_unparsed"], facts["counts"]["error"], facts["counts"]["warning"]) == (0, 0, 0)
-    assert sandbox.ask("session", ["print(1)", "this is\nno python"])["lines_unparsed"] == 2
+    assert sandbox.examine("session", ["print(1)", "this is\nno python"])["lines_unparsed"] == 2
 
 
 def test_complexity_is_mccabes(sandbox: Sandbox) -> None:
     text = "def f(a):\n    if a:\n        return 1\n    for b in a:\n        while b:\n            b -= 1\n"
-    assert sandbox.ask("file", [text])["complexity"] == 4
+    assert sandbox.examine("file", [text])["complexity"] == 4
 
 
 @pytest.mark.parametrize(
@@ -169,12 +171,12 @@ def test_complexity_is_mccabes(sandbox: Sandbox) -> None:
 def test_a_bomb_ends_with_a_name_or_is_no_python(
     sandbox: Sandbox, text: str, reasons: set[str] | None
 ) -> None:
-    facts = sandbox.ask("file", [text])
+    facts = sandbox.examine("file", [text])
     if reasons is None:
         assert facts["parsed"] is False and facts["lines_unparsed"] == 1
     else:
         assert facts["failed"] in reasons
-    assert sandbox.ask("file", [CLEAN])["symbols"] == {}, "the next one is not disturbed"
+    assert sandbox.examine("file", [CLEAN])["symbols"] == {}, "the next one is not disturbed"
 
 
 @pytest.mark.parametrize(
@@ -209,13 +211,13 @@ def test_a_bomb_ends_with_a_name_or_is_no_python(
     ],
 )
 def test_what_would_grow_if_it_were_computed_is_rated_in_bounded_time(sandbox: Sandbox, text: str) -> None:
-    facts = sandbox.ask("file", [text])
+    facts = sandbox.examine("file", [text])
     assert facts.get("parsed") or facts["failed"] in {"cpu_time", "memory", "nesting", "linter_error"}
 
 
 @pytest.mark.parametrize("text", ["x = 1\0\n", "x = '\ud800'\n"], ids=["nul", "surrogate"])
 def test_text_that_no_file_can_hold_is_not_python(sandbox: Sandbox, text: str) -> None:
-    assert sandbox.ask("file", [text])["parsed"] is False
+    assert sandbox.examine("file", [text])["parsed"] is False
 
 
 def test_a_failure_makes_the_trajectory_unscored_and_says_why(analyser: CodeAnalyser) -> None:
@@ -270,7 +272,7 @@ def test_configuration_of_the_user_and_of_the_agent_is_not_read(tmp_path: Path) 
         "from onward.reward.code.sandbox import Sandbox\n"
         "s = Sandbox()\n"
         "text = 'import os, subprocess\\nsubprocess.call(1, shell=True)\\n'\n"
-        "print(sorted(s.ask('file', [text])['symbols']))\n"
+        "print(sorted(s.examine('file', [text])['symbols']))\n"
         "s.close()\n"
     )
     environment = {**os.environ, "PYLINTRC": str(tmp_path / "pylintrc"), "HOME": str(tmp_path)}
@@ -334,11 +336,11 @@ def test_a_child_that_cannot_start_is_not_started_for_each_piece(monkeypatch: py
     clock = ManualClock()
     monkeypatch.setattr(sandbox_module, "_BOOT", "raise SystemExit(3)")
     broken = Sandbox(TIGHT, clock=clock)
-    assert [broken.ask("file", ["x = 1\n"]) for _ in range(5)] == [{"failed": "child_died"}] * 5
+    assert [broken.examine("file", ["x = 1\n"]) for _ in range(5)] == [{"failed": "child_died"}] * 5
     assert broken.starts == 1
     monkeypatch.undo()
     asyncio.run(clock.advance(11.0))
-    assert broken.ask("file", ["x = 1\n"])["parsed"]
+    assert broken.examine("file", ["x = 1\n"])["parsed"]
     broken.close()
 
 
@@ -360,7 +362,7 @@ async def test_stop_ends_the_child_and_its_folder(tmp_path: Path, monkeypatch: p
 def test_the_child_does_not_outlive_a_parent_that_is_killed() -> None:
     program = (
         "from onward.reward.code.sandbox import Sandbox\nimport time\n"
-        "s = Sandbox()\ns.ask('file', ['print(1)'])\nprint(s.pid, flush=True)\ntime.sleep(600)\n"
+        "s = Sandbox()\ns.examine('file', ['print(1)'])\nprint(s.pid, flush=True)\ntime.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -390,7 +392,7 @@ def test_what_the_child_has_read_before_changes_no_answer() -> None:
 
 
 def test_the_child_sees_no_network_and_no_environment(sandbox: Sandbox) -> None:
-    sandbox.ask("file", [CLEAN])
+    sandbox.examine("file", [CLEAN])
     assert sandbox.pid is not None
     names = {entry.split(b"=")[0] for entry in Path(f"/proc/{sandbox.pid}/environ").read_bytes().split(b"\0")}
     assert names <= {

@@ -105,13 +105,13 @@ async def test_a_rewarder_killed_between_the_commits_of_late_rewards(killable):
         for i, point in enumerate(SECRET_POINTS, start=4):
             await say(bus, said(f"f{i}", trajectory_id=f"t{i}", comment=secret))
             await dies_at(point)
-        request, _ = await rescoring.ask(bus, clock, component="user_feedback")
+        request, _ = await rescoring.request_run(bus, clock, component="user_feedback")
         await dies_at("rescore.kept")
         process = start("")
         try:
 
             async def all_done() -> bool:
-                found = await rescoring.progress(bus, request.run_id)
+                found = await rescoring.read_progress(bus, request.run_id)
                 entry = await bus.bucket("rl_rewarder").get("state")
                 kept = entry is not None and json.loads(entry.value)["stream_seq"] == 10
                 return kept and found is not None and found.finished and await feedback_read(ctx)()

@@ -166,7 +166,7 @@ async def test_a_redelivery_publishes_the_stored_bytes_under_the_same_id(ctx):
     (message,) = await messages(ctx.bus, "RL_FEEDBACK")
     await active.feedback.handle([message])
     before = await published(ctx.bus)
-    active.state.of("user_feedback").add(1.0)  # windows move on; what was stored does not
+    active.state.window_of("user_feedback").append(1.0)  # windows move on; what was stored does not
     await active.feedback.handle([message])
     await active.feedback.handle([message])
     assert await published(ctx.bus) == before and len(await history(ctx, "t2")) == 2

@@ -24,7 +24,7 @@ from onward.reward import Scored, reward_id
 from onward.reward.code.report import CodeReport
 from onward.reward.components import UserFeedback
 from onward.reward.role import rewarder
-from onward.reward.role.rescoring import ask, progress, stop
+from onward.reward.role.rescoring import read_progress, request_run, stop_run
 from onward.reward.role.rewarder import Rewarder
 from onward.warehouse import queries
 
@@ -50,7 +50,7 @@ async def active(ctx) -> Rewarder:
 
 
 async def done(ctx, request) -> dict:
-    found = await progress(ctx.bus, request.run_id)
+    found = await read_progress(ctx.bus, request.run_id)
     assert found is not None and found.finished
     return {"seen": found.seen, **found.counts}
 
@@ -58,7 +58,7 @@ async def done(ctx, request) -> dict:
 async def test_new_weights_reach_stored_trajectories_and_the_windows_stay(ctx):
     state = await first_rewards(ctx, 12)
     other = with_weights(ctx, task_completion=0.25, user_feedback=0.40)
-    request, running_already = await ask(ctx.bus, ctx.clock)
+    request, running_already = await request_run(ctx.bus, ctx.clock)
     assert not running_already
     async with running(rewarder.run(other)):
         await until(lambda: _finished(ctx, request))
@@ -72,9 +72,9 @@ async def test_new_weights_reach_stored_trajectories_and_the_windows_stay(ctx):
     assert second.metadata.raw_total == pytest.approx((0.25 + 0.40 * 0.5) / 0.65)
     assert (await ctx.bus.bucket("rl_rewarder").get("state")).value == state
     assert (await ctx.bus.js.stream_info("RL_REWARDS")).state.messages == 24
-    again, running_already = await ask(ctx.bus, ctx.clock)
+    again, running_already = await request_run(ctx.bus, ctx.clock)
     assert not running_already and again.run_id != request.run_id
-    await (await active(other)).rescoring.look()
+    await (await active(other)).rescore_runs.run_newest()
     assert await done(ctx, again) == {"seen": 12, "unchanged": 12}
 
 
@@ -84,8 +84,8 @@ async def test_one_component_is_computed_anew_and_the_others_keep_their_scores(c
         UserFeedback, "score", lambda self, trajectory, context: Scored(1.0, "human", "new rule")
     )
     changed = with_weights(ctx)
-    request, _ = await ask(ctx.bus, ctx.clock, component="user_feedback")
-    await (await active(changed)).rescoring.look()
+    request, _ = await request_run(ctx.bus, ctx.clock, component="user_feedback")
+    await (await active(changed)).rescore_runs.run_newest()
     assert await done(ctx, request) == {"seen": 3, "changed": 3}
     first, second = await history(ctx, "t1")
     assert second.reward_components["user_feedback"].score == 1.0
@@ -98,7 +98,7 @@ async def test_a_component_that_came_later_is_added_by_its_name(ctx):
 
     class Fake:
         async def start(self): ...
-        async def stop(self): ...
+        async def stop_run(self): ...
         async def report(self, trajectory):
             return (
                 CodeReport(linter=0.5, tools=("fake 1",), snippets=1)
@@ -118,8 +118,8 @@ async def test_a_component_that_came_later_is_added_by_its_name(ctx):
         Analysis.reports = original
     late = Rewarder(ctx, (await active(ctx)).state, None, analyser=Fake())
     await late.start()
-    request, _ = await ask(ctx.bus, ctx.clock, component="code_quality")
-    await late.rescoring.look()
+    request, _ = await request_run(ctx.bus, ctx.clock, component="code_quality")
+    await late.rescore_runs.run_newest()
     assert (await done(ctx, request))["changed"] == 1
     (first, second) = await history(ctx, "t1")
     assert "code_quality" not in first.reward_components
@@ -141,8 +141,8 @@ async def test_an_unscored_trajectory_gets_its_first_reward(ctx, monkeypatch):
             await publish(ctx.bus, trajectory(1), trajectory(2))
             await until(rewarded(ctx, 1))
             await until(lambda: _unscored(ctx))
-    request, _ = await ask(ctx.bus, ctx.clock)
-    await (await active(ctx)).rescoring.look()
+    request, _ = await request_run(ctx.bus, ctx.clock)
+    await (await active(ctx)).rescore_runs.run_newest()
     (only,) = await history(ctx, "t1")
     assert only.reward_id == reward_id("t1", request.run_id) and only.metadata.supersedes is None
     assert await queries.unscored_count(ctx.warehouse) == {}
@@ -151,8 +151,8 @@ async def test_an_unscored_trajectory_gets_its_first_reward(ctx, monkeypatch):
 async def test_a_dry_run_writes_nothing_and_a_limit_takes_the_oldest(ctx):
     await first_rewards(ctx, 6)
     other = with_weights(ctx, task_completion=0.25, user_feedback=0.40)
-    request, _ = await ask(ctx.bus, ctx.clock, dry_run=True, limit=4)
-    await (await active(other)).rescoring.look()
+    request, _ = await request_run(ctx.bus, ctx.clock, dry_run=True, limit=4)
+    await (await active(other)).rescore_runs.run_newest()
     assert await done(ctx, request) == {"seen": 4, "changed": 4}
     assert len(await published(ctx.bus)) == 6
 
@@ -163,9 +163,9 @@ async def test_a_run_goes_on_after_a_restart_and_repeats_nothing(ctx, monkeypatc
     monkeypatch.setattr(rescoring, "PORTION", 4)
     await first_rewards(ctx, 10)
     other = with_weights(ctx, task_completion=0.25, user_feedback=0.40)
-    request, _ = await ask(ctx.bus, ctx.clock)
+    request, _ = await request_run(ctx.bus, ctx.clock)
     dying = await active(other)
-    work, calls = dying.rescoring._superseding.work, 0
+    work, calls = dying.rescore_runs._rescorer.rescore, 0
 
     async def dies(tasks, *, dry=False):
         nonlocal calls
@@ -175,12 +175,12 @@ async def test_a_run_goes_on_after_a_restart_and_repeats_nothing(ctx, monkeypatc
             raise WarehouseError("killed after the portion was stored and published")
         return found
 
-    dying.rescoring._superseding.work = dies
+    dying.rescore_runs._rescorer.rescore = dies
     with pytest.raises(WarehouseError):
-        await dying.rescoring.look()
-    assert (await progress(ctx.bus, request.run_id)).seen == 4
+        await dying.rescore_runs.run_newest()
+    assert (await read_progress(ctx.bus, request.run_id)).seen == 4
     before = {json.loads(data)["reward_id"]: data for data in await published(ctx.bus)}
-    await (await active(other)).rescoring.look()
+    await (await active(other)).rescore_runs.run_newest()
     assert await done(ctx, request) == {"seen": 10, "changed": 10}
     after = await published(ctx.bus)
     assert len(after) == 20, "a reward was published twice"
@@ -189,14 +189,14 @@ async def test_a_run_goes_on_after_a_restart_and_repeats_nothing(ctx, monkeypatc
 
 
 async def test_one_run_at_a_time_and_the_same_request_joins_it(ctx):
-    request, _ = await ask(ctx.bus, ctx.clock, component="efficiency")
-    assert await ask(ctx.bus, ctx.clock, component="efficiency") == (request, True)
+    request, _ = await request_run(ctx.bus, ctx.clock, component="efficiency")
+    assert await request_run(ctx.bus, ctx.clock, component="efficiency") == (request, True)
     with pytest.raises(ConflictError, match=request.run_id):
-        await ask(ctx.bus, ctx.clock)
-    assert await stop(ctx.bus) == request
+        await request_run(ctx.bus, ctx.clock)
+    assert await stop_run(ctx.bus) == request
     with pytest.raises(NotFoundError):
-        await stop(ctx.bus)
-    _, joined = await ask(ctx.bus, ctx.clock)
+        await stop_run(ctx.bus)
+    _, joined = await request_run(ctx.bus, ctx.clock)
     assert not joined
 
 
@@ -208,15 +208,15 @@ async def test_feedback_during_a_run_is_not_undone_by_it(ctx):
     from reward_world import messages
 
     await late.feedback.handle(await messages(ctx.bus, "RL_FEEDBACK"))
-    await ask(ctx.bus, ctx.clock)
-    await late.rescoring.look()
+    await request_run(ctx.bus, ctx.clock)
+    await late.rescore_runs.run_newest()
     newest = (await history(ctx, "t1"))[-1]
     assert newest.reward_components["user_feedback"].score == 0.0
     assert newest.metadata.raw_total == pytest.approx(0.25 / 0.65)
 
 
 async def _finished(ctx, request) -> bool:
-    found = await progress(ctx.bus, request.run_id)
+    found = await read_progress(ctx.bus, request.run_id)
     return found is not None and found.finished
 
 

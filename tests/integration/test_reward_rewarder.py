@@ -27,7 +27,7 @@ from onward.contracts import Reward, decode, encode, subjects
 from onward.errors import BusError
 from onward.reward import State, reward_id
 from onward.reward.role import rewarder
-from onward.reward.role.feedback import MOST_LOOKS
+from onward.reward.role.feedback import MAX_DELIVERIES
 from onward.reward.role.rewarder import Rewarder
 from onward.warehouse import queries, reward_queries
 
@@ -128,7 +128,7 @@ async def test_what_was_published_and_never_stored_is_stored_as_it_is_and_the_vo
         votes = await messages(ctx.bus, "RL_FEEDBACK")
         (early,) = await resumed.feedback.handle(votes)
         assert isinstance(early, Retry)
-        (tired,) = await resumed.feedback.handle([replace(votes[0], num_delivered=MOST_LOOKS)])
+        (tired,) = await resumed.feedback.handle([replace(votes[0], num_delivered=MAX_DELIVERIES)])
         assert isinstance(tired, Ack)
         await handled(resumed, await messages(ctx.bus))
         (late,) = await resumed.feedback.handle(votes)

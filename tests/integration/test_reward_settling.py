@@ -4,7 +4,7 @@ import asyncio
 
 from onward.bus import Ack, Message, consume
 from onward.clock import SystemClock
-from onward.reward.role.settling import Settled
+from onward.reward.role.progress import CollectorProgress
 
 STREAM = "RL_TRAJECTORIES"
 
@@ -42,13 +42,13 @@ async def collect(bus, until: int) -> None:
 async def test_what_was_settled_before_is_known_at_the_start(bus):
     await publish(bus, "a", "b")
     await collect(bus, 2)
-    settled = Settled(bus, STREAM, SystemClock())
+    settled = CollectorProgress(bus, STREAM, SystemClock())
     await settled.start()
     assert await settled.wait(messages(1, 2), no, lambda: False) == 2
 
 
 async def test_acknowledgements_are_heard_and_the_batch_ends_before_a_gap(bus):
-    settled = Settled(bus, STREAM, SystemClock())
+    settled = CollectorProgress(bus, STREAM, SystemClock())
     await settled.start()
     waiting = asyncio.ensure_future(settled.wait(messages(1, 2, 5), no, lambda: False))
     await publish(bus, "a", "b")
@@ -59,7 +59,7 @@ async def test_acknowledgements_are_heard_and_the_batch_ends_before_a_gap(bus):
 
 
 async def test_deaf_it_asks(bus):
-    settled = Settled(bus, STREAM, SystemClock())
+    settled = CollectorProgress(bus, STREAM, SystemClock())
     await settled.start()
     await settled.stop()
     await publish(bus, "a")
@@ -68,7 +68,7 @@ async def test_deaf_it_asks(bus):
 
 
 async def test_rows_will_do_where_acknowledgements_come_out_of_order(bus):
-    settled = Settled(bus, STREAM, SystemClock())
+    settled = CollectorProgress(bus, STREAM, SystemClock())
     await settled.start()
 
     async def rows(_) -> bool:

@@ -32,8 +32,8 @@ from onward.contracts import Reward, Trajectory, validate
 from onward.errors import EngineError
 from onward.http.server import GRACE_SECONDS
 from onward.reward import Unscored
-from onward.reward.role.state import State
 from onward.reward.scoring.score import score
+from onward.reward.scoring.state import State
 from onward.serving.recording.conversations import Conversations
 
 

@@ -175,7 +175,7 @@ def feedback_read(ctx: Context):
 async def handled(active: Rewarder, batch: Sequence[Message]) -> None:
     """First rewards of ``batch``, published and stored."""
     await active.handle(list(batch))
-    storing = asyncio.create_task(active.storing.run())
-    await active.storing.idle()
+    storing = asyncio.create_task(active.store_queue.run())
+    await active.store_queue.wait_until_empty()
     storing.cancel()
     await asyncio.gather(storing, return_exceptions=True)

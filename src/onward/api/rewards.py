@@ -9,7 +9,7 @@ from fastapi import Depends, FastAPI
 from onward.context import Context
 from onward.http.app import require
 from onward.ids import check_id
-from onward.reward.scoring.explain import look_up, not_known
+from onward.reward.scoring.explain import look_up, unknown_id
 
 
 def add_to(app: FastAPI, ctx: Context) -> None:
@@ -22,5 +22,5 @@ def add_to(app: FastAPI, ctx: Context) -> None:
         name = check_id(trajectory_id, "Trajectory id")
         found = await look_up(ctx.warehouse, name, ctx.settings.reward.weights())
         if found is None:
-            raise await not_known(ctx.warehouse, name)
+            raise await unknown_id(ctx.warehouse, name)
         return found

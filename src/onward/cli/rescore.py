@@ -62,10 +62,10 @@ def rescore(
         start = moment(since, "--since", clock) if since is not None else None
         async with host.attached(settings) as (bus, _):
             if stop:
-                ended = await rescoring.stop(bus)
+                ended = await rescoring.stop_run(bus)
                 typer.echo(f"Run {ended.run_id} ends after the trajectories that it has in hand.")
                 return
-            request, running = await rescoring.ask(
+            request, running = await rescoring.request_run(
                 bus, clock, since=start, component=component, limit=limit, dry_run=dry_run
             )
             if not as_json:
@@ -90,7 +90,7 @@ async def _watch(bus: Bus, clock: Clock, run_id: str, quiet: bool) -> RescorePro
     with Bars(console, quiet=quiet or not console.is_terminal) as bars:
         bar = bars.add("Waiting for the rewarder")
         while True:
-            done = await rescoring.progress(bus, run_id)
+            done = await rescoring.read_progress(bus, run_id)
             if done is not None:
                 bar.update(
                     done.seen, total=done.total, title="Scoring again", note=f"{done.seen:,}/{done.total:,}"

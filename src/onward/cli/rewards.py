@@ -164,7 +164,7 @@ async def _look_up(settings: Settings, trajectory_id: str) -> dict[str, Any]:
     async with reading(settings) as view:
         found = await explanation.look_up(view, trajectory_id, settings.reward.weights())
         if found is None:
-            raise await explanation.not_known(view, trajectory_id)
+            raise await explanation.unknown_id(view, trajectory_id)
         return found
 
 

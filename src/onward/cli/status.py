@@ -12,7 +12,7 @@ from onward.cli.tables import AsJson, Table, ident, number, plain, print_json, s
 from onward.clock import SystemClock
 from onward.release.evidence.rates import ArmRates
 from onward.release.wording import e_number, error_rates
-from onward.reward.role.unscored import SHARE
+from onward.reward.role.monitoring import SHARE
 
 
 @app.command()

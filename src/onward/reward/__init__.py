@@ -1,13 +1,12 @@
 """Reward: gives every trajectory a score that a person can check and that missing reports cannot raise.
 
-Reading order: ``components`` (one score each), ``scoring.score`` (one trajectory), ``scoring.total`` (the
-sum), ``measures`` (what the scores are based on), ``code`` (analysis of code that agents wrote), ``role``
-(the rewarder).
+Reading order: ``components`` (one score each), ``scoring.score`` (one trajectory), ``measures`` (what the
+scores are based on), ``code`` (analysis of code that agents wrote), ``role`` (the rewarder).
 """
 
 from onward.reward.components import NotApplicable, Scored, ScoringContext, Unscored, components_of
-from onward.reward.role.state import State
 from onward.reward.scoring.score import Provenance, reward_id, score
+from onward.reward.scoring.state import State
 
 __all__ = [
     "NotApplicable",

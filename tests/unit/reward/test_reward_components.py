@@ -85,7 +85,7 @@ def known(count: int = 30) -> Baselines:
     baselines = Baselines()
     for i in range(count):
         small = i % 2 == 0
-        baselines.add(
+        baselines.update(
             trajectory(turns=4 if small else 8, seconds=10 if small else 30, tokens=100 if small else 300)
         )
     return baselines
@@ -145,7 +145,7 @@ def test_no_efficiency_before_thirty_of_the_type_then_the_domain_stands_in():
     assert isinstance(efficiency(item, known(29)), NotApplicable)
     baselines = Baselines()
     for i in range(30):
-        baselines.add(trajectory(task_type=f"kind{i}"))
+        baselines.update(trajectory(task_type=f"kind{i}"))
     assert efficiency(item, baselines).raw_data["baseline"] == "domain:general"
     assert isinstance(efficiency(trajectory(domain="coding"), baselines), NotApplicable)
 
@@ -194,7 +194,7 @@ def test_running_statistics_equal_the_plain_formulas():
     values = [1e9 + 0.1 * (i * 7919 % 101) for i in range(MEMORY)]
     running = Baseline()
     for value in values:
-        running = running.add(value)
+        running = running.with_sample(value)
     mean = sum(values) / len(values)
     variance = sum((v - mean) ** 2 for v in values) / len(values)
     assert running.mean == pytest.approx(mean, rel=1e-12)
@@ -206,8 +206,8 @@ def test_one_absurd_number_leaves_baselines_that_can_be_kept_and_published():
     be kept, and no reward of this type of task could be published any more."""
     state = State(1000)
     for i in range(MINIMUM_SAMPLES):
-        state.baselines.add(trajectory(f"t{i}", tokens=100 + i))
-    state.baselines.add(trajectory("absurd", tokens=10**300))
+        state.baselines.update(trajectory(f"t{i}", tokens=100 + i))
+    state.baselines.update(trajectory("absurd", tokens=10**300))
     running = dict(state.baselines.find(trajectory())[1])["tokens"]
     assert running.mean == pytest.approx(MOST / (MINIMUM_SAMPLES + 1))
     assert State.load(state.dump(), 1000).dump() == state.dump()
@@ -217,14 +217,14 @@ def test_one_absurd_number_leaves_baselines_that_can_be_kept_and_published():
 def test_a_baseline_follows_an_agent_that_gets_better():
     running = Baseline()
     for value in [10.0] * 5000 + [4.0] * 5000:
-        running = running.add(value)
+        running = running.with_sample(value)
     assert running.mean == pytest.approx(4.0, abs=0.05)
 
 
 def test_task_types_from_outside_cannot_fill_the_memory():
     baselines = Baselines()
     for i in range(MAX_KEYS + 50):
-        baselines.add(trajectory(task_type=f"kind{i}", domain="coding"))
+        baselines.update(trajectory(task_type=f"kind{i}", domain="coding"))
     keys = [key for key, _ in baselines.dump()]
     assert len(keys) == MAX_KEYS
     assert keys[-1] == "domain:coding" and 'type:"kind0"' not in keys
@@ -235,7 +235,7 @@ def test_long_task_types_do_not_make_the_record_larger_than_a_message():
     baselines = Baselines()
     for i in range(3):
         for _ in range(MINIMUM_SAMPLES):
-            baselines.add(trajectory(task_type=f"{i}" + "x" * 100_000))
+            baselines.update(trajectory(task_type=f"{i}" + "x" * 100_000))
     keys = [key for key, _ in baselines.dump()]
     assert len(keys) == 4 and max(map(len, keys)) < 100
     assert dict(baselines.find(trajectory(task_type="1" + "x" * 100_000))[1])["turns"].n == MINIMUM_SAMPLES

@@ -95,7 +95,7 @@ CONTRADICTED = {
 @pytest.mark.parametrize("why, turns", CONTRADICTED.items())
 def test_a_told_success_that_its_results_contradict_counts_as_if_it_had_not_been_told(why, turns):
     told, silent = judge(trajectory(turns=turns)), judge(trajectory(status=None, turns=turns))
-    assert why in told.contradictions and told.told == SUCCESS and told.derived and not told.success
+    assert why in told.contradictions and told.reported == SUCCESS and told.derived and not told.success
     assert (told.status, told.completion) == (silent.status, silent.completion)
     assert evidence(told) == 0.25
 
@@ -168,7 +168,7 @@ def test_a_failure_is_believed():
 def test_work_that_an_environment_judged_or_whose_tests_passed_needs_no_final_response():
     turns = [turn(1, tool="go"), turn(2, tool="go")]
     judged = judge(with_metadata(trajectory(turns=turns), environment="desk"))
-    assert judged.success and judged.told_by == "environment"
+    assert judged.success and judged.reported_by == "environment"
     assert judge(trajectory(turns=[turn(1, tool="edit"), checked(2, {"passed": 4, "failed": 0})])).success
     lost = judge(with_metadata(trajectory(turns=[turn(1, tool="go", success=False)]), environment="desk"))
     assert "last_result_failed" in lost.contradictions
@@ -176,8 +176,8 @@ def test_work_that_an_environment_judged_or_whose_tests_passed_needs_no_final_re
 
 def test_who_tells_is_noted():
     captured = with_metadata(trajectory(), capture={"source": "gateway", "closed": "close"})
-    assert judge(captured).told_by == "gateway" and judge(trajectory()).told_by == "agent"
-    assert judge(trajectory(status=None)).told_by == "nobody"
+    assert judge(captured).reported_by == "gateway" and judge(trajectory()).reported_by == "agent"
+    assert judge(trajectory(status=None)).reported_by == "nobody"
 
 
 def test_contradictions_are_shown_where_a_person_looks():

@@ -17,8 +17,7 @@ from onward.errors import ConfigError
 from onward.reward import Scored, State, Unscored, score
 from onward.reward.code.report import CodeReport
 from onward.reward.measures.normalise import Window
-from onward.reward.scoring.score import reward_id
-from onward.reward.scoring.total import combine
+from onward.reward.scoring.score import combine, reward_id
 
 SETTINGS = load(environ={}).reward
 NOW = ManualClock().now()
@@ -47,7 +46,7 @@ def filled(**windows: list[float]) -> State:
     state = State(1000)
     for name, values in windows.items():
         for value in values:
-            state.of(name).add(value)
+            state.window_of(name).append(value)
     return state
 
 
@@ -143,7 +142,7 @@ def test_the_window_forgets_what_left_it_exactly():
     values = [rng.random() * 10 ** rng.randint(-8, 0) for _ in range(3000)]
     window = Window(1000)
     for value in values:
-        window.add(value)
+        window.append(value)
     fresh = Window(1000, values[-1000:])
     assert (window.mean, window.std) == (fresh.mean, fresh.std)
     assert window.mean == pytest.approx(math.fsum(values[-1000:]) / 1000, rel=1e-15)
@@ -166,7 +165,7 @@ def test_window_statistics_equal_an_exact_reference(values):
 def test_nan_and_infinities_are_refused_at_the_door():
     for value in (math.nan, math.inf, -math.inf):
         with pytest.raises(ValueError, match="finite"):
-            Window(10).add(value)
+            Window(10).append(value)
 
 
 def run(items, method="z-score", state=None, **more) -> list[Reward]:
@@ -240,7 +239,7 @@ def test_the_record_of_a_full_window_fits_a_bucket_value():
     state = State(1000)
     for i in range(1000):
         for name in ("task_completion", "efficiency", "code_quality", "user_feedback", "raw_total"):
-            state.of(name).add(random.Random(i).random())
+            state.window_of(name).append(random.Random(i).random())
     assert len(state.dump()) < 200_000
 
 
@@ -359,7 +358,7 @@ def _warm(rate: float) -> State:
 def test_the_extremes_of_a_window_equal_a_search_and_survive_a_restart(values, size):
     window = Window(size)
     for i, value in enumerate(values):
-        window.add(value)
+        window.append(value)
         if i == len(values) // 2:
             window = Window(size, window.values())
     kept = values[-size:]
@@ -371,7 +370,7 @@ def test_a_window_agrees_with_the_naive_sums():
     rng = random.Random(5)
     window, values = Window(1000), [rng.betavariate(0.4, 0.6) for _ in range(5000)]
     for i, value in enumerate(values):
-        window.add(value)
+        window.append(value)
         if i % 50 == 0:
             kept = values[max(0, i - 999) : i + 1]
             mean = sum(kept) / len(kept)
@@ -390,7 +389,7 @@ def test_after_a_sudden_shift_the_normalised_mean_comes_back_within_the_window(m
         for _ in range(count):
             value = min(1.0, max(0.0, rng.gauss(middle, 0.08)))
             got.append(window.normalise(value, method).value)
-            window.add(value)
+            window.append(value)
         return got
 
     before, after = seen(0.3, 2000), seen(0.7, 2000)

@@ -1,8 +1,8 @@
 """The alert about silence, on a clock that the test moves."""
 
 from onward.clock import ManualClock
-from onward.reward.role.state import State
-from onward.reward.role.unscored import LEAST, REMIND_SECONDS, TRAILING, UnscoredAlert
+from onward.reward.role.monitoring import LEAST, REMIND_SECONDS, UnscoredAlert
+from onward.reward.scoring.state import TRAILING, State
 from onward.telemetry import Metrics
 
 
@@ -24,41 +24,41 @@ def recent(unscored: int, of: int) -> list[str]:
 async def test_it_speaks_above_ten_percent_reminds_each_hour_and_resolves_below():
     alerts, clock, metrics = Heard(), ManualClock(), Metrics()
     alert = UnscoredAlert(alerts, metrics, clock)
-    await alert.look(recent(20, 200))  # exactly 10 %: not above
+    await alert.check(recent(20, 200))  # exactly 10 %: not above
     assert alerts.said == []
-    await alert.look(recent(21, 200))
-    await alert.look(recent(22, 200))
+    await alert.check(recent(21, 200))
+    await alert.check(recent(22, 200))
     assert alerts.said == [("unscored warning", 0.105)]
     await clock.advance(REMIND_SECONDS - 1)
-    await alert.look(recent(22, 200))
+    await alert.check(recent(22, 200))
     assert len(alerts.said) == 1
     await clock.advance(1)
-    await alert.look(recent(22, 200))
+    await alert.check(recent(22, 200))
     assert alerts.said[1:] == [("unscored warning", 0.11)]
-    await alert.look(recent(20, 200))
-    await alert.look(recent(0, 200))
+    await alert.check(recent(20, 200))
+    await alert.check(recent(0, 200))
     assert alerts.said[2:] == [("unscored resolved", 0.1)]
     assert metrics.registry.get_sample_value("onward_unscored_share") == 0.0
-    await alert.look(recent(21, 200))
+    await alert.check(recent(21, 200))
     assert alerts.said[3:] == [("unscored warning", 0.105)]
 
 
 async def test_few_trajectories_say_nothing():
     alerts = Heard()
     alert = UnscoredAlert(alerts, Metrics(), ManualClock())
-    await alert.look([])
-    await alert.look(recent(LEAST - 1, LEAST - 1))
+    await alert.check([])
+    await alert.check(recent(LEAST - 1, LEAST - 1))
     assert alerts.said == []
 
 
 def test_the_state_keeps_the_newest_two_hundred_over_a_restart():
     state = State(40)
     for i in range(TRAILING + 50):
-        state.note("contract" if i < 60 else "")
+        state.record_cause("contract" if i < 60 else "")
     assert len(state.recent) == TRAILING and state.recent.count("contract") == 10
     assert State.load(state.dump(), 40).recent == state.recent
     fork = state.fork()
-    fork.note("contract")
+    fork.record_cause("contract")
     assert state.recent.count("contract") == 10
 
 

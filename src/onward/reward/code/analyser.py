@@ -36,14 +36,14 @@ class CodeAnalyser:
     """Used with ``async with`` or ``with``, or with ``start`` and ``stop``. The child starts at the first
     code."""
 
-    def __init__(self, *, limits: Limits | None = None, parallel: int = 2, remembered: int = 4096) -> None:
-        """``parallel``: pieces of code at a time; ``remembered``: cached answers, about 1 KB each."""
+    def __init__(self, *, limits: Limits | None = None, parallel: int = 2, cache_size: int = 4096) -> None:
+        """``parallel``: pieces of code at a time; ``cache_size``: cached answers, about 1 KB each."""
         self._sandbox = Sandbox(limits)
         self._installed = installed()
         self._parallel = parallel
         self._turns = threading.BoundedSemaphore(parallel)
         self._threads: ThreadPoolExecutor | None = None
-        self._known: Lru[str, dict[str, Any]] = Lru(remembered)
+        self._cache: Lru[str, dict[str, Any]] = Lru(cache_size)
         self._lock = threading.Lock()
 
     async def start(self) -> None:
@@ -88,7 +88,7 @@ class CodeAnalyser:
     async def report(self, trajectory: Trajectory) -> CodeReport | Unscored | None:
         """Runs ``report_now`` outside the event loop. A tool's work delays no trajectory without code."""
         assert self._threads is not None, "start() comes first"
-        results, found = await asyncio.to_thread(_look, trajectory)
+        results, found = await asyncio.to_thread(_results_and_code, trajectory)
         if not self._wanted(results, found):
             return self._rate(results, found)
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._rate, results, found)
@@ -99,7 +99,7 @@ class CodeAnalyser:
         Returns Unscored when a tool could not finish (``detail`` names the reason): bad code would otherwise
         gain by breaking the tool that rates it.
         """
-        return self._rate(*_look(trajectory))
+        return self._rate(*_results_and_code(trajectory))
 
     def _wanted(self, results: Results, found: Found) -> tuple[Piece, ...]:
         """Returns the pieces that Onward's own tools must examine."""
@@ -122,8 +122,8 @@ class CodeAnalyser:
     def _facts(self, piece: Piece) -> dict[str, Any]:
         key = _key(piece)
         with self._lock:
-            if key in self._known:
-                return self._known[key]
+            if key in self._cache:
+                return self._cache[key]
         facts: dict[str, Any] = {}
         for _ in range(2):
             with self._turns:
@@ -133,11 +133,11 @@ class CodeAnalyser:
         else:
             return facts
         with self._lock:
-            self._known[key] = facts
+            self._cache[key] = facts
         return facts
 
 
-def _look(trajectory: Trajectory) -> tuple[Results, Found]:
+def _results_and_code(trajectory: Trajectory) -> tuple[Results, Found]:
     return results_of(trajectory), find_code(trajectory)
 
 

@@ -80,7 +80,7 @@ class _Server:
             events = self._selector.select(0.0 if idle else 1.0)
             for key, _ in events:
                 if key.fd != self._requests:
-                    self._hear(key.fd)
+                    self._receive(key.fd)
                 elif (request := _read(self._requests)) is not None:
                     self._fork(request)
                 else:
@@ -121,21 +121,21 @@ class _Server:
         except Exception as error:
             return {"failed": "crashed", "detail": type(error).__name__}
 
-    def _hear(self, pipe: int) -> None:
+    def _receive(self, pipe: int) -> None:
         """Reads some bytes of a fork. When the fork has ended, for any reason, sends the answer to the
         parent."""
-        pid, name, said = self._running[pipe]
+        pid, name, received = self._running[pipe]
         piece = os.read(pipe, 65536)
         if piece:
-            said += piece
+            received += piece
             return
         self._selector.unregister(pipe)
         os.close(pipe)
         del self._running[pipe]
         _, status = os.waitpid(pid, 0)
         shutil.rmtree(self._folder / str(pid), ignore_errors=True)
-        body = bytes(said[_LENGTH.size :])
-        whole = len(said) >= _LENGTH.size and _LENGTH.unpack_from(said)[0] == len(body)
+        body = bytes(received[_LENGTH.size :])
+        whole = len(received) >= _LENGTH.size and _LENGTH.unpack_from(received)[0] == len(body)
         answer = json.loads(body) if whole else {"failed": _why(status)}
         _write(self._answers, {"id": name, **answer})
 

@@ -150,14 +150,14 @@ def find_code(trajectory: Trajectory) -> Found:
             for part in objects(action.tool_args):
                 finder.arguments(action.tool_name or "", part)
     files = [Piece("file", name, (text,)) for name, text in finder.files.items() if text.strip()]
-    kept = sorted(files, key=lambda piece: -piece.characters)[:MAX_PIECES]
-    pieces = [piece for piece in files if piece in kept]
+    largest = sorted(files, key=lambda piece: -piece.characters)[:MAX_PIECES]
+    pieces = [piece for piece in files if piece in largest]
     if any(cell.strip() for cell in finder.session):
         pieces.append(Piece("session", "", tuple(finder.session)))
     if not pieces:
         quoted = [Piece("quoted", "", (text,)) for text in finder.quoted]
         pieces = sorted(quoted, key=lambda piece: -piece.characters)[:MAX_PIECES]
-    return Found(tuple(pieces), dict(finder.languages), len(files) - len(kept))
+    return Found(tuple(pieces), dict(finder.languages), len(files) - len(largest))
 
 
 def fences(text: str) -> Iterator[tuple[str, str, str]]:

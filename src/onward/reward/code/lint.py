@@ -167,13 +167,13 @@ class Lint:
 
         _only_standard_library()
 
-        def remember(error: BaseException, *_: object, **__: object) -> str:
+        def record_crash(error: BaseException, *_: object, **__: object) -> str:
             self._crash = (
                 error if isinstance(error, RecursionError | MemoryError) else Unusable("linter_error")
             )
             return ""
 
-        pylinter.prepare_crash_report = remember  # type: ignore[assignment]  # it would write into the home
+        pylinter.prepare_crash_report = record_crash  # type: ignore[assignment]  # it would write into the home
         linter = PyLinter()
         linter.set_reporter(CollectingReporter())
         linter.load_default_plugins()

@@ -66,7 +66,7 @@ class _Seen:
     tests: _Tests | None = None
     tester: str = ""
 
-    def add(self, run: Run, value: Any) -> None:
+    def record(self, run: Run, value: Any) -> None:
         self.ratings.pop(run, None)
         if run.tool in ("pytest", "unittest"):
             if self.tests is None or value[1] >= self.tests[1]:
@@ -98,7 +98,7 @@ def results_of(trajectory: Trajectory) -> Results:
         for run in runs:
             worst = _worst(run.tool, output, clean=len(runs) == 1 and turn.result.success)
             if worst is not None and not any(worst[0] in text for text in written[:known] if worst[0]):
-                seen.add(run, worst[1])
+                seen.record(run, worst[1])
                 counted = True
         found.refused += not counted and _has_verdict(output)
     _settle(found, seen)

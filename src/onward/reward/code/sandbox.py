@@ -77,7 +77,7 @@ class Sandbox:
         """Allows requests again after ``close``."""
         self._open = True
 
-    def ask(self, how: str, cells: Sequence[str]) -> dict[str, Any]:
+    def examine(self, how: str, cells: Sequence[str]) -> dict[str, Any]:
         """Calls ``submit`` and waits. A child that is silent long after its own limit is killed."""
         try:
             return self.submit(how, cells).result(self._limits.wall_seconds + _PATIENCE)
@@ -155,7 +155,7 @@ class Sandbox:
                 _, future = self._pending.pop(answer.pop("id"))
             future.set_result(answer)
         with self._lock:
-            lost = {name: future for name, (asked, future) in self._pending.items() if asked is process}
+            lost = {name: future for name, (child, future) in self._pending.items() if child is process}
             for name in lost:
                 del self._pending[name]
             if self._process is process:

@@ -34,11 +34,11 @@ class CodeQuality:
         if not parts:
             return NotApplicable(_why_nothing(report))
         score = math.fsum(parts.values()) / len(parts)
-        said = ", ".join(f"{name} {value:.2f}" for name, value in parts.items())
+        values = ", ".join(f"{name} {value:.2f}" for name, value in parts.items())
         return Scored(
             score=score,
             source=_source(report),
-            reasoning=f"Average of {said}, from {', '.join(report.tools) or 'results in the trajectory'}.",
+            reasoning=f"Average of {values}, from {', '.join(report.tools) or 'results in the trajectory'}.",
             raw_data={
                 "parts": parts,
                 "security_criticals": report.security_criticals,

@@ -25,11 +25,11 @@ class TaskCompletion:
             "status": judgement.status,
             "completion": judgement.completion,
             "derived": judgement.derived,
-            "told_by": judgement.told_by,
+            "told_by": judgement.reported_by,
             "unparsable": judgement.unparsable,
         }
         if judgement.contradictions:
-            raw_data |= {"told": judgement.told, "contradictions": list(judgement.contradictions)}
+            raw_data |= {"told": judgement.reported, "contradictions": list(judgement.contradictions)}
         if judgement.corrected_at is not None:
             raw_data["corrected_at"] = judgement.corrected_at
         return Scored(

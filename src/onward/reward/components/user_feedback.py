@@ -48,9 +48,9 @@ class UserFeedback:
                     },
                     evidence=1.0 if kind == "explicit" else 0.5,
                 )
-        shown = _shown(context.judgement)
-        if shown is not None:
-            return shown
+        implied = _implied(context.judgement)
+        if implied is not None:
+            return implied
         if self._exclude_default:
             return NotApplicable("nobody gave feedback")
         return Scored(
@@ -62,7 +62,7 @@ class UserFeedback:
         )
 
 
-def _shown(judgement: Judgement) -> Scored | None:
+def _implied(judgement: Judgement) -> Scored | None:
     """Returns the user's implicit signal inside the trajectory, for use where no feedback was sent."""
     if judgement.status == "abandoned" and not judgement.derived:
         signal, value, why = "abandoned", 0.0, "The task was abandoned"

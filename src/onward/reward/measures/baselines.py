@@ -41,7 +41,7 @@ class Baseline(NamedTuple):
     def std(self) -> float:
         return math.sqrt(self.variance)
 
-    def add(self, value: float) -> Baseline:
+    def with_sample(self, value: float) -> Baseline:
         n = self.n + 1
         share = 1.0 / min(n, MEMORY)
         delta = value - self.mean
@@ -60,11 +60,11 @@ class Baselines:
         """Returns an independent copy. It is cheap, since entries of the table are never changed in place."""
         return Baselines(self._table)
 
-    def add(self, trajectory: Trajectory) -> None:
+    def update(self, trajectory: Trajectory) -> None:
         measures = effort(trajectory)
         for key in _keys(trajectory):
             old = self._table.pop(key, {})
-            fresh = {name: old.get(name, Baseline()).add(value) for name, value in measures.items()}
+            fresh = {name: old.get(name, Baseline()).with_sample(value) for name, value in measures.items()}
             self._table[key] = {**old, **fresh}
         while len(self._table) > MAX_KEYS:
             del self._table[next(iter(self._table))]
@@ -126,11 +126,11 @@ def repeats(trajectory: Trajectory) -> list[bool]:
             continue
         again = False
         for one in (turn,) if call in results else (first[call], turn):
-            plain, known = _result(one, _spaces), results.setdefault(call, set())
+            plain, known = _result(one, _single_spaced), results.setdefault(call, set())
             forms = {plain}
             if plain not in known and left > 0:
                 left -= len(plain)
-                forms.add(_result(one, _lasting))
+                forms.add(_result(one, _without_volatile))
             again = not known.isdisjoint(forms)
             known |= forms
         found.append(again)
@@ -139,13 +139,13 @@ def repeats(trajectory: Trajectory) -> list[bool]:
 
 def _call(turn: Turn) -> bytes:
     return canonical_json(
-        [(turn.action.tool_name or "").strip(), _even(turn.action.tool_args or {}, _spaces)]
+        [(turn.action.tool_name or "").strip(), _map_texts(turn.action.tool_args or {}, _single_spaced)]
     )
 
 
 def _result(turn: Turn, by: Callable[[str], str]) -> bytes:
     result = turn.result
-    return canonical_json([result.success, _even(result.output, by), by(result.error or "")])
+    return canonical_json([result.success, _map_texts(result.output, by), by(result.error or "")])
 
 
 _VOLATILE = re2.compile(
@@ -160,21 +160,21 @@ _VOLATILE = re2.compile(
 """Dates and times of RFC 3339, clock times, Unix seconds and milliseconds, durations, UUIDs, addresses."""
 
 
-def _spaces(text: str) -> str:
+def _single_spaced(text: str) -> str:
     return " ".join(text.split())
 
 
-def _lasting(text: str) -> str:
-    return _VOLATILE.sub("~", _spaces(text))
+def _without_volatile(text: str) -> str:
+    return _VOLATILE.sub("~", _single_spaced(text))
 
 
-def _even(value: Any, by: Callable[[str], str]) -> Any:
+def _map_texts(value: Any, by: Callable[[str], str]) -> Any:
     """Returns ``value`` with ``by`` applied to every text and key."""
     if isinstance(value, str):
         return by(value)
     if isinstance(value, Mapping):
-        return {by(str(key)): _even(item, by) for key, item in value.items()}
-    return [_even(item, by) for item in value] if isinstance(value, list) else value
+        return {by(str(key)): _map_texts(item, by) for key, item in value.items()}
+    return [_map_texts(item, by) for item in value] if isinstance(value, list) else value
 
 
 def task_type(trajectory: Trajectory) -> str:

@@ -42,7 +42,7 @@ def is_final_response(turn: Turn) -> bool:
 def answer_text(turn: Turn) -> str | None:
     """Returns the text of a final response: from the call's arguments, else from the result, else the model's
     raw response. Returns None where none of these was recorded."""
-    arguments = turn.action.tool_args or _called(turn.action.raw_response)
+    arguments = turn.action.tool_args or _parsed_arguments(turn.action.raw_response)
     for key in _ANSWER_KEYS:
         if isinstance(arguments.get(key), str):
             return arguments[key]
@@ -85,7 +85,7 @@ def tests_passed(trajectory: Trajectory) -> float | None:
     return None
 
 
-def subtasks_told(trajectory: Trajectory) -> float | None:
+def subtasks_reported(trajectory: Trajectory) -> float | None:
     """Returns the share of subtasks done, from ``metadata.subtasks`` or ``task_context.subtasks``. The value
     is a list of objects with ``status`` or ``done``, or ``{"done": n, "total": m}``; any other gives None."""
     for extra in (trajectory.metadata.model_extra, trajectory.task_context.model_extra):
@@ -97,16 +97,16 @@ def subtasks_told(trajectory: Trajectory) -> float | None:
 
 def subtasks_done(trajectory: Trajectory) -> float | None:
     """Returns the reported share, else the share of subordinate calls that succeeded, else None."""
-    told = subtasks_told(trajectory)
+    reported = subtasks_reported(trajectory)
     calls = [turn.result.success for turn in trajectory.turns if turn.action.type == "subordinate_call"]
-    return told if told is not None or not calls else sum(calls) / len(calls)
+    return reported if reported is not None or not calls else sum(calls) / len(calls)
 
 
 def correction_requested(trajectory: Trajectory) -> int | None:
     """Returns the first turn, after the request itself, in whose message the user asks to redo or correct."""
     for turn in trajectory.turns[1:]:
         observation = turn.observation
-        if observation.type == "user_message" and asks_for_correction(_plain(observation.content)):
+        if observation.type == "user_message" and asks_for_correction(_as_text(observation.content)):
             return turn.turn_id
     return None
 
@@ -125,11 +125,11 @@ def texts(value: Any) -> Iterable[str]:
             stack.extend(reversed(item))
 
 
-def _plain(content: str | Mapping[str, Any]) -> str:
+def _as_text(content: str | Mapping[str, Any]) -> str:
     return content if isinstance(content, str) else " ".join(texts(content))
 
 
-def _called(raw: str | None) -> Mapping[str, Any]:
+def _parsed_arguments(raw: str | None) -> Mapping[str, Any]:
     """Returns the arguments of an answer that is one JSON object ``{"tool_name", "tool_args"}``."""
     if not raw or not raw.lstrip().startswith("{"):
         return {}

@@ -16,7 +16,7 @@ from onward.contracts.trajectory import Outcome
 from onward.reward.measures import facts
 
 Status = Literal["completed_successfully", "partial_completion", "failed", "abandoned"]
-Teller = Literal["environment", "gateway", "agent", "nobody"]
+Reporter = Literal["environment", "gateway", "agent", "nobody"]
 
 DERIVED_SHARE = 0.25
 """Maximum of a derived completion. Reported parts score 0.5 and more (``completion_score``). So an agent that
@@ -38,11 +38,11 @@ class Judgement:
     why: str
     unknown: bool = False
     """No party that could know reported the outcome: there is no score, which is not a score of zero."""
-    told: Status | None = None
+    reported: Status | None = None
     """The reported status, whether it counts or not."""
-    told_by: Teller = "nobody"
+    reported_by: Reporter = "nobody"
     contradictions: tuple[str, ...] = ()
-    """Contradictions between the results and ``told``, in fixed words."""
+    """Contradictions between the results and ``reported``, in fixed words."""
     corrected_at: int | None = None
     """The turn in which the user asked to redo or correct."""
 
@@ -80,33 +80,33 @@ def judge(trajectory: Trajectory) -> Judgement:
         unknown = is_unjudged(trajectory.metadata.model_extra or {})
         why = f"no status was given; {why}"
         return Judgement(status, False, completion, True, unparsable, why, unknown, corrected_at=corrected)
-    teller = _teller(trajectory)
-    against = _contradictions(trajectory, outcome, teller)
+    reporter = _reporter(trajectory)
+    against = _contradictions(trajectory, outcome, reporter)
     if against:
         status, completion, why = _derive(trajectory, corrected)
         why = f"{outcome.status} was reported, but {_WORDS[against[0]]}; {why}"
         return Judgement(
             status, False, completion, True, unparsable, why,
-            told=outcome.status, told_by=teller, contradictions=against, corrected_at=corrected,
+            reported=outcome.status, reported_by=reporter, contradictions=against, corrected_at=corrected,
         )  # fmt: skip
     success = outcome.status == "completed_successfully"
-    completion, doubts, why = 1.0, (), f"the {teller} reported {outcome.status}"
+    completion, doubts, why = 1.0, (), f"the {reporter} reported {outcome.status}"
     if not success:
-        completion, doubts, why = _told_part(trajectory, outcome, teller)
+        completion, doubts, why = _reported_part(trajectory, outcome, reporter)
     return Judgement(
         outcome.status, success, completion, False, unparsable, why,
-        told=outcome.status, told_by=teller, contradictions=doubts, corrected_at=corrected,
+        reported=outcome.status, reported_by=reporter, contradictions=doubts, corrected_at=corrected,
     )  # fmt: skip
 
 
-def _told_part(
-    trajectory: Trajectory, outcome: Outcome, teller: Teller
+def _reported_part(
+    trajectory: Trajectory, outcome: Outcome, reporter: Reporter
 ) -> tuple[float, tuple[str, ...], str]:
     """Returns completion, contradictions and the reason for work that is not finished. A report counts as far
     as its own results show, so that reporting more gains nothing. A failure that reports too much completion
     is not marked as contradicted for it."""
     claimed = float(outcome.completion_percentage or 0.0)
-    tests, subtasks = facts.tests_passed(trajectory), facts.subtasks_told(trajectory)
+    tests, subtasks = facts.tests_passed(trajectory), facts.subtasks_reported(trajectory)
     shown = {
         "nothing_recorded": 0.0 if facts.nothing_recorded(trajectory) else 1.0,
         "nothing_succeeded": 1.0 if facts.anything_succeeded(trajectory) else 0.0,
@@ -115,7 +115,7 @@ def _told_part(
     }
     doubts = tuple(name for name, share in shown.items() if share < claimed)
     if not doubts:
-        return claimed, (), f"the {teller} reported {outcome.status}"
+        return claimed, (), f"the {reporter} reported {outcome.status}"
     why = f"{outcome.status} of {claimed:g} was reported, but {_WORDS[doubts[0]]}"
     partial = outcome.status == "partial_completion"
     return min(claimed, *shown.values()), doubts if partial else (), why
@@ -151,14 +151,14 @@ def _derive(trajectory: Trajectory, corrected: int | None) -> tuple[Status, floa
     errors = facts.error_rate(trajectory)
     completion = DERIVED_SHARE * (1.0 - errors) * (1.0 if tests is None else tests)
     completion *= (1.0 if subtasks is None else subtasks) * (1.0 if corrected is None else AFTER_CORRECTION)
-    said = ["a final response was delivered"]
-    said += [] if subtasks is None else [f"{subtasks:.0%} of the subtasks are done"]
-    said += [] if tests is None else [f"{tests:.0%} of the tests passed"]
-    said += [f"{errors:.0%} of the results failed"] if errors else []
-    said += [f"the user asked for a correction in turn {corrected}"] if corrected is not None else []
+    reasons = ["a final response was delivered"]
+    reasons += [] if subtasks is None else [f"{subtasks:.0%} of the subtasks are done"]
+    reasons += [] if tests is None else [f"{tests:.0%} of the tests passed"]
+    reasons += [f"{errors:.0%} of the results failed"] if errors else []
+    reasons += [f"the user asked for a correction in turn {corrected}"] if corrected is not None else []
     if completion == 0.0:
-        return "failed", 0.0, ", ".join(said)
-    return "partial_completion", completion, ", ".join(said)
+        return "failed", 0.0, ", ".join(reasons)
+    return "partial_completion", completion, ", ".join(reasons)
 
 
 _WORDS = {
@@ -174,7 +174,7 @@ _WORDS = {
 """Contradiction → its text, the most serious first."""
 
 
-def _contradictions(trajectory: Trajectory, outcome: Outcome, teller: Teller) -> tuple[str, ...]:
+def _contradictions(trajectory: Trajectory, outcome: Outcome, reporter: Reporter) -> tuple[str, ...]:
     """Returns the contradictions between results and ``outcome``; with any of them the outcome does not
     count. A failure is never contradicted. A part is contradicted only where nothing succeeded. A success, or
     a part that claims to be whole, is contradicted by anything unfinished. A missing final response is no
@@ -182,7 +182,7 @@ def _contradictions(trajectory: Trajectory, outcome: Outcome, teller: Teller) ->
     if outcome.status in ("failed", "abandoned"):
         return ()
     last, tests = facts.last_turn(trajectory), facts.tests_passed(trajectory)
-    subtasks = facts.subtasks_told(trajectory)
+    subtasks = facts.subtasks_reported(trajectory)
     found = {
         "nothing_recorded": facts.nothing_recorded(trajectory),
         "nothing_succeeded": not facts.anything_succeeded(trajectory),
@@ -196,13 +196,13 @@ def _contradictions(trajectory: Trajectory, outcome: Outcome, teller: Teller) ->
             "last_result_failed": not last.result.success,
             "tests_failed": tests is not None and tests < 1.0,
             "subtasks_open": subtasks is not None and subtasks < 1.0,
-            "no_final_response": not final and teller != "environment" and tests != 1.0,
+            "no_final_response": not final and reporter != "environment" and tests != 1.0,
             "empty_response": answer is not None and not answer.strip(),
         }
     return tuple(name for name in _WORDS if found.get(name))
 
 
-def _teller(trajectory: Trajectory) -> Teller:
+def _reporter(trajectory: Trajectory) -> Reporter:
     """Returns the reporter of the outcome, as far as the trajectory shows it; it is not proven there."""
     extra = trajectory.metadata.model_extra or {}
     capture = extra.get("capture")

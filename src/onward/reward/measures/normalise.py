@@ -46,12 +46,12 @@ class Window:
         self._falling: deque[float] = deque()
         """Scores with no greater one after them: the first is the greatest of all."""
         for value in values:
-            self.add(value)
+            self.append(value)
 
     def __len__(self) -> int:
         return len(self._values)
 
-    def add(self, value: float) -> None:
+    def append(self, value: float) -> None:
         """Appends a score. Raises ValueError for NaN and infinities."""
         if not math.isfinite(value):
             raise ValueError("a score must be finite")

@@ -1,4 +1,3 @@
-"""The rewarder role. ``rewarder`` runs it and makes first rewards, ``settling`` waits for the collector,
-``storing`` and ``publishing`` write rewards. ``feedback``, ``rescoring`` and ``superseding`` lead to further
-ones. ``state``, ``record`` and ``predecessor`` serve restarts; ``gauges`` and ``unscored`` are metrics and
-the alert."""
+"""The rewarder role. A message goes from ``rewarder`` (waits, scores) to ``publishing`` (publishes, stores).
+``progress`` tracks how far the collector and the rewarder are. ``feedback`` and ``rescoring`` lead to
+further rewards. ``analysis`` requests reports on code, ``monitoring`` holds the metrics and the alert."""

@@ -18,8 +18,8 @@ from onward.telemetry import logs
 if TYPE_CHECKING:
     from onward.reward.code.report import CodeReport
 
-AT_ONCE = 4
-SECONDS = 60.0
+MAX_CONCURRENT = 4
+REPORT_SECONDS = 60.0
 """Longest wait for one report; the analyser has tighter limits of its own."""
 _log = logs.get("rewarder")
 
@@ -40,8 +40,8 @@ def code_analyser(settings: RewardSettings) -> Analyser | None:
         from onward.reward import code
     except ImportError:
         return None
-    made = getattr(code, "CodeAnalyser", None)
-    return made() if made is not None and settings.code_quality > 0.0 else None
+    analyser = getattr(code, "CodeAnalyser", None)
+    return analyser() if analyser is not None and settings.code_quality > 0.0 else None
 
 
 class Analysis:
@@ -49,7 +49,7 @@ class Analysis:
 
     def __init__(self, analyser: Analyser | None) -> None:
         self._analyser = analyser
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def start(self) -> None:
         if self._analyser is not None:
@@ -70,12 +70,12 @@ class Analysis:
 
     async def _report(self, trajectory: Trajectory) -> CodeReport | Unscored | None:
         assert self._analyser is not None
-        async with self._places:
+        async with self._slots:
             try:
-                async with asyncio.timeout(SECONDS):
+                async with asyncio.timeout(REPORT_SECONDS):
                     return await self._analyser.report(trajectory)
             except TimeoutError:
-                return Unscored("code_analysis", f"no report within {SECONDS:g} s")
+                return Unscored("code_analysis", f"no report within {REPORT_SECONDS:g} s")
             except Exception as error:  # a defect of the analyser must not stop all rewards
                 _log.exception("code could not be analysed", trajectory_id=trajectory.trajectory_id)
                 return Unscored("code_analysis", type(error).__name__)

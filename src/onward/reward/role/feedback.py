@@ -5,8 +5,7 @@ includes it. Where the first reward is still to come, the message stays on the s
 whether it included the feedback: the reward may have been published already, before a restart.
 
 Invariants: the reader of feedback and the scorer both store before they read, so at least one of them sees
-the other's record. Feedback never edits a
-trajectory and never moves a window.
+the other's record. Feedback never edits a trajectory and never moves a window.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from onward.contracts import (
     validate,
 )
 from onward.errors import ContractError
-from onward.reward.answers import Row, Said, is_about
-from onward.reward.role.superseding import Superseding, Task
+from onward.reward.role.rescoring import Rescorer, Task
 from onward.reward.scoring.rows import Cause
+from onward.reward.stored_feedback import Row, StoredFeedback, is_about
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
 from onward.warehouse import reward_queries
@@ -48,9 +47,9 @@ STREAM = "RL_FEEDBACK"
 DURABLE = "rewarder-feedback"
 SESSION_TRAJECTORIES = 100
 """Maximum trajectories, the newest, that feedback about a whole session scores again."""
-LOOK_AGAIN_SECONDS = 2.0
+RETRY_SECONDS = 2.0
 """Seconds between checks for an awaited first reward."""
-MOST_LOOKS = 1000
+MAX_DELIVERIES = 1000
 """Maximum deliveries, over half an hour: rows of a recreated stream may never get a first reward."""
 LATE_COMPONENTS = frozenset({"user_feedback"})
 """Components that late feedback computes anew. The others retain their raw scores: no opinion makes work
@@ -67,7 +66,7 @@ class Piece:
     refused: DeadLetter | None = None
     secret: bool = False
     """True if part of the raw message was redacted, so it must not stay on the stream."""
-    hold: str = ""
+    redaction_error: str = ""
     """Class of the redactor's error, if it failed: the raw message is sealed, and only the vote is stored."""
 
     @property
@@ -76,8 +75,8 @@ class Piece:
 
 
 class FeedbackReader:
-    def __init__(self, ctx: Context, said: Said, superseding: Superseding) -> None:
-        self._ctx, self._said, self._superseding = ctx, said, superseding
+    def __init__(self, ctx: Context, stored: StoredFeedback, rescorer: Rescorer) -> None:
+        self._ctx, self._stored, self._rescorer = ctx, stored, rescorer
         self._judge = judge_of(ctx.settings)
         self._quarantine = Quarantine(ctx.objects, Keys.of(ctx.settings), ctx.clock)
         self.stopping = False
@@ -94,15 +93,15 @@ class FeedbackReader:
             await self._clean(piece)
         tasks = await self._tasks([piece for piece in pieces if piece.feedback is not None])
         waiting: set[str] = set()
-        tally = await self._superseding.work(tasks, waiting=waiting)
+        tally = await self._rescorer.rescore(tasks, waiting=waiting)
         if tally:
             _log.debug("scored again after feedback", **tally)
         later = {
             id(piece.message)
             for piece in pieces
-            if _name(piece) in waiting and piece.message.num_delivered < MOST_LOOKS
+            if _name(piece) in waiting and piece.message.num_delivered < MAX_DELIVERIES
         }
-        return [Retry(LOOK_AGAIN_SECONDS) if id(message) in later else Ack() for message in messages]
+        return [Retry(RETRY_SECONDS) if id(message) in later else Ack() for message in messages]
 
     def _read(self, message: Message) -> Piece:
         try:
@@ -118,10 +117,10 @@ class FeedbackReader:
             redacted = twice(lambda: self._judge.redactor.document(document))
             if not redacted.changed:
                 return Piece(message, feedback)
-            return Piece(message, _mended(redacted.document, document), secret=True)
+            return Piece(message, _redacted(redacted.document, document), secret=True)
         except Exception as error:
             bare = {key: value for key, value in document.items() if key not in ("comment", "source")}
-            return Piece(message, validate(bare, Feedback), secret=True, hold=type(error).__name__)
+            return Piece(message, validate(bare, Feedback), secret=True, redaction_error=type(error).__name__)
 
     def _unreadable(self, message: Message, error: ContractError) -> Piece:
         """Makes a dead letter with a clean body. A message that cannot be shown to be clean is sealed
@@ -139,7 +138,7 @@ class FeedbackReader:
             return Piece(message, refused=DeadLetter(error.reason, str(error), body=body), secret=True)
         except Exception as failure:
             refused = DeadLetter(error.reason, str(error), body=b"")
-            return Piece(message, refused=refused, secret=True, hold=type(failure).__name__)
+            return Piece(message, refused=refused, secret=True, redaction_error=type(failure).__name__)
 
     async def _sort(self, pieces: list[Piece]) -> tuple[list[Piece], list[Row]]:
         """Returns all pieces, with conflicts turned into dead letters, and the rows to store."""
@@ -165,7 +164,7 @@ class FeedbackReader:
         return sorted_pieces, new
 
     async def _store(self, new: list[Row]) -> None:
-        self._said.add(new)  # before the insert: a first scoring now makes at worst one query too many
+        self._stored.register(new)  # before the insert: a first scoring now makes at worst one query too many
         await self._ctx.warehouse.insert("feedback", new)
         crashpoint("feedback.stored")
         for row in new:
@@ -181,8 +180,8 @@ class FeedbackReader:
             crashpoint("feedback.buried")
         if not piece.secret:
             return
-        if piece.hold:
-            await self._quarantine.hold(STREAM, piece.message, "redaction", piece.hold)
+        if piece.redaction_error:
+            await self._quarantine.hold(STREAM, piece.message, "redaction", piece.redaction_error)
             self._ctx.metrics.held.labels("redaction").inc()
         if piece.feedback is not None:
             body = encode(piece.feedback)
@@ -255,7 +254,7 @@ def _known_signal(signal: str) -> str:
     return signal if signal in _SIGNALS else "other"
 
 
-def _mended(clean: dict[str, object], raw: dict[str, object]) -> Feedback:
+def _redacted(clean: dict[str, object], raw: dict[str, object]) -> Feedback:
     """Validates redacted feedback with usable ids: a placeholder is no id. Raises ContractError where the id
     of the feedback or of its trajectory itself is a secret."""
     if clean.get("session_id") != raw["session_id"]:

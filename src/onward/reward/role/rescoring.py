@@ -1,15 +1,20 @@
-"""``onward rescore``: an operator sends a request, and the active rewarder scores stored trajectories again.
+"""Scores stored trajectories again: after late feedback, or at an operator's request (``onward rescore``).
 
-The request is stored in bucket ``rl_control``, its progress in ``rl_rewarder``.
+``Rescorer`` scores, stores and publishes. An operator's request is stored in bucket ``rl_control``, its
+progress in ``rl_rewarder``; ``RescoreRuns`` works on it in the active rewarder.
 
-Invariants: only the active rewarder works on a request, so windows have one writer. A portion is stored and
-published before the cursor moves. Work that a crash repeats is recognised by its id, which comes from the
-run.
+Invariants: a superseding reward is normalised against the windows as they are and never enters them, since
+each trajectory counts once. Its id comes from its cause, so a reward stored under that id is published again
+and not computed again. Only the active rewarder works on a request, so windows have one writer. A portion is
+stored and published before the cursor moves.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,29 +22,177 @@ from onward.bus import Bus, read_document
 from onward.bus.cancellation import until_cancelled
 from onward.clock import Clock, utc_text
 from onward.context import Context
+from onward.contracts import Trajectory
 from onward.contracts.buckets import RescoreProgress, RescoreRequest
 from onward.errors import BusError, ConflictError, NotFoundError, WarehouseError
 from onward.ids import new_id
-from onward.reward.role.superseding import Superseding, Task
-from onward.reward.scoring.rows import Cause
+from onward.reward.components import Component, Unscored
+from onward.reward.role import publishing
+from onward.reward.role.analysis import Analysis
+from onward.reward.scoring import rows
+from onward.reward.scoring.rows import Candidate, Cause
+from onward.reward.scoring.score import reward_id
+from onward.reward.scoring.state import State
+from onward.reward.stored_feedback import StoredFeedback
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
-from onward.warehouse import reward_queries
+from onward.warehouse import queries, reward_queries
 
+PORTION = 50
+"""Trajectories whose rows are in memory at once, and for which the first scoring waits."""
+CODE = "code_quality"
 POLL_SECONDS = 1.0
 PAUSE_SECONDS = 0.02
 """Seconds between portions, since new trajectories have priority."""
-PORTION = 50
 BEGINNING = "1970-01-01T00:00:00.000Z"
 _log = logs.get("rewarder")
 
 
-def _same_work(one: RescoreRequest, other: RescoreRequest) -> bool:
-    """Returns whether two requests ask for the same: then it is continued and not begun again."""
+@dataclass(frozen=True)
+class Task:
+    """One trajectory to be scored again for one cause."""
+
+    trajectory_id: str
+    cause: Cause
+    timestamp: datetime
+    """Time of the reward; a repeat must pass the same one."""
+    until: datetime | None = None
+    """Feedback counts if it had arrived by then, or if the replaced reward took it into account; None: all
+    that is stored."""
+
+
+class Rescorer:
+    """Works portion by portion, each inside ``exclusive``: no first reward is made or stored meanwhile.
+    ``fence`` raises when it must not write."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        exclusive: Callable[[], AbstractAsyncContextManager[None]],
+        state: Callable[[], State],
+        components: Sequence[Component],
+        analysis: Analysis,
+        feedback: StoredFeedback,
+        fence: Callable[[], None],
+    ) -> None:
+        self._ctx, self._exclusive, self._state = ctx, exclusive, state
+        self._components, self._analysis, self._fence = components, analysis, fence
+        self._feedback = feedback
+
+    async def rescore(
+        self, tasks: Sequence[Task], *, dry: bool = False, waiting: set[str] | None = None
+    ) -> Counter[str]:
+        """Scores, stores and publishes, in the given order. Counts ``changed``, ``unchanged``, ``unscored``,
+        ``waiting`` (for the first scoring, which includes all feedback that it finds) and ``gone``. With
+        ``dry`` nothing is written. The causes that wait are added to ``waiting``. Raises BusError or
+        WarehouseError; work done by then is recognised."""
+        tally: Counter[str] = Counter()
+        for start in range(0, len(tasks), PORTION):
+            tally += await self._portion(tasks[start : start + PORTION], dry, waiting)
+        return tally
+
+    async def _portion(self, tasks: Sequence[Task], dry: bool, waiting: set[str] | None) -> Counter[str]:
+        warehouse = self._ctx.warehouse
+        found = await queries.trajectories_by_id(warehouse, {task.trajectory_id for task in tasks})
+        candidates = await self._candidates(found, tasks)
+        async with self._exclusive():
+            newest = await queries.reward_for(warehouse, candidates)
+            stored = await reward_queries.rewards_by_id(
+                warehouse, {_id(task): task.trajectory_id for task in tasks}
+            )
+            feedback = await self._feedback.for_trajectories(item.row for item in candidates.values())
+            made, again, tally = self._score(tasks, candidates, newest, stored, feedback, waiting)
+            if not dry and (made or again):
+                self._fence()
+                await publishing.store(self._ctx, made)
+                crashpoint("superseding.stored")
+                await publishing.publish(self._ctx, [*again, *made])
+                crashpoint("superseding.published")
+        if not dry:
+            for task in tasks:
+                if any(row["reward_id"] == _id(task) for row in made):
+                    self._ctx.metrics.superseded.labels(cause=task.cause.kind).inc()
+        return tally
+
+    async def _candidates(
+        self, found: Mapping[str, dict[str, Any]], tasks: Iterable[Task]
+    ) -> dict[str, Candidate]:
+        candidates = {name: Candidate(row, rows.decode_trajectory(row)) for name, row in found.items()}
+        needs_code = {
+            task.trajectory_id for task in tasks if task.cause.only is None or CODE in task.cause.only
+        }
+        readable = {
+            name: item.trajectory
+            for name, item in candidates.items()
+            if name in needs_code and isinstance(item.trajectory, Trajectory)
+        }
+        reports = await self._analysis.reports(readable)
+        return {name: replace(item, code=reports.get(name)) for name, item in candidates.items()}
+
+    def _score(
+        self,
+        tasks: Sequence[Task],
+        candidates: Mapping[str, Candidate],
+        newest: dict[str, dict[str, Any]],
+        stored: Mapping[str, dict[str, Any]],
+        feedback: Mapping[str, Sequence[rows.Row]],
+        waiting: set[str] | None,
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Counter[str]]:
+        """Returns rows to store and publish, rows to publish again, and counts."""
+        state, settings = self._state(), self._ctx.settings.reward
+        made: list[dict[str, Any]] = []
+        again: list[dict[str, Any]] = []
+        tally: Counter[str] = Counter()
+        for task in tasks:
+            name = task.trajectory_id
+            candidate, old = candidates.get(name), newest.get(name)
+            if candidate is None:
+                tally["gone"] += 1
+                continue
+            if (repeat := stored.get(_id(task))) is not None:
+                again.append(repeat)
+                tally["changed"] += 1
+                continue
+            if old is None and candidate.row["stream_seq"] > state.stream_seq:
+                tally["waiting"] += 1
+                if waiting is not None:
+                    waiting.add(task.cause.cause_id)
+                continue
+            before = rows.included_feedback(old) if old is not None else frozenset[str]()
+            if task.cause.cause_id in before:
+                tally["unchanged"] += 1
+                continue
+            answer = rows.superseding_reward(
+                candidate,
+                old,
+                task.cause,
+                state,
+                settings,
+                self._components,
+                task.timestamp,
+                StoredFeedback.select(feedback.get(name, ()), task.until, before),
+            )
+            if isinstance(answer, Unscored):
+                tally["unscored"] += 1
+            elif answer is None:
+                tally["unchanged"] += 1
+            else:
+                made.append(answer)
+                newest[name] = answer
+                tally["changed"] += 1
+        return made, again, tally
+
+
+def _id(task: Task) -> str:
+    return reward_id(task.trajectory_id, task.cause.cause_id)
+
+
+def _is_same_work(one: RescoreRequest, other: RescoreRequest) -> bool:
+    """Checks whether two requests are the same work: it is then continued and not begun again."""
     return all(getattr(one, name) == getattr(other, name) for name in ("component", "limit", "dry_run"))
 
 
-async def ask(
+async def request_run(
     bus: Bus,
     clock: Clock,
     *,
@@ -52,7 +205,7 @@ async def ask(
     another run is under way, and BusError."""
     bucket = bus.bucket(RescoreRequest.BUCKET)
     entry = await bucket.get(RescoreRequest.KEY)
-    wanted = RescoreRequest(
+    request = RescoreRequest(
         run_id=new_id(),
         since=utc_text(since) if since else BEGINNING,
         component=component,
@@ -61,59 +214,59 @@ async def ask(
         requested_at=utc_text(clock.now()),
     )
     if entry is not None:
-        there = RescoreRequest.load(entry.value)
-        done = await progress(bus, there.run_id)
-        if not there.stop and (done is None or not done.finished):
-            if _same_work(wanted, there):
-                return there, True
+        previous = RescoreRequest.load(entry.value)
+        done = await read_progress(bus, previous.run_id)
+        if not previous.stop and (done is None or not done.finished):
+            if _is_same_work(request, previous):
+                return previous, True
             raise ConflictError(
-                f"Another run of 'onward rescore' is under way ({there.run_id}): wait for it, or end it with "
-                "'onward rescore --stop'."
+                f"Another run of 'onward rescore' is under way ({previous.run_id}): wait for it, or end it "
+                "with 'onward rescore --stop'."
             )
     try:
-        await bucket.update(RescoreRequest.KEY, wanted.dump(), entry.revision if entry else 0)
+        await bucket.update(RescoreRequest.KEY, request.dump(), entry.revision if entry else 0)
     except ConflictError:
         raise ConflictError("Somebody else asked for a run just now: try again.") from None
-    return wanted, False
+    return request, False
 
 
-async def stop(bus: Bus) -> RescoreRequest:
+async def stop_run(bus: Bus) -> RescoreRequest:
     """Stops the run that is under way. Raises NotFoundError when there is none."""
     bucket = bus.bucket(RescoreRequest.BUCKET)
     entry = await bucket.get(RescoreRequest.KEY)
-    there = RescoreRequest.load(entry.value) if entry else None
-    done = await progress(bus, there.run_id) if there else None
-    if entry is None or there is None or there.stop or (done is not None and done.finished):
+    previous = RescoreRequest.load(entry.value) if entry else None
+    done = await read_progress(bus, previous.run_id) if previous else None
+    if entry is None or previous is None or previous.stop or (done is not None and done.finished):
         raise NotFoundError("No run of 'onward rescore' is under way: there is nothing to stop.")
-    await bucket.update(RescoreRequest.KEY, there.model_copy(update={"stop": True}).dump(), entry.revision)
-    return there
+    await bucket.update(RescoreRequest.KEY, previous.model_copy(update={"stop": True}).dump(), entry.revision)
+    return previous
 
 
-async def progress(bus: Bus, run_id: str) -> RescoreProgress | None:
+async def read_progress(bus: Bus, run_id: str) -> RescoreProgress | None:
     """Returns the progress of a run; None before it began, or when a later one did."""
     found = await read_document(bus, RescoreProgress)
     return found if found is not None and found.run_id == run_id else None
 
 
-class Rescoring:
-    """Works on requests in the active rewarder."""
+class RescoreRuns:
+    """Works on operators' requests in the active rewarder."""
 
-    def __init__(self, ctx: Context, superseding: Superseding, names: frozenset[str]) -> None:
+    def __init__(self, ctx: Context, rescorer: Rescorer, names: frozenset[str]) -> None:
         """``names``: the known components."""
-        self._ctx, self._superseding, self._names = ctx, superseding, names
+        self._ctx, self._rescorer, self._names = ctx, rescorer, names
 
     async def run(self) -> None:
         """Runs until cancelled. Raises ConflictError when another rewarder is active too."""
         for _ in until_cancelled():
             try:
-                await self.look()
+                await self.run_newest()
             except ConflictError:
                 raise
             except (BusError, WarehouseError) as error:
                 _log.warning("scoring again waits", cause=str(error))
             await self._ctx.clock.sleep(POLL_SECONDS)
 
-    async def look(self) -> None:
+    async def run_newest(self) -> None:
         """Works on the newest request until it is done; returns at once if it is done already."""
         entry = await self._ctx.bus.bucket(RescoreRequest.BUCKET).get(RescoreRequest.KEY)
         if entry is None:
@@ -124,8 +277,8 @@ class Rescoring:
             _log.warning("a request to score again is not readable", revision=entry.revision)
             return
         bucket, key = self._ctx.bus.bucket(RescoreProgress.BUCKET), RescoreProgress.KEY
-        kept = await bucket.get(key)
-        done, revision = (RescoreProgress.load(kept.value), kept.revision) if kept else (None, 0)
+        stored = await bucket.get(key)
+        done, revision = (RescoreProgress.load(stored.value), stored.revision) if stored else (None, 0)
         if done is not None and done.run_id == request.run_id and done.finished:
             return
         if done is None or done.run_id != request.run_id:
@@ -165,7 +318,7 @@ class Rescoring:
         cause = Cause("rescore", request.run_id, only)
         at = datetime.fromisoformat(request.requested_at)
         tasks = [Task(row["trajectory_id"], cause, at) for row in found]
-        tally = Counter(done.counts) + await self._superseding.work(tasks, dry=request.dry_run)
+        tally = Counter(done.counts) + await self._rescorer.rescore(tasks, dry=request.dry_run)
         last = found[-1]
         return done.model_copy(
             update={

@@ -2,11 +2,11 @@
 
 A message on the trajectory stream is only the trigger. The rewarder scores the row that the collector stored
 (redacted, enriched), once the collector has finished with that message. A first reward is published and then
-stored (``storing.py``). A restart continues from the record, and uses rewards stored or published by then as
-they are.
+stored (``publishing.py``). A restart continues from the checkpoint, and uses rewards stored or
+published by then as they are.
 
-Invariants: one active rewarder alone moves the state, in stream order and only by first rewards. Its record
-is compare-and-set, at most a second later.
+Invariants: one active rewarder alone moves the state, in stream order and only by first rewards. Its
+checkpoint is compare-and-set, at most a second later.
 """
 
 from __future__ import annotations
@@ -25,24 +25,19 @@ from onward.contracts import Trajectory
 from onward.contracts.buckets import RewarderState
 from onward.errors import BusError, ConflictError, StreamDriftError, WarehouseError
 from onward.ids import new_id
-from onward.reward.answers import Said
 from onward.reward.components import Unscored, components_of
 from onward.reward.role import feedback, publishing
 from onward.reward.role.analysis import Analyser, Analysis, code_analyser
 from onward.reward.role.feedback import FeedbackReader
-from onward.reward.role.gauges import Gauges, watch_lag
-from onward.reward.role.predecessor import first_rewards
-from onward.reward.role.publishing import Missing
-from onward.reward.role.record import Record
-from onward.reward.role.rescoring import Rescoring
-from onward.reward.role.settling import Settled
-from onward.reward.role.state import State
-from onward.reward.role.storing import Batch, Storing
-from onward.reward.role.superseding import Superseding
-from onward.reward.role.unscored import UnscoredAlert
+from onward.reward.role.monitoring import RewardMetrics, UnscoredAlert, watch_lag
+from onward.reward.role.progress import Checkpoint, CollectorProgress
+from onward.reward.role.publishing import Batch, Missing, StoreQueue, published_first_rewards
+from onward.reward.role.rescoring import Rescorer, RescoreRuns
 from onward.reward.scoring import rows
 from onward.reward.scoring.rows import Candidate
 from onward.reward.scoring.score import reward_id
+from onward.reward.scoring.state import State
+from onward.reward.stored_feedback import StoredFeedback
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
 from onward.warehouse import queries, reward_queries
@@ -54,7 +49,8 @@ LEASE_SECONDS = 5.0
 STOP_SECONDS = 20.0
 """Seconds that a stopping rewarder waits until published rewards are stored."""
 _RECENT = 10_000
-_BREATH = 8
+_YIELD_EVERY = 8
+"""Trajectories scored in a row before other roles of this process run."""
 
 _log = logs.get("rewarder")
 
@@ -91,22 +87,22 @@ async def _acquire(lease: Lease, ctx: Context) -> None:
 
 async def _active(ctx: Context, lease: Lease) -> None:
     """Scores as the one active rewarder. Raises ConflictError when it is no longer the active one."""
-    keeping, asked = asyncio.create_task(lease.keep()), cancellations()
+    renewal, cancelled_before = asyncio.create_task(lease.keep()), cancellations()
     try:
         analyser = code_analyser(ctx.settings.reward)
         rewarder = await Rewarder.load(ctx, may_write=lambda: lease.held, analyser=analyser)
         await rewarder.start()
         try:
-            honour_cancellation(asked)
-            await _work(rewarder, ctx, lease, keeping)
+            honour_cancellation(cancelled_before)
+            await _serve(rewarder, ctx, lease, renewal)
         finally:
             await rewarder.stop()
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        renewal.cancel()
+        await asyncio.gather(renewal, return_exceptions=True)
 
 
-async def _work(rewarder: Rewarder, ctx: Context, lease: Lease, keeping: asyncio.Task[None]) -> None:
+async def _serve(rewarder: Rewarder, ctx: Context, lease: Lease, renewal: asyncio.Task[None]) -> None:
     tasks = [
         asyncio.create_task(
             consume(
@@ -131,27 +127,27 @@ async def _work(rewarder: Rewarder, ctx: Context, lease: Lease, keeping: asyncio
                 ack_wait=5.0,
             )
         ),
-        asyncio.create_task(rewarder.rescoring.run()),
-        asyncio.create_task(rewarder.keep_record()),
+        asyncio.create_task(rewarder.rescore_runs.run()),
+        asyncio.create_task(rewarder.write_checkpoints()),
         asyncio.create_task(watch_lag(ctx, STREAM, lambda: rewarder.state.stream_seq)),
         asyncio.create_task(rewarder.lost.wait()),
     ]
-    storing = asyncio.create_task(rewarder.storing.run())
+    storing = asyncio.create_task(rewarder.store_queue.run())
     try:
-        await asyncio.wait([*tasks, storing, keeping], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([*tasks, storing, renewal], return_when=asyncio.FIRST_COMPLETED)
     finally:
         rewarder.stopping = rewarder.feedback.stopping = True
         for task in tasks:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        idle = asyncio.create_task(rewarder.storing.idle())
-        await asyncio.wait([idle, storing], timeout=STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        for task in (idle, storing):
+        emptied = asyncio.create_task(rewarder.store_queue.wait_until_empty())
+        await asyncio.wait([emptied, storing], timeout=STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        for task in (emptied, storing):
             task.cancel()
         results += await asyncio.gather(storing, return_exceptions=True)
         if lease.held:
             with contextlib.suppress(ConflictError, BusError):
-                await rewarder.record.keep()
+                await rewarder.checkpoint.write()
     for result in results:
         if isinstance(result, Exception):
             raise result
@@ -159,7 +155,7 @@ async def _work(rewarder: Rewarder, ctx: Context, lease: Lease, keeping: asyncio
 
 
 class Rewarder:
-    """The active rewarder: its state, and the revision of the record of that state."""
+    """The active rewarder: its state, and the checkpoint of that state."""
 
     def __init__(
         self,
@@ -168,34 +164,34 @@ class Rewarder:
         revision: int | None,
         *,
         stored_until: int = 0,
-        told: Mapping[str, bytes] | None = None,
+        published: Mapping[str, bytes] | None = None,
         may_write: Callable[[], bool] = lambda: True,
         analyser: Analyser | None = None,
     ) -> None:
-        """``stored_until``: up to this message of the stream, first rewards may be stored already; ``told``:
-        trajectory id → first rewards that were published and may not be stored."""
+        """``stored_until``: up to this message of the stream, first rewards may be stored already;
+        ``published``: trajectory id → first rewards that were published and may not be stored."""
         self._ctx = ctx
         self.state = state
-        self.record = Record(ctx, lambda: self.state, revision)
+        self.checkpoint = Checkpoint(ctx, lambda: self.state, revision)
         self._stored_until, self._may_write = stored_until, may_write
-        self._told = told or {}
-        self._ahead = state
+        self._published = published or {}
+        self._published_state = state
         """State after everything published; ``state`` is the one after everything stored."""
         self._lock = asyncio.Lock()
         self._components = components_of(ctx.settings.reward)
         self._analysis = Analysis(analyser)
-        self._settled = Settled(ctx.bus, STREAM, ctx.clock)
-        self._said = Said(ctx.warehouse)
-        self.storing = Storing(ctx, self._fence, self._are_stored)
-        superseding = Superseding(
-            ctx, self._nothing_waits, lambda: self.state, self._components, self._analysis, self._said,
+        self._collector = CollectorProgress(ctx.bus, STREAM, ctx.clock)
+        self._stored_feedback = StoredFeedback(ctx.warehouse)
+        self.store_queue = StoreQueue(ctx, self._fence, self._on_stored)
+        rescorer = Rescorer(
+            ctx, self._exclusive, lambda: self.state, self._components, self._analysis, self._stored_feedback,
             self._fence,
         )  # fmt: skip
-        self.feedback = FeedbackReader(ctx, self._said, superseding)
+        self.feedback = FeedbackReader(ctx, self._stored_feedback, rescorer)
         names = frozenset(component.name for component in self._components)
-        self.rescoring = Rescoring(ctx, superseding, names)
+        self.rescore_runs = RescoreRuns(ctx, rescorer, names)
         self._alert = UnscoredAlert(ctx.alerts, ctx.metrics, ctx.clock)
-        self._gauges = Gauges(ctx)
+        self._metrics = RewardMetrics(ctx)
         self._recent: dict[str, None] = {}
         """Ids scored since the start, newest last: saves a warehouse query for most repeats."""
         self.lost = asyncio.Event()
@@ -209,7 +205,7 @@ class Rewarder:
         may_write: Callable[[], bool] = lambda: True,
         analyser: Analyser | None = None,
     ) -> Rewarder:
-        """Loads the rewarder from the record. A stream recreated since then is read from its beginning."""
+        """Loads the rewarder from its checkpoint. A stream recreated since is read from its beginning."""
         window = ctx.settings.reward.window
         entry = await ctx.bus.bucket(RewarderState.BUCKET).get(RewarderState.KEY)
         state = State(window) if entry is None else State.load(entry.value, window)
@@ -225,36 +221,38 @@ class Rewarder:
             state,
             entry.revision if entry else None,
             stored_until=await reward_queries.last_scored(ctx.warehouse),
-            told=await first_rewards(ctx.bus) if last > state.stream_seq else {},
+            published=await published_first_rewards(ctx.bus) if last > state.stream_seq else {},
             may_write=may_write,
             analyser=analyser,
         )
 
     async def start(self) -> None:
-        await self._said.load()
-        await self._settled.start()
+        await self._stored_feedback.load()
+        await self._collector.start()
         await self._analysis.start()
 
     async def stop(self) -> None:
-        await self._settled.stop()
+        await self._collector.stop()
         await self._analysis.stop()
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
         """Scores and publishes in stream order, as far as the collector has come, and passes the batch to
-        ``storing``. The acknowledgement guarantees nothing: a restart continues from the record.
+        ``store_queue``. The acknowledgement guarantees nothing: a restart continues from the checkpoint.
 
         Raises BusError or WarehouseError when either is unavailable; work done by then is not repeated.
         """
         if self.stopping or self.lost.is_set():
             return [Retry(0.0)] * len(messages)
-        new = sorted((m for m in messages if m.sequence > self._ahead.stream_seq), key=lambda m: m.sequence)
+        new = sorted(
+            (m for m in messages if m.sequence > self._published_state.stream_seq), key=lambda m: m.sequence
+        )
         while new:
-            settled = await self._settled.wait(new, self._are_rows, lambda: self.stopping)
+            settled = await self._collector.wait(new, self._are_stored, lambda: self.stopping)
             await self._first_rewards([m for m in new if m.sequence <= settled])
             new = [m for m in new if m.sequence > settled]
         return [Ack()] * len(messages)
 
-    async def _are_rows(self, messages: Iterable[Message]) -> bool:
+    async def _are_stored(self, messages: Iterable[Message]) -> bool:
         ids = {name for message in messages if (name := rows.claimed_id(message.data))}
         return ids <= (await queries.stored(self._ctx.warehouse, ids)).keys()
 
@@ -266,27 +264,27 @@ class Rewarder:
         candidates = await self._candidates({n: row for n, row in found.items() if n not in known})
         async with self._lock:
             stored = await self._stored(messages, candidates)
-            said = await self._said.about(item.row for item in candidates.values())
-            batch = await self._score(messages, ids, candidates, known, stored, said)
+            feedback = await self._stored_feedback.for_trajectories(item.row for item in candidates.values())
+            batch = await self._score(messages, ids, candidates, known, stored, feedback)
             self._fence()
             await publishing.publish(self._ctx, [*batch.again, *batch.made])
             crashpoint("rewarder.published")
-            self._ahead = batch.state
-            self._remember(batch, candidates)
-            self.storing.add(batch)
-        await self.storing.room()
+            self._published_state = batch.state
+            self._observe(batch, candidates)
+            self.store_queue.enqueue(batch)
+        await self.store_queue.wait_for_room()
 
-    async def _are_stored(self, batches: Sequence[Batch]) -> None:
+    async def _on_stored(self, batches: Sequence[Batch]) -> None:
         self.state = batches[-1].state
         for batch in batches:
-            self._gauges.missing(batch.missing)
-        await self._alert.look(self.state.recent)
+            self._metrics.count_unscored(batch.missing)
+        await self._alert.check(self.state.recent)
 
     @asynccontextmanager
-    async def _nothing_waits(self) -> AsyncIterator[None]:
+    async def _exclusive(self) -> AsyncIterator[None]:
         """Context in which no first reward is made, and all earlier ones are stored."""
         async with self._lock:
-            await self.storing.idle()
+            await self.store_queue.wait_until_empty()
             yield
 
     async def _rows(self, ids: set[str]) -> dict[str, rows.Row]:
@@ -294,7 +292,7 @@ class Rewarder:
         return {**found, **await queries.trajectories_by_id(self._ctx.warehouse, ids - found.keys())}
 
     async def _candidates(self, found: Mapping[str, rows.Row]) -> dict[str, Candidate]:
-        read = {name: rows.read(row) for name, row in found.items()}
+        read = {name: rows.decode_trajectory(row) for name, row in found.items()}
         reports = await self._analysis.reports(
             {name: item for name, item in read.items() if isinstance(item, Trajectory)}
         )
@@ -304,7 +302,7 @@ class Rewarder:
         self, messages: Sequence[Message], candidates: Mapping[str, Candidate]
     ) -> dict[str, rows.Row]:
         """Returns first rewards that are already stored: a predecessor died, or lost its answer, before its
-        record was written."""
+        checkpoint was written."""
         if messages[0].sequence > self._stored_until:
             return {}
         ids = {reward_id(name): name for name in candidates}
@@ -318,12 +316,12 @@ class Rewarder:
         candidates: Mapping[str, Candidate],
         known: set[str],
         stored: Mapping[str, rows.Row],
-        said: Mapping[str, Sequence[rows.Row]],
+        feedback: Mapping[str, Sequence[rows.Row]],
     ) -> Batch:
-        batch = Batch(self._ahead.fork())
+        batch = Batch(self._published_state.fork())
         state, settings = batch.state, self._ctx.settings.reward
         for place, message in enumerate(messages):
-            if place % _BREATH == _BREATH - 1:
+            if place % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)  # lets other roles of this process run
             name = ids[message.sequence]
             state.stream_seq = message.sequence
@@ -334,15 +332,15 @@ class Rewarder:
             if candidate is None:
                 why = Unscored("not_stored", "the collector put it aside")
                 batch.missing.append(Missing(name, why, message))
-                state.note(why.reason)
+                state.record_cause(why.reason)
                 continue
             before = stored.get(name)
-            if before is None and name in self._told:
-                before = rows.published_row(self._told[name], message.sequence)
+            if before is None and name in self._published:
+                before = rows.published_row(self._published[name], message.sequence)
             if before is not None and isinstance(candidate.trajectory, Trajectory):
-                rows.take_in(before, candidate.trajectory, state)
+                rows.restore(before, candidate.trajectory, state)
                 (batch.again if name in stored else batch.made).append(before)
-                state.note("")
+                state.record_cause("")
                 continue
             answer = rows.first_reward(
                 candidate,
@@ -350,14 +348,14 @@ class Rewarder:
                 settings,
                 self._components,
                 message.timestamp,
-                Said.choose(said.get(name, ())),
+                StoredFeedback.select(feedback.get(name, ())),
             )
             if isinstance(answer, Unscored):
                 batch.missing.append(Missing(name, answer, message))
-                state.note(answer.reason)
+                state.record_cause(answer.reason)
             else:
                 batch.made.append(rows.reward_row(answer, message.sequence))
-                state.note("")
+                state.record_cause("")
         return batch
 
     async def _scored_before(
@@ -371,7 +369,9 @@ class Rewarder:
                 again.add(name)
         known = again & self._recent.keys()
         scored = await queries.scored_at(self._ctx.warehouse, again - known)
-        return known | {name for name, sequence in scored.items() if sequence <= self._ahead.stream_seq}
+        return known | {
+            name for name, sequence in scored.items() if sequence <= self._published_state.stream_seq
+        }
 
     def _fence(self) -> None:
         """Raises BusError when another rewarder may be active: this one must not write any more."""
@@ -379,19 +379,19 @@ class Rewarder:
             self.lost.set()
             raise BusError("The lease of the rewarder ran out: nothing more is written.")
 
-    async def keep_record(self) -> None:
-        """Writes the record until cancelled. Raises ConflictError when this rewarder is no longer active."""
+    async def write_checkpoints(self) -> None:
+        """Writes the checkpoint until cancelled. Raises ConflictError when another rewarder is active."""
         try:
-            await self.record.keep_on()
+            await self.checkpoint.write_until_cancelled()
         except ConflictError:
             self.lost.set()
             raise
 
-    def _remember(self, batch: Batch, candidates: Mapping[str, Candidate]) -> None:
+    def _observe(self, batch: Batch, candidates: Mapping[str, Candidate]) -> None:
         for row in [*batch.again, *batch.made]:
             name = row["trajectory_id"]
             arrived, version = batch.triggers[name].timestamp, candidates[name].row["model_version"]
-            self._gauges.rewarded(row, arrived, version)
+            self._metrics.observe(row, arrived, version)
             self._recent[name] = None
         while len(self._recent) > _RECENT:
             del self._recent[next(iter(self._recent))]

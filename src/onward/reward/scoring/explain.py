@@ -30,9 +30,9 @@ async def look_up(
     ``waiting`` (stored, not scored yet). Returns None for an unknown id. Raises WarehouseError."""
     history = await queries.reward_history(warehouse, trajectory_id)
     if history:
-        said = json.loads(history[-1]["payload"])["metadata"].get("feedback_ids") or []
-        rows = await reward_queries.feedback_by_id(warehouse, said)
-        return explain(history, configured, [rows[name] for name in said if name in rows])
+        used = json.loads(history[-1]["payload"])["metadata"].get("feedback_ids") or []
+        rows = await reward_queries.feedback_by_id(warehouse, used)
+        return explain(history, configured, [rows[name] for name in used if name in rows])
     why = await queries.why_unscored(warehouse, trajectory_id)
     if why is not None:
         return {"trajectory_id": trajectory_id, "status": "unscored", "unscored": dict(why)}
@@ -41,7 +41,7 @@ async def look_up(
     return None
 
 
-async def not_known(warehouse: Warehouse, name: str) -> NotFoundError:
+async def unknown_id(warehouse: Warehouse, name: str) -> NotFoundError:
     """Builds the error for an id that ``look_up`` does not find. For a session's id it names trajectories of
     that session."""
     found = await reward_queries.trajectories_of_sessions(warehouse, [name], _SHOWN)
@@ -192,8 +192,8 @@ def number(value: Any) -> str:
 
 def _contradictions(metadata: Mapping[str, Any], components: Mapping[str, Document]) -> list[str]:
     """Returns contradictions between results and the reported outcome, from metadata and components."""
-    said = [metadata, *(part["facts"] for part in components.values())]
-    return list(dict.fromkeys(str(item) for place in said for item in place.get("contradictions") or ()))
+    places = [metadata, *(part["facts"] for part in components.values())]
+    return list(dict.fromkeys(str(item) for place in places for item in place.get("contradictions") or ()))
 
 
 def _feedback(rows: Sequence[Mapping[str, Any]], components: Mapping[str, Document]) -> list[Document]:

@@ -29,8 +29,8 @@ from onward.errors import ConfigError, ContractError, RedactionError
 from onward.redaction import Redactor
 from onward.reward.code.report import CodeReport
 from onward.reward.components import Component, Unscored, components_of
-from onward.reward.role.state import State
 from onward.reward.scoring.score import score
+from onward.reward.scoring.state import State
 
 Analyse = Callable[[Trajectory], CodeReport | Unscored | None]
 _LINES = frozenset((".jsonl", ".ndjson"))

@@ -1,7 +1,7 @@
 """Converts between warehouse rows and scoring: a stored trajectory in, a reward and its row out. Pure.
 
 Invariants: a stored reward is never computed again under the same id. Its payload is published as it is, and
-``take_in`` adds to the state the same values as its first scoring.
+``restore`` adds to the state the same values as its first scoring.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from onward.errors import ContractError
 from onward.ids import is_id
 from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored
 from onward.reward.measures.judgement import earned_score, judge
-from onward.reward.role.state import TOTAL, State
 from onward.reward.scoring.score import Provenance, score
+from onward.reward.scoring.state import TOTAL, State
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def claimed_id(data: bytes) -> str | None:
     return name if isinstance(name, str) and is_id(name) else None
 
 
-def read(row: Row) -> Trajectory | Unscored:
+def decode_trajectory(row: Row) -> Trajectory | Unscored:
     """Decodes the trajectory of a row."""
     try:
         return decode(row["payload"].encode(), Trajectory, max_bytes=2 * MAX_BYTES)
@@ -90,7 +90,7 @@ def first_reward(
     )
     if isinstance(answer, Reward):
         state.windows, state.baselines = attempt.windows, attempt.baselines
-        answer = with_metadata(answer, _said(feedback))
+        answer = with_metadata(answer, _feedback_ids(feedback))
     return answer
 
 
@@ -110,7 +110,7 @@ def superseding_reward(
     """
     old = None if newest is None else decode(newest["payload"].encode(), Reward, max_bytes=2 * MAX_BYTES)
     if old is not None and cause.only is not None:
-        components = _with_kept(components, old, cause.only)
+        components = _with_stored(components, old, cause.only)
     answer = _scored(
         candidate,
         state.fork(),
@@ -126,7 +126,11 @@ def superseding_reward(
     if old is not None and _same(old, answer):
         return None
     revision = 0 if newest is None else newest["revision"] + 1
-    facts = {"revision": revision, "cause": {"kind": cause.kind, "id": cause.cause_id}, **_said(feedback)}
+    facts = {
+        "revision": revision,
+        "cause": {"kind": cause.kind, "id": cause.cause_id},
+        **_feedback_ids(feedback),
+    }
     return reward_row(with_metadata(answer, facts), candidate.row["stream_seq"], revision)
 
 
@@ -159,17 +163,17 @@ def published_row(payload: bytes, stream_seq: int) -> Row:
     return reward_row(reward, stream_seq) | {"payload": payload.decode()}
 
 
-def take_in(row: Row, trajectory: Trajectory, state: State) -> None:
+def restore(row: Row, trajectory: Trajectory, state: State) -> None:
     """Adds a first reward that is already stored to ``state``, as its scoring did."""
     reward = decode(row["payload"].encode(), Reward, max_bytes=2 * MAX_BYTES)
     for name, component in reward.reward_components.items():
-        state.of(name).add(component.score)
-    state.of(TOTAL).add(reward.metadata.raw_total or 0.0)
+        state.window_of(name).append(component.score)
+    state.window_of(TOTAL).append(reward.metadata.raw_total or 0.0)
     if earned_score(judge(trajectory)) > 0.0:
-        state.baselines.add(trajectory)
+        state.baselines.update(trajectory)
 
 
-def included(reward: Row) -> frozenset[str]:
+def included_feedback(reward: Row) -> frozenset[str]:
     """Returns the ids of the feedback that a stored reward took into account."""
     metadata = decode(reward["payload"].encode(), Reward, max_bytes=2 * MAX_BYTES).metadata
     found = (metadata.model_extra or {}).get(FEEDBACK_IDS)
@@ -183,7 +187,7 @@ def with_metadata(reward: Reward, facts: Mapping[str, Any]) -> Reward:
     return reward.model_copy(update={"metadata": reward.metadata.model_copy(update=dict(facts))})
 
 
-def _said(feedback: Sequence[Feedback]) -> dict[str, Any]:
+def _feedback_ids(feedback: Sequence[Feedback]) -> dict[str, Any]:
     return {FEEDBACK_IDS: [item.feedback_id for item in feedback]} if feedback else {}
 
 
@@ -202,7 +206,7 @@ def _scored(candidate: Candidate, state: State, **how: Any) -> Reward | Unscored
         return Unscored("component_error", type(error).__name__)
 
 
-class _Kept:
+class _StoredScore:
     """A component that repeats the answer of a stored reward."""
 
     def __init__(self, name: str, reward: Reward) -> None:
@@ -225,20 +229,20 @@ class _Kept:
         )
 
 
-def _with_kept(components: Sequence[Component], old: Reward, only: Collection[str]) -> list[Component]:
+def _with_stored(components: Sequence[Component], old: Reward, only: Collection[str]) -> list[Component]:
     present = {component.name for component in components}
-    kept: list[Component] = [
-        component if component.name in only else _Kept(component.name, old) for component in components
+    parts: list[Component] = [
+        component if component.name in only else _StoredScore(component.name, old) for component in components
     ]
-    return kept + [_Kept(name, old) for name in old.reward_components if name not in present]
+    return parts + [_StoredScore(name, old) for name in old.reward_components if name not in present]
 
 
 def _same(old: Reward, new: Reward) -> bool:
     """Checks whether a new reward adds nothing. Windows that moved are alone no reason for a new reward."""
-    return _essence(old) == _essence(new)
+    return _compared(old) == _compared(new)
 
 
-def _essence(reward: Reward) -> Any:
+def _compared(reward: Reward) -> Any:
     metadata = reward.metadata
     components = {
         name: (part.score, part.weight, part.source, _without_window(part.raw_data or {}))

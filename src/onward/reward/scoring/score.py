@@ -1,10 +1,14 @@
 """Scores one trajectory: pure, except that it updates the windows and baselines of the given state.
 
 The order of trajectories matters, because each is compared with those before it; no other input does.
+
+Two totals are never mixed: ``raw_total`` = Σ wᵢ·rawᵢ is absolute; ``total_reward`` = Σ wᵢ·normᵢ only ranks
+inside one window. The weights of components that do not apply are shared among the others in proportion.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,12 +26,10 @@ from onward.contracts import (
 )
 from onward.ids import derived_id
 from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored, components_of
-from onward.reward.measures.baselines import task_type
+from onward.reward.measures.baselines import repeats, task_type
 from onward.reward.measures.judgement import Judgement, earned_score, judge
 from onward.reward.measures.normalise import Method, Normalised, Window
-from onward.reward.role.state import TOTAL, State
-from onward.reward.scoring.dense import per_turn
-from onward.reward.scoring.total import Total, combine
+from onward.reward.scoring.state import TOTAL, State
 
 if TYPE_CHECKING:
     from onward.reward.code.report import CodeReport
@@ -41,6 +43,8 @@ two deviations below any mean: it is never cut."""
 GATED = frozenset({"code_quality"})
 """Components whose normalised score is multiplied by earned completion. Otherwise tidy code of failed work
 would outrank an honest partial completion where the window of completion is narrow."""
+OUTCOME_SHARE = 0.5
+"""Share of a dense reward that goes to the last turn, where the outcome is known."""
 _EMPTY = Window(1)
 
 
@@ -88,8 +92,8 @@ def score(
     judgement = judge(trajectory)
     context = ScoringContext(judgement, state.baselines, tuple(feedback), code)
     weights = settings.weights()
-    asked = components if components is not None else components_of(settings)
-    answers = {component.name: component.score(trajectory, context) for component in asked}
+    used = components if components is not None else components_of(settings)
+    answers = {component.name: component.score(trajectory, context) for component in used}
     scores = {name: answer for name, answer in answers.items() if isinstance(answer, Scored)}
     left_out = {name: answer.reason for name, answer in answers.items() if isinstance(answer, NotApplicable)}
     for name, answer in answers.items():
@@ -120,8 +124,44 @@ def score(
         metadata=_metadata(trajectory, scores, total, judgement, provenance, left_out, supersedes, settings),
     )
     if not cause:
-        _remember(trajectory, state, scores, total, judgement)
+        _update_state(trajectory, state, scores, total, judgement)
     return reward
+
+
+@dataclass(frozen=True)
+class Total:
+    raw_total: float
+    total_reward: float
+    weights: dict[str, float]
+    """Rescaled weights of the scored components; they sum to 1."""
+    confidence: float
+    """Share of the weight that was scored from direct evidence."""
+
+
+def combine(
+    scores: Mapping[str, Scored], normalised: Mapping[str, float], weights: Mapping[str, float]
+) -> Total | None:
+    """Returns the totals, all in [0, 1]. Returns None when no scored component has a weight: there is no
+    reward then.
+
+    Sums are correctly rounded (fsum), so the order of components is irrelevant.
+    """
+    given = {name: weights.get(name, 0.0) for name in scores}
+    whole = math.fsum(given.values())
+    if whole <= 0.0:
+        return None
+    shared = {name: weight / whole for name, weight in given.items()}
+    return Total(
+        raw_total=_unit(math.fsum(shared[name] * scores[name].score for name in scores)),
+        total_reward=_unit(math.fsum(shared[name] * normalised[name] for name in scores)),
+        weights=shared,
+        confidence=_unit(math.fsum(shared[name] * scores[name].evidence for name in scores)),
+    )
+
+
+def _unit(value: float) -> float:
+    """Clips to [0, 1]: rounding may leave a sum of weights slightly above 1."""
+    return min(1.0, max(0.0, value))
 
 
 @dataclass(frozen=True)
@@ -148,14 +188,14 @@ def _ranked(name: str, scored: Scored, state: State, method: Method, judgement: 
     return _Ranked(window, window.value * gate, gate, used)
 
 
-def _remember(
+def _update_state(
     trajectory: Trajectory, state: State, scores: Mapping[str, Scored], total: Total, judgement: Judgement
 ) -> None:
     for name, scored in scores.items():
-        state.of(name).add(scored.score)
-    state.of(TOTAL).add(total.raw_total)
+        state.window_of(name).append(scored.score)
+    state.window_of(TOTAL).append(total.raw_total)
     if earned_score(judgement) > 0.0:
-        state.baselines.add(trajectory)
+        state.baselines.update(trajectory)
 
 
 def _component(scored: Scored, ranked: _Ranked, weight: float) -> RewardComponent:
@@ -221,3 +261,25 @@ def _metadata(
             **({"dense": per_turn(trajectory, total.raw_total)} if settings.dense else {}),
         }
     )
+
+
+def per_turn(trajectory: Trajectory, raw_total: float) -> list[dict[str, Any]]:
+    """Returns ``[{"turn_id", "reward"}]`` in the order of turns: each 0 or more, summing to ``raw_total``.
+
+    Half goes to the last turn, where the outcome is known. Half goes in equal parts to the turns whose action
+    succeeded and brought something new; where there are none, all goes to the last. These are differences of
+    a potential that ends at the raw total (Ng, Harada and Russell, ICML 1999), so they sum to it. Turns that
+    fail or repeat earn nothing, whatever their number.
+    """
+    repeated = repeats(trajectory)
+    useful = [
+        turn.result.success and not again for turn, again in zip(trajectory.turns, repeated, strict=True)
+    ]
+    count = sum(useful)
+    part = (1.0 - OUTCOME_SHARE) * raw_total / count if count else 0.0
+    rewards = [part if one else 0.0 for one in useful]
+    rewards[-1] += OUTCOME_SHARE * raw_total if count else raw_total
+    return [
+        {"turn_id": turn.turn_id, "reward": reward}
+        for turn, reward in zip(trajectory.turns, rewards, strict=True)
+    ]

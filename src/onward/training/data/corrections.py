@@ -15,7 +15,7 @@ from typing import Any
 
 from onward.contracts import Feedback
 from onward.redaction.placeholders import has_one
-from onward.reward.answers import SKEW, moment
+from onward.reward.stored_feedback import SKEW, moment
 from onward.training.data import admission, conversations
 from onward.training.data.admission import Scored
 

@@ -21,8 +21,8 @@ from onward.contracts.buckets import DesiredRoutes, ModelEntry
 from onward.errors import TamperedError, TrainingError
 from onward.files import write_whole
 from onward.ids import model_key
-from onward.reward.answers import moment
 from onward.reward.role.feedback import SESSION_TRAJECTORIES
+from onward.reward.stored_feedback import moment
 from onward.training import checkpoints
 from onward.training.data import corrections, dataset
 from onward.warehouse import queries, reward_queries

@@ -1,4 +1,4 @@
-"""The rewarder's state: windows, baselines, recent unscored causes and its position. One record.
+"""The state of scoring: windows, baselines, recent unscored causes and the position in the stream.
 
 The record stores float64 values in their shortest exact form. So a rewarder that starts from it gives the
 same bytes for the same messages as one that never stopped.
@@ -9,10 +9,11 @@ from __future__ import annotations
 from onward.contracts.buckets import RewarderState
 from onward.reward.measures.baselines import Baselines
 from onward.reward.measures.normalise import Window
-from onward.reward.role.unscored import TRAILING
 
 TOTAL = "raw_total"
 """Name of the window over raw totals, beside those of the components."""
+TRAILING = 200
+"""Number of trajectories whose causes are stored, the newest ones."""
 
 
 class State:
@@ -25,11 +26,11 @@ class State:
         self.recent: list[str] = []
         """Causes of the newest trajectories: why each is unscored, empty for a scored one."""
 
-    def note(self, cause: str) -> None:
-        """Counts one trajectory: ``cause`` is empty when it was scored."""
+    def record_cause(self, cause: str) -> None:
+        """Records why one trajectory is unscored; empty when it was scored."""
         self.recent = [*self.recent[1 - TRAILING :], cause]
 
-    def of(self, name: str) -> Window:
+    def window_of(self, name: str) -> Window:
         """Returns the window of a component; made empty at first use."""
         if name not in self.windows:
             self.windows[name] = Window(self.window)

@@ -6,8 +6,8 @@ import pytest
 
 from onward.clock import utc_text
 from onward.contracts import Feedback, encode, validate
-from onward.reward import answers as module
-from onward.reward.answers import MOST, Said, is_about
+from onward.reward import stored_feedback as module
+from onward.reward.stored_feedback import MOST, StoredFeedback, is_about
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -49,17 +49,17 @@ def test_what_feedback_is_about(given, trajectory, about):
 
 def test_later_feedback_waits_for_its_own_turn_unless_the_replaced_reward_knew_it():
     stored = [feedback("a", 0), feedback("b", 1), feedback("c", 2)]
-    names = [item.feedback_id for item in Said.choose(stored, NOON + timedelta(minutes=1))]
+    names = [item.feedback_id for item in StoredFeedback.select(stored, NOON + timedelta(minutes=1))]
     assert names == ["a", "b"]
-    names = [item.feedback_id for item in Said.choose(stored, NOON, {"c"})]
+    names = [item.feedback_id for item in StoredFeedback.select(stored, NOON, {"c"})]
     assert names == ["a", "c"]
-    assert [item.feedback_id for item in Said.choose(stored)] == ["a", "b", "c"]
+    assert [item.feedback_id for item in StoredFeedback.select(stored)] == ["a", "b", "c"]
 
 
 def test_a_flood_of_implicit_signals_does_not_push_a_vote_out():
     stored = [feedback("vote", 0)]
     stored += [feedback(f"i{n}", n + 1, kind="implicit", signal="abandoned") for n in range(3 * MOST)]
-    chosen = [item.feedback_id for item in Said.choose(stored)]
+    chosen = [item.feedback_id for item in StoredFeedback.select(stored)]
     assert len(chosen) == MOST + 1 and chosen[0] == "vote" and chosen[-1] == f"i{3 * MOST - 1}"
 
 
@@ -76,17 +76,17 @@ class Asked:
 
 async def test_nobody_is_asked_about_work_that_nobody_spoke_of():
     warehouse = Asked()
-    said = Said(warehouse)
-    said.add([feedback("f", trajectory_id="t1"), feedback("g", session_id="s2")])
-    assert await said.about([row("t9", "s9")]) == {} and warehouse.asked == []
-    await said.about([row("t1", "s1"), row("t2", "s2"), row("t3", "s3")])
+    stored = StoredFeedback(warehouse)
+    stored.register([feedback("f", trajectory_id="t1"), feedback("g", session_id="s2")])
+    assert await stored.for_trajectories([row("t9", "s9")]) == {} and warehouse.asked == []
+    await stored.for_trajectories([row("t1", "s1"), row("t2", "s2"), row("t3", "s3")])
     assert warehouse.asked == [["t1", "t2"], ["s1", "s2"]]
 
 
 async def test_with_too_many_keys_to_remember_the_warehouse_is_always_asked(monkeypatch):
     monkeypatch.setattr(module, "KEYS", 3)
     warehouse = Asked()
-    said = Said(warehouse)
-    said.add(feedback(f"f{n}", trajectory_id=f"t{n}") for n in range(4))
-    await said.about([row("t9", "s9")])
+    stored = StoredFeedback(warehouse)
+    stored.register(feedback(f"f{n}", trajectory_id=f"t{n}") for n in range(4))
+    await stored.for_trajectories([row("t9", "s9")])
     assert warehouse.asked == [["t9"], ["s9"]]

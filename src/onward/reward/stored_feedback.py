@@ -1,8 +1,7 @@
 """Reads feedback about a trajectory from the warehouse, without a query where there is none.
 
 Invariants: feedback that names no trajectory is about its whole session, but not about work that began after
-it was given. One vote must not count for everything that the same
-user does in the following month.
+it was given. One vote must not count for everything that the same user does in the following month.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MOST = 100
 """Maximum pieces of feedback of each kind in one reward: the newest."""
 
 
-class Said:
+class StoredFeedback:
     """Feedback about trajectories, found in the warehouse. The active rewarder alone stores feedback, so its
     set of known keys is complete."""
 
@@ -36,11 +35,11 @@ class Said:
         """Loads the keys that already have feedback. Raises WarehouseError."""
         found = await reward_queries.feedback_keys(self._warehouse, KEYS)
         self._keys = set()
-        self.add(found)
+        self.register(found)
         if len(found) == KEYS:
             self._keys = None
 
-    def add(self, stored: Iterable[Row]) -> None:
+    def register(self, stored: Iterable[Row]) -> None:
         """Registers rows of table ``feedback`` that are about to be stored."""
         if self._keys is None:
             return
@@ -48,16 +47,18 @@ class Said:
         if len(self._keys) > KEYS:
             self._keys = None
 
-    async def about(self, trajectories: Iterable[Row]) -> dict[str, list[Row]]:
+    async def for_trajectories(self, trajectories: Iterable[Row]) -> dict[str, list[Row]]:
         """Returns trajectory id → rows of feedback about it, in order of arrival. Raises WarehouseError."""
-        asked = [row for row in trajectories if self._may_have(row)]
-        if not asked:
+        candidates = [row for row in trajectories if self._may_have(row)]
+        if not candidates:
             return {}
-        names = {row["trajectory_id"] for row in asked}
-        sessions = {row["session_id"] for row in asked}
+        names = {row["trajectory_id"] for row in candidates}
+        sessions = {row["session_id"] for row in candidates}
         stored = await reward_queries.feedback_about(self._warehouse, names, sessions)
         return {
-            row["trajectory_id"]: found for row in asked if (found := [f for f in stored if is_about(f, row)])
+            row["trajectory_id"]: found
+            for row in candidates
+            if (found := [f for f in stored if is_about(f, row)])
         }
 
     def _may_have(self, row: Row) -> bool:
@@ -65,7 +66,7 @@ class Said:
         return keys is None or f"t:{row['trajectory_id']}" in keys or f"s:{row['session_id']}" in keys
 
     @staticmethod
-    def choose(
+    def select(
         stored: Sequence[Row], until: datetime | None = None, before: Collection[str] = ()
     ) -> list[Feedback]:
         """Selects the feedback that a reward takes into account: the pieces that had arrived by ``until`` and
@@ -75,12 +76,12 @@ class Said:
             for row in stored
             if until is None or moment(row["received_at"]) <= until or row["feedback_id"] in before
         ]
-        kept = {
+        used = {
             row["feedback_id"]
             for kind in ("explicit", "implicit")
             for row in [row for row in known if row["kind"] == kind][-MOST:]
         }
-        return [decode(row["payload"].encode(), Feedback) for row in known if row["feedback_id"] in kept]
+        return [decode(row["payload"].encode(), Feedback) for row in known if row["feedback_id"] in used]
 
 
 def is_about(feedback: Row, trajectory: Row) -> bool:
