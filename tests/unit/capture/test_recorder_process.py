@@ -62,7 +62,7 @@ def test_a_recorder_without_a_server_loads_no_client_of_one(tmp_path):
 
 def test_an_agent_that_ends_without_a_word_leaves_everything_on_disk_and_open_tasks_too(tmp_path):
     code = (
-        "import sys; from onward import Recorder; from onward.capture.conversations.matching import Chats\n"
+        "import sys; from onward import Recorder; from onward.capture.clients.matching import Chats\n"
         "r = Recorder(sys.argv[1], nats_url='nats://127.0.0.1:9')\n"
         "with r.task('x', session_id='done') as t: t.turn(observation='o', action='a')\n"
         "c = Chats(r, source='test').begin([{'role': 'user', 'content': 'q'}], None, 'open')\n"
@@ -186,7 +186,7 @@ def test_a_task_that_is_given_up_after_a_full_outbox_is_not_recorded_later(tmp_p
 
 def test_a_recorder_that_cannot_be_closed_does_not_keep_the_others_open_at_the_end(tmp_path):
     code = (
-        "import sys; from onward import Recorder; from onward.capture.conversations.matching import Chats\n"
+        "import sys; from onward import Recorder; from onward.capture.clients.matching import Chats\n"
         "made = [Recorder(f'{sys.argv[1]}/{n}.db', known_secrets=[]) for n in range(4)]\n"
         "chats = [Chats(r, source='test') for r in made]\n"
         "for c in chats: c.begin([{'role': 'user', 'content': 'q'}], None, 'open')\n"

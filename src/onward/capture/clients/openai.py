@@ -13,7 +13,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onward.capture.conversations.matching import Call, Chats, Errors, guard
+from onward.capture.clients.matching import Call, Chats, Errors, guard
 from onward.errors import ConfigError
 from onward.ids import check_id, is_id
 from onward.telemetry import logs

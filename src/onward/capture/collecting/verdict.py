@@ -18,9 +18,9 @@ from typing import Any
 from onward.bus import Message
 from onward.capture import claim_check
 from onward.capture.collecting import enrich
-from onward.capture.collecting.attempt import twice
 from onward.capture.conversations import turns
 from onward.capture.opt_out import OptOut
+from onward.capture.retrying import with_one_retry
 from onward.clock import utc_text
 from onward.contracts import (
     MAX_BYTES,
@@ -98,7 +98,7 @@ class Judge:
         """Decodes, checks and redacts one message; after a failure it retries once and then holds the
         message."""
         try:
-            return twice(lambda: self._judge(message, now))
+            return with_one_retry(lambda: self._judge(message, now))
         except Exception as error:
             return hold(message, "redaction", error)
 
@@ -117,7 +117,7 @@ class Judge:
     def judge_without_body(self, message: Message, error: ContractError) -> Item:
         """Judges a claim whose body is not available: a dead letter that can be replayed."""
         try:
-            return twice(lambda: self._unreadable(message, error))
+            return with_one_retry(lambda: self._unreadable(message, error))
         except Exception as failure:
             return hold(message, "redaction", failure)
 
@@ -130,7 +130,7 @@ class Judge:
         if self.opt_out.matches_document(document):
             return Item(message, Fate.DROP)
         try:
-            redacted = twice(lambda: self.redactor.trajectory(document))
+            redacted = with_one_retry(lambda: self.redactor.trajectory(document))
             clean = to_document(validate(redacted.document, Trajectory)) if redacted.changed else document
             message, secret = self._clean_headers(message, document["trajectory_id"])
         except Exception as error:
@@ -168,7 +168,7 @@ class Judge:
         except ContractError:
             return data if self._spotless_text(data) else None
         whole = document if isinstance(document, dict) else {"document": document}
-        redacted = twice(lambda: self.redactor.trajectory(whole))
+        redacted = with_one_retry(lambda: self.redactor.trajectory(whole))
         return canonical_json(redacted.document) if redacted.changed else data
 
     def _spotless_text(self, data: bytes) -> bool:
@@ -180,7 +180,7 @@ class Judge:
             return False
         if "\x00" in text or "\\u" in text or any(word in text for word in _TOKEN_WORDS):
             return False
-        return not twice(lambda: self.redactor.document(text)).changed
+        return not with_one_retry(lambda: self.redactor.document(text)).changed
 
     def _clean_headers(self, message: Message, trajectory_id: str = "") -> tuple[Message, bool]:
         """Returns ``message`` with redacted headers, and whether that changed anything: headers come from the
@@ -188,7 +188,7 @@ class Judge:
         headers = {k: v for k, v in message.headers.items() if not _ours(k, v, trajectory_id)}
         if not headers:
             return message, False
-        redacted = twice(lambda: self.redactor.document(headers))
+        redacted = with_one_retry(lambda: self.redactor.document(headers))
         return (replace(message, headers=redacted.document), True) if redacted.changed else (message, False)
 
 

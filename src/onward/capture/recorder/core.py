@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from onward.bus.outbox import Outbox
-from onward.capture.collecting.attempt import reason_of, twice
 from onward.capture.opt_out import VARIABLE, OptOut, user_hash
 from onward.capture.recorder.sealed_tasks import Held, HeldTasks
+from onward.capture.retrying import reason_of, with_one_retry
 from onward.clock import Clock, SystemClock
 from onward.contracts import subjects
 from onward.errors import (
@@ -292,7 +292,7 @@ class Recorder(Forking):
             return
         try:
             try:
-                data = twice(lambda: self._intake.prepare(document))
+                data = with_one_retry(lambda: self._intake.prepare(document))
             except Exception as error:
                 self._hold(document, error)
                 return

@@ -22,7 +22,7 @@ from onward.reward.code.find import MAX_CHARACTERS, Found, Piece, find_code
 from onward.reward.code.report import CodeReport
 from onward.reward.code.results import Results, results_of
 from onward.reward.code.sandbox import Limits, Sandbox, installed
-from onward.reward.components.base import Unscored
+from onward.reward.unscored import Unscored
 
 UNSCORED = "code_analysis"
 _PENALTY = 5.0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from onward.contracts import Feedback, Trajectory
 from onward.reward.measures.baselines import Baselines
 from onward.reward.measures.judgement import Judgement
+from onward.reward.unscored import Unscored
 
 if TYPE_CHECKING:
     from onward.reward.code.report import CodeReport
@@ -35,13 +36,6 @@ class Scored:
 @dataclass(frozen=True)
 class NotApplicable:
     reason: str
-
-
-@dataclass(frozen=True)
-class Unscored:
-    reason: str
-    """Short fixed reason code; unscored trajectories are counted by it."""
-    detail: str = ""
 
 
 Score = Scored | NotApplicable | Unscored

@@ -18,10 +18,10 @@ from datetime import datetime
 from onward.bus import Ack, DeadLetter, Disposition, Message, Retry
 from onward.bus.deadletter import bury
 from onward.capture.cleaning import judge_of
-from onward.capture.collecting.attempt import twice
 from onward.capture.collecting.collector import erase
 from onward.capture.collecting.quarantine import Keys, Quarantine
 from onward.capture.collecting.verdict import ARRIVED, FUTURE, REDACTED, arrived
+from onward.capture.retrying import with_one_retry
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import (
@@ -114,7 +114,7 @@ class FeedbackReader:
             return Piece(message, secret=True)
         document = to_document(feedback)
         try:
-            redacted = twice(lambda: self._judge.redactor.document(document))
+            redacted = with_one_retry(lambda: self._judge.redactor.document(document))
             if not redacted.changed:
                 return Piece(message, feedback)
             return Piece(message, _redacted(redacted.document, document), secret=True)
@@ -131,7 +131,7 @@ class FeedbackReader:
             except ContractError:
                 document = message.data.decode()
             whole = document if isinstance(document, dict | list | str) else {"document": document}
-            redacted = twice(lambda: self._judge.redactor.document(whole))
+            redacted = with_one_retry(lambda: self._judge.redactor.document(whole))
             if not redacted.changed:
                 return Piece(message, refused=DeadLetter(error.reason, str(error), body=message.data))
             body = canonical_json(redacted.document)

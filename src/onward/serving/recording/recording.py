@@ -19,12 +19,12 @@ from typing import Any
 from onward.bus import Bus
 from onward.bus.outbox import Outbox
 from onward.capture import claim_check
-from onward.capture.collecting.attempt import reason_of, twice
 from onward.capture.collecting.quarantine import Quarantine
 from onward.capture.conversations import turns
 from onward.capture.opt_out import OptOut
 from onward.capture.recorder.core import HEADERS
 from onward.capture.recorder.intake import Intake
+from onward.capture.retrying import reason_of, with_one_retry
 from onward.clock import Clock
 from onward.contracts import Feedback, encode, subjects, validate
 from onward.errors import BusError, ConflictError, OutboxFullError
@@ -120,7 +120,7 @@ class Recording:
             if self._opt_out.matches_document(document):
                 return True
             plain = turns.plain(document)
-            data = twice(lambda: self._intake.prepare(plain))
+            data = with_one_retry(lambda: self._intake.prepare(plain))
         except Exception as error:
             self._on_error("record", error)
             return self._hold(document, error)

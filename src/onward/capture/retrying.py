@@ -11,7 +11,7 @@ from onward.errors import ContractError
 T = TypeVar("T")
 
 
-def twice(work: Callable[[], T]) -> T:
+def with_one_retry(work: Callable[[], T]) -> T:
     """Returns ``work()``, with one retry after a failure. Raises the error of the second try."""
     try:
         return work()
