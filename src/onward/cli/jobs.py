@@ -82,7 +82,7 @@ def show(
 
 
 async def _unknown(settings: Settings, job_id: str) -> str:
-    """Returns why there is no such job: it trained a first model elsewhere, or nobody asked for it."""
+    """Returns why there is no such job: it trained a first model elsewhere, or no one requested it."""
     async with host.records(settings) as bus:
         clock = SystemClock()
         models = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).models()

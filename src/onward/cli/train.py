@@ -13,6 +13,7 @@ from rich.console import Console
 
 from onward import extras
 from onward.cli import app, run_async
+from onward.cli.spec_options import given, with_options
 from onward.cli.train_display import Display, tell_plan
 from onward.errors import ConfigError
 from onward.lm.sizes import Sizes
@@ -21,10 +22,13 @@ from onward.training.data import dataset
 from onward.training.job import estimate, local
 from onward.training.job.local import Wish
 from onward.training.spec import recipes
-from onward.training.spec.request import METHODS, JobSpec
+from onward.training.spec.algorithms import ALGORITHMS
+from onward.training.spec.environment_plan import EnvironmentPlan
+from onward.training.spec.numbers import DATA, NETWORK, RUN, options
+from onward.training.spec.request import JobSpec
 
 DEFAULT_OUT = Path("onward-train")
-_LIST = "\n\n".join(f"[bold]{name}[/bold]: {about}." for name, about in METHODS.items())
+_LIST = "\n\n".join(f"[bold]{name}[/bold]: {kind.about}." for name, kind in ALGORITHMS.items())
 _HELP = f"""Train a policy from files (--data) or in an environment (--env). No service is needed.
 
 {_LIST}
@@ -44,169 +48,54 @@ peft's form, or FOLDER/model with --full; curves are in FOLDER/metrics.csv and F
 `tensorboard --logdir FOLDER` shows them.
 """
 
-_Given = "What to learn from"
-_Network = "The network"
-_Learning = "Learning"
-_Playing = "In an environment"
-_Run = "The run"
-
 
 @app.command(help=_HELP)
+@with_options(JobSpec, EnvironmentPlan)
 def train(
     ctx: typer.Context,
     algorithm: Annotated[
-        str, typer.Option(help=f"One of {', '.join(METHODS)}.", rich_help_panel=_Given)
+        str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}.", rich_help_panel=DATA)
     ] = "",
     data: Annotated[
-        list[Path] | None, typer.Option(help="JSON lines; may be repeated.", rich_help_panel=_Given)
+        list[Path] | None, typer.Option(help="JSON lines; may be repeated.", rich_help_panel=DATA)
     ] = None,
     env: Annotated[
         str | None,
         typer.Option(
-            help="A built-in name, package.module:object, or http://HOST:PORT.", rich_help_panel=_Given
+            help="A built-in name, package.module:object, or http://HOST:PORT.", rich_help_panel=DATA
         ),
     ] = None,
     demonstrations: Annotated[
         int,
-        typer.Option(min=1, help="sft with --env: tasks that its reference shows.", rich_help_panel=_Given),
+        typer.Option(min=1, help="sft with --env: tasks that its reference shows.", rich_help_panel=DATA),
     ] = 400,
-    min_reward: Annotated[
-        float | None,
-        typer.Option(
-            help="sft: rows to imitate; dpo: chosen sides; groups: the best member.", rich_help_panel=_Given
-        ),
-    ] = None,
-    return_from: Annotated[
-        str, typer.Option(help="outcome or raw_total.", rich_help_panel=_Given)
-    ] = "outcome",
-    dense_rewards: Annotated[
-        bool, typer.Option("--dense-rewards", help="Use rewards per turn (ppo).", rich_help_panel=_Given)
-    ] = False,
-    behaviour: Annotated[
-        str,
-        typer.Option(
-            help="recorded, or recompute: take text for the policy's own work.", rich_help_panel=_Given
-        ),
-    ] = "recorded",
     model: Annotated[
         str,
         typer.Option(
             help="tiny (made for this run), smollm2, or a folder with a Llama network.",
-            rich_help_panel=_Network,
+            rich_help_panel=NETWORK,
         ),
     ] = "tiny",
     start: Annotated[
-        Path | None, typer.Option(help="Go on from the adapter of this run.", rich_help_panel=_Network)
-    ] = None,
-    lora_rank: Annotated[
-        int | None,
-        typer.Option(min=1, help="Rank of the adapter: its size. Default: 16.", rich_help_panel=_Network),
-    ] = None,
-    lora_alpha: Annotated[
-        float | None,
-        typer.Option(help="The adapter counts alpha / rank times. Default: 32.", rich_help_panel=_Network),
-    ] = None,
-    lora_targets: Annotated[
-        str | None, typer.Option(help="Such as q_proj,v_proj. Default: all seven.", rich_help_panel=_Network)
-    ] = None,
-    frozen_share: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=0.99,
-            help="Share of the layers, from below, without adapter.",
-            rich_help_panel=_Network,
-        ),
-    ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Train all weights, no adapter.", rich_help_panel=_Network)
-    ] = False,
-    dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16 or float16.", rich_help_panel=_Network)
-    ] = "float32",
-    checkpointing: Annotated[
-        bool,
-        typer.Option("--gradient-checkpointing", help="Less memory, more time.", rich_help_panel=_Network),
-    ] = False,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=_Learning)] = None,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the data of an update.", rich_help_panel=_Learning)
-    ] = None,
-    batch_rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows (dpo: pairs) per step.", rich_help_panel=_Learning)
-    ] = None,
-    micro_batch_tokens: Annotated[
-        int, typer.Option(min=1, help="Memory against speed; never the result.", rich_help_panel=_Learning)
-    ] = 2048,
-    clip: Annotated[float | None, typer.Option(help="Clipping range.", rich_help_panel=_Learning)] = None,
-    kl: Annotated[float | None, typer.Option(help="KL coefficient.", rich_help_panel=_Learning)] = None,
-    spare_above: Annotated[
-        float | None,
-        typer.Option(
-            help="Never push down tokens drawn with at least this probability: braces of a tool call.",
-            rich_help_panel=_Learning,
-        ),
-    ] = None,
-    hold: Annotated[
-        float | None,
-        typer.Option(help="Pull of those tokens back to that probability.", rich_help_panel=_Learning),
-    ] = None,
-    gamma: Annotated[
-        float | None,
-        typer.Option(
-            help="Discount per token (ppo, reinforce_pp). Default: 1, none.", rich_help_panel=_Learning
-        ),
-    ] = None,
-    gae_lambda: Annotated[
-        float | None,
-        typer.Option(help="ppo: how far an advantage looks ahead. Default: 0.95.", rich_help_panel=_Learning),
-    ] = None,
-    beta: Annotated[
-        float | None,
-        typer.Option(help="dpo: how closely it holds to the start. Default: 0.1.", rich_help_panel=_Learning),
+        Path | None, typer.Option(help="Go on from the adapter of this run.", rich_help_panel=NETWORK)
     ] = None,
     steps: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Environment: updates (20). Data: optimiser steps at most.", rich_help_panel=_Run
+            min=1, help="Environment: updates (20). Data: optimiser steps at most.", rich_help_panel=RUN
         ),
     ] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Attempts per update.", rich_help_panel=_Playing)] = 64,
-    group_size: Annotated[
-        int, typer.Option(min=1, help="Attempts at one task.", rich_help_panel=_Playing)
-    ] = 8,
-    horizon: Annotated[
-        str, typer.Option(help="Turn limits by stage, such as 4,8,12/20.", rich_help_panel=_Playing)
-    ] = "",
-    max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens per answer.", rich_help_panel=_Playing)
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option(help="Of sampling while it plays.", rich_help_panel=_Playing)
-    ] = 1.0,
-    tasks: Annotated[
-        int | None, typer.Option(min=1, help="The first so many tasks only.", rich_help_panel=_Playing)
-    ] = None,
-    held_out: Annotated[
-        int, typer.Option(min=0, help="Held-out tasks, tried before and after.", rich_help_panel=_Playing)
-    ] = 50,
-    dialect: Annotated[
-        str | None, typer.Option(help="Of a server that tells none.", rich_help_panel=_Playing)
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything that chance decides.", rich_help_panel=_Run)] = 0,
-    threads: Annotated[
-        int | None, typer.Option(min=0, help="CPU threads; 0: all cores.", rich_help_panel=_Run)
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the run.", rich_help_panel=_Run)] = DEFAULT_OUT,
+    out: Annotated[Path, typer.Option(help="Folder of the run.", rich_help_panel=RUN)] = DEFAULT_OUT,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out.", rich_help_panel=_Run)
+        bool, typer.Option("--resume", help="Go on with the run in --out.", rich_help_panel=RUN)
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would run, memory and time.", rich_help_panel=_Run)
+        bool, typer.Option("--dry-run", help="Print what would run, memory and time.", rich_help_panel=RUN)
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Events (or the dry run) as JSON.", rich_help_panel=_Run)
+        bool, typer.Option("--json", help="Events (or the dry run) as JSON.", rich_help_panel=RUN)
     ] = False,
+    **numbers: Any,
 ) -> None:
     if resume:
         local.resumed(out, None)
@@ -216,25 +105,15 @@ def train(
         _go(out, local.resumed(out, steps), as_json)
         return
     if not algorithm:
-        raise ConfigError(f"No algorithm was given: add --algorithm with one of {', '.join(METHODS)}.")
+        raise ConfigError(f"No algorithm was given: add --algorithm with one of {', '.join(ALGORITHMS)}.")
     _refuse_idle(ctx, env is not None, algorithm)
     on_data = env is None or algorithm == "sft"
-    spec = {
-        "learning_rate": lr, "batch_rows": batch_rows, "clip_epsilon": clip, "kl_coef": kl, "gamma": gamma,
-        "spare_above": spare_above, "hold_coef": hold,
-        "gae_lambda": gae_lambda, "beta": beta, "lora_rank": lora_rank, "lora_alpha": lora_alpha,
-        "first_lora_layer": frozen_share, "full": full, "dtype": dtype, "behaviour": behaviour,
-        "lora_targets": lora_targets.split(",") if lora_targets else None, "min_reward": min_reward,
-        "return_from": return_from, "dense_rewards": dense_rewards, "micro_batch_tokens": micro_batch_tokens,
-        "gradient_checkpointing": checkpointing, "seed": seed, "threads": threads,
-        "max_steps": steps if on_data else None,
-        "epochs": epochs if epochs or not (on_data and steps) else _EPOCHS_WITHOUT_END,
-    }  # fmt: skip
-    plan = {
-        "dialect": dialect, "steps": steps, "episodes": episodes, "group_size": group_size,
-        "horizon": horizon, "max_tokens": max_tokens, "temperature": temperature, "tasks": tasks,
-        "held_out": held_out,
-    }  # fmt: skip
+    spec = {name: numbers[name] for name in options(JobSpec) if given(ctx, name)}
+    plan = {name: numbers[name] for name in options(EnvironmentPlan) if given(ctx, name)}
+    if steps and on_data:
+        spec = {"epochs": _EPOCHS_WITHOUT_END, **spec, "max_steps": steps}
+    if steps:
+        plan["steps"] = steps
     extras.require("lm", "torch", "Training")
     wish = Wish(
         algorithm=algorithm,
@@ -246,7 +125,7 @@ def train(
         start=start,
         demonstrations=demonstrations,
         spec=spec,
-        plan={name: value for name, value in plan.items() if value is not None},
+        plan=plan,
     )
     prepared = local.prepare(wish)
     if prepared.excluded:
@@ -255,13 +134,12 @@ def train(
         _dry_run(prepared, as_json)
         return
     if env is not None and "://" in env:
-        asyncio.run(local.reachable(env, dialect))
+        asyncio.run(local.reachable(env, plan.get("dialect")))
     local.write(prepared, wish)
     _go(out, prepared.spec, as_json)
 
 
 _EPOCHS_WITHOUT_END = 1_000_000
-_PLAYS = frozenset({"episodes", "group_size", "horizon", "max_tokens", "temperature", "tasks", "held_out"})
 _SCORED = frozenset({"min_reward", "return_from", "dense_rewards"})
 
 
@@ -270,7 +148,7 @@ def _refuse_idle(ctx: typer.Context, in_environment: bool, algorithm: str) -> No
     shows = in_environment and algorithm == "sft"
     if not in_environment or shows:
         where = "in sft, which plays nothing" if shows else "without --env"
-        _refuse(ctx, _PLAYS | {"dialect"}, where)
+        _refuse(ctx, options(EnvironmentPlan), where)
     if in_environment:
         _refuse(ctx, _SCORED, "with --env, whose own verdict is the return")
     if not shows:
@@ -279,8 +157,7 @@ def _refuse_idle(ctx: typer.Context, in_environment: bool, algorithm: str) -> No
 
 def _refuse(ctx: typer.Context, names: Collection[str], where: str) -> None:
     for option in ctx.command.params:
-        source = ctx.get_parameter_source(str(option.name))
-        if option.name in names and source is not None and source.name == "COMMANDLINE":
+        if option.name in names and given(ctx, str(option.name)):
             raise ConfigError(f"{option.opts[0]} does nothing {where}: leave it out.")
 
 

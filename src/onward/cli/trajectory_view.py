@@ -13,8 +13,8 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from onward.capture.conversations.messages import NO_RESULT
 from onward.cli.tables import Table, cell, number, plain
-from onward.export.messages import NO_RESULT
 
 Document = Mapping[str, Any]
 _INDENT = (0, 0, 0, 2)

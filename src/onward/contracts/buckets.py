@@ -22,7 +22,7 @@ BEGINNING = "1970-01-01T00:00:00.000Z"
 """Time before every trajectory."""
 T = TypeVar("T")
 Loose = Annotated[T, SkipValidation]
-"""A value that is read as it is: its reader judges it, or nobody reads it."""
+"""A value that is read as it is: its reader checks it, or no one reads it."""
 EmptyList = BeforeValidator(lambda value: value or [])
 """null counts as an empty list."""
 EmptyObject = BeforeValidator(lambda value: value or {})
@@ -221,7 +221,7 @@ class JobEntry(Document):
 
 
 class ModelEntry(Document):
-    """Where a model's files lie, for gateways and trainers: ``<model_key(model_id)>``."""
+    """Location of a model's files, for gateways and trainers: ``<model_key(model_id)>``."""
 
     BUCKET = "rl_models"
 
@@ -264,7 +264,7 @@ class PreviousModel(Part, frozen=True):
 
 
 class DesiredRoutes(Document):
-    """Which models should serve which shares, as every role reads it."""
+    """Models that should serve, and the share of each, as every role reads it."""
 
     BUCKET, KEY = "rl_releases", "desired"
 

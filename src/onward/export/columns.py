@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from onward.capture.collecting import enrich
-from onward.export.messages import conversation, with_objects
+from onward.capture.conversations.messages import conversation
 from onward.export.records import Record
+from onward.lm.tool_words import with_objects
 
 if TYPE_CHECKING:
     import datasets

@@ -10,9 +10,8 @@ import json
 from collections import Counter
 from typing import Any, Literal
 
-from onward.export.messages import conversation
+from onward.capture.conversations.messages import conversation
 from onward.export.records import Record
-from onward.lm.tool_words import in_words
 
 MIN_REWARD = 0.7
 """Lowest ``raw_total`` of a demonstration. With the default weights a success whose other components are
@@ -36,7 +35,7 @@ class Demonstrations:
         """Returns the conversation up to its last answer; None if it is left out."""
         metadata = record.trajectory["metadata"]
         whole = conversation(record.trajectory, as_said=True).until_last_answer()
-        said = in_words(whole.messages, whole.tools)
+        said = whole.texts()
         digest = hashlib.blake2b(json.dumps(said).encode(), digest_size=16).digest()
         reason = ""
         if metadata.get("texts_cut"):

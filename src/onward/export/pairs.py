@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from onward.export.messages import Message, conversation, with_objects
+from onward.capture.conversations.messages import Message, conversation
 from onward.export.records import Record
 from onward.lm.pairs import widest
-from onward.lm.tool_words import in_words
+from onward.lm.tool_words import in_words, with_objects
 from onward.training.data.admission import group_key
 
 MOST_PER_GROUP = 500

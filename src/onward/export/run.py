@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onward import extras
+from onward.capture.conversations.messages import conversation
 from onward.errors import ConfigError
 from onward.export import columns, files, records
 from onward.export.demonstrations import Demonstrations, openai_line
 from onward.export.files import Put
-from onward.export.messages import conversation
 from onward.export.pairs import MOST_PER_GROUP, Pairs, Rules
 from onward.export.records import Record
 from onward.warehouse import trajectory_queries

@@ -53,3 +53,17 @@ def arguments_of(function: Mapping[str, Any]) -> Any:
         return json.loads(arguments)
     except (ValueError, RecursionError):
         return arguments
+
+
+def with_objects(messages: Sequence[Message]) -> list[Message]:
+    """Returns the messages with call arguments as objects, as chat templates of open models expect."""
+    return [
+        {**message, "tool_calls": [_with_object(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
+
+
+def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
+    return {**call, "function": {**call["function"], "arguments": arguments_of(call["function"])}}

@@ -11,7 +11,7 @@ A second run changes nothing. The rules are data; their hash is the policy versi
 **Adding a rule.** Rule files are in ``rules/``: ``vendors.py`` and ``services.py`` (layer 1),
 ``structure.py`` and ``assignments.py`` (layer 2), ``personal.py`` (layer 3), which joins the
 ``personal_*.py`` files except ``personal_optional.py``. Each defines ``RULES``, a tuple of ``Rule``
-(``rules/rule.py``). Checks for layers 1 and 2 are in ``judging/checks.py``; a file of layer 3 may define its
+(``rule.py``). Checks for layers 1 and 2 are in ``judging/checks.py``; a file of layer 3 may define its
 own in ``CHECKS``, a dict from name to function. ``rules/catalogue.py`` collects all rules and checks; nothing
 else has to be changed.
 

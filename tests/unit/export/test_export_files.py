@@ -19,12 +19,12 @@ from pydantic import TypeAdapter
 from trajectory_store import TOOLS, reward, trajectory
 from trl.data_utils import is_conversational, maybe_apply_chat_template
 
+from onward.capture.conversations.messages import conversation
 from onward.contracts import Reward, Trajectory, validate
 from onward.contracts.examples import REWARD, TRAJECTORY
 from onward.errors import ConfigError, MissingExtraError
 from onward.export import columns, files, run
 from onward.export.demonstrations import openai_line
-from onward.export.messages import conversation
 from onward.export.pairs import Pairs, Rules
 from onward.export.records import Record
 from onward.lm.tiny import build_tiny

@@ -15,7 +15,8 @@ from pydantic import TypeAdapter
 from trajectory_store import TOOLS
 
 from onward import Recorder, wrap_openai
-from onward.export.messages import NO_RESULT, conversation, with_objects
+from onward.capture.conversations.messages import NO_RESULT, conversation
+from onward.lm.tool_words import with_objects
 
 MESSAGES = TypeAdapter(list[ChatCompletionMessageParam])
 TOOL_LIST = TypeAdapter(list[ChatCompletionToolUnionParam])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onward.serving.protocol.tools import ToolCall
+from onward.capture.conversations.answers import ToolCall
 from onward.serving.recording.conversations import Conversation, Conversations, Exchange, chain, seed_of
 from onward.serving.recording.trajectory import trajectory
 
@@ -36,7 +36,7 @@ class Table(Conversations):
 
     def ask(self, messages: list[dict[str, Any]], answer: str, at: float = 0.0) -> Conversation:
         links = chain(SEED, messages)
-        found = self.find(links, messages) or self.begin("s", "key", is_named=False, recorded=True)
+        found = self.find(links) or self.begin("s", "key", is_named=False, recorded=True)
         found.touched = at
         new = messages[found.length :]
         self.add(found, exchange(new, answer), links, said(answer))
@@ -103,9 +103,9 @@ def test_a_client_may_drop_the_words_beside_a_call():
     table.add(conversation, exchange([user("q")], "x"), chain(SEED, [user("q")]), words)
     for answer in (words, said("", ("add", "{}"))):
         messages = [user("q"), answer, {"role": "tool", "content": "3"}]
-        assert table.find(chain(SEED, messages), messages) is conversation
+        assert table.find(chain(SEED, messages)) is conversation
     other = [user("q"), said("Wait.", ("add", "{}")), {"role": "tool", "content": "3"}]
-    assert table.find(chain(SEED, other), other) is None
+    assert table.find(chain(SEED, other)) is None
     table.remove(conversation)
     assert not table._heads
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onward.capture.conversations.answers import Said, ToolCall, call_id, read_answer, settled
 from onward.http.app import HttpError
-from onward.serving.protocol.tools import Said, ToolCall, call_id, check_tools, read_answer, settled
+from onward.serving.protocol.tools import check_tools
 
 NAMES = {"add", "search"}
 ADD = '{"tool_name": "add", "tool_args": {"x": 1}}'

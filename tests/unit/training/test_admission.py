@@ -13,7 +13,8 @@ from onward.training.data.admission import Rules, Scored
 
 
 def _with_text(item: Scored) -> Scored:
-    for turn in item.trajectory["turns"]:
+    for number, turn in enumerate(item.trajectory["turns"], 1):
+        turn |= {"turn_id": number, "result": {"success": True}}
         turn["observation"] = {"type": "user_message", "content": "2 + 2?"}
         turn["action"]["raw_response"] = "4"
     return item

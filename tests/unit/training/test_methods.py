@@ -10,7 +10,8 @@ from job_world import Events, MakeJob, write_lines
 from onward.training import checkpoints
 from onward.training.data import dataset
 from onward.training.job import methods, worker
-from onward.training.spec.request import METHODS, JobSpec
+from onward.training.spec.algorithms import ALGORITHMS
+from onward.training.spec.request import JobSpec
 
 OUTCOMES = [1.0, 0.0, 0.25, 1.0, 1.0, 0.0, 0.0, 1.0]
 
@@ -19,7 +20,7 @@ def digest(folder: Path) -> str:
     return checkpoints.verify(folder / "checkpoint").adapter_digest
 
 
-@pytest.mark.parametrize("algorithm", list(METHODS))
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
 def test_an_algorithm_runs_and_a_stopped_run_goes_on_exactly(
     make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from onward.capture.conversations.dialogue import Asked, Dialogue, instructions
+from onward.capture.conversations.dialogue import Asked, Dialogue
+from onward.capture.conversations.exchange import instructions
 from onward.capture.conversations.matching import guard
 from onward.errors import MissingExtraError
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import nats.errors
 import nats.js.errors
@@ -103,42 +102,19 @@ class Collector:
         batch is then repeated. A message that alone fails in any other way is held in the end: the bus would
         make it a dead letter without its body and leave the raw message on the stream."""
         try:
-            return await self._handle(messages)
+            direct = [message for message in messages if claim_check.HEADER not in message.headers]
+            if direct:
+                await self._keep(direct)
+            return [
+                await self._keep_claimed(message) if claim_check.HEADER in message.headers else Ack()
+                for message in messages
+            ]
         except AWAY:
             raise
         except Exception as error:
             if len(messages) > 1 or messages[0].num_delivered < POISON_AFTER:
                 raise
             return [await self._give_up(messages[0], error)]
-
-    async def _handle(self, messages: list[Message]) -> list[Disposition]:
-        claimed = [message for message in messages if claim_check.HEADER in message.headers]
-        direct = [message for message in messages if claim_check.HEADER not in message.headers]
-        if direct:
-            await self._keep(direct)
-        answers = {message.sequence: await self._keep_claimed(message) for message in claimed}
-        return [answers.get(message.sequence, Ack()) for message in messages]
-
-    async def _give_up(self, message: Message, error: Exception) -> Disposition:
-        """Holds the whole message; if even that fails, it stays unacknowledged and is redelivered forever."""
-        try:
-            if claim_check.HEADER in message.headers:
-                try:
-                    message = await claim_check.resolve(self._ctx.objects, message)
-                except ContractError:
-                    pass  # the body is not available
-            await self._settle([poisoned(message, error)])
-        except AWAY:
-            raise
-        except Exception as failure:
-            _log.error(
-                "a message can be neither stored nor held",
-                sequence=message.sequence,
-                error=type(error).__name__,
-                holding=type(failure).__name__,
-            )
-            return Retry(STUCK_SECONDS)
-        return Ack()
 
     async def _keep_claimed(self, message: Message) -> Disposition:
         """Stores one message at a time: a body may be as large as 64 MiB."""
@@ -157,16 +133,8 @@ class Collector:
             await self._keep([whole], stand_in=message.data)
         return Ack()
 
-    async def _was_settled(self, message: Message, error: claim_check.ClaimBrokenError) -> bool:
-        """Returns whether this repeats a step before a crash: a body is deleted only with a secret, after its
-        clean form was stored or the whole was held."""
-        if error.reason != "claim_missing":
-            return False
-        name = claim_check.parse(message.headers[claim_check.HEADER]).trajectory_id
-        stored = await queries.stored(self._ctx.warehouse, {name})
-        return name in stored or await self._quarantine.holds(STREAM, message)
-
     async def _keep(self, messages: list[Message], stand_in: bytes | None = None) -> None:
+        """Takes messages the whole way: judges them, stores the new ones, and settles all of them."""
         now, judge = self._ctx.clock.now(), self._judge
 
         def judged(message: Message) -> Item:
@@ -176,7 +144,8 @@ class Collector:
 
         items = await asyncio.to_thread(lambda: [judged(message) for message in messages])
         items, new = await self._sort(items)
-        await self._store(new)
+        if new:
+            await self._store(new)
         await self._settle(items)
 
     async def _sort(self, items: list[Item]) -> tuple[list[Item], list[Item]]:
@@ -199,8 +168,6 @@ class Collector:
         return sorted_items, new
 
     async def _store(self, new: list[Item]) -> None:
-        if not new:
-            return
         now = self._ctx.clock.now()
         rows = []
         for item in new:
@@ -217,9 +184,6 @@ class Collector:
         await self._ctx.warehouse.insert("trajectories", rows, token=token)
         self._ctx.just_stored.put(rows)
         crashpoint("collector.stored")
-        self._count(new, rows)
-
-    def _count(self, new: list[Item], rows: list[dict[str, Any]]) -> None:
         metrics, now = self._ctx.metrics, self._ctx.clock.now()
         for item, row in zip(new, rows, strict=True):
             profile = (item.document or {}).get("subordinate_profile")
@@ -232,9 +196,29 @@ class Collector:
     async def _settle(self, items: list[Item]) -> None:
         """Finishes items after their rows: holds, dead-letters or republishes them, then erases messages that
         must not stay raw."""
-        await self._count_opted_out([item for item in items if item.fate is Fate.DROP])
+        bus, objects, metrics = self._ctx.bus, self._ctx.objects, self._ctx.metrics
+        dropped = [item.message.sequence for item in items if item.fate is Fate.DROP]
+        if dropped:
+            count = await count_opted_out(bus, dropped)
+            metrics.opted_out.inc(count)
+            _log.info("trajectories dropped by opt-out", count=count)
+            crashpoint("collector.counted")
         for item in items:
-            await self._settle_one(item)
+            clean = None
+            if item.fate is Fate.HOLD or self._is_too_large_to_bury(item):
+                await self._hold(item)
+            elif item.fate is Fate.BURY:
+                body = item.body if item.stand_in is None else item.stand_in
+                await bury(bus, STREAM, item.message, item.reason, item.detail, body)
+                metrics.dead_letters.labels(STREAM, item.reason).inc()
+                crashpoint("collector.buried")
+            elif item.secret:
+                clean = await republish(bus, item, objects, self._ctx.clock.now())
+                crashpoint("collector.republished")
+            if item.raw_must_go:
+                await claim_check.forget(objects, item.message.headers, keep=clean)
+                await erase(bus, item.message.sequence)
+                crashpoint("collector.erased")
         held = [item for item in items if item.fate is Fate.HOLD]
         if held:
             await self._ctx.alerts.raise_(
@@ -244,19 +228,12 @@ class Collector:
                 reasons=sorted({item.reason for item in held}),
             )
 
-    async def _settle_one(self, item: Item) -> None:
-        clean = None
-        if item.fate is Fate.HOLD:
-            await self._hold(item)
-        elif item.fate is Fate.BURY:
-            await self._bury(item)
-        elif item.secret:
-            clean = await republish(self._ctx.bus, item, self._ctx.objects, self._ctx.clock.now())
-            crashpoint("collector.republished")
-        if item.raw_must_go:
-            await claim_check.forget(self._ctx.objects, item.message.headers, keep=clean)
-            await erase(self._ctx.bus, item.message.sequence)
-            crashpoint("collector.erased")
+    def _is_too_large_to_bury(self, item: Item) -> bool:
+        """Reports a large body with a secret: a dead letter leaves it in its stream or store, where it is
+        about to be erased."""
+        if item.fate is not Fate.BURY or not item.secret:
+            return False
+        return item.stand_in is not None or not fits(self._ctx.bus, item.body)
 
     async def _hold(self, item: Item) -> None:
         crashpoint("collector.before_hold")
@@ -265,23 +242,35 @@ class Collector:
         self._ctx.metrics.held.labels(item.reason).inc()
         _log.warning("held in quarantine", held=held.held_id, reason=item.reason, error=item.detail)
 
-    async def _bury(self, item: Item) -> None:
-        if item.secret and (item.stand_in is not None or not fits(self._ctx.bus, item.body)):
-            # A dead letter leaves a large body in its stream or store, where it is about to be erased.
-            await self._hold(item)
-            return
-        body = item.body if item.stand_in is None else item.stand_in
-        await bury(self._ctx.bus, STREAM, item.message, item.reason, item.detail, body)
-        self._ctx.metrics.dead_letters.labels(STREAM, item.reason).inc()
-        crashpoint("collector.buried")
+    async def _was_settled(self, message: Message, error: claim_check.ClaimBrokenError) -> bool:
+        """Returns whether this repeats a step before a crash: a body is deleted only with a secret, after its
+        clean form was stored or the whole was held."""
+        if error.reason != "claim_missing":
+            return False
+        name = claim_check.parse(message.headers[claim_check.HEADER]).trajectory_id
+        stored = await queries.stored(self._ctx.warehouse, {name})
+        return name in stored or await self._quarantine.holds(STREAM, message)
 
-    async def _count_opted_out(self, dropped: list[Item]) -> None:
-        if not dropped:
-            return
-        new = await count_opted_out(self._ctx.bus, [item.message.sequence for item in dropped])
-        self._ctx.metrics.opted_out.inc(new)
-        _log.info("trajectories dropped by opt-out", count=new)
-        crashpoint("collector.counted")
+    async def _give_up(self, message: Message, error: Exception) -> Disposition:
+        """Holds the whole message; if even that fails, it stays unacknowledged and is redelivered forever."""
+        try:
+            if claim_check.HEADER in message.headers:
+                try:
+                    message = await claim_check.resolve(self._ctx.objects, message)
+                except ContractError:
+                    pass  # the body is not available
+            await self._settle([poisoned(message, error)])
+        except AWAY:
+            raise
+        except Exception as failure:
+            _log.error(
+                "a message can be neither stored nor held",
+                sequence=message.sequence,
+                error=type(error).__name__,
+                holding=type(failure).__name__,
+            )
+            return Retry(STUCK_SECONDS)
+        return Ack()
 
 
 async def count_opted_out(bus: Bus, sequences: Sequence[int | str]) -> int:

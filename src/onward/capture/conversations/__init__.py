@@ -1,5 +1,7 @@
 """Conversations: chat messages and completions become turns of a trajectory.
 
-``matching`` assigns each call to a task, ``dialogue`` fills a task turn by turn, and ``turns`` converts
-values into the parts of a turn.
+Shared by wrapped clients, LangChain and the gateway: ``links`` finds the open conversation of a request,
+``exchange`` converts a request with its answer into turns, ``answers`` reads text as tool calls, and
+``messages`` converts a stored trajectory back. For wrapped clients ``matching`` assigns each call to a task
+and ``dialogue`` fills it; ``turns`` converts plain values into the parts of a turn.
 """

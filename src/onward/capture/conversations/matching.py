@@ -9,8 +9,6 @@ chats, so a forked child forgets them.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +16,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from onward.capture.conversations.dialogue import Asked, Closed, Dialogue, Message, instructions
+from onward.capture.conversations.dialogue import Asked, Closed, Dialogue
+from onward.capture.conversations.exchange import Message, instructions
+from onward.capture.conversations.links import Heads, chain, next_link
 from onward.capture.recorder.task import Task, current_task
 from onward.errors import OnwardError
 from onward.forks import Forking, follow
@@ -61,10 +61,6 @@ class Chat:
             return False
         return self.dialogue.task is task if self.ambient else task is None and self.seed == seed
 
-    def is_before(self, links: Sequence[bytes]) -> bool:
-        """Returns whether the messages behind ``links`` begin with all messages of this chat."""
-        return 0 < self.length < len(links) and links[self.length] == self.link
-
 
 class Chats(Forking):
     """All open chats of one client."""
@@ -88,6 +84,7 @@ class Chats(Forking):
         self._described = described
         self._lock = threading.RLock()
         self._open: list[Chat] = []
+        self._heads: Heads[Chat] = Heads()
         self._sessions: Lru[bytes, str] = Lru(_REMEMBERED)
         self._sweeper: threading.Thread | None = None
         recorder.before_close(self.close)
@@ -101,7 +98,7 @@ class Chats(Forking):
         clock = self.recorder.clock
         named = session_id or (self.recorder.session_of(user) if user else None)
         seed = named or self._session_id or ""
-        links = _chain(seed, messages)
+        links = chain(seed, map(_identity, messages))
         task = current_task(self.recorder)
         with self._lock:
             chat, known = self._find(messages, links, seed, task)
@@ -133,14 +130,12 @@ class Chats(Forking):
         self, messages: Sequence[Message], links: list[bytes], seed: str, task: Task | None
     ) -> tuple[Chat | None, int]:
         """Returns the chat that the request continues, and the number of its messages already known there."""
-        free = [chat for chat in self._open if chat.is_free(seed, task)]
-        follows = [chat for chat in free if chat.is_before(links)]
-        if follows:
-            longest = max(chat.length for chat in follows)
-            chat = min((c for c in follows if c.length == longest), key=lambda c: c.touched)
+        chat = self._heads.find(links, lambda chat: chat.is_free(seed, task))
+        if chat is not None:
             return chat, chat.length
         # The history was shortened: the ids of the calls are enough.
         told = {str(m.get("tool_call_id")) for m in messages if m.get("role") == "tool"}
+        free = [chat for chat in self._open if chat.is_free(seed, task)]
         answered = [chat for chat in free if chat.dialogue.waits_for & told]
         if answered:
             return min(answered, key=lambda c: c.touched), _after_last_answer(messages)
@@ -171,6 +166,7 @@ class Chats(Forking):
         with self._lock:
             if chat in self._open:
                 self._open.remove(chat)
+                self._heads.forget(chat)
 
     def _end(self, chat: Chat, why: Closed) -> None:
         """Records outside of the lock: it takes a disk write, and longer if the outbox is full."""
@@ -178,6 +174,7 @@ class Chats(Forking):
             if chat not in self._open:
                 return
             self._open.remove(chat)
+            self._heads.forget(chat)
             if chat.link:
                 self._sessions[chat.link] = chat.dialogue.task.session_id
         if chat.call is not None:
@@ -207,7 +204,7 @@ class Chats(Forking):
 
     def after_fork_in_child(self) -> None:
         self._lock = threading.RLock()
-        self._open, self._sweeper = [], None
+        self._open, self._heads, self._sweeper = [], Heads(), None
 
 
 class Call:
@@ -234,7 +231,9 @@ class Call:
             with self._chats._lock:
                 final = self._chat.dialogue.answered(self.asked, document)
                 answer = document["choices"][0]["message"]
-                self._settle(_next_link(self._link, {**answer, "role": "assistant"}), self._length + 1)
+                self._settle(
+                    next_link(self._link, _identity({**answer, "role": "assistant"})), self._length + 1
+                )
             if final and not self._chat.ambient:
                 self._chats._end(self._chat, "answer")
 
@@ -251,6 +250,8 @@ class Call:
         chat = self._chat
         chat.link, chat.length = link, length
         chat.call, chat.touched = None, self._chats.recorder.clock.monotonic()
+        if chat in self._chats._open:
+            self._chats._heads.put(chat, link)
 
     def _guard(self) -> AbstractContextManager[None]:
         return guard(self._chats.errors)
@@ -277,25 +278,16 @@ def _tell(error: Exception) -> None:
     _log.error("a call or task was not recorded", reason=reason)
 
 
-def _chain(seed: str, messages: Sequence[Message]) -> list[bytes]:
-    """Returns hashes; ``links[n]`` stands for the first n messages."""
-    links = [hashlib.blake2b(seed.encode("utf-8", "replace"), digest_size=16).digest()]
-    for message in messages:
-        links.append(_next_link(links[-1], message))
-    return links
-
-
-def _next_link(link: bytes, message: Message) -> bytes:
-    """Extends a hash by a message. Only text and calls of an answer count: clients leave out other parts when
-    they send it back."""
+def _identity(message: Message) -> list[Any]:
+    """Returns the content that identifies a message. Only text and calls of an answer count: clients leave
+    out other parts when they send it back."""
     calls = message.get("tool_calls")
     if calls:
         told: Any = [call.get("id") if isinstance(call, Mapping) else str(call) for call in calls]
     else:
         content = message.get("content")
         told = content.strip() if isinstance(content, str) else content or ""
-    whole = json.dumps([message.get("role"), told, message.get("tool_call_id")], sort_keys=True, default=str)
-    return hashlib.blake2b(link + whole.encode("utf-8", "replace"), digest_size=16).digest()
+    return [message.get("role"), told, message.get("tool_call_id")]
 
 
 def _after_last_answer(messages: Sequence[Message]) -> int:

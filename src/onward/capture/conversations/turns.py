@@ -20,6 +20,7 @@ from onward.errors import ContractError
 MAX_TURNS = 2000
 MAX_STRING = 64 * 1024
 """Bytes of one text, in UTF-8. An inbound limit: the collector refuses longer texts."""
+UNFINISHED = "no result was reported before the task was closed"
 CALL_DEPTH = MAX_DEPTH - 6
 """Levels of a tool call: the deepest place of its arguments in a trajectory is six levels down."""
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from onward.capture.recorder.core import Recorder
 
 Status = Literal["completed_successfully", "partial_completion", "failed", "abandoned"]
-UNFINISHED = "no result was reported before the task was closed"
 _TURN_DEPTH = 2
 """A turn lies two levels down in its message."""
 _log = logs.get("recorder")
@@ -289,7 +288,7 @@ def current_task(recorder: Recorder) -> Task | None:
 
 
 def _settled(turn: dict[str, Any]) -> dict[str, Any]:
-    return turn if "result" in turn else {**turn, "result": {"success": False, "error": UNFINISHED}}
+    return turn if "result" in turn else {**turn, "result": {"success": False, "error": turns.UNFINISHED}}
 
 
 class OpenTurn:

@@ -1,1 +1,2 @@
-"""The learning algorithms, one per file; the trainer drives each through ``base.Algorithm``."""
+"""The learning algorithms, one per file (``actor_critic``: the network of PPO and A3C); the trainer drives
+each through ``base.Algorithm``."""

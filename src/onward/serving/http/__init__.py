@@ -1,2 +1,2 @@
-"""The gateway's HTTP side: ``gateway`` is the role and its app, ``calls`` serves one call, ``streaming``
-sends an answer while it is sampled, and ``closing`` has the request that closes a session."""
+"""The gateway's HTTP side: ``gateway`` is the role and its app, ``calls`` serves one call, and ``streaming``
+sends an answer while it is sampled."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onward.capture import provenance
+from onward.capture.conversations.answers import read_answer
 from onward.clock import Clock
 from onward.contracts.buckets import Assignment
 from onward.errors import BusError, EngineError
@@ -20,7 +21,6 @@ from onward.http.app import HttpError
 from onward.serving.engines import Engine, Generation, OnProgress, Progress, RequestRefusedError
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.protocol import openai
-from onward.serving.protocol.tools import read_answer
 from onward.serving.recording.outcomes import Outcomes
 from onward.serving.routing.assignments import Assignments
 from onward.serving.routing.desired import DesiredState

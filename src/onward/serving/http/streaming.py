@@ -14,11 +14,11 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from onward.capture.conversations.answers import settled
 from onward.clock import Clock
 from onward.http.app import HttpError, error_body
 from onward.serving.http.calls import Call, Calls, Live
 from onward.serving.protocol.sse import Chunks, failure
-from onward.serving.protocol.tools import settled
 from onward.serving.recording.capture import Asked, Capture
 
 T = TypeVar("T")

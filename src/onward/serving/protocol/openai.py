@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from onward.capture.conversations.answers import Said
 from onward.http.app import HttpError
 from onward.serving.engines import Generation
-from onward.serving.protocol.tools import Said, check_choice, check_tools
+from onward.serving.protocol.tools import check_choice, check_tools
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MAX_MESSAGES = 2000

@@ -2,5 +2,6 @@
 
 ``conversations`` finds the conversation of a request, ``capture`` drives the recording, and ``trajectory``
 makes the documents. ``write_behind`` queues them; ``recording`` writes them to outbox, ``journal`` or
-quarantine. ``outcomes`` and ``session_votes`` report session outcomes and votes to the gates of a release.
+quarantine. ``closing`` has the request that closes a session. ``outcomes`` and ``session_votes`` report
+session outcomes and votes to the gates of a release.
 """

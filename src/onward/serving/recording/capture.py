@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onward.capture.conversations import turns
+from onward.capture.conversations.answers import ToolCall
 from onward.capture.opt_out import OptOut, user_hash
 from onward.clock import Clock
 from onward.config import CaptureSettings
@@ -20,7 +21,6 @@ from onward.errors import OnwardError
 from onward.http.app import Caller, HttpError
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.protocol import openai
-from onward.serving.protocol.tools import ToolCall
 from onward.serving.recording.closing import Closing, Closings, Said
 from onward.serving.recording.conversations import (
     Conversation,
@@ -148,7 +148,7 @@ class Capture:
     def _ask(self, caller: Caller, chat: openai.ChatRequest, session: Session, recorded: bool) -> Asked:
         seed = seed_of(f"{caller.key_hash}:{recorded}", session.id if session.is_named else None)
         links = chain(seed, chat.messages)
-        conversation = self._open.find(links, chat.messages)
+        conversation = self._open.find(links)
         if conversation is None:
             described = {"user_hash": user_hash(chat.user, self._user_key)} if chat.user is not None else {}
             conversation = self._open.begin(

@@ -10,7 +10,6 @@ continued, starts a new conversation. Two conversations never mix.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -18,12 +17,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from onward.capture.conversations import exchange
+from onward.capture.conversations.answers import ToolCall
+from onward.capture.conversations.links import Heads, next_link
+from onward.capture.conversations.links import chain as links_of
 from onward.ids import new_id
-from onward.serving.protocol.tools import ToolCall
+from onward.lm.tool_words import with_objects
 
 Message = dict[str, Any]
 """``role`` and ``content``; ``tool_calls`` and ``tool_call_id`` as in the chat API, if present."""
-NO_RESULT = "no result was reported before the task was closed"
 _MESSAGE_BYTES = 200
 
 
@@ -67,9 +69,6 @@ class Conversation:
     exchanges: list[Exchange] = field(default_factory=list)
     raw: dict[int, str] = field(default_factory=dict)
     """Position among the messages → the text that was really sampled there."""
-    heads: tuple[bytes, ...] = ()
-    """Hashes after the latest answer: of the answer as sent, and of it without the text beside its tool
-    calls."""
     length: int = 0
     """Number of messages up to and including the latest answer."""
     busy: bool = False
@@ -91,8 +90,8 @@ class Conversation:
     def engine_messages(self, messages: Sequence[Message]) -> list[Message]:
         """Returns ``messages`` with the gateway's answers as sampled, not as the client repeats them."""
         return [
-            {"role": "assistant", "content": self.raw[index]} if index in self.raw else for_engine(message)
-            for index, message in enumerate(messages)
+            {"role": "assistant", "content": self.raw[index]} if index in self.raw else message
+            for index, message in enumerate(with_objects(messages))
         ]
 
     def take_results(self, new: Sequence[Message]) -> None:
@@ -100,18 +99,7 @@ class Conversation:
         if not self.exchanges or self.exchanges[-1].is_final:
             return
         latest = self.exchanges[-1]
-        if not latest.calls:
-            told = [message["content"] for message in new if message["role"] in ("user", "tool")]
-            latest.results = {0: told[0]} if told else {}
-            return
-        places = {call.id: index for index, call in enumerate(latest.calls)}
-        told = [message for message in new if message["role"] == "tool"]
-        found = {places[m["tool_call_id"]]: m["content"] for m in told if m.get("tool_call_id") in places}
-        free = iter(sorted(set(range(len(latest.calls))) - found.keys()))
-        for message in told:
-            if message.get("tool_call_id") not in places and (place := next(free, None)) is not None:
-                found[place] = message["content"]
-        latest.results = found
+        latest.results = exchange.results([call.id for call in latest.calls] or [exchange.WRITTEN], new)
 
 
 class Conversations:
@@ -119,7 +107,7 @@ class Conversations:
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, Conversation] = OrderedDict()
-        self._heads: dict[bytes, list[Conversation]] = {}
+        self._heads: Heads[Conversation] = Heads()
         self.size = 0
         """Approximate bytes of text and tokens."""
 
@@ -129,18 +117,12 @@ class Conversations:
     def __iter__(self) -> Iterator[Conversation]:
         return iter(list(self._open.values()))
 
-    def find(self, links: Sequence[bytes], messages: Sequence[Message]) -> Conversation | None:
-        """Returns the conversation whose latest answer is the last one in ``messages`` that was given here.
+    def find(self, links: Sequence[bytes]) -> Conversation | None:
+        """Returns the conversation whose latest answer is the last one in a request that was given here.
 
-        ``links`` are those of ``chain`` over ``messages``. A conversation with a running call is skipped.
+        ``links`` are those of ``chain`` over its messages. A conversation with a running call is skipped.
         """
-        for length in range(len(messages) - 1, 0, -1):
-            if messages[length - 1]["role"] != "assistant":
-                continue
-            waiting = [c for c in self._heads.get(links[length], ()) if not c.busy]
-            if waiting:
-                return min(waiting, key=lambda c: c.touched)
-        return None
+        return self._heads.find(links[:-1], lambda conversation: not conversation.busy)
 
     def begin(self, session_id: str, owner: str, *, is_named: bool, recorded: bool) -> Conversation:
         conversation = Conversation(new_id(), session_id, owner, is_named, recorded)
@@ -151,17 +133,14 @@ class Conversations:
         self, conversation: Conversation, exchange: Exchange, links: Sequence[bytes], said: Message
     ) -> None:
         """Adds an exchange. ``said`` answers the messages of ``links``; later requests must follow it."""
-        self._forget_heads(conversation)
         conversation.exchanges.append(exchange)
         conversation.length = length = len(links)
-        heads = {next_link(links[-1], said)}
+        heads = [next_link(links[-1], _identity(said))]
         if said.get("tool_calls"):  # many clients drop the words beside a call
-            heads.add(next_link(links[-1], {**said, "content": ""}))
-        conversation.heads = tuple(heads)
+            heads.append(next_link(links[-1], _identity({**said, "content": ""})))
+        self._heads.put(conversation, *heads)
         if exchange.is_whole:
             conversation.raw[length - 1] = exchange.text
-        for head in heads:
-            self._heads.setdefault(head, []).append(conversation)
         grown = _size_of(exchange)
         conversation.size += grown
         self.size += grown
@@ -169,7 +148,7 @@ class Conversations:
 
     def remove(self, conversation: Conversation) -> None:
         if self._open.pop(conversation.id, None) is not None:
-            self._forget_heads(conversation)
+            self._heads.forget(conversation)
             self.size -= conversation.size
 
     def get(self, conversation_id: str) -> Conversation | None:
@@ -188,51 +167,24 @@ class Conversations:
         """Returns the least recently used conversation without a running call."""
         return next((c for c in self._open.values() if not c.busy), None)
 
-    def _forget_heads(self, conversation: Conversation) -> None:
-        for head in conversation.heads:
-            here = self._heads[head]
-            here.remove(conversation)
-            if not here:
-                del self._heads[head]
-        conversation.heads = ()
+
+def seed_of(owner: str, session_id: str | None) -> str:
+    """Returns the seed of a chain: conversations of two keys, or of two named sessions, never meet."""
+    return f"{owner}\x1f{session_id or ''}"
 
 
-def seed_of(owner: str, session_id: str | None) -> bytes:
-    """Returns the start of a chain: conversations of two keys, or of two named sessions, never meet."""
-    return hashlib.blake2b(f"{owner}\x1f{session_id or ''}".encode(), digest_size=16).digest()
+def chain(seed: str, messages: Sequence[Message]) -> list[bytes]:
+    """Returns the links of these messages (``capture.conversations.links``)."""
+    return links_of(seed, map(_identity, messages))
 
 
-def chain(seed: bytes, messages: Sequence[Message]) -> list[bytes]:
-    """Returns one link before each message and one after the last: ``links[n]`` covers n messages."""
-    links = [seed]
-    for message in messages:
-        links.append(next_link(links[-1], message))
-    return links
-
-
-def next_link(link: bytes, message: Message) -> bytes:
-    return hashlib.blake2b(link + _plain(message), digest_size=16).digest()
-
-
-def for_engine(message: Message) -> Message:
-    """Converts a message to the form of chat templates: arguments of tool calls as objects."""
-    if not message.get("tool_calls"):
-        return message
-    calls = [
-        {**call, "function": {**call["function"], "arguments": _arguments(call["function"]["arguments"])}}
-        for call in message["tool_calls"]
-    ]
-    return {**message, "tool_calls": calls}
-
-
-def _plain(message: Message) -> bytes:
+def _identity(message: Message) -> list[Any]:
     """Returns the content that identifies a message. White space and ids do not count."""
     calls = [
         [call["function"]["name"], _arguments(call["function"]["arguments"])]
         for call in message.get("tool_calls") or ()
     ]
-    parts = [message["role"], " ".join(message["content"].split()), calls]
-    return json.dumps(parts, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return [message["role"], " ".join(message["content"].split()), calls]
 
 
 def _arguments(text: str) -> Any:

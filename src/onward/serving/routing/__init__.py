@@ -1,6 +1,6 @@
 """Routing of sessions to the arms of a release, and of arms to adapters.
 
 ``router`` assigns sessions (pure); ``assignments`` stores the assignments; ``session_ids`` derives the
-session of a call. ``desired`` follows the desired state, and ``registry`` downloads and verifies its
-adapters. ``opted_out`` counts the trajectories of users who opted out.
+session of a call. ``desired`` follows the desired state. ``opted_out`` counts the trajectories of users who
+opted out.
 """

@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 from onward.capture import provenance
@@ -74,6 +75,9 @@ def line(item: Scored, rules: Rules) -> dict[str, Any] | str:
         made["calls"] = [_call(record) for record in present]
     else:
         made["messages"] = conversations.messages_of(trajectory)
+        reason = _unanswered(made["messages"])
+        if reason is not None:
+            return reason
     if rules.dense and reward is not None:
         dense = _turn_rewards(trajectory, reward)
         if dense is None:
@@ -141,6 +145,16 @@ def _filtered(trajectory: Mapping[str, Any], filters: Mapping[str, Any]) -> str 
     when = datetime.fromisoformat(trajectory["start_timestamp"].replace("Z", "+00:00"))
     if (span.get("start") and when < span["start"]) or (span.get("end") and when > span["end"]):
         return "outside_dates"
+    return None
+
+
+def _unanswered(messages: Sequence[Mapping[str, str]]) -> str | None:
+    """Returns the reason for which ``conversations.token_row`` cannot encode these messages, or None."""
+    roles = [message["role"] for message in messages[1:]]
+    if "assistant" not in roles:
+        return "no_answer"
+    if any(one == other == "assistant" for one, other in pairwise(roles)):
+        return "answers_in_a_row"
     return None
 
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from onward.capture.conversations.messages import conversation
 from onward.errors import OnwardError
 
 if TYPE_CHECKING:
@@ -21,14 +22,15 @@ Message = Mapping[str, Any]
 
 
 def messages_of(trajectory: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Returns a trajectory's chat messages: observations and raw answers (or else the action as JSON)."""
-    messages: list[dict[str, str]] = []
-    for turn in trajectory["turns"]:
-        seen, action = turn["observation"], turn["action"]
-        role = "system" if seen.get("type") == "system_message" else "user"
-        messages.append({"role": role, "content": _text(seen.get("content"))})
-        messages.append({"role": "assistant", "content": answer_of(action)})
-    return messages
+    """Returns a trajectory's messages up to its last answer, the same as an export of demonstrations."""
+    return conversation(trajectory, as_said=True).until_last_answer().texts()
+
+
+def place_of(trajectory: Mapping[str, Any], turn_id: int) -> int | None:
+    """Returns the index of a turn's answer in ``messages_of``; None if it is not among them."""
+    whole = conversation(trajectory, as_said=True)
+    at = whole.answer_at.get(turn_id)
+    return None if at is None else at + len(whole.texts()) - len(whole.messages)
 
 
 def answer_of(action: Mapping[str, Any]) -> str:
@@ -113,7 +115,3 @@ def _behind(prompt: list[int], answer: list[int]) -> TokenRow:
     ids = [*prompt, *answer]
     mask = [False] * len(prompt) + [True] * len(answer)
     return TokenRow(ids, mask, [0.0] * len(ids), behaviour_known=False)
-
-
-def _text(content: Any) -> str:
-    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)

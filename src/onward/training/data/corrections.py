@@ -113,14 +113,21 @@ def attach(line: Line, trajectory: Mapping[str, Any], comment: str | None, turn_
     at = _answer_at(turns, turn_id)
     if at is None:
         return "correction_no_turn"
-    action = turns[at]["action"]
-    answer = in_form(conversations.answer_of(action), str(comment).strip())
+    action, place = turns[at]["action"], None
+    if "calls" in line:
+        said = conversations.answer_of(action)
+    else:
+        place = conversations.place_of(trajectory, turns[at]["turn_id"])
+        if place is None:
+            return "correction_no_turn"
+        said = line["messages"][place]["content"]
+    answer = in_form(said, str(comment).strip())
     if answer is None:
         return "correction_other_form"
     if problem(answer) is not None:  # the parts taken from the policy's answer were redacted
         return "correction_redacted"
-    if "calls" not in line:
-        line["correction"] = {"answer": answer, "message": 2 * at + 1}
+    if place is not None:
+        line["correction"] = {"answer": answer, "message": place}
         return None
     record = action.get("sampling")
     if not record:

@@ -17,7 +17,7 @@ from typing import Any
 from onward.errors import TrainingError
 from onward.training.data import admission, corrections, votes
 from onward.training.data.admission import Rules, Scored
-from onward.training.spec.request import GROUPED, TEXT_IS_ENOUGH
+from onward.training.spec.algorithms import ALGORITHMS
 
 __all__ = ["FILE", "Dataset", "Scored", "freeze", "read", "write"]
 
@@ -127,7 +127,7 @@ def freeze(
     ``older_digest``, the one before it, which get staleness 1. ``filters`` is the request's filter.
     ``left_out`` counts, by reason, trajectories that are not in ``scored``.
     """
-    text = algorithm in TEXT_IS_ENOUGH
+    text = ALGORITHMS[algorithm].text_is_enough
     staleness = {policy_digest: 0} | ({older_digest: 1} if older_digest else {})
     rules = Rules(None if text else staleness, signing_key, filters or {}, text, dense)
     kept: list[Line] = []
@@ -195,7 +195,7 @@ def keep(
     A group whose best raw total is below ``min_reward`` is dropped whole: applied to members, the limit would
     remove every failure, and with it the gradient. Groups of one are dropped, since they have no comparison.
     """
-    kept = _grouped(lines, min_reward, excluded) if algorithm in GROUPED else lines
+    kept = _grouped(lines, min_reward, excluded) if ALGORITHMS[algorithm].grouped else lines
     least = 1 if algorithm == "sft" or any("correction" in line for line in kept) else 2
     if len(kept) < least:
         raise TrainingError("DATA", _too_little(len(kept), least, algorithm, excluded))

@@ -28,7 +28,7 @@ from onward.lm.tool_words import in_words
 from onward.training.data import admission, corrections
 from onward.training.data.admission import Rules, Scored
 from onward.training.data.dataset import Shares
-from onward.training.spec.request import TEXT_IS_ENOUGH
+from onward.training.spec.algorithms import ALGORITHMS
 
 Line = dict[str, Any]
 _COMPLETION = {"completed_successfully": 1.0, "failed": 0.0, "abandoned": 0.0}
@@ -48,7 +48,7 @@ def read(
     Raises TrainingError("DATA") when the files contain the work of several policies and ``algorithm`` needs
     one policy, or when too much of them is unscored or, for a policy gradient, has no tokens left.
     """
-    text = algorithm in TEXT_IS_ENOUGH or behaviour == "recompute"
+    text = ALGORITHMS[algorithm].text_is_enough or behaviour == "recompute"
     rules = Rules(None, None, {}, text, dense)
     trajectories: dict[str, Scored] = {}
     rewards: dict[str, Mapping[str, Any]] = {}

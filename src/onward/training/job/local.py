@@ -29,6 +29,7 @@ from onward.training import checkpoints
 from onward.training.data import dataset, files
 from onward.training.spec import environment_plan as plan
 from onward.training.spec import numbers, recipes, request
+from onward.training.spec.algorithms import ALGORITHMS, refuse_idle
 from onward.training.spec.request import JobSpec
 from onward.training.warm_start import tiny_base
 
@@ -40,7 +41,7 @@ Event = dict[str, Any]
 
 @dataclass
 class Wish:
-    """The options of the command line; None means not given."""
+    """The options of the command line."""
 
     algorithm: str
     model: str
@@ -53,9 +54,9 @@ class Wish:
     start: Path | None = None
     demonstrations: int = 400
     spec: dict[str, Any] = field(default_factory=dict)
-    """Fields of JobSpec."""
+    """Fields of JobSpec that were given."""
     plan: dict[str, Any] = field(default_factory=dict)
-    """Fields of EnvironmentPlan."""
+    """Fields of EnvironmentPlan that were given."""
 
 
 @dataclass
@@ -87,7 +88,7 @@ def prepare(wish: Wish) -> Prepared:
         )
         if environment.schedule is not None:
             environment.schedule.at(0)
-        plan.check(environment, wish.algorithm, wish.algorithm in request.GROUPED)
+        plan.check(environment, wish.algorithm, ALGORITHMS[wish.algorithm].grouped)
         if wish.algorithm == "sft":
             lines = demonstrations(source, wish.env, wish.demonstrations)
         if wish.model_folder is None:
@@ -221,9 +222,9 @@ async def reachable(place: str, dialect: str | None) -> dict[str, Any]:
 
 
 def _check(wish: Wish) -> None:
-    if wish.algorithm not in request.METHODS:
+    if wish.algorithm not in ALGORITHMS:
         raise ConfigError(
-            f"There is no algorithm {wish.algorithm[:40]!r}: give one of {', '.join(request.METHODS)}."
+            f"There is no algorithm {wish.algorithm[:40]!r}: give one of {', '.join(ALGORITHMS)}."
         )
     if bool(wish.data) == (wish.env is not None):
         raise ConfigError("Nothing to learn from, or two things: give either --data FILE or --env NAME.")
@@ -231,10 +232,10 @@ def _check(wish: Wish) -> None:
         request.refuse_environment(wish.algorithm)
     if wish.spec.get("dense_rewards"):
         request.refuse_dense(wish.algorithm, wish.spec.get("return_from", "outcome"))
-    numbers.refuse_out_of_range(wish.spec)
-    given = [name for name, value in wish.spec.items() if value is not None]
-    numbers.refuse_idle(given, wish.algorithm)
-    if wish.spec.get("behaviour") == "recompute" and wish.algorithm in request.TEXT_IS_ENOUGH:
+    numbers.refuse_out_of_range(JobSpec, wish.spec)
+    numbers.refuse_out_of_range(plan.EnvironmentPlan, wish.plan)
+    refuse_idle(wish.spec, wish.algorithm)
+    if wish.spec.get("behaviour") == "recompute" and ALGORITHMS[wish.algorithm].text_is_enough:
         raise ConfigError(f"--behaviour recompute does nothing in {wish.algorithm}: leave it out.")
     if wish.env is not None and wish.spec.get("full") and wish.spec.get("kl_coef"):
         raise ConfigError(
@@ -272,15 +273,9 @@ def _spec(
         "lora_alpha": recipe.lora_alpha,
         "first_lora_layer": recipe.first_lora_layer,
         "normaliser": recipe.normaliser,
-        "return_from": "outcome",
-        "unparsable_penalty": 0.0,
-        "standardise": False,
-        "negative_weight": 1.0,
-        "kl_coef": 0.0,
-        "seed": 0,
         "threads": recipe.threads,
         "environment": environment,
-        **{name: value for name, value in wish.spec.items() if value is not None},
+        **wish.spec,
     }
     try:
         return JobSpec.model_validate(values)

@@ -26,8 +26,9 @@ from onward.lm.trajectories import NothingToLearnError
 from onward.training.job.actor import Actor, trajectory
 from onward.training.job.methods import Method
 from onward.training.spec import environment_plan as plans
+from onward.training.spec.algorithms import ALGORITHMS
 from onward.training.spec.environment_plan import EnvironmentPlan
-from onward.training.spec.request import PLACES_REWARDS, JobSpec
+from onward.training.spec.request import JobSpec
 
 PATIENCE = 8
 """Consecutive steps without any success after which the run stops."""
@@ -161,7 +162,7 @@ class OnPolicy:
 
         Raises TrainingError (DATA) for invalid attempts, which no further step would correct.
         """
-        per_turn = self.spec.algorithm in PLACES_REWARDS
+        per_turn = ALGORITHMS[self.spec.algorithm].places_rewards
         played = [trajectory(one, per_turn=per_turn) for one in episodes]
         try:
             self.method.prepare(played)

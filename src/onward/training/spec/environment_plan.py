@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,6 +16,7 @@ from onward.envs.horizon import HorizonSchedule
 from onward.envs.sources import TaskSource
 from onward.envs.tasks import TaskRef
 from onward.errors import ConfigError, OnwardError, TrainingError
+from onward.training.spec.numbers import PLAYING, Option
 
 AGENTGYM_TASKS = 200
 """Tasks taken from a server that does not report how many it has."""
@@ -24,28 +25,30 @@ AGENTGYM_TASKS = 200
 class EnvironmentPlan(BaseModel):
     """``dataset.environment`` of a request, with every default filled in."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     place: str
     """A built-in name, ``package.module:object``, or ``http://HOST:PORT`` of a server with AgentGym's API."""
-    dialect: str | None = None
+    dialect: Annotated[str | None, Option("--dialect", PLAYING)] = None
     """Dialect of a server that does not report it."""
     steps: int = Field(20, ge=1)
     """Policy updates, each on episodes of its own."""
-    episodes: int = Field(64, ge=1)
-    """Attempts in a step: ``episodes / group_size`` tasks."""
-    group_size: int = Field(8, ge=1)
+    episodes: Annotated[int, Field(ge=1), Option("--episodes", PLAYING)] = 64
+    """Attempts per update: episodes / group_size tasks."""
+    group_size: Annotated[int, Field(ge=1), Option("--group-size", PLAYING)] = 8
     """Attempts at one task."""
-    horizon: str = ""
-    """Turn limit by stage, such as ``4,8,12/20``; empty: the environment's own."""
+    horizon: Annotated[str, Option("--horizon", PLAYING)] = ""
+    """Turn limits by stage, such as 4,8,12/20. Default: the environment's own."""
     split: str = "train"
     panel_seed: int = Field(0, ge=0)
-    tasks: int | None = Field(None, ge=1)
+    tasks: Annotated[int | None, Field(ge=1), Option("--tasks", PLAYING)] = None
     """Number of tasks used from the start of the split; needed for a server that does not report its own."""
-    held_out: int = Field(50, ge=0)
-    """Held-out tasks tried before and after; 0 tries none."""
-    max_tokens: int = Field(48, ge=1)
-    temperature: float = Field(1.0, gt=0)
+    held_out: Annotated[int, Field(ge=0), Option("--held-out", PLAYING)] = 50
+    """Held-out tasks, tried before and after; 0 tries none."""
+    max_tokens: Annotated[int, Field(ge=1), Option("--max-tokens", PLAYING)] = 48
+    """Tokens per answer."""
+    temperature: Annotated[float, Field(gt=0), Option("--temperature", PLAYING)] = 1.0
+    """Temperature of sampling while it plays."""
     held_out_temperature: float = Field(1.0, ge=0)
     """0 takes the most probable token each time."""
     concurrency: int = Field(64, ge=1)

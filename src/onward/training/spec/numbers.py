@@ -1,110 +1,150 @@
-"""The numbers of a job, and the algorithms that use each. Pure.
+"""The numbers of learning, in groups that algorithms share. Pure.
 
-Invariants: a number without effect is refused. The exceptions are in requests, where every document that is
-valid by the published schema must run: its own six numbers, which publishers send with every algorithm, and
-unknown names, which the job's manifest then reports.
+A number is one field: its bounds are in its type, its option of ``onward train`` is beside it, and its
+explanation, the option's help, is under it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
-from onward.contracts.training import Hyperparameters
-from onward.errors import ConfigError, TrainingError
+from onward.errors import ConfigError
 
-_POLICY_GRADIENTS = frozenset({"ppo", "rloo", "grpo", "dr_grpo", "reinforce", "reinforce_pp"})
-APPLIES: dict[str, frozenset[str]] = {
-    "clip_epsilon": _POLICY_GRADIENTS,
-    "kl_coef": _POLICY_GRADIENTS,
-    "spare_above": _POLICY_GRADIENTS,
-    "hold_coef": _POLICY_GRADIENTS,
-    "importance_cap": _POLICY_GRADIENTS,
-    "max_staleness": _POLICY_GRADIENTS,
-    "gamma": frozenset({"ppo", "reinforce_pp"}),
-    "gae_lambda": frozenset({"ppo"}),
-    "beta": frozenset({"dpo"}),
-    "min_reward": frozenset({"sft", "dpo", "rloo", "grpo", "dr_grpo"}),
+DATA, NETWORK, LEARNING = "What to learn from", "The network", "Learning"
+RUN, PLAYING = "The run", "In an environment"
+"""Panels of ``onward train --help``, in this order."""
+
+_BOUNDS = {
+    "gt": (operator.gt, "greater than"),
+    "ge": (operator.ge, "at least"),
+    "lt": (operator.lt, "less than"),
+    "le": (operator.le, "at most"),
 }
-"""Number → the algorithms that use it; a number not listed is used by all."""
+_ROWS = AliasChoices("batch_rows", "batch_size")
+"""Requests and recipes have the second name."""
 
 
-_ALLOWED: dict[str, tuple[str, str, Callable[[float], bool]]] = {
-    "learning_rate": ("--lr", "greater than 0", lambda value: value > 0),
-    "clip_epsilon": ("--clip", "greater than 0 and less than 1", lambda value: 0 < value < 1),
-    "kl_coef": ("--kl", "at least 0", lambda value: value >= 0),
-    "spare_above": ("--spare-above", "greater than 0 and at most 1", lambda value: 0 < value <= 1),
-    "hold_coef": ("--hold", "at least 0", lambda value: value >= 0),
-    "gamma": ("--gamma", "greater than 0 and at most 1", lambda value: 0 < value <= 1),
-    "gae_lambda": ("--gae-lambda", "from 0 to 1", lambda value: 0 <= value <= 1),
-    "beta": ("--beta", "greater than 0", lambda value: value > 0),
-    "lora_alpha": ("--lora-alpha", "greater than 0", lambda value: value > 0),
-}
-"""Field of a run's spec → its option, its range in words, and a test of that range."""
+@dataclass(frozen=True)
+class Option:
+    """The option of ``onward train`` that sets a field."""
+
+    name: str
+    panel: str
 
 
 class Numbers(BaseModel):
-    """``hyperparameters`` of a request: those of the published schema, and others that jobs support."""
+    """A group of numbers; names of other groups are ignored."""
 
-    model_config = ConfigDict(extra="ignore")
-
-    learning_rate: float | None = None
-    batch_size: int | None = None
-    epochs: int | None = None
-    clip_epsilon: float | None = None
-    gamma: float | None = Field(None, ge=0, le=1)
-    gae_lambda: float | None = Field(None, ge=0, le=1)
-    kl_coef: float | None = Field(None, ge=0)
-    spare_above: float | None = Field(None, gt=0, le=1)
-    hold_coef: float | None = Field(None, ge=0)
-    beta: float | None = Field(None, gt=0)
-    importance_cap: float | None = Field(None, gt=0)
-    max_staleness: int | None = Field(None, ge=0, le=1)
-    return_from: str | None = None
-    dense_rewards: bool | None = None
-    seed: int | None = None
+    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
 
-def check(asked: Mapping[str, Any], algorithm: str) -> None:
-    """Raises TrainingError("DATA") for a wrong type or range, or for a number of ours without effect."""
-    try:
-        Numbers.model_validate(asked)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise TrainingError(
-            "DATA",
-            f"hyperparameters.{first['loc'][0]} is wrong ({first['msg']}): correct it or leave it out.",
-        ) from None
-    if asked.get("gamma") == 0 and algorithm in APPLIES["gamma"]:
-        raise TrainingError("DATA", "hyperparameters.gamma is 0, and a learner needs more: leave it out.")
-    ours = [name for name in asked if name not in Hyperparameters.model_fields]
-    try:
-        refuse_idle(ours, algorithm)
-    except ConfigError as error:
-        raise TrainingError("DATA", str(error)) from None
+class Learning(Numbers):
+    """Numbers of every algorithm."""
+
+    learning_rate: Annotated[float, Field(gt=0), Option("--lr", LEARNING)]
+    """Learning rate."""
+    epochs: Annotated[int, Field(ge=1), Option("--epochs", LEARNING)]
+    """Passes over the data of an update."""
+    batch_rows: Annotated[int, Field(ge=1, validation_alias=_ROWS), Option("--batch-rows", LEARNING)]
+    """Rows (dpo: pairs) per step."""
+    lora_rank: Annotated[int, Field(ge=1), Option("--lora-rank", NETWORK)]
+    """Rank of the adapter: its size. Default: 16."""
+    lora_alpha: Annotated[float, Field(gt=0), Option("--lora-alpha", NETWORK)]
+    """The adapter counts alpha / rank times. Default: 32."""
+    first_lora_layer: Annotated[float, Field(ge=0, le=0.99), Option("--frozen-share", NETWORK)]
+    """Share of the layers, from below, without adapter."""
+    return_from: Annotated[str, Option("--return-from", DATA)] = "outcome"
+    """outcome or raw_total."""
+    dense_rewards: Annotated[bool, Option("--dense-rewards", DATA)] = False
+    """Use rewards per turn (ppo)."""
+    seed: Annotated[int, Option("--seed", RUN)] = 0
+    """Seed of everything that chance decides."""
 
 
-def refuse_out_of_range(spec: Mapping[str, Any]) -> None:
-    """Raises ConfigError for the first number of a command-line run that no learner accepts."""
-    for name, (option, words, holds) in _ALLOWED.items():
-        value = spec.get(name)
-        if value is not None and not (math.isfinite(value) and holds(value)):
-            raise ConfigError(f"{option} is {value:g}: give a number {words}.")
+class PolicyGradient(Learning):
+    """Numbers of every policy gradient."""
+
+    clip_epsilon: Annotated[float, Field(gt=0, lt=1), Option("--clip", LEARNING)] = 0.2
+    """Clipping range."""
+    kl_coef: Annotated[float, Field(ge=0), Option("--kl", LEARNING)] = 0.0
+    """KL coefficient."""
+    spare_above: Annotated[float | None, Field(gt=0, le=1), Option("--spare-above", LEARNING)] = None
+    """Never push down tokens drawn with at least this probability: braces of a tool call."""
+    hold_coef: Annotated[float, Field(ge=0), Option("--hold", LEARNING)] = 0.0
+    """Pull of those tokens back to that probability."""
+    importance_cap: Annotated[float | None, Field(gt=0)] = None
+    """Cap on importance weights."""
+    max_staleness: Annotated[int, Field(ge=0, le=1)] = 0
+    """1 admits rows of the policy before the serving one."""
+    schedule: Literal["constant", "linear"] = "constant"
+    """Linear: the learning rate falls to 0 over the steps on the frozen data."""
+    normaliser: Literal["token", "sequence", "constant"] = "token"
+    """Weight of a token in the loss (docs/training.md)."""
+    standardise: bool = False
+    """Scales the advantages of a job to mean square 1."""
+    negative_weight: float = 1.0
+    """Weight of advantages below the baseline."""
 
 
-def unknown(asked: Mapping[str, Any]) -> list[str]:
-    """Returns the hyperparameters that no job supports."""
-    return sorted(name for name in asked if name not in Numbers.model_fields)
+class Discount(Numbers):
+    """The discount of learners that place a reward at its token."""
+
+    gamma: Annotated[float, Field(gt=0, le=1), Option("--gamma", LEARNING)] = 1.0
+    """Discount per token (ppo, reinforce_pp); 1 is none."""
 
 
-def refuse_idle(names: list[str], algorithm: str) -> None:
-    """Raises ConfigError for the first of ``names`` that ``algorithm`` does not use."""
-    for name in names:
-        users = APPLIES.get(name)
-        if users is not None and algorithm not in users:
-            raise ConfigError(
-                f"{name} does nothing in {algorithm}: leave it out, or use {', '.join(sorted(users))}."
-            )
+class Lookahead(Numbers):
+    """The number of a critic's advantages."""
+
+    gae_lambda: Annotated[float, Field(ge=0, le=1), Option("--gae-lambda", LEARNING)] = 0.95
+    """ppo: how far an advantage looks ahead."""
+
+
+class Preference(Numbers):
+    """The number of preference learning."""
+
+    beta: Annotated[float, Field(gt=0), Option("--beta", LEARNING)] = 0.1
+    """dpo: how closely it holds to the start."""
+
+
+class Selection(Numbers):
+    """The limit of algorithms that may leave bad rows out without losing the gradient."""
+
+    min_reward: Annotated[float | None, Option("--min-reward", DATA)] = None
+    """sft: rows to imitate; dpo: chosen sides; groups: the best member."""
+
+
+class EveryNumber(Selection, Preference, Lookahead, Discount, PolicyGradient):
+    """Numbers of all algorithms together."""
+
+
+def bounds(field: FieldInfo) -> dict[str, float]:
+    """Returns the bounds in a field's type, such as ``{"gt": 0, "le": 1}``."""
+    return {key: getattr(one, key) for key in _BOUNDS for one in field.metadata if hasattr(one, key)}
+
+
+def options(kind: type[BaseModel]) -> dict[str, Option]:
+    """Returns the fields of ``kind`` that ``onward train`` can set."""
+    fields = kind.model_fields.items()
+    return {name: one for name, field in fields for one in field.metadata if isinstance(one, Option)}
+
+
+def refuse_out_of_range(kind: type[BaseModel], given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for the first number of a command-line run that is outside of its field's bounds."""
+    known = options(kind)
+    for name, value in given.items():
+        if name not in known or not isinstance(value, float):
+            continue
+        limits = bounds(kind.model_fields[name])
+        if not (math.isfinite(value) and all(_BOUNDS[key][0](value, at) for key, at in limits.items())):
+            words = [f"{_BOUNDS[key][1]} {at:g}" for key, at in limits.items()]
+            if {"ge", "le"} <= limits.keys():
+                words = [f"from {limits['ge']:g} to {limits['le']:g}"]
+            raise ConfigError(f"{known[name].name} is {value:g}: give a number {' and '.join(words)}.")

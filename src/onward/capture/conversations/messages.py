@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onward.serving.protocol.tools import read_answer
+from onward.capture.conversations.answers import read_answer
+from onward.lm.tool_words import in_words
 
 Message = dict[str, Any]
 NO_RESULT = "(no result was recorded)"
@@ -30,6 +31,8 @@ class Conversation:
 
     messages: list[Message] = field(default_factory=list)
     tools: list[dict[str, Any]] = field(default_factory=list)
+    answer_at: dict[int, int] = field(default_factory=dict)
+    """Number of a turn → index of its answer in ``messages``."""
 
     @property
     def answers(self) -> int:
@@ -39,7 +42,12 @@ class Conversation:
     def until_last_answer(self) -> Conversation:
         """Returns the conversation without the messages after the last answer."""
         last = max((n for n, one in enumerate(self.messages) if one["role"] == "assistant"), default=-1)
-        return Conversation(self.messages[: last + 1], self.tools)
+        return Conversation(self.messages[: last + 1], self.tools, self.answer_at)
+
+    def texts(self) -> list[dict[str, str]]:
+        """Returns role and text of each message; tools and calls are in the words that the gateway uses for a
+        model without a tool template. A system message is put first if only the tools need one."""
+        return in_words(self.messages, self.tools)
 
 
 def conversation(trajectory: Mapping[str, Any], *, as_said: bool = False) -> Conversation:
@@ -62,6 +70,7 @@ class _Builder:
         self._as_said = as_said
         self._messages: list[Message] = []
         self._tools: dict[str, dict[str, Any]] = {}
+        self._answer_at: dict[int, int] = {}
         self._waiting: dict[str, Mapping[str, Any] | None] = {}
         """Id of a call → the result recorded in its turn, in the order of the calls."""
         self._group = 0
@@ -77,6 +86,7 @@ class _Builder:
         content = observation["content"]
         repeated = content.get("same_as_turn") if isinstance(content, Mapping) else None
         if repeated is not None and repeated == self._group and "tool_call_id" in action:
+            self._answer_at[turn["turn_id"]] = len(self._messages) - 1
             self._call(action["tool_call_id"], action, turn["result"])
             return
         if repeated is None:
@@ -90,7 +100,7 @@ class _Builder:
         answered."""
         if any(_told(result) is not None for result in self._waiting.values()):
             self._settle()
-        return Conversation(self._messages, list(self._tools.values()))
+        return Conversation(self._messages, list(self._tools.values()), self._answer_at)
 
     def _observe(self, observation: Mapping[str, Any]) -> None:
         content, kind = observation["content"], observation["type"]
@@ -128,6 +138,7 @@ class _Builder:
         """Removes the previous answer, which was cut off and requested again: the agent never used it."""
         if self._messages and self._messages[-1]["role"] == "assistant":
             self._messages.pop()
+            self._answer_at = {turn: at for turn, at in self._answer_at.items() if at < len(self._messages)}
         self._waiting, self._group = {}, 0
 
     def _answer(self, turn: Mapping[str, Any]) -> None:
@@ -138,19 +149,23 @@ class _Builder:
         if not action.get("tool_name") or action["type"] == "response":
             said = raw if raw is not None else _spoken(action, result)
             if said is not None:
-                self._messages.append({"role": "assistant", "content": said})
+                self._say(turn, said)
             return
         calls, content, is_text = _written(raw, action)
         if is_text and self._as_said:
-            self._messages.append({"role": "assistant", "content": str(raw)})
+            self._say(turn, str(raw))
             return
-        self._messages.append({"role": "assistant", "content": content})
+        self._say(turn, content)
         self._group = turn["turn_id"]
         if "tool_call_id" in action:  # further calls of the same answer have their own turns
             self._call(str(action["tool_call_id"]), action, result)
             return
         for number, (name, call) in enumerate(calls):
             self._call(name or f"call_{turn['turn_id']}_{number}", call, result if number == 0 else None)
+
+    def _say(self, turn: Mapping[str, Any], content: str | None) -> None:
+        self._answer_at[turn["turn_id"]] = len(self._messages)
+        self._messages.append({"role": "assistant", "content": content})
 
     def _call(self, name: str, action: Mapping[str, Any], result: Mapping[str, Any] | None) -> None:
         arguments = json.dumps(action.get("tool_args") or {}, ensure_ascii=False)
@@ -217,13 +232,26 @@ def _are_messages(given: Any) -> bool:
     )
 
 
+def _are_calls(given: Any) -> bool:
+    return (
+        isinstance(given, list)
+        and bool(given)
+        and all(
+            isinstance(one, Mapping)
+            and isinstance(one.get("function"), Mapping)
+            and isinstance(one["function"].get("name"), str)
+            for one in given
+        )
+    )
+
+
 def _message(given: Mapping[str, Any]) -> Message:
     """Copies a message with only the fields of the chat API; text in parts is joined to one text."""
     kept = {name: given[name] for name in _FIELDS if given.get(name) is not None}
     parts = kept.get("content")
     if isinstance(parts, list) and all(isinstance(p, Mapping) and p.get("type") == "text" for p in parts):
         kept["content"] = "".join(str(part.get("text") or "") for part in parts)
-    if not kept.get("tool_calls"):
+    if not _are_calls(kept.get("tool_calls")):
         kept.pop("tool_calls", None)
     kept.setdefault("content", None if "tool_calls" in kept else "")
     return kept
@@ -247,19 +275,3 @@ def _ordered(given: Mapping[str, Any], first: Sequence[str]) -> dict[str, Any]:
 
 def _text(content: Any) -> str:
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-
-
-def with_objects(messages: Sequence[Message]) -> list[Message]:
-    """Returns the messages with call arguments as objects, as chat templates of open models expect."""
-    from onward.lm.tool_words import arguments_of
-
-    made = []
-    for message in messages:
-        if "tool_calls" in message:
-            calls = [
-                {**call, "function": {**call["function"], "arguments": arguments_of(call["function"])}}
-                for call in message["tool_calls"]
-            ]
-            message = {**message, "tool_calls": calls}
-        made.append(message)
-    return made
