@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,12 @@ _LONGEST_LINE = 1 << 22
 
 
 async def start(
-    module: str, *arguments: str, log: Path, group: bool = False, stdin: int = DEVNULL, **environment: str
+    module: str,
+    *arguments: str,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    group: bool = False,
+    stdin: int = DEVNULL,
 ) -> Process:
     """Starts ``python -m module arguments``, with ``environment`` added to this process's own.
 
@@ -45,7 +50,7 @@ async def start(
             stderr=errors,
             start_new_session=group,
             limit=_LONGEST_LINE,
-            env=child_environment(**environment),
+            env=child_environment(**(environment or {})),
         )
 
 

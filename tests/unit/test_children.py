@@ -56,7 +56,7 @@ async def test_events_are_the_json_objects_among_other_lines_and_errors_go_to_th
     tmp_path: Path, module: Callable[[str, str], dict[str, str]]
 ) -> None:
     log = tmp_path / "logs" / "child.log"
-    child = await children.start("prints", log=log, **module("prints", PRINTS))
+    child = await children.start("prints", log=log, environment=module("prints", PRINTS))
     assert [event async for event in children.events(child)] == [{"step": 1}, {"step": 2}]
     assert await child.wait() == 0
     assert log.read_text() == "trouble\n"
@@ -67,7 +67,7 @@ async def test_a_child_that_ignores_sigterm_is_killed_and_another_is_asked_first
 ) -> None:
     where = module("sleeps", SLEEPS)
     for words, clean, code in (((), True, -signal.SIGTERM), (("deaf",), False, -signal.SIGKILL)):
-        child = await children.start("sleeps", *words, log=tmp_path / "log", **where)
+        child = await children.start("sleeps", *words, log=tmp_path / "log", environment=where)
         await anext(children.events(child))
         assert await children.end(child, 60.0 if clean else 0.2) is clean
         assert child.returncode == code
@@ -79,7 +79,7 @@ async def test_the_children_of_a_child_with_a_group_end_with_it(
     tmp_path: Path, module: Callable[[str, str], dict[str, str]]
 ) -> None:
     where = module("sleeps", SLEEPS)
-    child = await children.start("sleeps", "parent", log=tmp_path / "log", group=True, **where)
+    child = await children.start("sleeps", "parent", log=tmp_path / "log", group=True, environment=where)
     grandchild = (await anext(children.events(child)))["grandchild"]
     await children.end(child)
     async with asyncio.timeout(30):
@@ -101,7 +101,7 @@ async def test_a_keeper_starts_another_child_and_waits_twice_as_long_each_time_i
         starts += 1
         if starts == 3:
             raise OSError("no memory for a child")
-        return await children.start("sleeps", log=tmp_path / "log", **where)
+        return await children.start("sleeps", log=tmp_path / "log", environment=where)
 
     clock = PausesClock()
     keeper = children.Keeper("sleeper", spawn, clock=clock, on_death=lambda: deaths.append(1))

@@ -18,6 +18,8 @@ from onward.contracts.base import Part, nullable, optional, required
 from onward.contracts.codec import canonical_json
 from onward.errors import ConfigError, IllegalTransitionError
 
+BEGINNING = "1970-01-01T00:00:00.000Z"
+"""Time before every trajectory."""
 T = TypeVar("T")
 Loose = Annotated[T, SkipValidation]
 """A value that is read as it is: its reader checks it, or no one reads it."""
@@ -116,7 +118,7 @@ class RescoreProgress(Document):
     run_id: str
     total: int = required("Trajectories that the run will look at.")
     seen: int = 0
-    start_ts: str = Field("1970-01-01T00:00:00.000Z", description="Cursor: start of the last one seen.")
+    start_ts: str = Field(BEGINNING, description="Cursor: start of the last one seen.")
     trajectory_id: str = Field("", description="Cursor: id of the last one seen.")
     counts: dict[str, int] = Field(
         default_factory=dict, description="changed, unchanged, unscored, waiting, gone."

@@ -52,7 +52,7 @@ class AgentsProcess:
         self._child = await children.start(
             "onward.demo.agents",
             *self._where, "--seed", str(seed), "--max-tokens", str(max_tokens), "--run", run,
-            log=log, stdin=asyncio.subprocess.PIPE, **self._environment,
+            log=log, stdin=asyncio.subprocess.PIPE, environment=self._environment,
         )  # fmt: skip
         self._reader = asyncio.create_task(self._read())
         await self._wait(self._ready, "start")

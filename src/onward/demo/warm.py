@@ -55,7 +55,7 @@ async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> 
             "onward.training.warm_start.warmup", "--json",
             "--model", model, "--out", str(out), "--base", str(base),
             "--seed", str(seed), "--threads", str(threads), "--plan", json.dumps(asdict(recipe.warm_up)),
-            log=log, OMP_NUM_THREADS=str(threads),
+            log=log, environment={"OMP_NUM_THREADS": str(threads)},
         )  # fmt: skip
         try:
             done = await _follow(child, stage)

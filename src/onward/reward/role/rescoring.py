@@ -23,7 +23,7 @@ from onward.bus.cancellation import until_cancelled
 from onward.clock import Clock, utc_text
 from onward.context import Context
 from onward.contracts import Trajectory
-from onward.contracts.buckets import RescoreProgress, RescoreRequest
+from onward.contracts.buckets import BEGINNING, RescoreProgress, RescoreRequest
 from onward.errors import BusError, ConflictError, NotFoundError, WarehouseError
 from onward.ids import new_id
 from onward.reward.components import Component, Unscored
@@ -44,7 +44,6 @@ CODE = "code_quality"
 POLL_SECONDS = 1.0
 PAUSE_SECONDS = 0.02
 """Seconds between portions, since new trajectories have priority."""
-BEGINNING = "1970-01-01T00:00:00.000Z"
 _log = logs.get("rewarder")
 
 

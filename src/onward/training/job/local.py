@@ -158,7 +158,7 @@ async def run(out: Path, spec: JobSpec, on_event: Callable[[Event], None]) -> Ev
         str(out),
         log=out / LOG,
         group=True,
-        OMP_NUM_THREADS=str(spec.thread_count),
+        environment={"OMP_NUM_THREADS": str(spec.thread_count)},
     )
     loop = asyncio.get_running_loop()
     asked = 0
