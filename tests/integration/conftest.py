@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from serving_world import World
 
 from onward.bus import BUCKETS, STREAMS, Bus, NatsServer
 
@@ -50,6 +51,13 @@ async def own_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
     await server.start()
     yield server
     await server.stop()
+
+
+@pytest.fixture
+async def world(bus: Bus, tmp_path: Path) -> AsyncIterator[World]:
+    """A gateway with the scripted engine, and a client of it."""
+    async with World(bus, tmp_path) as world:
+        yield world
 
 
 async def _delete_all(bus: Bus) -> None:

@@ -90,6 +90,9 @@ async def test_a_service_without_a_warm_start_asks_for_a_job_and_trains_it(tmp_p
 
         states: set[str] = set()
         while not states >= {"queued", "running", "completed"}:
-            states = {row["status"] for row in await queries.job_status(ctx.warehouse, job.job_id)}
+            rows = await ctx.warehouse.query(
+                "SELECT status FROM status_v WHERE training_job_id = {id:String}", id=job.job_id
+            )
+            states = {row["status"] for row in rows}
             await asyncio.sleep(0.1)
         assert (await queries.counts(ctx.warehouse))["deployments"] >= 1

@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import openai
-import pytest
 from capture_world import (
     SYSTEM,
     TOOLS,
@@ -23,15 +22,8 @@ from capture_world import (
     trajectories,
 )
 from scripted_engine import BASE_DIGEST
-from serving_world import World
 
 from onward.capture import provenance
-
-
-@pytest.fixture
-async def world(bus, tmp_path):
-    async with World(bus, tmp_path) as world:
-        yield world
 
 
 async def test_one_question_is_one_trajectory(world):

@@ -16,12 +16,6 @@ from onward.contracts import Feedback, decode
 from onward.serving.recording.capture import CLOSE_WAITS
 
 
-@pytest.fixture
-async def world(bus, tmp_path):
-    async with World(bus, tmp_path) as world:
-        yield world
-
-
 async def test_a_final_answer_closes_after_its_grace_and_a_further_message_belongs_to_it(bus, tmp_path):
     clock = ManualClock()
     async with World(bus, tmp_path, clock=clock) as world:

@@ -34,12 +34,6 @@ from onward.contracts import Feedback, Trajectory, decode, to_document
 from onward.serving.recording.trajectory import trajectory
 
 
-@pytest.fixture
-async def world(bus, tmp_path):
-    async with World(bus, tmp_path) as world:
-        yield world
-
-
 async def test_what_nests_too_deep_for_a_trajectory_is_refused_or_kept_as_text(world):
     deep: Any = 1
     for _ in range(40):

@@ -52,12 +52,6 @@ def service_log():
     logging.getLogger("uvicorn.error").removeHandler(handler)
 
 
-@pytest.fixture
-async def world(bus, tmp_path):
-    async with World(bus, tmp_path) as world:
-        yield world
-
-
 async def test_a_client_that_leaves_a_stream_ends_the_sampling_and_what_it_was_sent_is_recorded(world):
     world.engine.script = saying("one two three four five six seven", "again")
     world.engine.piece, world.engine.pause = 4, 0.1

@@ -6,7 +6,6 @@ import hashlib
 import json
 from typing import Any
 
-import pytest
 from capture_world import (
     TOOLS,
     client,
@@ -18,12 +17,6 @@ from capture_world import (
     trajectories,
 )
 from serving_world import World
-
-
-@pytest.fixture
-async def world(bus, tmp_path):
-    async with World(bus, tmp_path) as world:
-        yield world
 
 
 async def test_two_conversations_that_begin_alike_do_not_mix(world):

@@ -17,12 +17,6 @@ from onward.serving.recording.capture import Capture
 from onward.serving.routing.router import choose, session_key
 
 
-@pytest.fixture
-async def world(bus, tmp_path):
-    async with World(bus, tmp_path) as world:
-        yield world
-
-
 def _sessions(arm, count, weight=0.5, release="r1"):
     names = (f"s{n}" for n in range(10_000))
     return [name for name in names if choose(release, name, weight) == arm][:count]

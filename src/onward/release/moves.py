@@ -121,9 +121,9 @@ def promote(record: ReleaseRecord, why: str, now: Now) -> ReleaseRecord:
     return done.with_owed(events.announced(document), told)
 
 
-def reject(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRecord:
-    """Closes the release before any traffic. The alert lists the checks and the failing answers."""
-    closed = record.moved(
+def close_rejected(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRecord:
+    """Closes a record before any traffic, without an announcement."""
+    return record.moved(
         State.REJECTED,
         now.text,
         words,
@@ -132,6 +132,11 @@ def reject(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRec
         reason_code=code,
         closed_at=now.text,
     )
+
+
+def reject(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRecord:
+    """Rejects the candidate. The alert lists the checks and the failing answers."""
+    closed = close_rejected(record, code, words, now)
     message = f"{wording.what_happened(closed)[:-1]} (job {record.job_id})."
     summary = (record.validation or {}).get("summary") or {}
     told = alert(

@@ -16,7 +16,7 @@ from onward.contracts.buckets import ReleaseCommand
 from onward.errors import ConflictError, NotFoundError
 from onward.ids import new_id
 from onward.release import events
-from onward.release.moves import Now
+from onward.release.moves import Now, close_rejected
 from onward.release.operator import pinned_model
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases, alert
@@ -136,15 +136,7 @@ def decide(record: ReleaseRecord, serving: Model, now: Now) -> ReleaseRecord:
     taken, restored = record.candidate.model_id, record.current.model_id
     if serving.model_id != taken:
         words = f"{taken} was to be taken back, but {serving.model_id} serves now"
-        closed = record.moved(
-            State.REJECTED,
-            now.text,
-            words,
-            decision="rejected",
-            reason=words,
-            reason_code="stale_start",
-            closed_at=now.text,
-        )
+        closed = close_rejected(record, "stale_start", words, now)
         told = alert("rollback_refused", f"Nothing was changed: {words}.", release_id=record.release_id)
         return closed.with_owed(told)
     words = f"{record.asked_by} asked for it: {record.asked_why}"

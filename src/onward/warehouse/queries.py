@@ -185,64 +185,6 @@ async def trajectories_of_others(
     return {row["model_digest"]: row["n"] for row in rows}
 
 
-async def mean_raw_total(w: Warehouse, model_digest: str, last: int = 1000) -> Row:
-    """Figures over the newest ``last`` rewarded trajectories of a policy: n, raw_total, raw_std, success,
-    completion. The degradation trigger reads them: absolute numbers, never the normalised total."""
-    rows = await w.query(
-        "SELECT count() AS n, avg(raw_total) AS raw_total, stddevPop(raw_total) AS raw_std, "
-        "avg(success) AS success, avg(completion) AS completion FROM "
-        "(SELECT raw_total, success, completion FROM rewards_v WHERE model_digest = {digest:String} "
-        "ORDER BY stream_seq DESC LIMIT {n:UInt64})",
-        digest=model_digest,
-        n=last,
-    )
-    return rows[0]
-
-
-# --- releaser ------------------------------------------------------------------------------------
-
-
-async def rewards_after(w: Warehouse, stream_seq: int, limit: int = 1000) -> list[Row]:
-    """Newest rewards of trajectories after ``stream_seq``, in stream order, without payload."""
-    return await w.query(
-        "SELECT * EXCEPT payload FROM rewards_v WHERE stream_seq > {seq:UInt64} "
-        "ORDER BY stream_seq, trajectory_id LIMIT {n:UInt64}",
-        seq=stream_seq,
-        n=limit,
-    )
-
-
-async def session_rewards(w: Warehouse, session_ids: Iterable[str]) -> dict[str, list[Row]]:
-    """Session id → its rewards in stream order, without payload. The first after assignment counts."""
-    sql = (
-        "SELECT * EXCEPT payload FROM rewards_v WHERE session_id IN {ids:Array(String)} "
-        "ORDER BY stream_seq, trajectory_id"
-    )
-    found: dict[str, list[Row]] = {}
-    for row in await by_ids(w, sql, session_ids):
-        found.setdefault(row["session_id"], []).append(row)
-    return found
-
-
-async def outcomes(w: Warehouse, release_id: str, since_seq: int = 0) -> list[Row]:
-    """Outcome events of a release in stream order."""
-    return await w.query(
-        "SELECT * FROM outcomes_v WHERE release_id = {id:String} AND stream_seq > {seq:UInt64} "
-        "ORDER BY stream_seq, outcome_id",
-        id=release_id,
-        seq=since_seq,
-    )
-
-
-async def sessions_per_arm(w: Warehouse, release_id: str) -> dict[str, int]:
-    """Arm → distinct sessions with an outcome in a release."""
-    rows = await w.query(
-        "SELECT arm, uniqExact(session_id) AS n FROM outcomes_v WHERE release_id = {id:String} GROUP BY arm",
-        id=release_id,
-    )
-    return {row["arm"]: row["n"] for row in rows}
-
-
 # --- status, reports, the demonstration ----------------------------------------------------------
 
 
@@ -261,74 +203,6 @@ async def counts(w: Warehouse) -> Row:
     )
     row = rows[0]
     return {**row, "newest": row["newest"] if row["trajectories"] else None}
-
-
-async def trajectory_ids(w: Warehouse) -> list[str]:
-    """Every id in the public view, as often as it is there; an audit compares them."""
-    rows = await w.query("SELECT trajectory_id FROM trajectories_v ORDER BY trajectory_id")
-    return [row["trajectory_id"] for row in rows]
-
-
-async def success_by_type(
-    w: Warehouse,
-    *,
-    model_digest: str | None = None,
-    since_seq: int = 0,
-    until_seq: int | None = None,
-) -> list[Row]:
-    """Rewarded trajectories by task type: task_type, n, success, completion, raw_total (means)."""
-    return await w.query(
-        "SELECT task_type, count() AS n, avg(success) AS success, avg(completion) AS completion, "
-        "avg(raw_total) AS raw_total FROM rewards_v "
-        "WHERE stream_seq > {low:UInt64} AND stream_seq <= {high:UInt64} "
-        "AND ({digest:String} = '' OR model_digest = {digest:String}) GROUP BY task_type ORDER BY task_type",
-        digest=model_digest or "",
-        low=since_seq,
-        high=2**63 if until_seq is None else until_seq,
-    )
-
-
-async def reward_curve(w: Warehouse, *, points: int = 100) -> list[Row]:
-    """The run in stream order, cut into at most ``points`` equal parts: part, n, success, completion,
-    raw_total, total_reward (means), first_seq, last_seq."""
-    return await w.query(
-        "WITH (SELECT uniqExact(trajectory_id) FROM reward_history_v) AS total "
-        "SELECT intDiv(place * {points:UInt64}, greatest(total, {points:UInt64})) AS part, count() AS n, "
-        "avg(success) AS success, avg(completion) AS completion, avg(raw_total) AS raw_total, "
-        "avg(total_reward) AS total_reward, min(stream_seq) AS first_seq, max(stream_seq) AS last_seq FROM "
-        "(SELECT *, row_number() OVER (ORDER BY stream_seq, trajectory_id) - 1 AS place FROM "
-        "(SELECT trajectory_id, success, completion, raw_total, total_reward, stream_seq FROM rewards_v)) "
-        "GROUP BY part ORDER BY part",
-        points=points,
-    )
-
-
-async def summary(w: Warehouse, since: datetime | str) -> Row:
-    """Figures of the daily report on trajectories that ended since: trajectories, rewarded, raw_total,
-    raw_std, success."""
-    rows = await w.query(
-        "SELECT (SELECT count() FROM trajectories_v WHERE end_ts >= "
-        "parseDateTime64BestEffort({since:String}, 3, 'UTC')) AS trajectories, "
-        "count() AS rewarded, avg(raw_total) AS raw_total, stddevPop(raw_total) AS raw_std, "
-        "avg(success) AS success FROM rewards_v WHERE trajectory_id IN (SELECT trajectory_id FROM "
-        "trajectories_v WHERE end_ts >= parseDateTime64BestEffort({since:String}, 3, 'UTC'))",
-        since=_moment(since),
-    )
-    return rows[0]
-
-
-async def job_status(w: Warehouse, training_job_id: str) -> list[Row]:
-    """Status events of a job, oldest first."""
-    return await w.query(
-        "SELECT * FROM status_v WHERE training_job_id = {id:String} ORDER BY stream_seq", id=training_job_id
-    )
-
-
-async def recent_deployments(w: Warehouse, limit: int = 20) -> list[Row]:
-    """The ``limit`` newest deployments, newest first."""
-    return await w.query(
-        "SELECT * FROM deployments_v ORDER BY stream_seq DESC, ts DESC LIMIT {n:UInt64}", n=limit
-    )
 
 
 async def by_ids(w: Warehouse, sql: str, ids: Iterable[str]) -> list[Row]:

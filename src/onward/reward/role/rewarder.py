@@ -247,12 +247,12 @@ class Rewarder:
             (m for m in messages if m.sequence > self._published_state.stream_seq), key=lambda m: m.sequence
         )
         while new:
-            settled = await self._collector.wait(new, self._are_stored, lambda: self.stopping)
+            settled = await self._collector.wait(new, self._trajectories_stored, lambda: self.stopping)
             await self._first_rewards([m for m in new if m.sequence <= settled])
             new = [m for m in new if m.sequence > settled]
         return [Ack()] * len(messages)
 
-    async def _are_stored(self, messages: Iterable[Message]) -> bool:
+    async def _trajectories_stored(self, messages: Iterable[Message]) -> bool:
         ids = {name for message in messages if (name := rows.claimed_id(message.data))}
         return ids <= (await queries.stored(self._ctx.warehouse, ids)).keys()
 
@@ -263,7 +263,7 @@ class Rewarder:
         known = await self._scored_before(messages, ids, found)
         candidates = await self._candidates({n: row for n, row in found.items() if n not in known})
         async with self._lock:
-            stored = await self._stored(messages, candidates)
+            stored = await self._stored_rewards(messages, candidates)
             feedback = await self._stored_feedback.for_trajectories(item.row for item in candidates.values())
             batch = await self._score(messages, ids, candidates, known, stored, feedback)
             self._fence()
@@ -298,7 +298,7 @@ class Rewarder:
         )
         return {name: Candidate(row, read[name], reports.get(name)) for name, row in found.items()}
 
-    async def _stored(
+    async def _stored_rewards(
         self, messages: Sequence[Message], candidates: Mapping[str, Candidate]
     ) -> dict[str, rows.Row]:
         """Returns first rewards that are already stored: a predecessor died, or lost its answer, before its

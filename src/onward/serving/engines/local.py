@@ -205,7 +205,9 @@ class EngineProcess:
             command += ["--vllm-model", vllm.model, "--vllm-adapters-dir", vllm.adapters_dir]
             environment[wire.VLLM_KEY] = vllm.key.get_secret_value()
         log = self._settings.data_dir / "logs" / "engine.log"
-        child = await children.start("onward.serving.engines.child", *command, log=log, environment=environment)
+        child = await children.start(
+            "onward.serving.engines.child", *command, log=log, environment=environment
+        )
         try:
             await _wait_ready(child)
         except BaseException:

@@ -238,9 +238,12 @@ class Trainer:
         """Runs the child to its end and returns its ``done`` event."""
         threads = self.ctx.settings.model.threads or os.cpu_count() or 1
         child = await children.start(
-            "onward.training.job.worker", str(folder), group=True, environment={"OMP_NUM_THREADS": str(threads)},
+            "onward.training.job.worker",
+            str(folder),
+            group=True,
+            environment={"OMP_NUM_THREADS": str(threads)},
             log=self.ctx.settings.data_dir / "logs" / f"job-{lease.record.job_id}.log",
-        )  # fmt: skip
+        )
         result: dict[str, Any] | None = None
         last = -PROGRESS_SECONDS
         try:
