@@ -39,7 +39,7 @@ SEEN = [
     ("tool", "sunny in Oslo"),
     ("assistant", "Sunny twice."),
 ]
-RESULTS = [
+RESULTS: list[Any] = [
     {"role": "tool", "tool_call_id": f"c{n}", "content": f"sunny in {c}"} for n, c in enumerate(CITIES)
 ]
 REWARD = {"metadata": {"raw_total": 0.9, "outcome": {"success": True, "completion": 1.0}}}
