@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -10,19 +11,7 @@ from onward.cli import ConfigFile, DataDir, app, load_settings
 from onward.cli.exporting import Force, Out, carry_out
 from onward.cli.help import Commands
 from onward.cli.tables import AsJson
-from onward.cli.trajectory_options import (
-    Agent,
-    Domain,
-    Limit,
-    MaxReward,
-    Model,
-    SessionOption,
-    Since,
-    TaskOption,
-    Until,
-    chosen,
-    counted,
-)
+from onward.cli.trajectory_options import Filters, Limit, counted, with_filters
 from onward.errors import ConfigError
 from onward.export.demonstrations import MIN_REWARD, Demonstrations, Form
 from onward.export.run import Export
@@ -47,20 +36,15 @@ def _group() -> None:
 
 
 @sft_app.command()
+@with_filters("outcome", "min_reward")
 def export(
+    *,
     out: Out,
     min_reward: Annotated[float, typer.Option(help="Reward (raw_total) of at least this.")] = MIN_REWARD,
     format: Annotated[
         str, typer.Option(help="; ".join(f"{name}: {words}" for name, words in FORMATS.items()) + ".")
     ] = "openai",
-    since: Since = None,
-    until: Until = None,
-    agent: Agent = None,
-    domain: Domain = None,
-    model: Model = None,
-    session: SessionOption = None,
-    task: TaskOption = None,
-    max_reward: MaxReward = None,
+    filters: Filters,
     limit: Limit = None,
     force: Force = False,
     file: ConfigFile = None,
@@ -76,10 +60,7 @@ def export(
     onward sft export --min-reward 0.8 --model gpt-4.1 --out demonstrations.jsonl
     """
     made = Demonstrations(_form(format))
-    which = chosen(
-        since=since, until=until, agent=agent, domain=domain, model=model, session=session, task=task,
-        outcome="success", min_reward=min_reward, max_reward=max_reward,
-    )  # fmt: skip
+    which = replace(filters, outcome="success", min_reward=min_reward).chosen()
 
     def work(job: Export) -> Any:
         return job.demonstrations(made)

@@ -10,21 +10,7 @@ from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.exporting import Force, Out, carry_out
 from onward.cli.help import Commands
 from onward.cli.tables import AsJson, Table, ident, number, print_json, say
-from onward.cli.trajectory_options import (
-    Agent,
-    Domain,
-    Limit,
-    MaxReward,
-    MinReward,
-    Model,
-    Outcome,
-    SessionOption,
-    Since,
-    TaskOption,
-    Until,
-    chosen,
-    counted,
-)
+from onward.cli.trajectory_options import Filters, Limit, counted, with_filters
 from onward.cli.trajectory_view import view
 from onward.config import Settings
 from onward.errors import ConfigError, NotFoundError
@@ -57,17 +43,10 @@ app.add_typer(trajectories_app, name="trajectories")
 
 
 @trajectories_app.command("list")
+@with_filters()
 def list_(
-    since: Since = None,
-    until: Until = None,
-    agent: Agent = None,
-    domain: Domain = None,
-    model: Model = None,
-    session: SessionOption = None,
-    task: TaskOption = None,
-    outcome: Outcome = None,
-    min_reward: MinReward = None,
-    max_reward: MaxReward = None,
+    *,
+    filters: Filters,
     limit: Annotated[int, typer.Option(help="At most this many, the newest.", min=1, max=10_000)] = 20,
     file: ConfigFile = None,
     data_dir: DataDir = None,
@@ -77,10 +56,7 @@ def list_(
 
     onward trajectories list --since 7d --agent my-agent --min-reward 0.8
     """
-    which = chosen(
-        since=since, until=until, agent=agent, domain=domain, model=model, session=session, task=task,
-        outcome=outcome, min_reward=min_reward, max_reward=max_reward,
-    )  # fmt: skip
+    which = filters.chosen()
     rows, matching, stored = run_async(_rows(load_settings(file, data_dir), which, limit))
     if as_json:
         print_json(rows)
@@ -116,21 +92,14 @@ def show(
 
 
 @trajectories_app.command()
+@with_filters()
 def export(
+    *,
     out: Out,
     format: Annotated[
         str, typer.Option(help="; ".join(f"{name}: {words}" for name, words in FORMATS.items()) + ".")
     ] = "jsonl",
-    since: Since = None,
-    until: Until = None,
-    agent: Agent = None,
-    domain: Domain = None,
-    model: Model = None,
-    session: SessionOption = None,
-    task: TaskOption = None,
-    outcome: Outcome = None,
-    min_reward: MinReward = None,
-    max_reward: MaxReward = None,
+    filters: Filters,
     limit: Limit = None,
     return_from: Annotated[
         str | None,
@@ -159,10 +128,7 @@ def export(
     """
     form = _format(format)
     rules = _rules(form, return_from, margin, per_task)
-    which = chosen(
-        since=since, until=until, agent=agent, domain=domain, model=model, session=session, task=task,
-        outcome=outcome, min_reward=min_reward, max_reward=max_reward,
-    )  # fmt: skip
+    which = filters.chosen()
     check_extra(form)
 
     def work(job: Export) -> Any:

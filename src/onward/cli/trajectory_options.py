@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -14,34 +17,79 @@ from onward.warehouse.trajectory_queries import OUTCOMES, Chosen
 
 _WHICH = "Which trajectories"
 
-Since = Annotated[
-    str | None,
-    typer.Option(help="Begun then or later: 7d, 24h, or 2026-01-31T12:00:00Z.", rich_help_panel=_WHICH),
-]
-Until = Annotated[str | None, typer.Option(help="Begun before then.", rich_help_panel=_WHICH)]
-Agent = Annotated[str | None, typer.Option(help="Of this agent.", rich_help_panel=_WHICH)]
-Domain = Annotated[str | None, typer.Option(help="Of this domain, such as coding.", rich_help_panel=_WHICH)]
-Model = Annotated[str | None, typer.Option(help="Of this model: its name or digest.", rich_help_panel=_WHICH)]
-SessionOption = Annotated[
-    str | None, typer.Option("--session", help="Of this session.", rich_help_panel=_WHICH)
-]
-TaskOption = Annotated[
-    str | None, typer.Option("--task", help="Of the task with this id.", rich_help_panel=_WHICH)
-]
-Outcome = Annotated[
-    str | None,
-    typer.Option(help=f"How it ended: {', '.join(OUTCOMES)}.", rich_help_panel=_WHICH),
-]
-MinReward = Annotated[
-    float | None, typer.Option(help="Reward (raw_total) of at least this.", rich_help_panel=_WHICH)
-]
-MaxReward = Annotated[
-    float | None, typer.Option(help="Reward (raw_total) of at most this.", rich_help_panel=_WHICH)
-]
+
+def _option(help: str) -> Any:
+    return typer.Option(help=help, rich_help_panel=_WHICH)
+
+
 Limit = Annotated[
     int | None,
     typer.Option(min=1, help="At most this many, the newest. Default: all.", rich_help_panel=_WHICH),
 ]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The options, one a field. ``with_filters`` adds them to a command."""
+
+    since: Annotated[str | None, _option("Begun then or later: 7d, 24h, or 2026-01-31T12:00:00Z.")] = None
+    until: Annotated[str | None, _option("Begun before then.")] = None
+    agent: Annotated[str | None, _option("Of this agent.")] = None
+    domain: Annotated[str | None, _option("Of this domain, such as coding.")] = None
+    model: Annotated[str | None, _option("Of this model: its name or digest.")] = None
+    session: Annotated[str | None, _option("Of this session.")] = None
+    task: Annotated[str | None, _option("Of the task with this id.")] = None
+    outcome: Annotated[str | None, _option(f"How it ended: {', '.join(OUTCOMES)}.")] = None
+    min_reward: Annotated[float | None, _option("Reward (raw_total) of at least this.")] = None
+    max_reward: Annotated[float | None, _option("Reward (raw_total) of at most this.")] = None
+
+    def chosen(self) -> Chosen:
+        """Builds the selection. Raises ConfigError for values that cannot match."""
+        clock = SystemClock()
+        low, high = self.min_reward, self.max_reward
+        if self.outcome is not None and self.outcome not in OUTCOMES:
+            raise ConfigError(
+                f"There is no outcome {self.outcome[:40]!r}: give one of {', '.join(OUTCOMES)}."
+            )
+        for option, value in (("--min-reward", low), ("--max-reward", high)):
+            if value is not None and not -1e6 <= value <= 1e6:
+                raise ConfigError(f"{option} {value:g} is no reward: give a number such as 0.7.")
+        if low is not None and high is not None and low > high:
+            raise ConfigError(f"No reward is at least {low:g} and at most {high:g}: swap them.")
+        begin = None if self.since is None else moment(self.since, "--since", clock)
+        end = None if self.until is None else moment(self.until, "--until", clock)
+        if begin is not None and end is not None and begin >= end:
+            raise ConfigError("--since is not before --until, so nothing matches: swap them.")
+        return Chosen(**{**vars(self), "since": begin, "until": end})
+
+
+def with_filters(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorates a command: its parameter ``filters`` becomes one option for each field of ``Filters``, except
+    for those in ``without``."""
+    fields = [name for name in Filters.__dataclass_fields__ if name not in without]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        types, own = (get_type_hints(item, include_extras=True) for item in (Filters, command))
+        parameters: list[Parameter] = []
+        for name, parameter in signature(command).parameters.items():
+            if name == "filters":
+                added = (
+                    Parameter(f, Parameter.KEYWORD_ONLY, default=None, annotation=types[f]) for f in fields
+                )
+                parameters += added
+            else:
+                parameters.append(parameter.replace(annotation=own[name]))
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            command(filters=Filters(**{name: given.pop(name) for name in fields}), **given)
+
+        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate
+
 
 WORDS: dict[str, str] = {
     "time": "outside of the time",
@@ -65,33 +113,6 @@ WORDS: dict[str, str] = {
     "unparsable": "with an answer that could not be read",
 }
 """Reason why a trajectory is left out → its words, in the order of the report."""
-
-
-def chosen(
-    *,
-    since: str | None = None,
-    until: str | None = None,
-    outcome: str | None = None,
-    min_reward: float | None = None,
-    max_reward: float | None = None,
-    **equal: str | None,
-) -> Chosen:
-    """Builds the selection from the options. Raises ConfigError for values that cannot match."""
-    clock = SystemClock()
-    if outcome is not None and outcome not in OUTCOMES:
-        raise ConfigError(f"There is no outcome {outcome[:40]!r}: give one of {', '.join(OUTCOMES)}.")
-    for option, value in (("--min-reward", min_reward), ("--max-reward", max_reward)):
-        if value is not None and not -1e6 <= value <= 1e6:
-            raise ConfigError(f"{option} {value:g} is no reward: give a number such as 0.7.")
-    if min_reward is not None and max_reward is not None and min_reward > max_reward:
-        raise ConfigError(f"No reward is at least {min_reward:g} and at most {max_reward:g}: swap them.")
-    begin = None if since is None else moment(since, "--since", clock)
-    end = None if until is None else moment(until, "--until", clock)
-    if begin is not None and end is not None and begin >= end:
-        raise ConfigError("--since is not before --until, so nothing matches: swap them.")
-    return Chosen(
-        since=begin, until=end, outcome=outcome, min_reward=min_reward, max_reward=max_reward, **equal
-    )
 
 
 def told(left_out: Mapping[str, int]) -> str:

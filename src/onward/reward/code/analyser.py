@@ -127,7 +127,7 @@ class CodeAnalyser:
         facts: dict[str, Any] = {}
         for _ in range(2):
             with self._turns:
-                facts = self._sandbox.ask(piece.how, piece.cells)
+                facts = self._sandbox.examine(piece.how, piece.cells)
             if facts.get("failed") not in _OFTEN:
                 break
         else:
