@@ -152,7 +152,7 @@ async def test_dying_after_the_publish_does_not_ask_twice(bus, warehouse, monkey
     write, calls = dying._write, []
 
     async def die_at_second(record, revision):
-        calls.append(record["phase"])
+        calls.append(record.phase)
         if len(calls) == 2:
             raise asyncio.CancelledError
         return await write(record, revision)

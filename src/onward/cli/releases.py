@@ -14,8 +14,9 @@ from onward.cli.help import Commands
 from onward.cli.release_tables import list_table, show_release
 from onward.cli.tables import AsJson, print_json, say
 from onward.clock import SystemClock
+from onward.contracts.buckets import COMMANDS
 from onward.errors import NotFoundError
-from onward.release.operator import COMMANDS, command
+from onward.release.operator import command
 from onward.release.record import ReleaseRecord, Releases
 from onward.release.wording import what_happened
 

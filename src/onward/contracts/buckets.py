@@ -31,10 +31,14 @@ Truth = Annotated[bool, BeforeValidator(bool)]
 """Any JSON value, read as Python's truth of it."""
 
 
-class Document(Part):
-    """The value of one key. Immutable: a change is a copy (``model_copy``)."""
+class Piece(Part):
+    """A part of a document. Immutable like the document itself: a change is a copy (``model_copy``)."""
 
     model_config = ConfigDict(frozen=True)
+
+
+class Document(Piece):
+    """The value of one key."""
 
     BUCKET: ClassVar[str]
     KEY: ClassVar[str] = ""
@@ -67,7 +71,7 @@ class Traffic(Document):
     BUCKET, KEY = "rl_control", "traffic"
 
     paused: Annotated[bool, BeforeValidator(lambda value: value is True)] = Field(
-        False, description="Paused by true alone; any other value resumes."
+        default=False, description="Paused by true alone; any other value resumes."
     )
     until: Loose[str | None] = optional("ISO 8601 time at which traffic resumes by itself.")
 
@@ -80,7 +84,7 @@ class Pin(Document):
     model_id: Loose[str | None] = nullable("Null after 'onward unpin'; the releaser ignores other types.")
 
 
-Command = Literal["abort", "promote", "hold", "resume"]
+COMMANDS = ("abort", "promote", "hold", "resume")
 
 
 class ReleaseCommand(Document):
@@ -88,7 +92,7 @@ class ReleaseCommand(Document):
 
     BUCKET, KEY = "rl_control", "release"
 
-    command: Loose[Command | None] = optional("An unknown command is consumed and changes nothing.")
+    command: Loose[str | None] = optional("One of COMMANDS; an unknown one is consumed, changing nothing.")
     release_id: str | None = nullable("Release that is meant; null: whichever is under way.")
 
 
@@ -104,7 +108,7 @@ class RescoreRequest(Document):
     limit: int | None = nullable("Maximum number of trajectories, the oldest first.")
     dry_run: bool
     requested_at: str
-    stop: bool = Field(False, description="Set by 'onward rescore --stop': the run ends early.")
+    stop: bool = Field(default=False, description="Set by 'onward rescore --stop': the run ends early.")
 
 
 # rl_rewarder: the rewarder's own state.
@@ -118,13 +122,13 @@ class RescoreProgress(Document):
     run_id: str
     total: int = required("Trajectories that the run will look at.")
     seen: int = 0
-    start_ts: str = Field(BEGINNING, description="Cursor: start of the last one seen.")
-    trajectory_id: str = Field("", description="Cursor: id of the last one seen.")
+    start_ts: str = Field(default=BEGINNING, description="Cursor: start of the last one seen.")
+    trajectory_id: str = Field(default="", description="Cursor: id of the last one seen.")
     counts: dict[str, int] = Field(
         default_factory=dict, description="changed, unchanged, unscored, waiting, gone."
     )
-    finished: bool = Field(False, description="Final: only another request starts a new run.")
-    stopped: bool = Field(False, description="Finished early, by --stop or for an unknown component.")
+    finished: bool = Field(default=False, description="Final: only another request starts a new run.")
+    stopped: bool = Field(default=False, description="Finished early, by --stop or for an unknown component.")
 
 
 class RewarderState(Document):
@@ -170,7 +174,9 @@ class LastRequest(Document):
     BUCKET, KEY = "rl_coordinator", "state"
 
     phase: Loose[RequestPhase | None] = optional("See REQUEST_TRANSITIONS.")
-    snapshot: int = Field(0, description="Newest stored trajectory when it was made; later ones count next.")
+    snapshot: int = Field(
+        default=0, description="Newest stored trajectory when it was made; later ones count next."
+    )
     model_digest: Loose[str | None] = nullable("Policy that is trained; null: a base without a digest.")
     job_id: str | None = optional("Id of the requested job.")
     request: str | None = optional("The request as encoded, published again after a crash.")
@@ -187,7 +193,7 @@ class LastRequest(Document):
 # rl_jobs: the part of ``JobRecord`` that other roles read.
 
 
-class JobCommit(Part, frozen=True):
+class JobCommit(Piece):
     """Checkpoint that a completed job committed."""
 
     epoch: int
@@ -226,7 +232,9 @@ class ModelEntry(Document):
     BUCKET = "rl_models"
 
     adapter_digest: Loose[str | None] = nullable("Null: the base model alone.")
-    object_prefix: str = Field("", description="Folder in the object store; empty for the base model.")
+    object_prefix: str = Field(
+        default="", description="Folder in the object store; empty for the base model."
+    )
     manifest_sha256: str | None = nullable("Hash of the committed manifest; null if no job made it.")
 
 
@@ -244,19 +252,19 @@ class ReleaseEntry(Document):
     state: Loose[str | None] = optional("A State of the plan.")
 
 
-class DesiredArm(Part, frozen=True):
+class DesiredArm(Piece):
     """One arm of the routes. A gateway refuses an arm without a name, a model or a weight."""
 
-    arm: str = Field("", description="current or candidate.")
+    arm: str = Field(default="", description="current or candidate.")
     model_id: str = ""
     adapter_digest: str | None = nullable("Null: the base model alone.")
     model_digest: str | None = nullable(
         "Digest in the generation records of this arm; absent in gateways' reports."
     )
-    weight: float = Field(0.0, description="Share of new sessions, in [0, 1].")
+    weight: float = Field(default=0.0, description="Share of new sessions, in [0, 1].")
 
 
-class PreviousModel(Part, frozen=True):
+class PreviousModel(Piece):
     """Model that served before."""
 
     model_id: str
@@ -292,7 +300,7 @@ class GatewayReport(Document):
     BUCKET = "rl_gateways"
 
     gateway_id: Loose[str | None] = optional("Its own key.")
-    revision: int = Field(-1, description="Revision of the desired routes; -1 before the first ones.")
+    revision: int = Field(default=-1, description="Revision of the desired routes; -1 before the first ones.")
     release_id: Loose[str | None] = nullable("Release under way.")
     step: Loose[int] = 0
     arms: list[DesiredArm] = Field(default_factory=list)
@@ -303,7 +311,7 @@ class GatewayReport(Document):
         default_factory=dict, description="Adapter digest → mean log-probability of its probe."
     )
     paused: Loose[bool] = False
-    in_flight: Loose[int] = Field(0, description="Calls that run now.")
+    in_flight: Loose[int] = Field(default=0, description="Calls that run now.")
     error: Loose[str | None] = nullable("Why newer routes are not served yet.")
     updated_at: Loose[str | None] = optional("By the gateway's own clock.")
 
@@ -323,7 +331,8 @@ class Assignment(Document):
     assigned_at: str
     model_id: str
     earlier: tuple[str, ...] = Field(
-        (), description="Releases it was assigned under before; their late rewards do not count for this one."
+        default=(),
+        description="Releases it was assigned under before; their late rewards do not count for this one.",
     )
 
 

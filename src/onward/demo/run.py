@@ -177,7 +177,7 @@ class Demonstration:
 
     async def _collect(self, number: int, known: set[str]) -> JobRecord:
         """Runs the agents until the coordinator has requested a job and it is in the job table."""
-        digest = (await self._current()).adapter_digest
+        digest = (await self._current()).adapter_digest or ""
         self.agents.reset()
         await self.agents.flow()
         threshold = self.settings.training.threshold

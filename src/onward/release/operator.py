@@ -6,18 +6,17 @@ old abort can never reach a later release.
 
 from __future__ import annotations
 
-from typing import TypeVar, get_args
+from typing import TypeVar
 
 from onward.bus import Bus, read_document
 from onward.clock import Clock
 from onward.context import Context
-from onward.contracts.buckets import Command, Document, Pin, ReleaseCommand
+from onward.contracts.buckets import COMMANDS, Document, Pin, ReleaseCommand
 from onward.errors import ContractError, NotFoundError
 from onward.release import intake
 from onward.release.record import Model, ReleaseRecord, Releases
 
 D = TypeVar("D", bound=Document)
-COMMANDS = get_args(Command)
 
 
 async def command(bus: Bus, name: str, release: str | None = None, *, clock: Clock) -> None:
@@ -79,7 +78,8 @@ class Operator:
         if revision <= record.command_revision:
             return None
         meant = asked.release_id in (None, record.release_id)
-        return (asked.command if meant and asked.command in COMMANDS else None) or "", revision
+        name = asked.command or ""
+        return (name if meant and name in COMMANDS else ""), revision
 
     async def _find(self, model_id: str) -> Model | None:
         if not all(character.isalnum() or character in "._-" for character in model_id):

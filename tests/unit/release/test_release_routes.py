@@ -119,7 +119,7 @@ async def test_a_gateway_follows_when_its_arms_are_the_wanted_ones():
     gateways = Gateways(shared, clock)
     await report(shared)
     assert (await gateways.check(7, BOTH)).done == {"gw-1"}
-    others = (
+    others: tuple[dict[str, Any], ...] = (
         {"revision": 6},
         {"served": ["d0"]},
         {"arms": [BOTH[0]]},
