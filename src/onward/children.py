@@ -17,13 +17,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from onward.clock import Clock
 from onward.processes import child_environment
 from onward.retry import Backoff
+from onward.telemetry import logs
 
-_log = structlog.get_logger(__name__)
+_log = logs.get("children")
 _LONGEST_LINE = 1 << 22
 """Bytes of one JSON line."""
 

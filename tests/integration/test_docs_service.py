@@ -143,7 +143,8 @@ async def test_the_wrapped_agent(tmp_path: Path) -> None:
         output = await run_example(tmp_path, "agent_wrapped.py", "What is 6 times 7?")
         await rewarded(loop, 1)
         (row,) = await loop.ctx.warehouse.query("SELECT agent_id, payload FROM trajectories_v")
-    assert output.splitlines() == ["It is 42.", "recorded: 1; delivered: True"]
+    lines = ['multiply({"x": 6, "y": 7}) = 42', "It is 42.", "recorded: 1; delivered: True"]
+    assert output.splitlines() == lines
     first, last = json.loads(row["payload"])["turns"]
     assert row["agent_id"] == "agent-wrapped"
     assert (first["action"]["tool_name"], first["result"]["output"]) == ("multiply", "42")

@@ -33,7 +33,7 @@ from onward.contracts.buckets import (
     Traffic,
 )
 from onward.errors import ConfigError, IllegalTransitionError
-from onward.reward.role.state import State
+from onward.reward.scoring.state import State
 
 STORED: dict[type[Document], str] = {
     Learning: '{"paused": true}',

@@ -261,7 +261,7 @@ def test_shares_of_time_add_up(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
     train(run_of(), tmp_path / "r")
-    with pytest.raises(ControlError, match=r"already holds a run: go on with it by onward control resume"):
+    with pytest.raises(ControlError, match=r"already holds a run: go on with it by 'onward control resume"):
         train(run_of(), tmp_path / "r")
 
 
