@@ -77,8 +77,8 @@ RECIPES: dict[str, Recipe] = {
     # One pass in batches of 16 gives as much success as two in batches of 32, in 40 % of the time, and leaves
     # 4 % of the answers unparsable instead of 15 %, which had caused a rollback of a release.
     # Tried offline on two seeds, one job of 192 trajectories, validated success: 0.39 and 0.44 with a rate of
-    # 3e-4 and a weight of 0.5 below the baseline, 0.43 and 0.54 with 6e-4 and 0.2; less with 1e-3 (0.20, 0.46),
-    # with a weight of 1 (0.20, 0.40) and with 0 (0.33). The values are between the two best.
+    # 3e-4 and a weight of 0.5 below the baseline, 0.43 and 0.54 with 6e-4 and 0.2; less with 1e-3 (0.20 and
+    # 0.46), with a weight of 1 (0.20 and 0.40) and of 0 (0.33). The values are between the two best.
     "smollm2": Recipe(
         learning_rate=5e-4,
         epochs=1,
