@@ -146,7 +146,8 @@ class Bus:
                     honour_cancellation(asked)
                     return ack
                 except TimeoutError as error:  # no answer, or the connection broke: the outcome is unknown
-                    why = type(error).__name__
+                    if tries == 0 or timeout == ATTEMPT_SECONDS:  # one that the deadline cut says nothing new
+                        why = type(error).__name__
                 except nats.errors.Error as error:
                     why = self._why_again(error, subject, len(data))
                 finally:
