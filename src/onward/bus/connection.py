@@ -138,8 +138,8 @@ class Bus:
                 )
             if await self._usable():
                 attempt: asyncio.Timeout | None = None
+                timeout = ATTEMPT_SECONDS if left is None else min(ATTEMPT_SECONDS, left)
                 try:
-                    timeout = ATTEMPT_SECONDS if left is None else min(ATTEMPT_SECONDS, left)
                     async with asyncio.timeout(timeout) as attempt:
                         self._attempts.add(attempt)
                         ack = await self.js.publish(subject, data, timeout=timeout + 1, headers=dict(full))
