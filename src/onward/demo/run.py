@@ -187,7 +187,7 @@ class Demonstration:
                 for record, _ in await self.table.all():
                     if record.job_id not in known:
                         return record
-                found = await queries.rewarded_count(self.ctx.warehouse, digest or "")
+                found = await queries.rewarded_count(self.ctx.warehouse, digest)
                 stage.update(min(found, threshold), note=self.agents.tally.note)
                 await asyncio.sleep(POLL_SECONDS)
 

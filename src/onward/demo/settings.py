@@ -30,6 +30,7 @@ _LARGER = Pace(192, (5, 10, 20, 0), 1)
 
 
 def pace_of(model: str) -> Pace:
+    """Returns the pace of a model, by its name."""
     return PACES.get(model, _LARGER)
 
 
