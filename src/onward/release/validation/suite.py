@@ -1,4 +1,4 @@
-"""The desk suite: validation tasks played by one policy, 32 at once so that the engine can batch them.
+"""The desk suite: validation tasks played by one policy, 64 at once so that the engine can batch them.
 
 Every policy plays the same tasks with the same seeds, at the temperature of serving. The result of a task is
 its program's verdict. ``play_all`` knows no engine; ``run_desk`` uses the engine of this loop.
@@ -23,7 +23,7 @@ from onward.serving.engines.registry import verify_adapter
 from onward.training import checkpoints
 from onward.training.spec import recipes
 
-AT_ONCE = 32
+AT_ONCE = 64
 
 
 @dataclass(frozen=True)

@@ -304,7 +304,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=0, help="0: all cores")
-    parser.add_argument("--max-batch", type=int, default=32)
+    parser.add_argument("--max-batch", type=int, default=64)
     parser.add_argument("--max-context", type=int, default=2048)
     parser.add_argument(
         "--gather-ms", type=float, default=2.0, help="an idle engine waits this long for company"
