@@ -147,7 +147,8 @@ def rollback(
     elif done.verified_zero_at:
         say(f"{restored} serves alone on every live gateway; {taken} is rolled back.")
     elif done.settled:
-        typer.echo(f"Nothing was changed: {done.history[-1]['why']}.", err=True)
+        what = f"{taken} serves on" if done.undone else "Nothing was changed"
+        typer.echo(f"{what}: {done.history[-1]['why']}.", err=True)
     else:
         typer.echo(
             f"Not every gateway has confirmed it in {WAIT_SECONDS:.0f} s. It is still to be carried out: "

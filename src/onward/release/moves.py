@@ -152,9 +152,9 @@ def reject(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRec
 
 
 def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
-    """Stops the release: on a command, for a pin, or because no gateway can load the candidate.
+    """Stops the release: on a command, for a pin, or because no gateway can load the model.
 
-    If it had traffic, the current model is announced again.
+    A candidate that had traffic was announced, so the current model is announced again.
     """
     closed = record.moved(
         State.ABORTED,
@@ -168,7 +168,7 @@ def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
         overdue=False,
     )
     owed: list[dict[str, Any]] = []
-    if record.started_at is not None:
+    if record.started_at is not None and record.kind == "candidate":
         document = events.restored(closed, now.settings, now.endpoint, now.at, event="aborted", reason=words)
         owed.append(events.announced(document))
     return closed.with_owed(

@@ -124,6 +124,11 @@ class ReleaseRecord(BaseModel):
     def closed(self) -> bool:
         return self.state in TERMINAL
 
+    @property
+    def undone(self) -> bool:
+        """True if it was to restore an earlier model and was aborted: ``candidate`` serves on."""
+        return self.kind == "rollback" and self.state is State.ABORTED
+
     def is_called(self, name: str) -> bool:
         """Returns whether ``name`` is this release's id or the id of its candidate."""
         return name in (self.release_id, self.candidate.model_id)
