@@ -214,7 +214,7 @@ class Releaser:
         if record.kind == "rollback":
             unusable = await restore.why_unusable(record.current, self.suite)
             return await self._move(restore.decide(record, current, unusable, self._now))
-        if intake.start_is_current(record.start_digest, current):
+        if record.asked_by or intake.start_is_current(record.start_digest, current):
             return await self._move(moves.begin(record, current, self._now))
         words = (
             f"it was trained from {(record.start_digest or 'the base model')[:12]}, "

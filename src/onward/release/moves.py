@@ -47,7 +47,8 @@ def phase(record: ReleaseRecord) -> State:
 
 
 def begin(record: ReleaseRecord, current: Model, now: Now) -> ReleaseRecord:
-    return record.moved(State.VALIDATING, now.text, "its start still serves", current=current)
+    why = f"{current.model_id} serves" if record.asked_by else "its start still serves"
+    return record.moved(State.VALIDATING, now.text, why, current=current)
 
 
 def start(record: ReleaseRecord, choice: plan.Choice, cursor: int, now: Now) -> ReleaseRecord:

@@ -18,7 +18,7 @@ from onward.errors import ConflictError, EngineError, NotFoundError, ObjectError
 from onward.ids import new_id
 from onward.release import events
 from onward.release.moves import Now, close_rejected
-from onward.release.operator import pinned_model
+from onward.release.operator import refuse_if_busy
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases, alert
 from onward.release.validation.judge import Suite
@@ -38,15 +38,7 @@ async def ask(bus: Bus, model_id: str | None, why: str, *, clock: Clock) -> Rele
     """
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
     records = await releases.all()
-    under_way = next((record for record in records if not record.closed), None)
-    if under_way is not None:
-        raise ConflictError(
-            f"Release {under_way.release_id} of {under_way.candidate.model_id} is {under_way.state}: wait "
-            f"for its end, or end it with 'onward releases abort', then go back."
-        )
-    pinned = await pinned_model(bus)
-    if pinned:
-        raise ConflictError(f"{pinned} is pinned and serves alone: run 'onward unpin' first.")
+    await refuse_if_busy(bus, records, "go back")
     serving = await releases.current()
     if serving is None:
         raise NotFoundError("No model was released yet, so there is none to go back to.")

@@ -149,6 +149,12 @@ async def commit(objects: Objects, manifest_bytes: bytes, manifest: Manifest, pr
     return record
 
 
+async def store(objects: Objects, folder: Path, manifest: Manifest) -> Commit:
+    """Uploads and commits the checkpoint in ``folder``. Repeatable."""
+    prefix = await upload(objects, folder, job_id=manifest.job_id, epoch=manifest.epoch)
+    return await commit(objects, (folder / MANIFEST).read_bytes(), manifest, prefix)
+
+
 async def read_commit(objects: Objects, job_id: str) -> Commit:
     return Commit.model_validate_json(await objects.get(commit_key(job_id)))
 
@@ -228,15 +234,16 @@ def _check_content(path: Path) -> None:
         except ValueError:
             raise TamperedError(f"{path.name} is not JSON: it must not be loaded.") from None
     elif path.suffix == ".safetensors":
-        _check_safetensors(path)
+        read_header(path)
     elif path.suffix not in {".md", ".png"}:
         raise TamperedError(f"{path.name} is neither safetensors nor JSON: it must not be loaded.")
 
 
-def _check_safetensors(path: Path) -> None:
-    """Checks a header before any library parses it: its size, and the sizes and offsets of its tensors.
+def read_header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
+    """Returns the tensors' entries in a safetensors file, and the position at which their data begins.
 
-    The tensors must be contiguous, inside the file, and as large as shape times dtype.
+    Raises TamperedError unless the tensors are contiguous, inside the file, and as large as shape times
+    dtype. Called before any library parses the file.
     """
     size = path.stat().st_size
     with open(path, "rb") as file:
@@ -272,6 +279,7 @@ def _check_safetensors(path: Path) -> None:
         position = end
     if position != size - 8 - length:
         raise TamperedError(f"{path.name} is longer or shorter than its header says: refused.")
+    return header, 8 + length
 
 
 def _whole_numbers(value: Any) -> list[int] | None:
