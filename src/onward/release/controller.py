@@ -212,8 +212,7 @@ class Releaser:
     async def _begin(self, record: ReleaseRecord) -> None:
         current = await self.current()
         if record.kind == "rollback":
-            unusable = await restore.why_unusable(record.current, self.suite)
-            return await self._move(restore.decide(record, current, unusable, self._now))
+            return await self._move(await restore.decide(record, current, self.suite, self._now))
         if record.asked_by or intake.start_is_current(record.start_digest, current):
             return await self._move(moves.begin(record, current, self._now))
         words = (

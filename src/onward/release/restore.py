@@ -11,6 +11,8 @@ model; if no gateway can load it, only the routes have to be set back.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from onward.bus import Bus
 from onward.clock import Clock, utc_text
 from onward.contracts.buckets import ReleaseCommand
@@ -21,8 +23,10 @@ from onward.release.moves import Now, close_rejected
 from onward.release.operator import refuse_if_busy
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases, alert
-from onward.release.validation.judge import Suite
 from onward.telemetry import audit, logs
+
+if TYPE_CHECKING:
+    from onward.release.validation.judge import Suite
 
 log = logs.get("releaser")
 
@@ -127,7 +131,7 @@ def _named(served: set[str]) -> str:
     return ", ".join(sorted(served)) or "none, since no other one ever did"
 
 
-async def why_unusable(model: Model, suite: Suite) -> str | None:
+async def _why_unusable(model: Model, suite: Suite) -> str | None:
     """Returns why no gateway could load ``model``; None if one could, or if that is unknown."""
     try:
         await suite.check_stored(model.adapter_digest, model.object_prefix, model.manifest_sha256)
@@ -138,15 +142,13 @@ async def why_unusable(model: Model, suite: Suite) -> str | None:
     return None
 
 
-def decide(record: ReleaseRecord, serving: Model, unusable: str | None, now: Now) -> ReleaseRecord:
-    """Starts to restore the model, unless the model to roll back no longer serves.
-
-    ``unusable``: why no gateway could load the restored model; None if it can be loaded or that is unknown.
-    """
+async def decide(record: ReleaseRecord, serving: Model, suite: Suite, now: Now) -> ReleaseRecord:
+    """Starts to restore the model, unless the model to roll back no longer serves, or the restored one cannot
+    be loaded."""
     taken, restored = record.candidate.model_id, record.current.model_id
     if serving.model_id != taken:
         words, code = f"{taken} was to be taken back, but {serving.model_id} serves now", "stale_start"
-    elif unusable is not None:
+    elif (unusable := await _why_unusable(record.current, suite)) is not None:
         words, code = f"{restored} cannot be loaded: {unusable.rstrip('.')}", "not_loadable"
     else:
         words = f"waiting until a gateway serves {restored}"
