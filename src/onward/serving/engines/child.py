@@ -28,6 +28,7 @@ from onward.serving.engines.sampling import OnTokens, SamplingThread
 from onward.serving.engines.sessions import Remembered, SessionMemory
 from onward.serving.engines.vllm import VllmSampling, VoidSample
 from onward.serving.engines.vllm_http import VllmHttp
+from onward.training import checkpoints
 
 DEFAULT_TOKENS = 512
 """Maximum number of new tokens for a call without a limit."""
@@ -216,12 +217,7 @@ class EngineServer:
         async with self._loading:
             if digest not in self._loaded:
                 manifest = await asyncio.to_thread(verify_adapter, folder, digest)
-                base = self._sampling.base_digest
-                if manifest.base_digest != base:
-                    raise TamperedError(
-                        f"Adapter {digest[:12]} was trained on base {manifest.base_digest[:12]}, but "
-                        f"{base[:12]} is served: it must not be loaded."
-                    )
+                checkpoints.refuse_other_base(manifest, self._sampling.base_digest)
                 await self._sampling.load(digest, folder)
                 self._loaded.add(digest)
             connection.adapters.add(digest)
