@@ -1,4 +1,4 @@
-"""What every role shares: its mark of readiness, loops side by side, a lease for one active process, its end.
+"""The skeleton of a role: its mark of readiness, loops side by side, one active process, an end.
 
 A role is ``async def run(ctx)``. It opens what it needs, runs its loops until it is cancelled, and finishes
 its current work. The host repeats a cancellation every second: see ``together`` and ``to_the_end``.
@@ -29,7 +29,7 @@ AWAY_SECONDS = 1.0
 
 @contextmanager
 def ready(ctx: Context, role: str) -> Iterator[None]:
-    """Marks ``role`` as ready while the block runs: ``/ready`` and ``onward status`` answer from it."""
+    """Marks ``role`` as ready while the block runs: ``/ready`` and ``/status`` answer from it."""
     ctx.ready[role] = True
     try:
         yield

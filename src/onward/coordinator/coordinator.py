@@ -38,7 +38,7 @@ OPEN_JOBS = jobs.TRANSITIONS.keys() - jobs.TERMINAL
 
 
 async def run(ctx: Context) -> None:
-    """Runs until cancelled."""
+    """Runs until cancelled; ready while it can decide."""
     coordinator = Coordinator(ctx)
     await together(coordinator.watch_jobs(), coordinator.decide_for_ever())
 
