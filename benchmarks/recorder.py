@@ -147,7 +147,7 @@ async def run(folder: Path, cases: tuple[Case, ...], imports: int) -> dict[str, 
     result: dict[str, Any] = {"cores": os.cpu_count(), "load_before": round(before, 2)}
     result |= await asyncio.to_thread(importing, folder, imports)
     result["fdatasync_ms"] = await asyncio.to_thread(disk, folder, cases[0].count)
-    server = NatsServer(folder / "nats", respawn=False)
+    server = NatsServer(folder / "nats")
     await server.start()
     try:
         bus = await Bus.connect(server.url, token=server.token)

@@ -26,7 +26,7 @@ from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
 from onward.errors import ConfigError, folder_advice
-from onward.files import locked
+from onward.files import locked, write_whole
 from onward.http.app import local_key
 from onward.http.server import check_exposure, check_free
 from onward.serving import base_models
@@ -163,7 +163,8 @@ async def running(
                 await _until_ready(ctx, tasks)
                 endpoints = {**ctx.endpoints, "nats_url": ctx.bus.url, "pid": os.getpid()}
                 if not join:
-                    _write_endpoints(settings, endpoints)
+                    text = json.dumps(endpoints, indent=1)
+                    write_whole(settings.run_dir / ENDPOINTS, text.encode(), 0o600)
                 yield Loop(ctx, endpoints, tasks)
             finally:
                 watcher.cancel()
@@ -308,14 +309,6 @@ def _hold(settings: Settings, stack: AsyncExitStack) -> bool:
     except ConfigError:
         return False
     return True
-
-
-def _write_endpoints(settings: Settings, endpoints: dict[str, Any]) -> None:
-    path = settings.run_dir / ENDPOINTS
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(endpoints, indent=1))
-    temporary.chmod(0o600)
-    temporary.rename(path)
 
 
 def _locked(run_dir: Path) -> AbstractContextManager[None]:

@@ -59,10 +59,15 @@ def stay_deaf() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
 
-def set_death_signal() -> None:
-    """Serves as ``preexec_fn`` of a child that is not Python: the kernel ends it with its parent thread."""
+def set_death_signal(parent: int) -> None:
+    """Makes the kernel end this process with the thread of ``parent`` that started it.
+
+    A child that is not Python gets it as its ``preexec_fn``.
+    """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # the parent died between fork and prctl
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def child_environment(**extra: str) -> dict[str, str]:

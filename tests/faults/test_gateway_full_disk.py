@@ -11,7 +11,7 @@ from onward.bus import Bus, NatsServer, Outbox
 
 
 async def test_a_full_disk_ends_no_gateway_and_everything_arrives_once(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path / "nats", respawn=False)
+    server = NatsServer(tmp_path / "nats")
     await server.start()
     bus = await Bus.connect(server.url, token=server.token, name="test")
     await bus.ensure_streams()

@@ -23,7 +23,7 @@ SECRET = "ghp_" + "aB3dE5fG7hJ9" * 3
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    server = NatsServer(tmp_path / "nats", respawn=False)
+    server = NatsServer(tmp_path / "nats")
     await server.start()
     yield server
     await server.stop()

@@ -44,7 +44,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    server = NatsServer(tmp_path / "nats", respawn=False)
+    server = NatsServer(tmp_path / "nats")
     await server.start()
     yield server
     await server.stop()

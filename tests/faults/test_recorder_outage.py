@@ -22,7 +22,7 @@ STREAM = "RL_TRAJECTORIES"
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    server = NatsServer(tmp_path / "nats", respawn=False)
+    server = NatsServer(tmp_path / "nats")
     await server.start()
     bus = await Bus.connect(server.url, token=server.token)
     await bus.ensure_streams(migrate=True)

@@ -58,7 +58,7 @@ asyncio.run(main())
     [point if point in IN_DEFAULT else pytest.param(point, marks=pytest.mark.long) for point in POINTS],
 )
 async def test_a_killed_releaser_is_taken_up_where_it_was(point: str, tmp_path: Path):
-    server = NatsServer(tmp_path / "data", respawn=False)
+    server = NatsServer(tmp_path / "data")
     await server.start()
     try:
         bus = await Bus.connect(server.url, token=server.token)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from serving_world import World
 
 from onward.bus import BUCKETS, STREAMS, Bus, NatsServer
 
 
-@pytest.fixture(scope="session")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def nats_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NatsServer]:
     """A running server. It is shared: a test that kills or stops one takes ``own_server``."""
-    server = NatsServer(tmp_path_factory.mktemp("nats"), respawn=False)
-    asyncio.run(server.start())
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    await server.start()
     yield server
-    asyncio.run(server.stop())
+    await server.stop()
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ async def bus(nats_server: NatsServer) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 async def own_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    """A running server that only this test uses and may kill; it does not come back by itself."""
-    server = NatsServer(tmp_path / "data", respawn=False)
+    """A running server that only this test uses and may kill; after ``kill`` it does not come back."""
+    server = NatsServer(tmp_path / "data")
     await server.start()
     yield server
     await server.stop()

@@ -29,7 +29,7 @@ async def test_what_was_acknowledged_survives_kill_9_and_a_start_over_the_same_s
     await bus.close()
     token, port = own_server.token, own_server.port
     await own_server.kill()
-    again = NatsServer(own_server.data_dir, respawn=False, port=port)
+    again = NatsServer(own_server.data_dir, port=port)
     await again.start()
     assert again.token == token and again.port == port
     bus = await Bus.connect(again.url, token=again.token)
@@ -74,7 +74,7 @@ async def test_every_message_is_fsynced_and_the_server_itself_says_so(own_server
 
 
 async def test_relaxed_sync_is_reported_as_what_it_is(tmp_path):
-    server = NatsServer(tmp_path, sync="relaxed", respawn=False)
+    server = NatsServer(tmp_path, sync="relaxed")
     await server.start()
     assert server.sync_always is False
     await server.stop()
@@ -98,13 +98,13 @@ async def test_a_taken_port_gives_one_sentence(tmp_path):
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(PortBusyError, match=f"127.0.0.1:{port}"):
-            await NatsServer(tmp_path, port=port, respawn=False).start()
+            await NatsServer(tmp_path, port=port).start()
 
 
 async def test_two_servers_never_work_on_one_store(own_server, monkeypatch):
     monkeypatch.setattr("onward.bus.server.LOCK_SECONDS", 0.3)
     with pytest.raises(BusError, match="Another nats-server works on"):
-        await NatsServer(own_server.data_dir, respawn=False).start()
+        await NatsServer(own_server.data_dir).start()
     assert own_server.running
 
 
@@ -134,7 +134,7 @@ async def test_token_and_configuration_are_for_the_owner_only(own_server):
 
 
 async def test_another_data_directory_has_another_token(own_server, tmp_path):
-    other = NatsServer(tmp_path / 'odd "name" \\ here', respawn=False)
+    other = NatsServer(tmp_path / 'odd "name" \\ here')
     await other.start()
     assert other.token != own_server.token
     await other.stop()
@@ -157,7 +157,7 @@ async def test_it_dies_with_its_parent(tmp_path):
         await asyncio.sleep(0.02)
     assert not _alive(child)
     parent.stdout.close()
-    again = NatsServer(tmp_path, respawn=False)  # and its store is free again
+    again = NatsServer(tmp_path)  # and its store is free again
     await again.start()
     await again.stop()
 

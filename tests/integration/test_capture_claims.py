@@ -35,7 +35,7 @@ async def warehouse(tmp_path_factory):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(tmp_path_factory):
-    server = NatsServer(tmp_path_factory.mktemp("nats"), respawn=False)
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
     await server.start()
     yield server
     await server.stop()

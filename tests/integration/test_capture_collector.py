@@ -61,7 +61,7 @@ async def warehouse(tmp_path_factory):
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def server(tmp_path):
-    server = NatsServer(tmp_path / "nats-data", respawn=False)
+    server = NatsServer(tmp_path / "nats-data")
     await server.start()
     yield server
     await server.stop()

@@ -114,6 +114,11 @@ async def test_releases_are_shown_while_nothing_runs_and_nothing_is_left_behind(
     assert code == 0 and "agent-zero-rl-v0" in output, output
     code, output = await asyncio.to_thread(run_command, "onward releases show --dir onward-data")
     assert code == 0 and output.startswith("agent-zero-rl-v0 was installed as the first model.\n"), output
+    log = folder / "logs" / "nats-server.log"
+    starts = log.read_text().count("Server is ready")
+    code, output = await asyncio.to_thread(run_command, "onward jobs show nope --dir onward-data")
+    assert code == 2 and "There is no job 'nope'" in output, output
+    assert log.read_text().count("Server is ready") == starts + 1, "the records were opened twice"
     again = NatsServer(folder)  # it would not start beside a server that was left behind
     await again.start()
     await again.stop()

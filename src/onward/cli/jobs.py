@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from onward import host
+from onward.bus import Bus
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.help import Commands
 from onward.cli.tables import AsJson, Table, facts, ident, number, print_json, say
@@ -42,7 +43,7 @@ def list_jobs(
     """
     if state not in (None, *STATES):
         raise ConfigError(f"--state is {state!r}: expected one of {', '.join(STATES)}.")
-    found = run_async(_jobs(load_settings(file, data_dir)))
+    found = run_async(_all(load_settings(file, data_dir)))
     shown = [job for job in reversed(found) if state in (None, job["state"])][:limit]
     if as_json:
         print_json(shown)
@@ -70,9 +71,7 @@ def show(
     onward jobs show 0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b
     """
     settings = load_settings(file, data_dir)
-    found = next((job for job in run_async(_jobs(settings)) if job["job_id"] == job_id), None)
-    if found is None:
-        raise NotFoundError(run_async(_unknown(settings, job_id)))
+    found = run_async(_one(settings, job_id))
     log = settings.data_dir / "logs" / f"job-{job_id}.log"
     found["log"] = str(log) if log.exists() else None
     if as_json:
@@ -81,18 +80,25 @@ def show(
     say(facts({"job": found.pop("job_id"), "came to": came_to(found), **found}))
 
 
-async def _unknown(settings: Settings, job_id: str) -> str:
-    """Returns why there is no such job: it trained a first model elsewhere, or no one requested it."""
+async def _all(settings: Settings) -> list[dict[str, Any]]:
     async with host.records(settings) as bus:
-        clock = SystemClock()
-        models = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).models()
+        return await _jobs(bus)
+
+
+async def _one(settings: Settings, job_id: str) -> dict[str, Any]:
+    """Returns one job. Raises NotFoundError: it trained a first model elsewhere, or no one requested it."""
+    async with host.records(settings) as bus:
+        for job in await _jobs(bus):
+            if job["job_id"] == job_id:
+                return job
+        models = await _releases(bus).models()
     for model in models:
         if model.training_job_id == job_id:
-            return (
+            raise NotFoundError(
                 f"Job {job_id} trained {model.model_id} before it was installed here, so no job of this "
                 f"service has that id: 'onward models show {model.model_id}' says what is known."
             )
-    return f"There is no job {job_id!r}: 'onward jobs list' shows them."
+    raise NotFoundError(f"There is no job {job_id!r}: 'onward jobs list' shows them.")
 
 
 def came_to(job: dict[str, Any]) -> str:
@@ -108,14 +114,16 @@ def came_to(job: dict[str, Any]) -> str:
     return f"{job['percent']:.0f} %" if job["percent"] is not None else "-"
 
 
-async def _jobs(settings: Settings) -> list[dict[str, Any]]:
+async def _jobs(bus: Bus) -> list[dict[str, Any]]:
     """Returns every job, oldest first, with the release of its checkpoint."""
-    async with host.records(settings) as bus:
-        clock = SystemClock()
-        jobs = await JobTable(bus.bucket("rl_jobs"), clock).all()
-        records = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()
+    jobs = await JobTable(bus.bucket("rl_jobs"), SystemClock()).all()
+    records = await _releases(bus).all()
     releases = {record.job_id: record for record in records if record.kind == "candidate"}
     return [_document(job, releases.get(job.job_id)) for job, _ in jobs]
+
+
+def _releases(bus: Bus) -> Releases:
+    return Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), SystemClock())
 
 
 def _document(job: JobRecord, release: ReleaseRecord | None) -> dict[str, Any]:

@@ -7,7 +7,6 @@ coordinators cannot both record.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 
@@ -21,6 +20,7 @@ from onward.coordinator import request
 from onward.coordinator.triggers import Situation, Train, Wait, decide
 from onward.errors import BusError, ConflictError, ContractError, WarehouseError
 from onward.release import plan
+from onward.roles import together
 from onward.telemetry import logs
 from onward.training.data import corrections
 from onward.training.role import jobs
@@ -38,11 +38,9 @@ OPEN_JOBS = jobs.TRANSITIONS.keys() - jobs.TERMINAL
 
 
 async def run(ctx: Context) -> None:
-    """Runs until cancelled."""
+    """Runs until cancelled; ready while it can decide."""
     coordinator = Coordinator(ctx)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(coordinator.watch_jobs())
-        group.create_task(coordinator.decide_for_ever())
+    await together(coordinator.watch_jobs(), coordinator.decide_for_ever())
 
 
 async def rewarded_since_snapshot(bus: Bus, warehouse: Warehouse) -> int:

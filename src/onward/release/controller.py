@@ -14,7 +14,6 @@ from onward.bus.cancellation import until_cancelled
 from onward.bus.leases import Lease
 from onward.context import Context
 from onward.errors import BusError, ConflictError
-from onward.ids import new_id
 from onward.release import intake, moves, plan, restore, rollback, wording
 from onward.release.effects import Effects
 from onward.release.evidence import gauges
@@ -29,6 +28,7 @@ from onward.release.record import Model, ReleaseRecord, Releases
 from onward.release.routes import alone, endpoint_of
 from onward.release.validation.judge import Suite
 from onward.release.validation.trial import Trial
+from onward.roles import lead
 from onward.telemetry import logs
 
 log = logs.get("releaser")
@@ -81,6 +81,21 @@ class Releaser:
         except ConflictError:
             log.warning("release record changed elsewhere; reading it again")
             await self._forget()
+
+    async def work(self, lease: Lease) -> None:
+        """Ticks while ``lease`` is held, until cancelled."""
+        assert lease.epoch is not None
+        self.lead(lease.epoch)
+        try:
+            for _ in until_cancelled():
+                try:
+                    if lease.held:
+                        await self.tick()
+                except BusError as error:
+                    log.warning("the bus is away", error=str(error))
+                await self.ctx.clock.sleep(POLL_SECONDS if self.record is not None else IDLE_SECONDS)
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         await self._forget()
@@ -366,35 +381,13 @@ class Releaser:
 
 
 async def run(ctx: Context) -> None:
-    """Runs the releaser role: acquires the lease and ticks, until cancelled."""
+    """Runs the releaser role: ticks while it holds the lease, until cancelled."""
     from onward.release.validation.remembered import Remembered
     from onward.release.validation.suite import EngineSuite
 
     outcomes = StreamOutcomes(ctx.bus)
     releaser = Releaser(ctx, outcomes, Remembered(EngineSuite(ctx)), strategy=ctx.settings.release.strategy)
-    lease = Lease(ctx.bus.bucket("rl_leases"), "releaser", new_id(), LEASE_SECONDS, ctx.clock)
-    ctx.ready["releaser"] = True
-    renewed = 0.0
     try:
-        for _ in until_cancelled():
-            try:
-                if not lease.held:
-                    await releaser.close()
-                    epoch = await lease.acquire()
-                    renewed = ctx.clock.monotonic()
-                    if epoch is not None:
-                        releaser.lead(epoch)
-                elif ctx.clock.monotonic() - renewed > LEASE_SECONDS / 4:
-                    await lease.renew()
-                    renewed = ctx.clock.monotonic()
-                if lease.held:
-                    await releaser.tick()
-            except ConflictError:
-                log.warning("another releaser took over")
-            except BusError as error:
-                log.warning("the bus is away", error=str(error))
-            await ctx.clock.sleep(POLL_SECONDS if releaser.record is not None else IDLE_SECONDS)
+        await lead(ctx, "releaser", LEASE_SECONDS, releaser.work)
     finally:
-        await releaser.close()
         await outcomes.close()
-        await lease.release()

@@ -7,7 +7,6 @@ content of its event, so a redelivered message stays one row.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +27,7 @@ from onward.contracts import (
 )
 from onward.errors import ContractError, RedactionError
 from onward.redaction import Redactor
+from onward.roles import ready, together
 from onward.telemetry.crashpoints import crashpoint
 
 ROLE = "archiver"
@@ -57,23 +57,19 @@ class Copy:
 
 async def run(ctx: Context) -> None:
     """Copies until cancelled; the current batches are finished first."""
-    ctx.ready[ROLE] = True
-    try:
-        async with asyncio.TaskGroup() as group:
-            for copy in COPIES:
-                group.create_task(
-                    consume(
-                        ctx.bus,
-                        stream=copy.stream,
-                        durable=copy.durable,
-                        subject=copy.subject,
-                        handler=Archiver(ctx, copy).handle,
-                        clock=ctx.clock,
-                    ),
-                    name=copy.durable,
-                )
-    finally:
-        ctx.ready[ROLE] = False
+    copying = [
+        consume(
+            ctx.bus,
+            stream=copy.stream,
+            durable=copy.durable,
+            subject=copy.subject,
+            handler=Archiver(ctx, copy).handle,
+            clock=ctx.clock,
+        )
+        for copy in COPIES
+    ]
+    with ready(ctx, ROLE):
+        await together(*copying)
 
 
 class Archiver:

@@ -37,6 +37,7 @@ from onward.context import Context
 from onward.contracts import canonical_json, sha256_hex, subjects
 from onward.contracts.buckets import OptOutCount
 from onward.errors import BusError, ConflictError, ContractError, ObjectError
+from onward.roles import ready, together
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
 from onward.warehouse import Objects, queries
@@ -61,22 +62,17 @@ _log = logs.get("collector")
 
 async def run(ctx: Context) -> None:
     """Collects until cancelled; the current batch is finished first."""
-    collector = Collector(ctx)
-    cleaning = asyncio.create_task(clean_claims(ctx))
-    ctx.ready[DURABLE] = True
-    try:
-        await consume(
-            ctx.bus,
-            stream=STREAM,
-            durable=DURABLE,
-            handler=collector.handle,
-            batch=200,
-            clock=ctx.clock,
-            ack_wait=ACK_WAIT_SECONDS,
-        )
-    finally:
-        cleaning.cancel()
-        ctx.ready[DURABLE] = False
+    collecting = consume(
+        ctx.bus,
+        stream=STREAM,
+        durable=DURABLE,
+        handler=Collector(ctx).handle,
+        batch=200,
+        clock=ctx.clock,
+        ack_wait=ACK_WAIT_SECONDS,
+    )
+    with ready(ctx, DURABLE):
+        await together(collecting, clean_claims(ctx))
 
 
 async def clean_claims(ctx: Context) -> None:

@@ -23,8 +23,7 @@ from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.context import Context
 from onward.contracts import Trajectory
 from onward.contracts.buckets import RewarderState
-from onward.errors import BusError, ConflictError, StreamDriftError, WarehouseError
-from onward.ids import new_id
+from onward.errors import BusError, ConflictError
 from onward.reward.components import Unscored, components_of
 from onward.reward.role import feedback, publishing
 from onward.reward.role.analysis import Analyser, Analysis, code_analyser
@@ -38,13 +37,13 @@ from onward.reward.scoring.rows import Candidate
 from onward.reward.scoring.score import reward_id
 from onward.reward.scoring.state import State
 from onward.reward.stored_feedback import StoredFeedback
+from onward.roles import lead
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
 from onward.warehouse import queries, reward_queries
 
 STREAM = "RL_TRAJECTORIES"
 DURABLE = "rewarder"
-LEASE = "rewarder"
 LEASE_SECONDS = 5.0
 STOP_SECONDS = 20.0
 """Seconds that a stopping rewarder waits until published rewards are stored."""
@@ -57,52 +56,23 @@ _log = logs.get("rewarder")
 
 async def run(ctx: Context) -> None:
     """Scores until cancelled. While another rewarder is active this one waits to take over."""
-    while True:
-        lease = Lease(ctx.bus.bucket("rl_leases"), LEASE, new_id(), LEASE_SECONDS, ctx.clock)
-        ctx.ready[DURABLE] = True  # a standby is ready too
-        try:
-            await _acquire(lease, ctx)
-            await _active(ctx, lease)
-        except ConflictError as error:
-            _log.warning("another rewarder took over", cause=str(error))
-        except StreamDriftError:
-            raise
-        except (BusError, WarehouseError) as error:
-            _log.warning("starting again", cause=str(error))
-            await ctx.clock.sleep(1.0)
-        finally:
-            await lease.release()
-            ctx.ready[DURABLE] = False
-
-
-async def _acquire(lease: Lease, ctx: Context) -> None:
-    while True:
-        try:
-            if await lease.acquire() is not None:
-                return
-        except BusError as error:
-            _log.warning("waiting for NATS", cause=str(error))
-        await ctx.clock.sleep(0.5)
+    await lead(ctx, DURABLE, LEASE_SECONDS, lambda lease: _active(ctx, lease))
 
 
 async def _active(ctx: Context, lease: Lease) -> None:
     """Scores as the one active rewarder. Raises ConflictError when it is no longer the active one."""
-    renewal, cancelled_before = asyncio.create_task(lease.keep()), cancellations()
+    asked = cancellations()
+    analyser = code_analyser(ctx.settings.reward)
+    rewarder = await Rewarder.load(ctx, may_write=lambda: lease.held, analyser=analyser)
+    await rewarder.start()
     try:
-        analyser = code_analyser(ctx.settings.reward)
-        rewarder = await Rewarder.load(ctx, may_write=lambda: lease.held, analyser=analyser)
-        await rewarder.start()
-        try:
-            honour_cancellation(cancelled_before)
-            await _serve(rewarder, ctx, lease, renewal)
-        finally:
-            await rewarder.stop()
+        honour_cancellation(asked)
+        await _serve(rewarder, ctx, lease)
     finally:
-        renewal.cancel()
-        await asyncio.gather(renewal, return_exceptions=True)
+        await rewarder.stop()
 
 
-async def _serve(rewarder: Rewarder, ctx: Context, lease: Lease, renewal: asyncio.Task[None]) -> None:
+async def _serve(rewarder: Rewarder, ctx: Context, lease: Lease) -> None:
     tasks = [
         asyncio.create_task(
             consume(
@@ -134,7 +104,7 @@ async def _serve(rewarder: Rewarder, ctx: Context, lease: Lease, renewal: asynci
     ]
     storing = asyncio.create_task(rewarder.store_queue.run())
     try:
-        await asyncio.wait([*tasks, storing, renewal], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([*tasks, storing], return_when=asyncio.FIRST_COMPLETED)
     finally:
         rewarder.stopping = rewarder.feedback.stopping = True
         for task in tasks:

@@ -9,9 +9,8 @@ Invariants: stopping ends the calls first, then records what they left open.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -39,6 +38,7 @@ from onward.http.app import (
 )
 from onward.http.server import GRACE_SECONDS
 from onward.ids import check_id, is_id
+from onward.roles import to_the_end
 from onward.serving.engines import Engine
 from onward.serving.engines.local import EngineProcess
 from onward.serving.engines.registry import AdapterRegistry
@@ -376,7 +376,7 @@ async def run(ctx: Context) -> None:
         _log.info("gateway serves", url=gateway.server.url, at=utc_text(ctx.clock.now()))
         await gateway.wait()
     finally:
-        await _to_the_end(_stop(gateway, process))
+        await to_the_end(_stop(gateway, process))
 
 
 async def _stop(gateway: Gateway, process: EngineProcess) -> None:
@@ -384,12 +384,3 @@ async def _stop(gateway: Gateway, process: EngineProcess) -> None:
         await gateway.stop()
     finally:
         await process.stop()
-
-
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Waits for ``work`` however often the wait is cancelled: the host cancels its roles every second."""
-    task = asyncio.create_task(work, name="gateway-stop")
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({task})
-    task.result()

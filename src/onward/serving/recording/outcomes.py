@@ -8,7 +8,6 @@ published for a session whose release is closed or rolled back.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import uuid
 from collections.abc import Awaitable, Callable
@@ -19,7 +18,7 @@ import nats.errors
 from nats.js import api
 
 from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
-from onward.bus.cancellation import cancellations, honour_cancellation
+from onward.bus.cancellation import until_cancelled
 from onward.bus.pull import PullBroken, Puller
 from onward.clock import Clock
 from onward.contracts import Feedback, Reward, SessionOutcome, decode, encode, subjects
@@ -28,6 +27,7 @@ from onward.errors import BusError, ContractError
 from onward.feedback.votes import is_negative
 from onward.ids import derived_id
 from onward.lru import Lru
+from onward.roles import together
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.recording.session_votes import SessionVotes
 from onward.serving.routing.assignments import Assignments
@@ -89,29 +89,23 @@ class Outcomes:
 
     async def run(self) -> None:
         """Consumes rewards and feedback, follows the outcomes, sweeps for lost sessions; until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._tail())
-            group.create_task(self._sweeps())
-            group.create_task(
-                consume(
-                    self._bus,
-                    stream=REWARDS_STREAM,
-                    durable=DURABLE,
-                    subject=subjects.REWARD,
-                    handler=self.on_rewards,
-                    clock=self._clock,
-                )
-            )
-            group.create_task(
-                consume(
-                    self._bus,
-                    stream=FEEDBACK_STREAM,
-                    durable=VOTES_DURABLE,
-                    subject=subjects.FEEDBACK,
-                    handler=self.on_feedback,
-                    clock=self._clock,
-                )
-            )
+        rewards = consume(
+            self._bus,
+            stream=REWARDS_STREAM,
+            durable=DURABLE,
+            subject=subjects.REWARD,
+            handler=self.on_rewards,
+            clock=self._clock,
+        )
+        votes = consume(
+            self._bus,
+            stream=FEEDBACK_STREAM,
+            durable=VOTES_DURABLE,
+            subject=subjects.FEEDBACK,
+            handler=self.on_feedback,
+            clock=self._clock,
+        )
+        await together(self._tail(), self._sweeps(), rewards, votes)
 
     async def on_rewards(self, messages: list[Message]) -> list[Disposition]:
         return await self._each(messages, self._on_reward)
@@ -257,9 +251,8 @@ class Outcomes:
     async def _sweeps(self) -> None:
         interval = max(0.2, min(10.0, self._lost_after / 10))
         loaded_for: str | None = None
-        loaded_at, asked = 0.0, cancellations()
-        while True:
-            honour_cancellation(asked)
+        loaded_at = 0.0
+        for _ in until_cancelled():
             try:
                 self._follow_release()
                 now = self._clock.monotonic()
@@ -279,9 +272,8 @@ class Outcomes:
 
     async def _tail(self) -> None:
         """Follows RL_OUTCOMES from its start: outcomes from before a restart, and from other gateways."""
-        after, asked = 0, cancellations()
-        while True:
-            honour_cancellation(asked)
+        after, rounds = 0, until_cancelled()
+        for _ in rounds:
             puller: Puller | None = None
             try:
                 config = api.ConsumerConfig(
@@ -296,8 +288,7 @@ class Outcomes:
                 )
                 info = await self._bus.js.add_consumer(OUTCOMES_STREAM, config)
                 puller = await Puller.open(self._bus, OUTCOMES_STREAM, info.name)
-                while True:
-                    honour_cancellation(asked)
+                for _ in rounds:
                     batch = await puller.pull(512)
                     if not batch:
                         self._caught_up = True

@@ -18,6 +18,7 @@ from onward.clock import Clock, utc_text
 from onward.contracts.buckets import Desired, GatewayReport
 from onward.errors import BusError, ContractError, EngineError, NotFoundError, OnwardError, TamperedError
 from onward.files import write_whole
+from onward.roles import together
 from onward.serving.engines import Engine
 from onward.serving.engines.registry import AdapterRegistry
 from onward.serving.routing.router import Arm, Routes, base_routes, desired_of, parse_desired
@@ -99,10 +100,7 @@ class DesiredState:
     async def run(self) -> None:
         """Watches and polls until cancelled."""
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._watch())
-                group.create_task(self._poll())
-                group.create_task(self._report_regularly())
+            await together(self._watch(), self._poll(), self._report_regularly())
         finally:
             if self._applying is not None:
                 self._applying.cancel()

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import signal
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from onward.contracts.buckets import Learning
 from onward.errors import BusError, ConflictError, ContractError, OnwardError, TrainingError
 from onward.files import locked
 from onward.ids import new_id
+from onward.roles import ready, together
 from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints
 from onward.training.data import frozen
@@ -366,23 +366,19 @@ class _ChildDiedError(TrainingError):
 async def run(ctx: Context) -> None:
     """Accepts requests and runs jobs until cancelled. Raises ConfigError beside another trainer."""
     busy = "Another trainer runs on this data folder: stop it, or give this one a folder of its own (--dir)."
-    async with AsyncExitStack() as stack:
-        stack.enter_context(locked(ctx.settings.run_dir / "trainer.lock", busy))
+    with locked(ctx.settings.run_dir / "trainer.lock", busy):
         trainer = Trainer(ctx)
         await trainer.reannounce()
-        ctx.ready["trainer"] = True
-        group = await stack.enter_async_context(asyncio.TaskGroup())
-        group.create_task(
-            consume(
-                ctx.bus,
-                stream="RL_TRAINING",
-                durable="trainer",
-                subject=subjects.TRAINING_REQUEST,
-                handler=trainer.intake,
-                clock=ctx.clock,
-            )
+        intake = consume(
+            ctx.bus,
+            stream="RL_TRAINING",
+            durable="trainer",
+            subject=subjects.TRAINING_REQUEST,
+            handler=trainer.intake,
+            clock=ctx.clock,
         )
-        group.create_task(trainer.work())
+        with ready(ctx, "trainer"):
+            await together(intake, trainer.work())
 
 
 def _node_id(run_dir: Path) -> str:
