@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple
 
 Span = tuple[int, int]
@@ -82,3 +83,9 @@ def token(
 ) -> Rule:
     """A rule of layer 1 whose whole match is the secret; ``secrets`` are its positive examples."""
     return Rule(kind, pattern, 1, checks=checks, positives=whole(*secrets), negatives=negatives, note=note)
+
+
+vendor_rule = partial(Rule, layer=1, take="group")
+context_rule = partial(Rule, layer=2, take="group")
+personal_rule = partial(Rule, layer=3, take="group")
+"""Makers of the rules of each layer; the secret is the first group of the pattern unless ``take`` is given."""

@@ -8,7 +8,7 @@ Telephone numbers are in ``personal_phones.py``, national ids in ``personal_ids.
 from __future__ import annotations
 
 from onward.redaction.judging.surroundings import after_escapes
-from onward.redaction.rule import Check, Rule, Span
+from onward.redaction.rule import Check, Rule, Span, personal_rule
 from onward.redaction.rules import (
     personal_accounts,
     personal_ids,
@@ -149,10 +149,10 @@ def _mail(local: str, domain: str, sign: str = "@") -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    personal_rule(
         "EMAIL",
         "@" + _DOMAIN,
-        3,
+        take="match",
         checks=("email",),
         same="lower",
         positives=(
@@ -170,10 +170,10 @@ RULES: tuple[Rule, ...] = (
             "scp deploy@web.firm.net:/srv/x .",
         ),
     ),
-    Rule(
+    personal_rule(
         "EMAIL",
         "%40" + _DOMAIN,
-        3,
+        take="match",
         checks=("email",),
         same="lower",
         positives=(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from onward.redaction.judging import validators as v
 from onward.redaction.judging.surroundings import LEFT, compiled, numbers_beside, stands_alone, word_pattern
-from onward.redaction.rule import Check, Rule, Span, whole
+from onward.redaction.rule import Check, Rule, Span, personal_rule, whole
 
 Validator = Callable[[str], bool]
 _SHAPE = bytes.maketrans(
@@ -173,11 +173,9 @@ CHECKS: dict[str, Check] = {"national_id": national_id, "id_beside_word": id_bes
 _SSN = "536" + "-22-" + "8726"
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    personal_rule(
         "NATIONAL_ID",
         _PATTERN,
-        3,
-        take="group",
         checks=("national_id",),
         same="alnum",
         positives=(
@@ -190,10 +188,10 @@ RULES: tuple[Rule, ...] = (
             "hosted-eu-20260812-09",
         ),
     ),
-    Rule(
+    personal_rule(
         "NATIONAL_ID",
         word_pattern(*(name for names, _ in _BY_WORD for name in names), *_GENERAL),
-        3,
+        take="match",
         checks=("id_beside_word",),
         same="alnum",
         positives=(

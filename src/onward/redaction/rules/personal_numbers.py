@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onward.redaction.judging import validators as v
 from onward.redaction.judging.surroundings import LEFT, stands_alone
-from onward.redaction.rule import Check, Rule, Span, whole
+from onward.redaction.rule import Check, Rule, Span, personal_rule, whole
 
 
 def _compact(text: bytes) -> str:
@@ -76,11 +76,9 @@ def _grouped(text: str, *sizes: int, by: str = " ") -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    personal_rule(
         "CARD",
         _CARD_PATTERN,
-        3,
-        take="group",
         checks=("card",),
         same="digits",
         positives=(
@@ -95,11 +93,9 @@ RULES: tuple[Rule, ...] = (
             "at 1785000000000 ms, 1785000000000000 us, 1785000000000000000 ns",
         ),
     ),
-    Rule(
+    personal_rule(
         "IBAN",
         _iban_pattern(),
-        3,
-        take="group",
         checks=("iban",),
         same="alnum",
         positives=(

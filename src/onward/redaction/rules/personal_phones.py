@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from onward.redaction.judging.surroundings import LEFT, compiled, numbers_beside, stands_alone, word_pattern
 from onward.redaction.judging.validators import is_date
-from onward.redaction.rule import Check, Rule, Span, whole
+from onward.redaction.rule import Check, Rule, Span, personal_rule, whole
 
 CALLING_CODES = frozenset(
     b"""
@@ -167,10 +167,10 @@ _LABELLED_NUMBER = (
 )
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    personal_rule(
         "PHONE",
         r"\+[1-9](?:[ .()/-]{0,2}[0-9]){6,14}",
-        3,
+        take="match",
         checks=("phone_international",),
         same="digits",
         positives=(
@@ -185,11 +185,9 @@ RULES: tuple[Rule, ...] = (
             "@@ -1234,7 +1234567,9 @@",
         ),
     ),
-    Rule(
+    personal_rule(
         "PHONE",
         _NATIONAL_NUMBER,
-        3,
-        take="group",
         checks=("phone",),
         same="digits",
         positives=(*whole("415-555" + "-2671", "415.555" + ".2671", "0171/1234" + "567"),),
@@ -201,10 +199,10 @@ RULES: tuple[Rule, ...] = (
             "01 02 03 04 05 06 07 08 and 200 300 4000 and 52.5200, 13.4049 and 12:34:56",
         ),
     ),
-    Rule(
+    personal_rule(
         "PHONE",
         rf"(?:{_WORDS})[^\x00]{{0,40}}?[0-9][0-9 ()./-]{{6}}",
-        3,
+        take="match",
         checks=("phone_beside_word",),
         same="digits",
         positives=(
@@ -220,20 +218,18 @@ RULES: tuple[Rule, ...] = (
             "total recall 020 7946 0958 of the metaphone 06 12 34 56 78",
         ),
     ),
-    Rule(
+    personal_rule(
         "PHONE",
         _BRACKETED_NUMBER,
-        3,
+        take="match",
         checks=("bracketed_phone",),
         same="digits",
         positives=whole("(415) 555" + "-2671", "1 (415) 555" + "-2671", "(030) 1234" + "5678"),
         negatives=("f(415) 555-2671", "(2026) 555-2671", "(012) 34"),
     ),
-    Rule(
+    personal_rule(
         "PHONE",
         _LABELLED_NUMBER,
-        3,
-        take="group",
         checks=("labelled_phone",),
         same="digits",
         positives=(
