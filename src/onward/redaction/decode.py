@@ -12,21 +12,17 @@ import binascii
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Any
 from urllib.parse import unquote_to_bytes
 
-import re2
-
+from onward.redaction.expressions import compiled
 from onward.redaction.rule import Hit
 
-_BYTES = re2.Options()
-_BYTES.encoding = re2.Options.Encoding.LATIN1
-_BASE64 = re2.compile(rb"[A-Za-z0-9+/_-]{40,}(?:(?:\r?\n|\\n)[A-Za-z0-9+/_-]{8,})*={0,2}", _BYTES)
-_LINE = re2.compile(rb"[A-Za-z0-9+/_-]{40,}", _BYTES)
-_PERCENT: Any = re2.compile(rb"[^\s\x00\"'<>\\`]*%[0-9A-Fa-f]{2}[^\s\x00\"'<>\\`]*", _BYTES)
-_ONE_PERCENT: Any = re2.compile(rb"%[0-9A-Fa-f]{2}", _BYTES)
+_BASE64 = compiled(rb"[A-Za-z0-9+/_-]{40,}(?:(?:\r?\n|\\n)[A-Za-z0-9+/_-]{8,})*={0,2}")
+_LINE = compiled(rb"[A-Za-z0-9+/_-]{40,}")
+_PERCENT = compiled(rb"[^\s\x00\"'<>\\`]*%[0-9A-Fa-f]{2}[^\s\x00\"'<>\\`]*")
+_ONE_PERCENT = compiled(rb"%[0-9A-Fa-f]{2}")
 _MARK = b"\\u00"
-_ESCAPE: Any = re2.compile(rb"\\u00(?:0[9AaDd]|[2-46][0-9A-Fa-f]|5[0-9ABD-Fabd-f]|7[0-9A-Ea-e])", _BYTES)
+_ESCAPE = compiled(rb"\\u00(?:0[9AaDd]|[2-46][0-9A-Fa-f]|5[0-9ABD-Fabd-f]|7[0-9A-Ea-e])")
 _LETTERS = {
     code.encode(): bytes((letter,))
     for letter in (9, 10, 13, *range(0x20, 0x7F))
@@ -37,7 +33,7 @@ _LETTERS = {
 _TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 _BREAKS = b"\r\n"
 _MIN_URL = 8
-_NO_BASE64 = re2.compile(rb"[0-9a-f]+|[0-9A-F]+|[a-z_/-]+|[A-Z_/-]+|[0-9-]+", _BYTES)
+_NO_BASE64 = compiled(rb"[0-9a-f]+|[0-9A-F]+|[a-z_/-]+|[A-Z_/-]+|[0-9-]+")
 """Runs that are not base64: digests, paths, ruled lines."""
 _CONTROL = bytes(sorted(set(range(0x20)) - set(b"\t\n\r\x1b"))) + b"\x7f"
 

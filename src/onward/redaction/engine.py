@@ -19,7 +19,7 @@ from onward.redaction import decode, placeholders
 from onward.redaction import propagation as spread
 from onward.redaction.document import NOTHING_FIXED, Fixed, Key, Path, Texts, collect, rebuild
 from onward.redaction.json_numbers import Numbers
-from onward.redaction.judging.secret_part import governed_spans
+from onward.redaction.judging.assigned_values import governed_spans
 from onward.redaction.known import NOTHING_KNOWN, Known
 from onward.redaction.placeholders import Book
 from onward.redaction.propagation import as_number, same_number

@@ -88,4 +88,4 @@ def token(
 vendor_rule = partial(Rule, layer=1, take="group")
 context_rule = partial(Rule, layer=2, take="group")
 personal_rule = partial(Rule, layer=3, take="group")
-"""Makers of the rules of each layer; the secret is the first group of the pattern unless ``take`` is given."""
+"""Makers of rules per layer. The secret is the first group of the pattern unless ``take`` is given."""

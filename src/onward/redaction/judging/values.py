@@ -7,11 +7,9 @@ tests are ordered by cost; all are linear.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import re2
 
 from onward.redaction import placeholders
+from onward.redaction.expressions import compiled
 from onward.redaction.judging.names import PERSONAL, NameClass
 
 _WORDS = """
@@ -30,32 +28,28 @@ bearer basic token digest apikey api-key apitoken api-token ssws splunk negotiat
 """
 SCHEMES = frozenset(_SCHEME_WORDS.split())
 MIN_AFTER_SCHEME = 6
-_BYTES = re2.Options()
-_BYTES.encoding = re2.Options.Encoding.LATIN1
 _FIELD = (
     rb"\$\{[^}]*\}|\$\([^)]*\)|\$[A-Za-z_][A-Za-z0-9_]*|\{\{.*\}\}|\{[A-Za-z_0-9.\[\]!:]*\}"
     rb"|%\([^)]*\)[sdr]|%[sdr]|%[A-Za-z_]+%|\xc2\xa7\xc2\xa7[a-z_]+\([^)]*\)|<[^<>]*>|\[[A-Za-z_ ]+\]"
 )
-_TEMPLATE = re2.compile(rb"(?:%b)(?:[:/@,;|. _-]{1,3}(?:%b))*" % (_FIELD, _FIELD), _BYTES)
+_TEMPLATE = compiled(rb"(?:%b)(?:[:/@,;|. _-]{1,3}(?:%b))*" % (_FIELD, _FIELD))
 """References to a value: ``${TOKEN}``, ``{user}:{passwd}``."""
-_URL: Any = re2.compile(rb"[a-z][a-z0-9+.-]*://[^\s:/?#@]*:([^\s/]+)@[^\s@]", _BYTES)
+_URL = compiled(rb"[a-z][a-z0-9+.-]*://[^\s:/?#@]*:([^\s/]+)@[^\s@]")
 _SPACES = b" \t\r\n"
 _ENDS_LOOSE = b" \t\r\n\x00\"'`\\<>|&"
 _ENDS_STRICT = _ENDS_LOOSE + b",;)}]"
 _LOOSE, _STRICT = (bytes.maketrans(ends, b"\x00" * len(ends)) for ends in (_ENDS_LOOSE, _ENDS_STRICT))
 """Translation tables that turn the bytes that end a bare value into NUL."""
-_OPENING: Any = re2.compile(rb"[fFrRbBuU]?(\\*)([\"'`])", _BYTES)
+_OPENING = compiled(rb"[fFrRbBuU]?(\\*)([\"'`])")
 _MAY_OPEN = tuple(bytes([c]) for c in b"fFrRbBuU\\\"'`")
 _MAY_CLOSE = tuple(bytes([c]) for c in b"\\\"'`")
-_BEHIND_A_TEXT: Any = re2.compile(rb"[),;\]}\s\x00]|\\+[nr]|$", _BYTES)
-_APOSTROPHE: Any = re2.compile(rb"(?:[A-Za-z]{2}|\bI)'[a-z]", _BYTES)
+_BEHIND_A_TEXT = compiled(rb"[),;\]}\s\x00]|\\+[nr]|$")
+_APOSTROPHE = compiled(rb"(?:[A-Za-z]{2}|\bI)'[a-z]")
 _LINE_REACH = 200
 _MAY_REFER = tuple(bytes([c]) for c in b"${%<[(^\\\xc2")
-_PATTERN = re2.compile(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]", _BYTES)
+_PATTERN = compiled(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]")
 """A regular expression, in code that searches for secrets."""
-_NAME_OF_A_THING = re2.compile(
-    rb"[A-Z]{0,5}[0-9]{0,2}(?:[A-Z][a-z]{2,}[0-9]{0,2}){2,}|[A-Z]{2,}(?:_[A-Z]{2,})+", _BYTES
-)
+_NAME_OF_A_THING = compiled(rb"[A-Z]{0,5}[0-9]{0,2}(?:[A-Z][a-z]{2,}[0-9]{0,2}){2,}|[A-Z]{2,}(?:_[A-Z]{2,})+")
 """Identifiers: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
 _DIGITS = b"0123456789"
 _SYMBOLS = b"!@#$%^&*+=/~?"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from onward.redaction.expressions import compiled
 from onward.redaction.judging import validators as v
-from onward.redaction.judging.surroundings import LEFT, compiled, numbers_beside, stands_alone, word_pattern
+from onward.redaction.judging.surroundings import LEFT, numbers_beside, stands_alone, word_pattern
 from onward.redaction.rule import Check, Rule, Span, personal_rule, whole
 
 Validator = Callable[[str], bool]

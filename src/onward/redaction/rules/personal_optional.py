@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from onward.errors import ConfigError
+from onward.redaction.expressions import compiled
 from onward.redaction.judging import wallets
 from onward.redaction.judging.checks import may_start
-from onward.redaction.judging.surroundings import LEFT, compiled, stands_alone, word_pattern
+from onward.redaction.judging.surroundings import LEFT, stands_alone, word_pattern
 from onward.redaction.judging.validators import is_date
 from onward.redaction.rule import Check, Hit, Rule, Span, body, personal_rule, whole
 

@@ -6,7 +6,8 @@ before it. A bare run of digits is not one, unless it follows ``phone:`` directl
 
 from __future__ import annotations
 
-from onward.redaction.judging.surroundings import LEFT, compiled, numbers_beside, stands_alone, word_pattern
+from onward.redaction.expressions import compiled
+from onward.redaction.judging.surroundings import LEFT, numbers_beside, stands_alone, word_pattern
 from onward.redaction.judging.validators import is_date
 from onward.redaction.rule import Check, Rule, Span, personal_rule, whole
 
