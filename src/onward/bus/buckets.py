@@ -170,6 +170,13 @@ class Bucket:
         """
         seen: dict[str, int] = {}
         asked = cancellations()
+
+        def is_new(entry: Entry) -> bool:
+            new = entry.revision > seen.get(entry.key, 0)
+            if new:
+                seen[entry.key] = entry.revision
+            return new
+
         while True:
             puller: Puller | None = None
             try:
@@ -178,13 +185,10 @@ class Bucket:
                     honour_cancellation(asked)
                     for message in await puller.pull(64, linger=poll_seconds):
                         entry = self._entry(message)
-                        if entry.revision > seen.get(entry.key, 0):
-                            seen[entry.key] = entry.revision
-                            if deletes or not entry.deleted:
-                                yield entry
-                    missed = [e for e in await self._poll(key) if e.revision > seen.get(e.key, 0)]
+                        if is_new(entry) and (deletes or not entry.deleted):
+                            yield entry
+                    missed = [entry for entry in await self._poll(key) if is_new(entry)]
                     for entry in missed:
-                        seen[entry.key] = entry.revision
                         if deletes or not entry.deleted:
                             yield entry
                     if missed:

@@ -111,30 +111,26 @@ async def consume(
     consumers receive its messages; while it lives, work may take any time. Raises StreamDriftError if the
     durable exists with a configuration that cannot be changed.
     """
+    clock = clock or bus.clock
     consumption = _Consumption(bus, stream, durable, subject, handler, batch, max_wait, clock, ack_wait)
     await consumption.run(start_sequence)
 
 
+@dataclass(eq=False)
 class _Consumption:
-    def __init__(
-        self,
-        bus: Bus,
-        stream: str,
-        durable: str,
-        subject: str | None,
-        handler: Handler,
-        batch: int,
-        max_wait: float,
-        clock: Clock | None,
-        ack_wait: float,
-    ) -> None:
-        self.bus, self.stream, self.durable, self.subject = bus, stream, durable, subject
-        self.handler, self.batch, self.max_wait, self.ack_wait = handler, batch, max_wait, ack_wait
-        self.clock = clock or bus.clock
-        self._puller: Puller | None = None
-        self._floor = 0
-        self._created: Any = None
-        self._stopping = False
+    bus: Bus
+    stream: str
+    durable: str
+    subject: str | None
+    handler: Handler
+    batch: int
+    max_wait: float
+    clock: Clock
+    ack_wait: float
+    _puller: Puller | None = None
+    _floor: int = 0
+    _created: Any = None
+    _stopping: bool = False
 
     async def run(self, start_sequence: int | None) -> None:
         backoff, asked = Backoff(0.1, 5.0), cancellations()
@@ -226,9 +222,8 @@ class _Consumption:
                 return answers
             except AWAY as error:
                 log.warning("a service is away, the batch waits", stream=self.stream, reason=str(error))
-                if self._stopping:
-                    return [Retry(0.0)] * len(messages)
-                await self.clock.sleep(backoff.next())
+                if not self._stopping:
+                    await self.clock.sleep(backoff.next())
                 if self._stopping:
                     return [Retry(0.0)] * len(messages)
             except Exception as error:

@@ -86,14 +86,6 @@ class Outbox(Forking):
         self._turns: set[int] = set()
         follow(self)
 
-    @property
-    def _writer(self) -> sqlite3.Connection:
-        return self._file.writer
-
-    @property
-    def _remover(self) -> sqlite3.Connection:
-        return self._file.remover
-
     def put(
         self,
         subject: str,
@@ -113,9 +105,8 @@ class Outbox(Forking):
         id with another body, BusError if the file cannot be used.
         """
         digest = hashlib.sha256(subject.encode() + b"\0" + (data if same is None else same)).digest()
-        encoded = json.dumps(dict(headers or {}))
         with self._file.writing() as writer:
-            self._insert(writer, subject, data, msg_id, digest, encoded)
+            self._insert(writer, subject, data, msg_id, digest, json.dumps(dict(headers or {})))
         crashpoint("outbox.committed")
         if self._wake is not None:
             self._wake()

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from onward.errors import BusError, OnwardError, OutboxFullError
+from onward.files import sync_folder
 
 _DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 """SQLite's error codes for a full disk or quota, and for a file that may not grow."""
@@ -61,11 +62,7 @@ class OutboxFile:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             _ = self.writer, self.remover
-            descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_folder(path.parent)
         except OSError as error:
             raise BusError(
                 f"The outbox {path} cannot be made ({error.strerror}): give a path that can be written."

@@ -13,8 +13,8 @@ from typing import Any
 from onward.errors import ConfigError
 from onward.redaction import placeholders, propagation
 from onward.redaction.judging import values
-from onward.redaction.judging.names import PERSONAL, secret_class
 from onward.redaction.judging.assigned_values import governed_spans
+from onward.redaction.judging.names import PERSONAL, secret_class
 from onward.redaction.propagation import MIN_LENGTH, Needle
 from onward.redaction.rule import Hit
 

@@ -3,8 +3,8 @@
 Forms: raw, JSON-escaped (once and twice), URL-encoded, base64 at its three alignments, and line by line for a
 secret of several lines. Short values match whole words only.
 
-A user name that can be read as a word (small letters, no beginning like ``jsm``, which no word has) is searched
-only where account names stand, in paths, prompts, addresses, ``user=``, listings or a line alone:
+A user name that can be read as a word (small letters, no beginning like ``jsm``, which no word has) is
+searched only where account names stand, in paths, prompts, addresses, ``user=``, listings or a line alone:
 ``/home/marshall`` names a person, "marshall the troops" does not.
 """
 

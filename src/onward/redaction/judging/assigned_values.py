@@ -1,9 +1,8 @@
 """Assignments, flags and cookie headers: a rule finds the name; this module finds the value and judges it.
 
 ``name=value``, ``"name": "value"`` at any depth of escaping, ``name: type = "value"``,
-``<name>value</name>``, ``--name value``. Of a value under a secret dict key, all or a part is the secret: from
-``Bearer abc`` only ``abc`` is removed, from a cookie header its values, from a URL its password; references
-stay.
+``<name>value</name>``, ``--name value``. Of a value under a secret dict key, all or a part is the secret:
+from ``Bearer abc`` only ``abc`` is removed, from a cookie header its values; references stay.
 """
 
 from __future__ import annotations
