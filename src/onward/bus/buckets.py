@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -20,7 +20,7 @@ from nats.js import api
 
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.bus.pull import PullBroken, Puller
-from onward.errors import BusError, ConflictError, NotFoundError
+from onward.errors import BusError, ConflictError
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -100,13 +100,6 @@ def bucket_config(name: str, spec: BucketSpec) -> api.StreamConfig:
     )
 
 
-def open_bucket(bus: Bus, name: str) -> Bucket:
-    """Opens bucket ``name`` of the table. Raises NotFoundError for a name that is not in it."""
-    if name not in BUCKETS:
-        raise NotFoundError(f"There is no bucket {name!r}: expected one of {', '.join(BUCKETS)}.")
-    return Bucket(bus, name)
-
-
 async def read_document(bus: Bus, kind: type[D], name: str = "") -> D | None:
     """Reads a document from its bucket, at the key of its ``kind`` followed by ``name``; None if absent.
 
@@ -149,8 +142,7 @@ class Bucket:
 
     async def delete(self, key: str) -> None:
         """Deletes ``key``; no error if it is absent. ``create`` works again afterwards."""
-        headers = {"KV-Operation": "DEL"}
-        await self._publish(key, b"", headers, READ_SECONDS)
+        await self._publish(key, b"", {"KV-Operation": "DEL"}, READ_SECONDS)
 
     async def keys(self, prefix: str = "") -> list[str]:
         """Returns the existing keys that begin with ``prefix``, sorted."""
@@ -211,8 +203,7 @@ class Bucket:
         message = await self._message(key)
         if message is None:
             return None
-        operation = (message.headers or {}).get("KV-Operation")
-        return Entry(key, message.data or b"", message.seq or 0, operation in ("DEL", "PURGE"))
+        return Entry(key, message.data or b"", message.seq or 0, _is_deletion(message.headers))
 
     async def _message(self, key: str, *, deadline: float = READ_SECONDS) -> api.RawStreamMsg | None:
         subject = self._prefix + _check_key(key)
@@ -241,9 +232,8 @@ class Bucket:
         subject = self._prefix + _check_key(key)
         msg_id = uuid.uuid4().hex
         try:
-            return (
-                await self.bus.publish(subject, value, msg_id=msg_id, headers=headers, deadline=deadline)
-            ).seq
+            ack = await self.bus.publish(subject, value, msg_id=msg_id, headers=headers, deadline=deadline)
+            return ack.seq
         except ConflictError:
             # An earlier try may have landed without its answer: then the newest value carries our id.
             # (The server compares sequences before it looks for duplicates.)
@@ -277,9 +267,7 @@ class Bucket:
                 puller = await self._consumer(filter_key, headers_only=headers_only)
                 found: dict[str, Entry] = {}
                 while batch := await puller.pull(512):
-                    for message in batch:
-                        entry = self._entry(message)
-                        found[entry.key] = entry
+                    found |= {entry.key: entry for entry in map(self._entry, batch)}
                 honour_cancellation(asked)
                 kept = [e for e in found.values() if e.key.startswith(prefix) and (deletes or not e.deleted)]
                 return sorted(kept, key=lambda entry: entry.key)
@@ -299,9 +287,12 @@ class Bucket:
         await self.bus.clock.sleep(0.1)
 
     def _entry(self, message) -> Entry:
-        operation = (message.headers or {}).get("KV-Operation")
         key = message.subject.removeprefix(self._prefix)
-        return Entry(key, message.data, message.metadata.sequence.stream, operation in ("DEL", "PURGE"))
+        return Entry(key, message.data, message.metadata.sequence.stream, _is_deletion(message.headers))
+
+
+def _is_deletion(headers: Mapping[str, str] | None) -> bool:
+    return (headers or {}).get("KV-Operation") in ("DEL", "PURGE")
 
 
 def _check_key(key: str) -> str:

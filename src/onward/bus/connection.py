@@ -21,7 +21,7 @@ from nats.js.api import PubAck
 
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.clock import Clock, SystemClock
-from onward.errors import BusError, ConflictError
+from onward.errors import BusError, ConflictError, NotFoundError
 from onward.retry import Backoff
 from onward.telemetry import logs
 
@@ -71,11 +71,9 @@ class Bus:
         Raises BusError if there is no answer or the login is refused. Once connected, the client reconnects
         forever.
         """
-        options: dict[str, Any] = {"servers": [url], "name": name}
-        for key, value in (("token", token), ("user", user), ("password", password)):
-            if value is not None:
-                options[key] = value
-        bus = cls(options, clock or SystemClock())
+        login = {"token": token, "user": user, "password": password}
+        given = {key: value for key, value in login.items() if value is not None}
+        bus = cls({"servers": [url], "name": name, **given}, clock or SystemClock())
         await bus._open(connect_timeout)
         return bus
 
@@ -236,9 +234,11 @@ class Bus:
 
     def bucket(self, name: str) -> Bucket:
         """Returns the declared key-value bucket ``name``. Raises NotFoundError for an undeclared one."""
-        from onward.bus.buckets import open_bucket
+        from onward.bus.buckets import BUCKETS, Bucket
 
-        return open_bucket(self, name)
+        if name not in BUCKETS:
+            raise NotFoundError(f"There is no bucket {name!r}: expected one of {', '.join(BUCKETS)}.")
+        return Bucket(self, name)
 
     async def ensure_streams(self, migrate: bool = False) -> None:
         """Creates missing streams and buckets; warns about different ones, or with ``migrate`` migrates

@@ -248,7 +248,7 @@ async def apply(bus: Bus, differences: Iterable[Difference]) -> None:
     for name in dict.fromkeys(difference.stream for difference in todo):
         fields = {d.field for d in todo if d.stream == name and d.migration in ("create", "update")}
         if "stream" in fields:
-            await _create(bus, _declared(name))
+            await _call(bus.js.add_stream(_declared(name)), name)
         elif fields:
             await _update(bus, _declared(name), fields)
 
@@ -317,14 +317,9 @@ def _declared(stream: str) -> api.StreamConfig:
 
 async def _server_config(bus: Bus, name: str) -> api.StreamConfig | None:
     try:
-        info = await _call(bus.js.stream_info(name), name)
+        return (await _call(bus.js.stream_info(name), name)).config
     except nats.js.errors.NotFoundError:
         return None
-    return info.config
-
-
-async def _create(bus: Bus, config: api.StreamConfig) -> None:
-    await _call(bus.js.add_stream(config), str(config.name))
 
 
 async def _call(call: Any, name: str) -> api.StreamInfo:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ class Claim:
         return found[2] if found else ""
 
     def header(self) -> str:
-        return json.dumps({"sha256": self.sha256, "size": self.size, "uri": self.uri})
+        return json.dumps(asdict(self), sort_keys=True)
 
 
 class ClaimBrokenError(ContractError):
@@ -132,9 +132,7 @@ async def fetch(objects: Objects, claim: Claim) -> bytes:
 async def resolve(objects: Objects, message: Message) -> Message:
     """Returns ``message`` with the body that its header claims. Raises ContractError for a header that is not
     in our form, ClaimBrokenError and ObjectError like ``fetch``."""
-    claim = parse(message.headers[HEADER])
-    body = await fetch(objects, claim)
-    return replace(message, data=body)
+    return replace(message, data=await fetch(objects, parse(message.headers[HEADER])))
 
 
 def direct(message: Message) -> Message:
@@ -179,10 +177,7 @@ def stand_in(document: dict[str, Any], claim: Claim) -> bytes:
                 }
             ],
             "task_context": context,
-            "metadata": {
-                **metadata,
-                "claim": {"uri": claim.uri, "sha256": claim.sha256, "size": claim.size},
-            },
+            "metadata": {**metadata, "claim": asdict(claim)},
         }
     )
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from onward.bus import Ack, DeadLetter, Disposition, Message, consume
 from onward.capture.cleaning import redactor_of
+from onward.capture.retrying import reason_of
 from onward.context import Context
 from onward.contracts import (
     ModelDeployed,
@@ -94,7 +95,7 @@ class Archiver:
                 rows.append({**self._copy.row(message.data, self._redactor), "stream_seq": message.sequence})
                 done.append(Ack())
             except (ContractError, RedactionError) as error:
-                reason = error.reason if isinstance(error, ContractError) else "redaction"
+                reason = reason_of(error)
                 self._ctx.metrics.dead_letters.labels(self._copy.stream, reason).inc()
                 done.append(DeadLetter(reason, str(error), body=_clean(message.data, self._redactor)))
         crashpoint("archive.before_store")

@@ -45,8 +45,6 @@ STREAM = "RL_TRAJECTORIES"
 DURABLE = "collector"
 ACK_WAIT_SECONDS = 15.0
 """After this long without a sign of life the collector's messages go to another collector."""
-"""Key of ``{"count", "recent"}``: the number dropped so far, and the newest sequences, so that none counts
-twice."""
 _RECENT = 1000
 CLAIM_TRIES = 5
 """Deliveries before a claim without its body becomes a dead letter: about 15 s, in which a store may catch
@@ -136,13 +134,7 @@ class Collector:
     async def _keep(self, messages: list[Message], stand_in: bytes | None = None) -> None:
         """Takes messages the whole way: judges them, stores the new ones, and settles all of them."""
         now, judge = self._ctx.clock.now(), self._judge
-
-        def judged(message: Message) -> Item:
-            if stand_in is None:
-                return judge.judge(message, now)
-            return judge.judge_claimed(message, stand_in, now)
-
-        items = await asyncio.to_thread(lambda: [judged(message) for message in messages])
+        items = await asyncio.to_thread(lambda: [judge.judge(message, now, stand_in) for message in messages])
         items, new = await self._sort(items)
         if new:
             await self._store(new)
@@ -172,12 +164,8 @@ class Collector:
         rows = []
         for item in new:
             assert item.document is not None
-            enriched = enrich.enrich(item.document)
-            rows.append(
-                enrich.row(
-                    enriched, identity=item.identity, stream_seq=item.message.sequence, ingested_at=now
-                )
-            )
+            document, sequence = enrich.enrich(item.document), item.message.sequence
+            rows.append(enrich.row(document, identity=item.identity, stream_seq=sequence, ingested_at=now))
         crashpoint("collector.before_store")
         # The token is a hash of the content: a batch with other rows must never count as a repeat.
         token = sha256_hex("\n".join(f"{r['trajectory_id']} {r['payload_sha256']}" for r in rows).encode())

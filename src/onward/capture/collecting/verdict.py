@@ -94,18 +94,20 @@ class Judge:
     redactor: Redactor = PLAIN
     opt_out: OptOut = NOBODY
 
-    def judge(self, message: Message, now: datetime) -> Item:
+    def judge(self, message: Message, now: datetime, stand_in: bytes | None = None) -> Item:
         """Decodes, checks and redacts one message; after a failure it retries once and then holds the
-        message."""
-        try:
-            return with_one_retry(lambda: self._judge(message, now))
-        except Exception as error:
-            return hold(message, "redaction", error)
+        message.
 
-    def judge_claimed(self, message: Message, stand_in: bytes, now: datetime) -> Item:
-        """Like ``judge``, for a body that came by claim check. The message on the stream must equal the
-        stand-in of the clean document; any other text is a publisher's own and is replaced like a secret."""
-        item = replace(self.judge(message, now), stand_in=stand_in)
+        ``stand_in`` is the message on the stream of a body that came by claim check. It must equal the
+        stand-in of the clean document; any other text is a publisher's own and is replaced like a secret.
+        """
+        try:
+            item = with_one_retry(lambda: self._judge(message, now))
+        except Exception as error:
+            item = hold(message, "redaction", error)
+        if stand_in is None:
+            return item
+        item = replace(item, stand_in=stand_in)
         if item.fate is Fate.STORE and not item.secret:
             claim = claim_check.parse(message.headers[claim_check.HEADER])
             assert item.document is not None
@@ -195,13 +197,8 @@ class Judge:
 def hold(message: Message, reason: str, error: Exception, document: Any = None) -> Item:
     """Returns the item for a message to be held. ``reason`` is a reason code. Only the class of the error is
     stored: its text may repeat a body."""
-    return Item(
-        message,
-        Fate.HOLD,
-        reason=reason,
-        detail=type(error).__name__,
-        trajectory_id=_uuid_of(document),
-    )
+    name = _uuid_of(document)
+    return Item(message, Fate.HOLD, reason=reason, detail=type(error).__name__, trajectory_id=name)
 
 
 def poisoned(message: Message, error: Exception) -> Item:
