@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from nats.js.api import PubAck
 
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.clock import Clock, SystemClock
-from onward.errors import BusError, ConflictError, NotFoundError
+from onward.errors import BusError, ConflictError, NotFoundError, hide_login
 from onward.retry import Backoff
 from onward.telemetry import logs
 
@@ -286,7 +285,7 @@ class Bus:
         client, refused, last = Client(), asyncio.Event(), ["no answer"]
 
         async def on_error(error: Exception) -> None:
-            last[0] = _hide_login(f"{type(error).__name__} {error}".strip())
+            last[0] = hide_login(f"{type(error).__name__} {error}".strip())
             if isinstance(error, nats.errors.AuthorizationError) or "authorization" in str(error).lower():
                 refused.set()
             if isinstance(error, nats.errors.SlowConsumerError):
@@ -325,11 +324,11 @@ class Bus:
             return
         if connecting.done():
             error = connecting.exception()
-            last[0] = _hide_login(f"{type(error).__name__} {error}".strip())
+            last[0] = hide_login(f"{type(error).__name__} {error}".strip())
         connecting.cancel()
         await asyncio.gather(connecting, return_exceptions=True)
         await client.close()
-        where = _hide_login(str(self._options["servers"][0]))
+        where = hide_login(str(self._options["servers"][0]))
         if refused.is_set():
             raise BusError(f"NATS at {where} refused the login: check the token or user in onward.toml.")
         raise BusError(f"NATS at {where} cannot be reached ({last[0]}): check the address and the server.")
@@ -344,7 +343,3 @@ def is_pub_ack(data: bytes) -> bool:
     except ValueError:
         return False
     return isinstance(document, dict) and isinstance(document.get("stream"), str) and "seq" in document
-
-
-def _hide_login(text: str) -> str:
-    return re.sub(r"//[^/@\s]*@", "//", text)

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from onward.contracts import MAX_BYTES, canonical_json, subjects
-from onward.errors import ConflictError, ContractError, NotFoundError
+from onward.errors import ConflictError, ContractError, NotFoundError, hide_login
 from onward.ids import ID_PATTERN
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ async def fetch(objects: Objects, claim: Claim) -> bytes:
     except NotFoundError:
         raise ClaimBrokenError(
             "claim_missing",
-            f"The body {claim.uri} is not in {_shown(objects.where)}: do recorder and collector use the same "
-            "object store?",
+            f"The body {claim.uri} is not in {hide_login(objects.where)}: do recorder and collector use the "
+            "same object store?",
         ) from None
     if len(body) != claim.size or hashlib.sha256(body).hexdigest() != claim.sha256:
         raise ClaimBrokenError(
@@ -252,8 +252,3 @@ async def clean(objects: Objects, now: datetime) -> int:
 
 def _shortened(value: Any) -> Any:
     return value if not isinstance(value, str) or len(value) <= _TEXT else value[:_TEXT] + " …"
-
-
-def _shown(where: str) -> str:
-    """Removes a login from an address."""
-    return re.sub(r"//[^/@\s]*@", "//", where)

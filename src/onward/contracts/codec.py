@@ -34,7 +34,7 @@ def encode(model: Part) -> bytes:
     """
     document = _tree(model)
     data = canonical_json(document)
-    _validate(document, type(model))
+    validate(document, type(model))
     return data
 
 
@@ -46,7 +46,7 @@ def to_document(model: Part) -> dict[str, Any]:
 def decode(data: bytes, model: type[M], *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> M:
     """Reads one message. Raises ContractError with ``reason`` one of too_large, too_deep, not_json,
     not_finite, schema."""
-    return _validate(decode_document(data, max_bytes=max_bytes, max_depth=max_depth), model)
+    return validate(decode_document(data, max_bytes=max_bytes, max_depth=max_depth), model)
 
 
 def decode_document(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:
@@ -56,11 +56,6 @@ def decode_document(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int =
     if not _within_depth(data, max_depth):
         raise ContractError("too_deep", f"The message nests deeper than {max_depth} levels.")
     return _parse(data)
-
-
-def validate(document: Any, model: type[M]) -> M:
-    """Returns a parsed document as a message. Raises ContractError (reason ``schema``)."""
-    return _validate(document, model)
 
 
 def canonical_json(value: Any) -> bytes:
@@ -189,7 +184,8 @@ def _bounded(text: str) -> int:
     return int(text) if len(text.lstrip("-")) <= 308 else _not_finite(text)
 
 
-def _validate(document: Any, model: type[M]) -> M:
+def validate(document: Any, model: type[M]) -> M:
+    """Returns a parsed document as a message. Raises ContractError (reason ``schema``)."""
     if isinstance(document, dict) and model.model_config.get("extra") == "forbid":
         unknown = sum(name not in model.model_fields for name in document)
         if unknown:

@@ -37,23 +37,7 @@ from onward.errors import (
     OnwardError,
 )
 from onward.files import write_secret_once
-from onward.http.server import Server, check_exposure
 from onward.telemetry.metrics import Metrics
-
-__all__ = [
-    "ApiKeys",
-    "Caller",
-    "HttpError",
-    "Server",
-    "authorize",
-    "check_exposure",
-    "load_keys",
-    "local_key",
-    "make_app",
-    "read_json",
-    "read_or_create_secret",
-    "require",
-]
 
 SCOPES = frozenset({"ingest", "read", "train", "deploy", "admin", "chat", "feedback"})
 MAX_BODY = 1 << 20

@@ -13,7 +13,8 @@ from onward.clock import SystemClock
 from onward.config import HttpSettings, Settings
 from onward.errors import ConfigError, NotFoundError, PortBusyError
 from onward.http import app as httpbase
-from onward.http.app import AllowedHosts, ApiKeys, HttpError, Server, load_keys, make_app, read_json, require
+from onward.http.app import AllowedHosts, ApiKeys, HttpError, load_keys, make_app, read_json, require
+from onward.http.server import Server
 from onward.telemetry.metrics import Metrics
 
 READER, ADMIN = "ok-" + "r" * 40, "ok-" + "a" * 40
