@@ -240,8 +240,7 @@ class Bus:
         return Bucket(self, name)
 
     async def ensure_streams(self, migrate: bool = False) -> None:
-        """Creates missing streams and buckets; warns about different ones, or with ``migrate`` migrates
-        them."""
+        """Creates missing streams and buckets; warns about different ones, or migrates them."""
         from onward.bus.streams import ensure_streams
 
         await ensure_streams(self, migrate=migrate)

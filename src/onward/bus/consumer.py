@@ -312,8 +312,7 @@ class _Consumption:
         )
 
     def _drift(self, wanted: api.ConsumerConfig, there: api.ConsumerConfig) -> list[str]:
-        """Returns the fields to update in place. No backoff is set: its first entry would replace
-        ack_wait."""
+        """Returns the fields to update. No backoff is set: its first entry would replace ack_wait."""
         if there.ack_policy != wanted.ack_policy or there.deliver_subject:
             raise StreamDriftError(
                 f"Consumer {self.durable} of {self.stream} is not a pull consumer with explicit acks: "

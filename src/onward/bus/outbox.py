@@ -216,8 +216,7 @@ class Outbox(Forking):
         self._wake = wake
 
     def next_batch(self, skip: Collection[int] = ()) -> list[Waiting]:
-        """Returns the oldest waiting messages except ``skip``: at most 64, and 4 MiB unless one alone is
-        larger."""
+        """Returns the oldest waiting messages except ``skip``: at most 64, and 4 MiB or one larger."""
         batch: list[Waiting] = []
         size = 0
         with self._file.removing() as file:

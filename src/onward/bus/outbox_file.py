@@ -52,8 +52,7 @@ class OutboxFile:
     """One SQLite file, mode 0600. Any thread may use it; each connection serves one thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Raises BusError for a file that is no outbox or cannot be created, OutboxFullError for a full
-        disk."""
+        """Raises BusError for a file that is no outbox or cannot be made, OutboxFullError."""
         self.path = path
         self.locks()
         self._connections: dict[str, sqlite3.Connection] = {}

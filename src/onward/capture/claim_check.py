@@ -90,8 +90,7 @@ def parse(header: str) -> Claim:
 
 
 def is_of(header: str, trajectory_id: str) -> bool:
-    """Returns whether ``header`` claims a body of that trajectory, in our own form and without other
-    content."""
+    """Returns whether ``header`` claims a body of that trajectory, in our own form alone."""
     try:
         claim = parse(header)
     except ContractError:
@@ -111,8 +110,7 @@ async def store(objects: Objects, trajectory_id: str, body: bytes, now: datetime
 
 
 async def fetch(objects: Objects, claim: Claim) -> bytes:
-    """Returns the body. Raises ClaimBrokenError (``claim_missing``, ``claim_mismatch``), ObjectError if the
-    store is unavailable."""
+    """Returns the body. Raises ClaimBrokenError (``claim_missing``, ``claim_mismatch``), ObjectError."""
     try:
         body = await objects.get(claim.uri)
     except NotFoundError:
@@ -141,8 +139,7 @@ def direct(message: Message) -> Message:
 
 
 async def forget(objects: Objects, headers: Mapping[str, str], keep: Claim | None) -> None:
-    """Deletes the raw body that ``headers`` claim, unless it is the clean one, ``keep``. Raises
-    ObjectError."""
+    """Deletes the raw body that ``headers`` claim, unless it is ``keep``. Raises ObjectError."""
     if HEADER not in headers:
         return
     try:
@@ -154,8 +151,7 @@ async def forget(objects: Objects, headers: Mapping[str, str], keep: Claim | Non
 
 
 def stand_in(document: dict[str, Any], claim: Claim) -> bytes:
-    """Returns the message that refers to the body of ``document``: a valid trajectory with one turn, the same
-    for the same input."""
+    """Returns the message that stands for ``document``: a valid trajectory of one turn. Deterministic."""
     metadata = {key: document["metadata"][key] for key in _KEPT_METADATA if key in document["metadata"]}
     context = {
         key: _shortened(value)
@@ -238,8 +234,7 @@ def sender(bus: Bus, objects: Objects | None, clock: Clock) -> Send:
 
 
 async def clean(objects: Objects, now: datetime) -> int:
-    """Deletes bodies that were stored more than KEEP ago, claimed or not; returns their number. Raises
-    ObjectError."""
+    """Deletes bodies stored more than KEEP ago, claimed or not; returns their number. Raises ObjectError."""
     oldest = f"{(now - KEEP).astimezone(UTC):%Y%m%d}"
     gone = 0
     for key in await objects.list(PREFIX):

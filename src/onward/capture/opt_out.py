@@ -62,8 +62,7 @@ class OptOut:
         return cls(tuple(found))
 
     def matches(self, session_id: str | None, agent_id: str | None, user_hash: str | None) -> bool:
-        """Returns whether a trajectory with these ids must not be stored. None never matches, not even
-        ``*``."""
+        """Returns whether a trajectory with these ids must not be stored. None never matches."""
         values = {"session": session_id, "agent": agent_id, "user": user_hash}
         for field, pattern in self.patterns:
             for value in (values[field],) if field else values.values():

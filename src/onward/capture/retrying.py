@@ -1,5 +1,4 @@
-"""Runs a step on a document, retrying once. After a second failure only a reason code is stored: the error's
-text could leak the document."""
+"""Retries a step on a document once; after that only a reason code is stored, as texts could leak."""
 
 from __future__ import annotations
 

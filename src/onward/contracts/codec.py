@@ -44,8 +44,7 @@ def to_document(model: Part) -> dict[str, Any]:
 
 
 def decode(data: bytes, model: type[M], *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> M:
-    """Reads one message. Raises ContractError with ``reason`` one of too_large, too_deep, not_json,
-    not_finite, schema."""
+    """Reads one message. Raises ContractError: too_large, too_deep, not_json, not_finite, schema."""
     return validate(decode_document(data, max_bytes=max_bytes, max_depth=max_depth), model)
 
 

@@ -37,8 +37,7 @@ OnProgress = Callable[[int], object]
 
 @dataclass(frozen=True)
 class Report:
-    """``written`` lines, rows or pairs, made from ``used`` of ``stored`` trajectories; ``left_out`` counts
-    the others by reason."""
+    """``written`` documents from ``used`` of ``stored`` trajectories; ``left_out``: the others, by reason."""
 
     written: int
     used: int

@@ -94,8 +94,7 @@ class TokenKeys:
         return f"{signed}.{_mac(signed, self._current()[0])}"
 
     def verify(self, token: str, now: datetime) -> Subject:
-        """Returns the subject of ``token``. Raises TokenRefusedError: no token, not ours or changed,
-        expired."""
+        """Returns the subject of ``token``. Raises TokenRefusedError: no token, not ours, expired."""
         signed, _, mac = token.rpartition(".")
         if len(token) > MAX_CHARACTERS or signed.count(".") != 1 or not token.isascii():
             raise TokenRefusedError("This is no feedback token: send it whole, as it was handed out.")

@@ -49,8 +49,7 @@ def hits(buffer: bytes, scan: Scan) -> list[Hit]:
 
 
 class Unescaped:
-    """The unescaped form of the texts of a buffer that contain escaped letters, with a map back to the
-    buffer."""
+    """The unescaped form of a buffer's texts with escaped letters, with a map back to the buffer."""
 
     def __init__(self, buffer: bytes) -> None:
         parts: list[bytes] = []
@@ -146,8 +145,7 @@ def _candidates(buffer: bytes, first: int, last: int) -> Iterator[tuple[int, int
 
 
 def _decoded(run: bytes) -> bytes | None:
-    """Returns the decoded text of ``run``, or None. A path before the run, up to a slash, is skipped if
-    needed."""
+    """Returns the decoded text of ``run``, or None. A path before it, up to a slash, may be skipped."""
     run = run.replace(b"\\n", b"").translate(_TO_STANDARD, _BREAKS).rstrip(b"=")
     text = _text(run)
     if text is None and b"/" in run:

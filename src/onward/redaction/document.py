@@ -297,8 +297,7 @@ def _beside(value: dict[Any, Any], governed: NameClass | None) -> tuple[NameClas
 
 
 def _is_schema(value: dict[Any, Any]) -> bool:
-    """Returns whether it is a JSON Schema: under ``password`` it describes a parameter and is not a
-    password."""
+    """Returns whether it is a JSON Schema: under ``password`` it describes a parameter."""
     kind = value.get("type")
     return "$ref" in value or "anyOf" in value or (type(kind) is str and kind in _SCHEMA_TYPES)
 

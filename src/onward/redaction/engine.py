@@ -261,8 +261,7 @@ class _Work:
         return {self.keys[i]: part.decode("utf-8", "surrogatepass") for i, part in self._parts.items()}
 
     def numbers(self, known: Known) -> Callable[[float], str | None] | None:
-        """Returns a function from a number to its placeholder if it equals a found or known secret; None if
-        there is no such secret."""
+        """Returns a function from a number to its placeholder, if it is a secret; None without any."""
         found = dict(known.numbers)
         for value, kind in self._kinds.items():
             number = as_number(value)

@@ -25,8 +25,7 @@ _MARKS = compiled(rb"\\*\"|[\[\]{}\n]")
 
 
 class Number(NamedTuple):
-    """Bytes ``first``..``last`` are a whole number. ``quote`` is the quote to write around it, with the
-    backslashes of its text."""
+    """Bytes ``first``..``last`` are a whole number. ``quote`` goes around it, backslashes included."""
 
     first: int
     last: int
@@ -43,8 +42,7 @@ class Numbers:
         self._strings: list[int] = []
         """Open strings, outermost first: the number of backslashes before their quotes."""
         self._open: list[list[bool]] = [[]]
-        """Open brackets outside of strings, then within each open string. Each entry is true for a JSON
-        array."""
+        """Open brackets outside of strings, then within each open string; true for a JSON array."""
 
     def around(self, start: int, end: int) -> Number | None:
         """Returns the JSON number that contains bytes ``start``..``end``, or None."""
@@ -90,8 +88,7 @@ class Numbers:
 
 
 def behind_key(text: bytes, first: int, last: int) -> bytes | None:
-    """Returns the quote, backslashes included, of the key whose value is ``first``..``last``; None without a
-    key."""
+    """Returns the quote, with backslashes, of the key whose value is ``first``..``last``, or None."""
     if not _ENDS_VALUE.match(text, last):
         return None
     key = _KEY.fullmatch(text[max(0, first - _REACH) : first])

@@ -27,8 +27,7 @@ class Known:
     each line of a secret of several lines. Short forms match whole words only; the longest match wins."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        """Raises ConfigError for an empty secret and for one under 6 characters, which would mask half the
-        text."""
+        """Raises ConfigError for a secret under 6 characters, which would mask half the text."""
         self._needles: dict[bytes, Needle] = {}
         for number, secret in enumerate(secrets, start=1):
             value = secret.strip().encode("utf-8", "surrogatepass")

@@ -109,8 +109,7 @@ def forms(value: bytes) -> set[bytes]:
 
 
 def as_number(value: bytes) -> float | None:
-    """Returns the number, of six characters or more, that a document may contain in place of ``value``, or
-    None."""
+    """Returns the number of six or more characters that may stand for ``value`` in a document, or None."""
     whole, point, rest = value.removeprefix(b"-").partition(b".")
     if not MIN_LENGTH <= len(value) <= _LONGEST_NUMBER or not whole.isdigit():
         return None
@@ -122,8 +121,7 @@ def as_number(value: bytes) -> float | None:
 
 
 def same_number(text: bytes, value: bytes) -> bool:
-    """Returns whether the JSON number ``text`` equals ``value``, ignoring the sign; true if ``value`` is not
-    a number."""
+    """Returns whether the JSON number ``text`` is ``value``, without the sign; true if that is no number."""
     number = as_number(value)
     return number is None or abs(float(text)) == abs(float(number))
 
@@ -182,8 +180,7 @@ def _whole_run(buffer: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def _base64_cores(value: bytes) -> set[bytes]:
-    """Returns the part that is the same in every base64 text that contains ``value``, for each of three
-    alignments."""
+    """Returns the part common to all base64 texts that contain ``value``, for each of three alignments."""
     cores: set[bytes] = set()
     for shift in range(3):
         encoded = base64.b64encode(b"\x00" * shift + value).rstrip(b"=")
@@ -215,8 +212,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _may_be_word(name: bytes) -> bool:
-    """Returns whether it is small letters alone that may begin a word: ``marshall``; not ``jsmith``,
-    ``tberg2``, ``Ada``."""
+    """Returns whether it is small letters that may begin a word: ``marshall``; not ``jsmith``, ``Ada``."""
     if not (name.isalpha() and name.islower()):
         return False
     return name[0] in _VOWELS or name[1] in _VOWELS or name[:2] in _ONSETS

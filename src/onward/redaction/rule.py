@@ -14,8 +14,7 @@ from typing import Literal, NamedTuple
 
 Span = tuple[int, int]
 Check = Callable[[bytes, int, int], Span | None]
-"""Function from ``(buffer, first, last)`` of a candidate to the span to take, perhaps narrower, or None to
-refuse it."""
+"""Function from ``(buffer, first, last)`` of a candidate to the span to take, or None to refuse it."""
 Take = Literal["match", "group", "assigned", "flag", "cookies"]
 Same = Literal["exact", "lower", "digits", "alnum"]
 Layer = Literal[1, 2, 3]
@@ -32,8 +31,7 @@ ALNUM = "aB3dE5fG7hJ9kLmN2pQr"
 
 
 class Hit(NamedTuple):
-    """Bytes ``start``..``end`` of the buffer are a secret of ``kind``. ``value`` is the secret if the bytes
-    there are an encoding of it."""
+    """Bytes ``start``..``end`` are a secret of ``kind``, or an encoding of the secret ``value``."""
 
     start: int
     end: int

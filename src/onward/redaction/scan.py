@@ -65,8 +65,7 @@ def _filter() -> Any:
 
 
 def _gates() -> tuple[_Gate, ...]:
-    """Makes gates for rules without any literal, and one gate for rules whose literal is not at the
-    beginning."""
+    """Makes gates for rules without a literal, and one for rules whose literal is not at the beginning."""
     slow = {i for i, rule in enumerate(RULES) if not _begins_literal(rule.pattern)}
     bare = slow.intersection(_PREFILTER.Match(b"", True))
     apart = [{i for i in bare if RULES[i].kind in kinds} for kinds in _APART]
@@ -81,8 +80,7 @@ def _any_of(members: Iterable[int]) -> Any:
 
 
 def _begins_literal(pattern: str) -> bool:
-    """Returns whether every match begins with the same byte: RE2 then skips from one such byte to the
-    next."""
+    """Returns whether every match begins with one byte: RE2 then skips from one such byte to the next."""
     return pattern[0] not in _META and pattern[1] not in "?*+{"
 
 

@@ -63,8 +63,7 @@ def _redact_trajectory(document: dict[str, Any], known: Known, also: Sequence[Fi
 
 
 def decodes_clean(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> bool:
-    """Returns whether no rule matches in the text that ``ids`` decode to. An additional check for tests and
-    audits."""
+    """Returns whether no rule matches in the text that ``ids`` decode to: a check for audits."""
     return not redact(decode(ids)).changed
 
 
@@ -117,8 +116,7 @@ def _sampling(turn: Any) -> dict[str, Any]:
 
 
 def _mend_ids(clean: dict[str, Any], touched: Iterable[Path]) -> None:
-    """Replaces placeholders in ids, which are not valid ids, by valid ids that reveal nothing of the
-    secret."""
+    """Replaces placeholders in ids by valid ids that reveal nothing of the secret."""
     for path in touched:
         if (len(path) == 1 and path[0] in _UNCHANGEABLE) or _is_turn_time(path):
             raise RedactionError("An id or time of the trajectory holds a secret; give it a plain one.")

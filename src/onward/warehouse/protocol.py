@@ -32,8 +32,7 @@ SETTINGS: dict[str, str] = {
 imported trajectories may span more than the default 100 days. Aliases: ``avg(x) AS x`` means the column."""
 
 FIXED: dict[str, str] = {"default_format": "JSONEachRow", "wait_end_of_query": "1", **SETTINGS}
-"""URL parameters for a server. Without ``wait_end_of_query`` an error after the first rows comes with
-status 200."""
+"""URL parameters for a server. Without ``wait_end_of_query`` a late error comes with status 200."""
 
 RETRYABLE_CODES = frozenset({"159", "202", "209", "210", "241", "242", "243", "252", "425", "999"})
 """Errors worth a retry: timeout, too many queries, network, memory, read-only, no space, too many parts,
@@ -46,8 +45,7 @@ _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 def identifier(name: str, what: str) -> str:
-    """Returns ``name`` if it is a plain lower-case SQL name; else WarehouseError. Only such names go into
-    SQL."""
+    """Returns ``name`` if it is a plain lower-case name, as all in SQL must be; else WarehouseError."""
     if not _IDENTIFIER.fullmatch(name):
         raise WarehouseError(f"{what} {name[:60]!r} is not a name: give lower-case letters, digits or '_'.")
     return name

@@ -208,8 +208,7 @@ class Chats(Forking):
 
 
 class Call:
-    """One request until it has an answer. Every error here is logged, or raised if ``errors`` is
-    ``raise``."""
+    """One request until it has an answer. Errors are logged, or raised if ``errors`` is ``raise``."""
 
     def __init__(self, chats: Chats, chat: Chat, asked: Asked, link: bytes, length: int) -> None:
         self._chats = chats

@@ -157,8 +157,7 @@ def _taken(answer: Any, call: Call, chats: Chats) -> Any:
 
 
 def _take(answer: Any, call: Call) -> None:
-    """Records a completion, or the raw response of one (``with_raw_response``), which caches its parsed
-    form."""
+    """Records a completion, or the raw response of one, which caches its parsed form."""
     if not hasattr(answer, "choices") and hasattr(answer, "http_response") and callable(answer.parse):
         answer = answer.parse()
     if hasattr(answer, "choices"):

@@ -34,8 +34,7 @@ from onward.telemetry.crashpoints import crashpoint
 ROLE = "archiver"
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)
-"""Range of a time column (``EARLIEST`` to ``LATEST``). The warehouse would refuse a whole batch for one row
-outside of it."""
+"""Range of a time column: for one row outside of it the warehouse would refuse a whole batch."""
 UINT32 = 2**32 - 1
 
 Row = dict[str, Any]
@@ -86,8 +85,7 @@ class Archiver:
         self._redactor = redactor_of(ctx.settings)
 
     async def handle(self, messages: list[Message]) -> list[Disposition]:
-        """Stores a batch. Raises WarehouseError if the warehouse is unavailable: the batch is then
-        repeated."""
+        """Stores a batch. Raises WarehouseError if the warehouse is unavailable."""
         rows: list[Row] = []
         done: list[Disposition] = []
         for message in messages:

@@ -47,8 +47,7 @@ ACK_WAIT_SECONDS = 15.0
 """After this long without a sign of life the collector's messages go to another collector."""
 _RECENT = 1000
 CLAIM_TRIES = 5
-"""Deliveries before a claim without its body becomes a dead letter: about 15 s, in which a store may catch
-up."""
+"""Deliveries, about 15 s, before a claim without its body is a dead letter: a store may catch up."""
 STUCK_SECONDS = 60.0
 """Pause before the retry of a message that can be neither stored nor held."""
 CLEAN_SECONDS = 6 * 3600.0
@@ -182,8 +181,7 @@ class Collector:
                 metrics.redactions.labels(kind).inc(count)
 
     async def _settle(self, items: list[Item]) -> None:
-        """Finishes items after their rows: holds, dead-letters or republishes them, then erases messages that
-        must not stay raw."""
+        """Holds, dead-letters or republishes items after their rows, then erases what must not stay raw."""
         bus, objects, metrics = self._ctx.bus, self._ctx.objects, self._ctx.metrics
         dropped = [item.message.sequence for item in items if item.fate is Fate.DROP]
         if dropped:
@@ -262,8 +260,7 @@ class Collector:
 
 
 async def count_opted_out(bus: Bus, sequences: Sequence[int | str]) -> int:
-    """Adds messages, by their names, to the count that ``onward status`` shows, each once; returns the number
-    of new ones."""
+    """Adds messages by name to the count of ``onward status``, each once; returns the number of new ones."""
     bucket = bus.bucket(OptOutCount.BUCKET)
     while True:
         entry = await bucket.get(OptOutCount.KEY)

@@ -57,8 +57,7 @@ class Held:
 
 
 class Keys:
-    """The key that encrypts (``capture.quarantine_key``, else the one in the file) and all keys that
-    decrypt."""
+    """The key that encrypts (``capture.quarantine_key``, else that of the file) and all that decrypt."""
 
     def __init__(self, given: bytes | None, file: Path) -> None:
         self._given = given
@@ -106,8 +105,7 @@ class Quarantine:
 
     async def hold_captured(self, trajectory_id: str, body: bytes, reason: str, error: str) -> Held:
         """Encrypts and stores a trajectory that the gateway recorded, once: after a crash it comes again from
-        the journal, with less content than the stored one. Raises ObjectError: the caller must then keep
-        it."""
+        the journal, with less content. Raises ObjectError: the caller must then keep it."""
         name = f"{GATEWAY}-{hashlib.sha256(trajectory_id.encode()).hexdigest()[:16]}"
         message = Message(body, {}, subjects.TRAJECTORY, 0, 1, self._clock.now())
         return await self._put(name, GATEWAY, "", message, reason, error, trajectory_id)
@@ -171,8 +169,7 @@ class Quarantine:
         return held, _message(held, plain)
 
     async def facts(self, name: str) -> Held:
-        """Returns the facts, which may be shown; with reason ``damaged`` if they are unreadable. Raises
-        NotFoundError."""
+        """Returns the facts, to be shown; the reason ``damaged`` if unreadable. Raises NotFoundError."""
         data = await self._read(name)
         try:
             return _facts(data)[0]
@@ -200,8 +197,7 @@ async def count(objects: Objects) -> int:
 
 
 def held_id(stream: str, sequence: int, arrived: datetime) -> str:
-    """Returns ``<sequence>-<8 hex digits>``: the same for the same message, different after a stream was
-    created again."""
+    """Returns ``<sequence>-<8 hex digits>``: the same for a message until its stream is created again."""
     return f"{sequence}-{hashlib.sha256(f'{stream} {arrived.isoformat()}'.encode()).hexdigest()[:8]}"
 
 

@@ -42,8 +42,7 @@ that time, however long it was held or waited. A publisher who forges it gains n
 in the body."""
 FUTURE = timedelta(hours=24)
 PAST = timedelta(days=30)
-"""Accepted range: ``FUTURE`` after now, ``PAST`` before the arrival. A late outbox is legitimate; the
-retention period is the limit."""
+"""Accepted: up to ``FUTURE`` after now and ``PAST`` (the retention period) before the arrival."""
 NOBODY = OptOut()
 _LIMITS = frozenset(("too_large", "too_deep"))
 _TOKEN_WORDS = ("token_ids", "prompt_ids")
@@ -185,8 +184,7 @@ class Judge:
         return not with_one_retry(lambda: self.redactor.document(text)).changed
 
     def _clean_headers(self, message: Message, trajectory_id: str = "") -> tuple[Message, bool]:
-        """Returns ``message`` with redacted headers, and whether that changed anything: headers come from the
-        publisher, too."""
+        """Returns ``message`` with redacted headers (the publisher's, too), and whether that changed any."""
         headers = {k: v for k, v in message.headers.items() if not _ours(k, v, trajectory_id)}
         if not headers:
             return message, False

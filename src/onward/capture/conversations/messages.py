@@ -96,8 +96,7 @@ class _Builder:
         self._answer(turn)
 
     def finished(self) -> Conversation:
-        """Returns the conversation. If any call still waits and its turn has a result, all waiting calls are
-        answered."""
+        """Returns the conversation. If the turn of a waiting call has a result, all of them are answered."""
         if any(_told(result) is not None for result in self._waiting.values()):
             self._settle()
         return Conversation(self._messages, list(self._tools.values()), self._answer_at)

@@ -52,8 +52,7 @@ class Stats:
     opted_out: int = 0
     """Dropped by opt-out (``RL_CAPTURE_OPT_OUT``), before anything was written."""
     failed: int = 0
-    """Tries that recorded nothing; reported to the agent by an exception or, if it had one of its own, in the
-    log."""
+    """Tries that recorded nothing; the agent got an exception or, if it had one of its own, a log line."""
     pending: int = 0
     """In the outbox, not acknowledged yet."""
     refused: int = 0
@@ -239,8 +238,7 @@ class Recorder(Forking):
         return self._closed.is_set()
 
     def flush(self, timeout: float = 30.0) -> bool:
-        """Waits until everything is acknowledged. Returns False after ``timeout`` seconds; publishing then
-        continues."""
+        """Waits until all is acknowledged. Returns False after ``timeout`` seconds; publishing goes on."""
         return self._flush(timeout, while_away=True)
 
     def close(self, timeout: float = 5.0) -> None:
@@ -261,8 +259,7 @@ class Recorder(Forking):
         _living.discard(self)
 
     def before_close(self, step: Callable[[], object]) -> None:
-        """Registers ``step`` to be called when the recorder closes or the process ends, while it still
-        records."""
+        """Registers ``step``, called when the recorder closes or the process ends, while it still records."""
         self._before_close.append(step)
 
     def __enter__(self) -> Self:
@@ -304,8 +301,7 @@ class Recorder(Forking):
         self._count("recorded")
 
     def _hold(self, document: dict[str, Any], error: Exception) -> None:
-        """Stores the task encrypted. Only the class of the error is stored: its text may repeat the
-        document."""
+        """Stores the task encrypted, with only the class of the error: its text may repeat the document."""
         reason = reason_of(error)
         name = type(error).__name__
         try:
@@ -369,8 +365,7 @@ class Recorder(Forking):
             self._counts[what] += 1
 
     def after_fork_in_child(self) -> None:
-        """Removes the drainer in the child: threads do not survive a fork. The child makes its own when it
-        records."""
+        """Removes the drainer, whose thread did not survive; the child makes its own when it records."""
         if self._drainer is not None:
             _of_parents.append(self._drainer)  # kept alive, so that nothing of the parent's is closed here
         self._drainer = None

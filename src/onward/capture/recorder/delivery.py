@@ -91,8 +91,7 @@ class Delivery:
             await self._clock.sleep(backoff.next())
 
     async def notify(self, kind: str, message: str) -> None:
-        """Sends an alert in the form of the roles: a plain message, lost while NATS is unavailable. The log
-        has it in any case."""
+        """Sends an alert as the roles do: lost while NATS is unavailable, but in the log in any case."""
         if self._bus is not None:
             facts = {"source": "recorder"}
             await alerts.notify(self._bus, self._clock, kind, message, "critical", facts)

@@ -24,8 +24,7 @@ def agents_redactor(
     nats_token: str | None,
     optional_kinds: Iterable[str],
 ) -> Redactor:
-    """Makes the redactor of an agent's recorder. Raises ConfigError for a known secret that is too short, and
-    for an unknown optional kind."""
+    """Makes a recorder's redactor. Raises ConfigError for a short secret, an unknown optional kind."""
     own = {"NATS_URL": nats_url or "", "NATS_TOKEN": nats_token or ""}
     if known_secrets is None:
         known = Known.from_environment({**os.environ, **own})

@@ -31,8 +31,7 @@ _log = logs.get("recorder")
 
 
 class Task:
-    """One task in progress. ``turn`` may be called from several threads; turns are numbered in the order of
-    their start."""
+    """One task in progress. Threads may call ``turn``; turns are numbered in the order of their start."""
 
     def __init__(
         self,

@@ -88,8 +88,7 @@ def url_password(value: bytes) -> bytes | None:
 
 
 def is_scheme(value: bytes) -> bool:
-    """Returns whether ``value`` is an authorization scheme, such as ``Bearer`` or ``Basic``, which precedes a
-    secret."""
+    """Returns whether ``value`` is an authorization scheme such as ``Bearer``, which precedes a secret."""
     return value.lower().decode("latin-1") in SCHEMES
 
 
@@ -177,8 +176,7 @@ def end_of_bare(buffer: bytes, end: int, *, loose: bool) -> int:
 
 
 def _end_of_bare(buffer: bytes, start: int, widest: int, loose: bool) -> int:
-    """Returns the first byte from ``start`` on that ends a bare value, at most ``widest`` further. Most are
-    short."""
+    """Returns the first byte from ``start`` on that ends a bare value, at most ``widest`` further."""
     table = _LOOSE if loose else _STRICT
     for width in (_FIRST_LOOK, widest):
         at = buffer[start : start + width].translate(table).find(b"\x00")
@@ -204,8 +202,7 @@ def _closing(buffer: bytes, at: int, limit: int, slashes: int, quote: bytes) -> 
 
 
 def _is_personal(value: bytes, kind: NameClass) -> bool:
-    """Returns whether it can be a person's name, address, phone or id number, and not a description of the
-    field."""
+    """Returns whether it can be a person's name, address, phone or id, and does not describe the field."""
     if not 2 <= len(value) <= 200 or any(c in value for c in b"{}[]<>=$\\_"):
         return False
     digits = sum(0x30 <= c <= 0x39 for c in value)
@@ -258,8 +255,7 @@ def _is_path(value: bytes) -> bool:
 
 
 def _is_drawn(value: bytes) -> bool:
-    """Returns whether it is a base64 key that contains slashes: folder names of a path are short or have few
-    capitals."""
+    """Returns whether it is a base64 key with slashes: folder names are short or have few capitals."""
     longest = max(map(len, value.split(b"/")))
     return len(value) >= 32 and longest >= 12 and is_random(value.translate(None, _DIGITS + b"/"))
 
@@ -278,8 +274,7 @@ def is_word(value: bytes) -> bool:
 
 
 def _is_dense(value: bytes) -> bool:
-    """Returns whether it is no word, sentence or snake_case name: it has a digit and a letter, or is a long
-    run."""
+    """Returns whether it is no word, sentence or name: it has a digit and a letter, or is a long run."""
     if _has_digit(value) and _has_letter(value):
         return True
     if len(value) >= 20 and b" " not in value and b"_" not in value and b"-" not in value:

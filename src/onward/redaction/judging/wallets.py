@@ -48,8 +48,7 @@ def bitcoin_bech32(text: str) -> bool:
 
 
 def ethereum(text: str) -> bool:
-    """EIP-55: a hex letter is upper case where Keccak-256 of the lower-case address has a digit of 8 or
-    more."""
+    """EIP-55: a letter is upper case where Keccak-256 of the lower-case address has a digit from 8 on."""
     body = text[2:]
     if len(body) != 40 or text[:2] != "0x" or not set("0123456789abcdefABCDEF").issuperset(body):
         return False

@@ -46,8 +46,7 @@ fish pet vet toys sale deals gifts market markets trade trading exchange click l
 cyou bond lol fyi how
 """
 TOP_DOMAINS = frozenset((_COUNTRY_DOMAINS + _OTHER_DOMAINS).encode().split())
-"""Domains with mailboxes: all countries, and the generic domains that are neither brands nor words of
-code."""
+"""Domains with mailboxes: all countries, and generic domains that are no brands or words of code."""
 _RESERVED = (b"example.com", b"example.org", b"example.net")
 _ROLES = frozenset((b"git", b"noreply", b"no-reply", b"donotreply", b"do-not-reply", b"x-oauth-basic"))
 
@@ -76,8 +75,7 @@ def email(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _domain_end(buffer: bytes, at: int, last: int) -> int:
-    """Returns the end of the domain that begins at ``at``, without the text after a full stop; -1 if there is
-    none."""
+    """Returns the end of the domain at ``at``, without the text after a full stop; -1 if there is none."""
     while True:
         labels = buffer[at:last].split(b".")
         if len(labels) < 2:
@@ -114,8 +112,7 @@ def _local_start(buffer: bytes, sign: int) -> int:
 
 
 def _after_quotes(buffer: bytes, start: int, end: int) -> int:
-    """Returns the position after the last character that is not a letter: accented letters belong to a name,
-    “ and … do not."""
+    """Returns the position after the last sign beyond ASCII (“, …): accented letters belong to a name."""
     text = buffer[start:end].decode("utf-8", "replace")
     for i in range(len(text) - 1, -1, -1):
         if not (text[i].isalnum() or text[i] in "._%+'-"):

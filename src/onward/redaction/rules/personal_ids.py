@@ -123,8 +123,7 @@ def national_id(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _begins_with_date(compact: str) -> bool:
-    """Returns whether it begins with a date of the last or this century and is therefore no DNI:
-    ``20260812T``."""
+    """Returns whether it begins with a date of the last or this century, so is no DNI: ``20260812T``."""
     year = int(compact[:4])
     return 1900 <= year < 2100 and v.is_date(year, int(compact[4:6]), int(compact[6:8]))
 

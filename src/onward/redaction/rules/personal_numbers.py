@@ -12,8 +12,7 @@ def _compact(text: bytes) -> str:
 
 
 def card(buffer: bytes, first: int, last: int) -> Span | None:
-    """Accepts a card number that stands alone: no float, no id in a path or name. A code after it is left
-    out."""
+    """Accepts a card number that stands alone, not in a path or name. A code after it is left out."""
     groups = buffer[first:last].replace(b"-", b" ").split(b" ")
     shorter = last - len(groups[-1]) - 1 if len(groups) == 5 else last
     last = next((end for end in (last, shorter) if _is_card(buffer, first, end)), -1)

@@ -37,8 +37,7 @@ def _digits(text: bytes) -> bytes:
 
 
 def phone_international(buffer: bytes, first: int, last: int) -> Span | None:
-    """Accepts ``+`` and a calling code: 8 to 15 digits, in North America eleven; not a float, an offset or a
-    sum."""
+    """Accepts ``+`` and a calling code: 8 to 15 digits, in North America 11; no float, offset or sum."""
     last = _trim_neighbours(buffer, first, last)
     if not stands_alone(buffer, first, last) or buffer[first - 1 : first] in (b"+", b")", b"]"):
         return None
@@ -76,8 +75,7 @@ def _trim_neighbours(buffer: bytes, first: int, last: int) -> int:
 
 
 def _is_nanp(digits: bytes) -> bool:
-    """Returns whether area and exchange of the North American plan begin with 2 to 9 and not all digits are
-    the same."""
+    """Returns whether it fits the North American plan: area and exchange from 2 on, not all digits equal."""
     return len(digits) == 10 and digits[0:1] > b"1" and digits[3:4] > b"1" and len(set(digits)) > 1
 
 
