@@ -102,9 +102,7 @@ def bucket_config(name: str, spec: BucketSpec) -> api.StreamConfig:
 
 async def read_document(bus: Bus, kind: type[D], name: str = "") -> D | None:
     """Reads a document from its bucket, at the key of its ``kind`` followed by ``name``; None if absent.
-
-    Raises ValueError for a value of another shape, BusError.
-    """
+    Raises ValueError for a value of another shape, BusError."""
     entry = await bus.bucket(kind.BUCKET).get(kind.KEY + name)
     return None if entry is None else kind.load(entry.value)
 

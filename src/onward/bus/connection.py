@@ -65,11 +65,8 @@ class Bus:
         clock: Clock | None = None,
         connect_timeout: float = 10.0,
     ) -> Bus:
-        """Connects, waiting up to ``connect_timeout`` seconds for the server.
-
-        Raises BusError if there is no answer or the login is refused. Once connected, the client reconnects
-        forever.
-        """
+        """Connects, waiting up to ``connect_timeout`` seconds for the server. Raises BusError if there is no
+        answer or the login is refused. Once connected, the client reconnects forever."""
         login = {"token": token, "user": user, "password": password}
         given = {key: value for key, value in login.items() if value is not None}
         bus = cls({"servers": [url], "name": name, **given}, clock or SystemClock())
@@ -183,10 +180,8 @@ class Bus:
         return type(error).__name__
 
     async def notify(self, subject: str, data: bytes) -> None:
-        """Sends a core message: no storage, no answer, lost if no one listens or the server is unreachable.
-
-        A lost notice never breaks the sender.
-        """
+        """Sends a core message: no storage, no answer, lost if no one listens or the server is unreachable. A
+        lost notice never breaks the sender."""
         if not self.is_connected:
             return
         try:

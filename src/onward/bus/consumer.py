@@ -355,10 +355,8 @@ def _message(raw: Msg) -> Message:
 
 
 def _stored_at(reply: str) -> datetime:
-    """Reads the time at which the server stored a message from its ack subject, cut to microseconds.
-
-    The client's ``metadata.timestamp`` goes through a float and may be a microsecond off.
-    """
+    """Reads the time at which the server stored a message from its ack subject, cut to microseconds. The
+    client's ``metadata.timestamp`` goes through a float and may be a microsecond off."""
     tokens = reply.split(".")
     nanoseconds = int(tokens[7 if len(tokens) == 9 else Msg.Ack.Timestamp])
     return _EPOCH + timedelta(microseconds=nanoseconds // 1000)

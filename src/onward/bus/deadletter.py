@@ -56,10 +56,8 @@ class DeadLetterRecord:
 
 
 async def bury(bus: Bus, stream: str, message: Message, reason: str, detail: str, body: bytes) -> None:
-    """Stores a dead letter and returns once the server has it. The same message again is a duplicate.
-
-    Raises BusError if the server is unreachable for 10 s: the message is then not acknowledged.
-    """
+    """Stores a dead letter and returns once the server has it. The same message again is a duplicate. Raises
+    BusError if the server is unreachable for 10 s: the message is then not acknowledged."""
     headers = {k: v for k, v in message.headers.items() if not k.startswith(("Nats-", "Onward-"))}
     headers[REASON] = _one_line(reason, 100)
     headers[DETAIL] = _one_line(detail, 500)

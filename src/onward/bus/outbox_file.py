@@ -78,9 +78,7 @@ class OutboxFile:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Yields the connection with durable commits, to one caller at a time; rolls open transactions back.
-
-        Raises OutboxFullError if the disk is full, BusError for any other failure of the file.
-        """
+        Raises OutboxFullError if the disk is full, BusError for any other failure of the file."""
         with self._write_lock, self._errors():
             yield from self._used(self.writer)
 

@@ -131,9 +131,7 @@ class Difference:
 
 async def plan(bus: Bus) -> list[Difference]:
     """Returns the differences between the declared streams and buckets and the server's. Changes nothing.
-
-    Raises BusError if the server does not answer.
-    """
+    Raises BusError if the server does not answer."""
     found: list[Difference] = []
     for spec in STREAMS.values():
         config = await _server_config(bus, spec.name)
@@ -234,10 +232,8 @@ def _compare_limits(declared: api.StreamConfig, server: api.StreamConfig, add: A
 
 
 async def apply(bus: Bus, differences: Iterable[Difference]) -> None:
-    """Creates what is missing and updates in place what can be updated; no message is lost by it.
-
-    Raises StreamDriftError, before anything is changed, if a difference cannot be removed in place.
-    """
+    """Creates what is missing and updates in place what can be updated; no message is lost by it. Raises
+    StreamDriftError, before anything is changed, if a difference cannot be removed in place."""
     todo = list(differences)
     manual = [difference for difference in todo if difference.migration == "manual"]
     if manual:

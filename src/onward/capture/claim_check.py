@@ -194,10 +194,7 @@ async def publish(
     headers: Mapping[str, str],
 ) -> Claim | None:
     """Publishes a message; a trajectory that is too large for a message goes by claim check, which is
-    returned.
-
-    Raises ObjectError if the store is unavailable, PublishRejectedError if none is configured.
-    """
+    returned. Raises ObjectError if the store is unavailable, PublishRejectedError if none is configured."""
     from onward.bus.connection import PublishRejectedError
     from onward.telemetry.crashpoints import crashpoint
 

@@ -43,10 +43,7 @@ def verify(record: Mapping[str, Any], key: bytes) -> bool:
 
 def load_key(run_dir: Path, *, create: bool = False) -> bytes:
     """Returns the signing key in ``run_dir`` (hex, mode 0600). With ``create`` a missing key is generated
-    once.
-
-    Raises NotFoundError if it is missing, ConfigError if it is not a key.
-    """
+    once. Raises NotFoundError if it is missing, ConfigError if it is not a key."""
     path = run_dir / KEY_FILE
     if create and not path.exists():
         write_secret_once(path, secrets.token_hex(KEY_BYTES))

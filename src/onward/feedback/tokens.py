@@ -58,10 +58,8 @@ def is_text(value: object) -> bool:
 
 
 class TokenKeys:
-    """The signing keys of a data directory: one file, one key in hex a line, the newest first.
-
-    The file is read again when it has changed, so a rotation needs no restart.
-    """
+    """The signing keys of a data directory: one file, one key in hex a line, the newest first. The file is
+    read again when it has changed, so a rotation needs no restart."""
 
     def __init__(self, run_dir: Path) -> None:
         """Creates the file if there is none. Raises ConfigError if that fails, or for a file without keys."""

@@ -264,10 +264,7 @@ def rebuild(
     fixed: Fixed = NOTHING_FIXED,
 ) -> Rebuilt:
     """Returns a copy of ``document`` with ``new`` texts, and with the results of ``number`` for shorter
-    numbers.
-
-    Renamed keys keep their order and never merge. A replaced number becomes text.
-    """
+    numbers. Renamed keys keep their order and never merge. A replaced number becomes text."""
     rebuilder = _Rebuilder(texts, new, number, fixed)
     copy = rebuilder.copy(document, None, 0, ())
     return Rebuilt(copy, rebuilder.paths, rebuilder.touched, rebuilder.numbers)

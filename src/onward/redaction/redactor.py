@@ -20,10 +20,8 @@ from onward.redaction.trajectory import redact_trajectory
 
 @dataclass(frozen=True)
 class Redactor:
-    """All rules, with the chosen settings. Thread-safe.
-
-    The constructor raises ConfigError for an unknown optional kind.
-    """
+    """All rules, with the chosen settings. Thread-safe. The constructor raises ConfigError for an unknown
+    optional kind."""
 
     known: Known = NOTHING_KNOWN
     """Secrets of the client, replaced wherever they occur."""

@@ -19,10 +19,8 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def setup(level: str = "info", *, json: bool | None = None) -> None:
-    """Configures logging of this process. ``json`` None: JSON unless standard error is a terminal.
-
-    Raises ConfigError for an unknown level.
-    """
+    """Configures logging of this process. ``json`` None: JSON unless standard error is a terminal. Raises
+    ConfigError for an unknown level."""
     import structlog
 
     if level.lower() not in LEVELS:

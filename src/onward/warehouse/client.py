@@ -31,10 +31,8 @@ _log = logs.get("warehouse")
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a warehouse. ``socket`` is a Unix domain socket; ``url`` then only names a host.
-
-    An ``embedded`` one has the right settings and database from its start.
-    """
+    """Address of a warehouse. ``socket`` is a Unix domain socket; ``url`` then only names a host. An
+    ``embedded`` one has the right settings and database from its start."""
 
     url: str
     socket: str | None = None
@@ -87,10 +85,8 @@ class Warehouse:
         await self._send(params, protocol.encode_rows(rows), patience)
 
     async def query(self, sql: str, **params: Any) -> list[dict[str, Any]]:
-        """Returns rows as dicts. ``params`` bind ``{name:Type}``. Times are ISO 8601 text.
-
-        Raises WarehouseError.
-        """
+        """Returns rows as dicts. ``params`` bind ``{name:Type}``. Times are ISO 8601 text. Raises
+        WarehouseError."""
         bound = {f"param_{name}": protocol.parameter(value) for name, value in params.items()}
         body = await self._send(bound, sql.encode(), self._query_patience)
         return protocol.decode_rows(body)

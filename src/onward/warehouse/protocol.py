@@ -59,10 +59,8 @@ def insert_statement(table: str, token: str | None) -> str:
 
 
 def encode_rows(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Encodes rows as JSON lines. Times become ISO 8601 in UTC with milliseconds.
-
-    Raises WarehouseError for a value that JSON cannot carry (NaN, infinities, lone surrogates).
-    """
+    """Encodes rows as JSON lines. Times become ISO 8601 in UTC with milliseconds. Raises WarehouseError for a
+    value that JSON cannot carry (NaN, infinities, lone surrogates)."""
     try:
         return b"\n".join(
             json.dumps(

@@ -18,9 +18,7 @@ from onward.warehouse.embedded import EmbeddedWarehouse
 @asynccontextmanager
 async def reading(settings: Settings) -> AsyncIterator[Warehouse]:
     """Yields a client of the configured server, of the warehouse running on this folder, or of a new one.
-
-    Raises ConfigError if nothing was ever stored, WarehouseError as ``connect`` and ``start`` do.
-    """
+    Raises ConfigError if nothing was ever stored, WarehouseError as ``connect`` and ``start`` do."""
     if settings.warehouse.url is not None or (settings.run_dir / TOKEN_FILE).exists():
         client = await connect(settings)
         try:

@@ -292,10 +292,8 @@ async def republish(bus: Bus, item: Item, objects: Objects, now: datetime) -> cl
 
 
 async def erase(bus: Bus, sequence: int, stream: str = STREAM) -> None:
-    """Overwrites the raw message on the server's disk (secure delete). Erasing twice is harmless.
-
-    Raises BusError if the server is unavailable or refuses.
-    """
+    """Overwrites the raw message on the server's disk (secure delete). Erasing twice is harmless. Raises
+    BusError if the server is unavailable or refuses."""
     try:
         await bus.js.delete_msg(stream, sequence)
     except nats.js.errors.NotFoundError:

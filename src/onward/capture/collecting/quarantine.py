@@ -159,10 +159,8 @@ class Quarantine:
         return found
 
     async def open(self, name: str) -> tuple[Held, Message]:
-        """Returns the facts and, decrypted in memory only, the original message.
-
-        Raises NotFoundError, ConfigError (its key is missing), TamperedError (it was changed).
-        """
+        """Returns the facts and, decrypted in memory only, the original message. Raises NotFoundError,
+        ConfigError (its key is missing), TamperedError (it was changed)."""
         data = await self._read(name)
         held, line, sealed = _facts(data)
         plain = sealing.unseal(line, sealed, self._keys.opening(held.key_id), held.held_id)

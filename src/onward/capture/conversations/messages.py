@@ -257,10 +257,8 @@ def _message(given: Mapping[str, Any]) -> Message:
 
 
 def _usual(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a tool with its keys in the order in which tools are usually written and shown to models.
-
-    A stored document has its keys sorted.
-    """
+    """Returns a tool with its keys in the order in which tools are usually written and shown to models. A
+    stored document has its keys sorted."""
     made = _ordered(tool, _TOOL_ORDER)
     made["function"] = _ordered(tool["function"], _TOOL_ORDER)
     if isinstance(made["function"].get("parameters"), Mapping):

@@ -228,10 +228,8 @@ def components(name: str) -> list[str]:
 
 
 def secret_class(name: str) -> NameClass | None:
-    """Returns the class of secret under ``name``, or None. Linear in the length of ``name``.
-
-    A name that contains a placeholder (a redacted key) governs nothing.
-    """
+    """Returns the class of secret under ``name``, or None. Linear in the length of ``name``. A name that
+    contains a placeholder (a redacted key) governs nothing."""
     return _cached(name) if len(name) <= 64 and "<" not in name else None
 
 

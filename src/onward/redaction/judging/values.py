@@ -93,10 +93,8 @@ def is_scheme(value: bytes) -> bool:
 
 
 def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
-    """Returns whether ``value``, assigned to a name of class ``kind``, is a literal secret.
-
-    ``how``: ``"key"`` (dict value), ``"quoted"``, ``"env"`` (``NAME=value`` and flags) or ``"bare"``.
-    """
+    """Returns whether ``value``, assigned to a name of class ``kind``, is a literal secret. ``how``:
+    ``"key"`` (dict value), ``"quoted"``, ``"env"`` (``NAME=value`` and flags) or ``"bare"``."""
     value = value.strip(_SPACES)
     if is_reference(value) or is_scheme(value) or _is_path(value):
         return False
@@ -126,10 +124,8 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
 
 
 def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
-    """Returns the value that starts at ``at``: quoted with any number of backslashes, or bare.
-
-    ``loose`` allows ``, ; ) } ]`` in a bare value (environment style); they are trimmed at its end.
-    """
+    """Returns the value that starts at ``at``: quoted with any number of backslashes, or bare. ``loose``
+    allows ``, ; ) } ]`` in a bare value (environment style); they are trimmed at its end."""
     start = at
     opening = _OPENING.match(buffer, at, at + 64) if buffer[at : at + 1] in _MAY_OPEN else None
     if opening is not None:
@@ -153,11 +149,8 @@ def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
 
 
 def closes_a_text(buffer: bytes, at: int) -> bool:
-    """Returns whether the quote at ``at`` ends the text that contains the name before it:
-    ``input('Password: ')``.
-
-    It does if a quote of this kind is open on its line and the next character rarely begins a value.
-    """
+    """Returns whether the quote at ``at`` ends the text that contains the name before it: ``input('Password:
+    ')``. It does if a quote of this kind is open on its line and the next character rarely begins a value."""
     quote = _OPENING.match(buffer, at, at + 64) if buffer[at : at + 1] in _MAY_CLOSE else None
     if quote is None or _BEHIND_A_TEXT.match(buffer, quote.end()) is None:
         return False

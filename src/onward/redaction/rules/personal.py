@@ -52,10 +52,8 @@ _ROLES = frozenset((b"git", b"noreply", b"no-reply", b"donotreply", b"do-not-rep
 
 
 def email(buffer: bytes, first: int, last: int) -> Span | None:
-    """Finds the mailbox around the ``@``: at a real top-level domain, with a name before it.
-
-    Refuses ``Icon@3x.png``, ``git@host:path``, ``user@host:/path`` and addresses reserved for documentation.
-    """
+    """Finds the mailbox around the ``@``: at a real top-level domain, with a name before it. Refuses
+    ``Icon@3x.png``, ``git@host:path``, ``user@host:/path`` and addresses reserved for documentation."""
     sign = 3 if buffer[first : first + 1] == b"%" else 1
     last = _domain_end(buffer, first + sign, last)
     start = _local_start(buffer, first)
