@@ -12,6 +12,7 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import nats.errors
@@ -80,24 +81,30 @@ def stream_of(bucket: str) -> str:
 def bucket_config(name: str, spec: BucketSpec) -> api.StreamConfig:
     """Configuration of the stream behind a bucket. File storage; a full bucket refuses, never drops."""
     window = 120.0 if spec.ttl is None else min(120.0, spec.ttl)
-    return api.StreamConfig(
+    return durable_stream(
         name=stream_of(name),
         description=f"{spec.what} (written by {spec.writer})",
         subjects=[f"$KV.{name}.>"],
-        retention=api.RetentionPolicy.LIMITS,
-        storage=api.StorageType.FILE,
-        discard=api.DiscardPolicy.NEW,
         max_msgs_per_subject=spec.history,
-        max_msgs=-1,
         max_bytes=128 * _MIB,
         max_msg_size=4 * _MIB,
         max_age=spec.ttl or 0,
-        max_consumers=-1,
         duplicate_window=window,
         allow_rollup_hdrs=True,
         deny_delete=True,
-        num_replicas=1,
     )
+
+
+durable_stream = partial(
+    api.StreamConfig,
+    retention=api.RetentionPolicy.LIMITS,
+    storage=api.StorageType.FILE,
+    discard=api.DiscardPolicy.NEW,
+    max_msgs=-1,
+    max_consumers=-1,
+    num_replicas=1,
+)
+"""A stream or the stream of a bucket: on disk; if it is full it refuses, and never drops."""
 
 
 async def read_document(bus: Bus, kind: type[D], name: str = "") -> D | None:

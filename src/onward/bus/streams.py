@@ -15,7 +15,7 @@ import nats.errors
 import nats.js.errors
 from nats.js import api
 
-from onward.bus.buckets import BUCKETS, bucket_config, stream_of
+from onward.bus.buckets import BUCKETS, bucket_config, durable_stream, stream_of
 from onward.contracts import subjects
 from onward.errors import BusError, StreamDriftError
 from onward.telemetry import logs
@@ -50,23 +50,17 @@ class StreamSpec:
     append_only: bool = False
 
     def config(self) -> api.StreamConfig:
-        return api.StreamConfig(
+        return durable_stream(
             name=self.name,
             description=self.what,
             subjects=list(self.subjects),
-            retention=api.RetentionPolicy.LIMITS,
-            storage=api.StorageType.FILE,
-            discard=api.DiscardPolicy.NEW,
-            max_msgs=-1,
             max_msgs_per_subject=-1,
-            max_consumers=-1,
             max_bytes=self.max_bytes,
             max_age=self.max_age,
             max_msg_size=self.max_msg_size,
             duplicate_window=self.duplicate_window,
             deny_delete=self.append_only,
             deny_purge=self.append_only,
-            num_replicas=1,
         )
 
 

@@ -121,14 +121,20 @@ def _in_base64(buffer: bytes, scan: Scan) -> list[Hit]:
                 texts.append(text)
     if not texts:
         return []
+    return [
+        hit._replace(start=spans[i][0], end=spans[i][1], layer=min(hit.layer, 2))
+        for i, hit in _scanned(texts, scan)
+    ]
+
+
+def _scanned(texts: list[bytes], scan: Scan) -> Iterator[tuple[int, Hit]]:
+    """Yields (index of the text, hit in that text with its value) for each hit of ``scan``."""
     starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
     joined = b"\x00".join(texts)
-    found = []
     for hit in scan(joined):
         i = bisect_right(starts, hit.start) - 1
         value = joined[hit.start : hit.end] if hit.value is None else hit.value
-        found.append(Hit(*spans[i], hit.kind, min(hit.layer, 2), value))
-    return found
+        yield i, hit._replace(start=hit.start - starts[i], end=hit.end - starts[i], value=value)
 
 
 def _candidates(buffer: bytes, first: int, last: int) -> Iterator[tuple[int, int]]:
@@ -185,16 +191,10 @@ def _in_urls(buffer: bytes, scan: Scan) -> list[Hit]:
         if match.end() - match.start() >= _MIN_URL:
             runs.append(match.span())
             pieces.append(unquote_to_bytes(match.group()).replace(b"\x00", b" "))
-    if not pieces:
-        return []
-    starts = list(accumulate((len(piece) + 1 for piece in pieces), initial=0))
-    joined = b"\x00".join(pieces)
     found = []
-    for hit in scan(joined):
-        i = bisect_right(starts, hit.start) - 1
-        first, last = _encoded_span(buffer, runs[i], hit.start - starts[i], hit.end - starts[i])
-        value = joined[hit.start : hit.end] if hit.value is None else hit.value
-        found.append(Hit(first, last, hit.kind, hit.layer, value))
+    for i, hit in _scanned(pieces, scan) if pieces else ():
+        first, last = _encoded_span(buffer, runs[i], hit.start, hit.end)
+        found.append(hit._replace(start=first, end=last))
     return found
 
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from onward import children
 from onward.clock import Clock, SystemClock
-from onward.errors import WarehouseError
+from onward.config import Settings
+from onward.errors import ConfigError, WarehouseError, folder_advice
 from onward.files import write_secret_once
-from onward.warehouse.client import TOKEN_FILE, Warehouse, read_address
+from onward.warehouse.client import TOKEN_FILE, Warehouse, connect, read_address
 from onward.warehouse.protocol import EXIT_IN_USE
 
 _MAX_SOCKET_PATH = 100
@@ -106,3 +109,38 @@ def _token(path: Path) -> str:
     if not path.exists():
         write_secret_once(path, secrets.token_urlsafe(32))
     return path.read_text(encoding="ascii").strip()
+
+
+@asynccontextmanager
+async def reading(settings: Settings) -> AsyncIterator[Warehouse]:
+    """Yields a client of the configured server, of the warehouse running on this folder, or of a new one.
+
+    A new one runs for the time of the block, and only its views and logs are written; a service that starts
+    meanwhile waits for it, 15 s at most. Raises ConfigError if nothing was ever stored, WarehouseError as
+    ``connect`` and ``start`` do.
+    """
+    if settings.warehouse.url is not None or (settings.run_dir / TOKEN_FILE).exists():
+        client = await connect(settings)
+        try:
+            if settings.warehouse.url is not None or await client.ping():
+                yield client
+                return
+        finally:
+            await client.close()
+    embedded = EmbeddedWarehouse(settings.data_dir)
+    if not embedded.data_path.is_dir():
+        raise ConfigError(
+            f"Nothing is stored in {settings.data_dir}: start the service with 'onward up', or "
+            f"{folder_advice(settings.data_dir)}."
+        )
+    try:
+        try:
+            started = await embedded.start()
+        except OSError as error:
+            raise WarehouseError(
+                f"The warehouse in {settings.data_dir} cannot be opened ({error.strerror}): run this as the "
+                f"user who owns the folder."
+            ) from error
+        yield started
+    finally:
+        await embedded.stop()

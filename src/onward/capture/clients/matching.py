@@ -20,7 +20,7 @@ from onward.capture.conversations.dialogue import Asked, Closed, Dialogue
 from onward.capture.conversations.exchange import Message, instructions
 from onward.capture.conversations.links import Heads, chain, next_link
 from onward.capture.recorder.task import Task, current_task
-from onward.errors import OnwardError
+from onward.capture.retrying import loggable
 from onward.forks import Forking, follow
 from onward.lru import Lru
 from onward.telemetry import logs
@@ -265,8 +265,7 @@ def guard(errors: Errors) -> Iterator[None]:
 
 
 def _tell(error: Exception) -> None:
-    reason = str(error) if isinstance(error, OnwardError) else type(error).__name__
-    _log.error("a call or task was not recorded", reason=reason)
+    _log.error("a call or task was not recorded", reason=loggable(error))
 
 
 def _identity(message: Message) -> list[Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from onward.bus.outbox import Outbox
 from onward.capture.opt_out import VARIABLE, OptOut, user_hash
 from onward.capture.recorder.sealed_tasks import Held, HeldTasks
-from onward.capture.retrying import reason_of, with_one_retry
+from onward.capture.retrying import loggable, reason_of, with_one_retry
 from onward.clock import Clock, SystemClock
 from onward.contracts import subjects
 from onward.errors import (
@@ -29,6 +29,7 @@ from onward.errors import (
     RedactionError,
 )
 from onward.forks import IMPORTING, Forking, follow
+from onward.ids import new_id
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -162,17 +163,14 @@ class Recorder(Forking):
                     "A task names its user, but there is no key to hash it: give user_key= or set "
                     f"{USER_KEY}."
                 )
-        return self._task(
-            self,
-            instructions,
-            task_id=task_id,
-            session_id=session_id,
-            domain=domain,
-            group_id=group_id,
-            task_type=task_type,
-            metadata=described,
-            agent_id=agent_id or self.agent_id,
-        )
+        context = {
+            "task_id": task_id or new_id(),
+            "instructions": instructions,
+            "domain": domain,
+            "group_id": group_id,
+            "task_type": task_type,
+        }
+        return self._task(self, context, described, session_id, agent_id or self.agent_id)
 
     def user_hash(self, user: str) -> str | None:
         """Returns the hash of a user for the metadata; None without a key."""
@@ -222,7 +220,7 @@ class Recorder(Forking):
                     continue
                 data = self._intake.prepare(document)
             except Exception as error:
-                _log.warning("a task is still held", held_id=held.held_id, reason=_reason(error))
+                _log.warning("a task is still held", held_id=held.held_id, reason=loggable(error))
                 continue
             self._start_drainer()
             # It may have been recorded already, by a process that was killed before it dropped the held copy.
@@ -250,7 +248,7 @@ class Recorder(Forking):
             try:
                 step()
             except Exception as error:
-                _log.error("an open task was not recorded", reason=_reason(error))
+                _log.error("an open task was not recorded", reason=loggable(error))
         self._flush(timeout, while_away=False)
         self._closed.set()
         if self._drainer is not None:
@@ -307,7 +305,7 @@ class Recorder(Forking):
         try:
             held = self._held.hold(document, reason, name, self.clock.now())
         except Exception as failure:
-            _log.error("a task could not be held", reason=_reason(failure), error=name)
+            _log.error("a task could not be held", reason=loggable(failure), error=name)
             if isinstance(error, OnwardError):
                 raise error from None
             raise RedactionError(
@@ -376,11 +374,6 @@ class Recorder(Forking):
             self._closed.set()
 
 
-def _reason(error: BaseException) -> str:
-    """Returns text that may be logged: our own messages contain no secret, others may."""
-    return str(error) if isinstance(error, OnwardError) else type(error).__name__
-
-
 _living: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _of_parents: list[object] = []
 
@@ -390,7 +383,7 @@ def _close_all() -> None:
         try:
             recorder.close(timeout=EXIT_SECONDS)
         except Exception as error:  # the others are closed anyway
-            _log.error("a recorder could not be closed", reason=_reason(error))
+            _log.error("a recorder could not be closed", reason=loggable(error))
 
 
 atexit.register(_close_all)
