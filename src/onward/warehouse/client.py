@@ -55,14 +55,12 @@ class Warehouse:
         database: str = "rl",
         clock: Clock | None = None,
         query_patience: float = 10.0,
-        timeout: float = 120.0,
     ) -> None:
         self._locate = locate
         self._headers = {protocol.USER_HEADER: user, protocol.KEY_HEADER: password}
         self._database = protocol.identifier(database, "Database")
         self._clock: Clock = clock or SystemClock()
         self._query_patience = query_patience
-        self._timeout = timeout
         self._http: httpx.AsyncClient | None = None
         self._embedded = False
 
@@ -167,7 +165,7 @@ class Warehouse:
                 transport=transport,
                 base_url=address.url,
                 headers=self._headers,
-                timeout=httpx.Timeout(self._timeout, connect=5.0),
+                timeout=httpx.Timeout(120.0, connect=5.0),
                 trust_env=False,
             )
         return self._http

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from onward import children
-from onward.clock import Clock, SystemClock
+from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, WarehouseError, folder_advice
 from onward.files import write_secret_once
@@ -31,13 +31,11 @@ _STOP_SECONDS = 40.0
 class EmbeddedWarehouse:
     """chDB in a child of this process. ``start`` and ``stop`` are called once each."""
 
-    def __init__(self, data_dir: Path, *, database: str = "rl", clock: Clock | None = None) -> None:
+    def __init__(self, data_dir: Path) -> None:
         self._run_dir = data_dir / "run"
         self.data_path = data_dir / "chdb"
         self._log_path = data_dir / "logs" / "warehouse.log"
-        self._database = database
-        self._clock: Clock = clock or SystemClock()
-        self._keeper = children.Keeper("warehouse", self._spawn, clock=self._clock)
+        self._keeper = children.Keeper("warehouse", self._spawn, clock=SystemClock())
         self._client: Warehouse | None = None
 
     @property
@@ -57,9 +55,7 @@ class EmbeddedWarehouse:
         os.chmod(self._run_dir, 0o700)
         token = _token(self._run_dir / TOKEN_FILE)
         await self._keeper.start()
-        self._client = Warehouse(
-            lambda: read_address(self._run_dir), password=token, database=self._database, clock=self._clock
-        )
+        self._client = Warehouse(lambda: read_address(self._run_dir), password=token)
         await self._client.create_schema()
         return self._client
 
@@ -74,9 +70,7 @@ class EmbeddedWarehouse:
         socket_path = str((self._run_dir / "warehouse.sock").resolve())
         where = socket_path if len(os.fsencode(socket_path)) <= _MAX_SOCKET_PATH else self._old_port()
         data, run = str(self.data_path.resolve()), str(self._run_dir.resolve())
-        child = await children.start(
-            "onward.warehouse.child", data, run, where, self._database, log=self._log_path
-        )
+        child = await children.start("onward.warehouse.child", data, run, where, "rl", log=self._log_path)
         assert child.stdout is not None
         try:
             line = await asyncio.wait_for(child.stdout.readline(), _START_SECONDS)

@@ -35,7 +35,9 @@ def observation(new: Sequence[Message], tools: Any) -> dict[str, Any]:
         "content": text(new[0].get("content")) if alone else {"messages": list(new)},
     }
     if tools is not None:
-        shown["context"] = {"available_tools": _names(tools), "tools": tools}
+        listed = map(name_of, tools if isinstance(tools, list) else [])
+        names = [name for name in listed if name is not None]
+        shown["context"] = {"available_tools": names, "tools": tools}
     return shown
 
 
@@ -96,10 +98,8 @@ def text(content: Any) -> str:
     return json.dumps(plain(content), ensure_ascii=False)
 
 
-def _names(tools: Any) -> list[str]:
-    named = []
-    for tool in tools if isinstance(tools, list) else []:
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
-            named.append(function["name"])
-    return named
+def name_of(tool: Any) -> str | None:
+    """Returns the name of the function of a tool or a call; None if there is none."""
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else None

@@ -180,25 +180,8 @@ def password_like(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 CHECKS: dict[str, Check] = {
-    check.__name__: check
-    for check in (
-        start,
-        end,
-        digit,
-        dense,
-        telling,
-        dense_or_basic,
-        dense_query,
-        encoded_private,
-        jwk,
-        drawn,
-        mixed,
-        token_user,
-        not_example,
-        jwt_header,
-        trim,
-        trim_prose,
-        literal,
-        password_like,
+    check.__name__: check for check in (
+        start, end, digit, dense, telling, dense_or_basic, dense_query, encoded_private, jwk, drawn, mixed,
+        token_user, not_example, jwt_header, trim, trim_prose, literal, password_like,
     )
-}
+}  # fmt: skip

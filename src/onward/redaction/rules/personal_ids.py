@@ -82,13 +82,8 @@ _BY_WORD: tuple[tuple[tuple[str, ...], tuple[Validator, ...]], ...] = (
     (("pan", "permanent account number"), (v.in_pan,)),
 )
 _GENERAL = (
-    "national id",
-    "id number",
-    "personal id",
-    "identity number",
-    "identification number",
-    "tax number",
-)
+    "national id", "id number", "personal id", "identity number", "identification number", "tax number",
+)  # fmt: skip
 _WITH_CHECK_DIGIT = tuple(
     check for _, checks in _BY_WORD for check in checks if check not in (v.us_ssn, v.us_itin, v.uk_nino)
 )
