@@ -1,8 +1,7 @@
 """The streams: their declaration, the differences of a server, and a migration without loss.
 
 The published ``nats stream add`` lines keep the newest million messages and silently drop older unread ones.
-Such streams are kept, with a warning at a start. Only ``apply`` changes them, in place, and it never deletes
-one.
+Such streams are kept, with a warning at a start. Only ``apply`` changes them, in place.
 """
 
 from __future__ import annotations

@@ -51,8 +51,7 @@ def pieces(
 ) -> Iterator[Piece]:
     """Redacts ``source`` in order. Without ``kind``: by the suffix of ``name``, else by its first line.
 
-    Raises ConfigError for data that is not text, RedactionError (with the line) for data that cannot be
-    redacted.
+    Raises ConfigError for data that is not text, RedactionError (with the line) if it cannot be redacted.
     """
     lines = _lines(source, name)
     head: list[bytes] = []

@@ -78,8 +78,7 @@ class TokenKeys:
     def issue(self, subject: Subject, now: datetime, lifetime: timedelta) -> str:
         """Returns a token for ``subject`` that expires at ``now + lifetime``, in whole seconds.
 
-        Raises ConfigError for an invalid session or trajectory id, or a lifetime that is not between a second
-        and 30 days.
+        Raises ConfigError for an invalid id, or a lifetime that is not between a second and 30 days.
         """
         if not 0 < len(subject.session_id) <= MAX_SESSION or not is_text(subject.session_id):
             raise ConfigError(f"A session id has 1 to {MAX_SESSION} characters: give the session's own.")

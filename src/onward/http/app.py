@@ -1,8 +1,7 @@
 """The one HTTP base: every service of Onward is a FastAPI app made by ``make_app`` and run by ``Server``.
 
 Invariants: the protections of a service (Host check, API keys, body limit, the rule about browsers) are
-applied here and nowhere else, so a new service cannot omit them. This file changes only together with its
-tests.
+applied here and nowhere else, so a new service cannot omit them. Its tests change with this file.
 """
 
 from __future__ import annotations

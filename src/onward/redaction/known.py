@@ -1,7 +1,6 @@
 """Layer 0: secrets that the client knows in advance, found in any context and encoding.
 
-They are replaced also where the surrounding text gives no hint. Values are in memory only and appear in no
-message, repr or report.
+They are replaced also where the text around gives no hint. Values appear in no message, repr or report.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Needle:
 
 def needles(value: bytes, kind: str = "") -> Iterator[Needle]:
     """Yields every form in which ``value`` may occur elsewhere. Nothing for values under 6 bytes. A ``USER``
-    that may be a word (``marshall``) is searched only in its raw form, where an account name can stand."""
+    that may be a word is searched only in its raw form, where an account name can stand."""
     if len(value) < MIN_LENGTH:
         return
     if kind == "USER" and _may_be_word(value):

@@ -32,9 +32,8 @@ def redact_trajectory(
     """Returns ``document`` without secrets; token ids of affected turns are removed too (``tokens_void``).
 
     A result is not yet in the tokens of its own turn, so redaction in a result voids from the next turn on.
-    Redaction in task text, metadata or anything outside of the turns voids from the first turn. An id that
-    contains a secret becomes ``redacted-…``, the same for the same value within this trajectory. Raises
-    RedactionError.
+    Redaction in task text, metadata or anything outside of the turns voids from the first turn. An id with a
+    secret becomes ``redacted-…``, the same for the same value. Raises RedactionError.
     """
     try:
         return _redact_trajectory(document, known, also)

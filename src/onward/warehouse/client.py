@@ -175,8 +175,7 @@ async def connect(settings: Settings, *, clock: Clock | None = None) -> Warehous
     """Returns a client for the ClickHouse server of ``settings`` (missing tables are created), or for the
     embedded warehouse that another process has started in the same ``data_dir``.
 
-    Raises WarehouseError if nothing is configured and no embedded warehouse was ever started there, or if the
-    server is unavailable for 30 s.
+    Raises WarehouseError if neither exists, or if the server is unavailable for 30 s.
     """
     options = settings.warehouse
     if options.url:

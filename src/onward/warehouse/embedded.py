@@ -1,8 +1,7 @@
 """Runs the warehouse child and restarts it when it dies. This process never imports chdb.
 
 A dead child delays inserts and loses nothing: clients wait and retry, and acknowledged rows are on disk. The
-child listens on a Unix socket in ``data_dir/run``, or on a loopback port if that path is longer than a socket
-address may be.
+child listens on a Unix socket in ``data_dir/run``, or on a loopback port if that path is too long.
 """
 
 from __future__ import annotations

@@ -35,8 +35,7 @@ FIXED: dict[str, str] = {"default_format": "JSONEachRow", "wait_end_of_query": "
 """URL parameters for a server. Without ``wait_end_of_query`` a late error comes with status 200."""
 
 RETRYABLE_CODES = frozenset({"159", "202", "209", "210", "241", "242", "243", "252", "425", "999"})
-"""Errors worth a retry: timeout, too many queries, network, memory, read-only, no space, too many parts,
-system, keeper."""
+"""Errors worth a retry: timeout, queries, network, memory, read-only, space, parts, system, keeper."""
 
 EXIT_IN_USE = 3
 """Exit code of a child whose files another process uses."""

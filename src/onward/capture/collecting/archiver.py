@@ -42,8 +42,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Copy:
-    """Copies ``subject`` of ``stream`` into ``table``; ``row`` takes the raw body and raises ContractError,
-    RedactionError."""
+    """Copies ``subject`` of ``stream`` into ``table``; ``row`` raises ContractError, RedactionError."""
 
     stream: str
     subject: str

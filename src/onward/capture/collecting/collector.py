@@ -215,8 +215,7 @@ class Collector:
             )
 
     def _is_too_large_to_bury(self, item: Item) -> bool:
-        """Reports a large body with a secret: a dead letter leaves it in its stream or store, where it is
-        about to be erased."""
+        """Reports a large body with a secret: a dead letter would leave it where it is about to be erased."""
         if item.fate is not Fate.BURY or not item.secret:
             return False
         return item.stand_in is not None or not fits(self._ctx.bus, item.body)

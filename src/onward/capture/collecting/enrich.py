@@ -130,8 +130,7 @@ def tokens(document: dict[str, Any]) -> int:
 
 def _success(document: dict[str, Any]) -> tuple[bool, float]:
     """Reads ``metadata.outcome``; without one, a successful response as the last turn is a success. A
-    trajectory that the gateway recorded unjudged (``is_unjudged``) counts as 0: the rewarder gives it no
-    score either."""
+    trajectory recorded unjudged (``is_unjudged``) counts as 0."""
     outcome = document["metadata"].get("outcome")
     if isinstance(outcome, dict) and "status" in outcome:
         success = outcome["status"] == "completed_successfully"

@@ -44,9 +44,8 @@ def observation(new: Sequence[Message], tools: Any) -> dict[str, Any]:
 def answer(
     seen: dict[str, Any], action: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], first: int
 ) -> list[dict[str, Any]]:
-    """Returns the turns of an answer, without results. ``calls`` are the actions of its tool calls, and
-    ``action`` has the fields of the whole answer, which only its first turn gets. ``first`` is the number of
-    that turn."""
+    """Returns the turns of an answer, without results: ``calls`` are the actions of its tool calls,
+    ``action`` the fields of the whole answer, for its first turn alone, which has the number ``first``."""
     if not calls:
         return [{"observation": seen, "action": dict(action)}]
     whole = {**action, **calls[0]}

@@ -2,8 +2,7 @@
 
 A recorded observation is one of three things: the text of one message; ``{"messages": […]}`` with all
 messages that were new in a request; or ``{"same_as_turn": n}`` for a repeated request or a further tool call
-of the same answer. The chat API wants one assistant message with all of its calls, then one tool message per
-call.
+of the same answer. The chat API wants one message with all calls, then one tool message per call.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Converts a finished document to the bytes that may be written: it is redacted first, then cut, checked and
-encoded."""
+"""Converts a finished document to the bytes that may be written: redacts, cuts, checks and encodes it."""
 
 from __future__ import annotations
 

@@ -181,8 +181,7 @@ class Task:
         """Records the task in its present state, as ``with`` does at its end. Once recorded, a call does
         nothing.
 
-        Raises OnwardError if it could not be recorded (``Recorder.accept``): the same document is then stored
-        for another call.
+        Raises OnwardError if it could not be recorded (``Recorder.accept``); another call tries again.
         """
         self._close()
         while self._when_done:

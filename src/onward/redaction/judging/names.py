@@ -1,8 +1,7 @@
 """Decides which names govern a secret: ``db_password``, ``apiKey``, ``X-Auth-Token``; not ``max_tokens``.
 
 A name is split into components (separators and camelCase) first, so that ``author`` is not ``auth`` and
-``monkey`` is not ``key``. Token counters, ids and settings of a secret (``token_count``, ``password_file``)
-are not secrets.
+``monkey`` is not ``key``. Counters, ids and settings of a secret (``password_file``) are not secrets.
 """
 
 from __future__ import annotations

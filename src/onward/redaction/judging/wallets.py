@@ -1,7 +1,6 @@
 """Checksums of crypto wallets and of a passport's machine-readable zone: pure functions from text to bool.
 
-Only the optional kinds use them. Keccak-256 is implemented here because Python has only the later SHA-3,
-whose padding differs.
+Only the optional kinds use them. Python has no Keccak-256, only the later SHA-3 with another padding.
 """
 
 from __future__ import annotations

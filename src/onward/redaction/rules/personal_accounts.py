@@ -1,7 +1,6 @@
 """Layer 3: accounts of persons. User names in home folders and prompts, author lines of git.
 
-Account names of roles or images (root, ubuntu, runner) stay, and so do web routes that look like home folders
-(``/home/settings``).
+Account names of roles or images (root, ubuntu) stay, and so do web routes like ``/home/settings``.
 """
 
 from __future__ import annotations

@@ -29,8 +29,7 @@ def _is_card(buffer: bytes, first: int, last: int) -> bool:
 def iban(buffer: bytes, first: int, last: int) -> Span | None:
     """Checks mod 97 and the surroundings; the pattern already has each country's length.
 
-    With a separator elsewhere than between groups of four, more than half of the characters must be digits,
-    so that it is no sentence.
+    With a separator not between groups of four, more than half must be digits: it is no sentence.
     """
     text = buffer[first:last]
     compact = _compact(text)
@@ -43,8 +42,7 @@ def iban(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _iban_pattern() -> str:
-    """Returns a pattern of each country with its length, grouped by single signs, so that no match includes
-    the text after it."""
+    """Returns a pattern of each country and length, grouped by single signs, without the text after it."""
     by_length: dict[int, list[str]] = {}
     for country, length in v.IBAN_LENGTH.items():
         by_length.setdefault(length, []).append(country)

@@ -2,8 +2,7 @@
 
 Wallets, seed phrases, coordinates, dates of birth and passports are everyday data for some teams and secrets
 for others. ``optional(kinds)`` makes a finder of the chosen ones for ``redact(..., also=[…])``. Licence
-plates are left out: no check separates them from product codes. Coordinates are found in text, not in JSON
-numbers.
+plates look like product codes and are left out. Coordinates are found in text alone.
 """
 
 from __future__ import annotations
