@@ -112,13 +112,7 @@ class Outbox(Forking):
             self._wake()
 
     def _insert(
-        self,
-        writer: sqlite3.Connection,
-        subject: str,
-        data: bytes,
-        msg_id: str,
-        digest: bytes,
-        headers: str,
+        self, writer: sqlite3.Connection, subject: str, data: bytes, msg_id: str, digest: bytes, headers: str
     ) -> None:
         writer.execute("BEGIN IMMEDIATE")
         row = writer.execute("SELECT sha256 FROM receipts WHERE msg_id = ?", (msg_id,)).fetchone()

@@ -64,12 +64,7 @@ def canonical_json(value: Any) -> bytes:
     """
     try:
         text = json.dumps(
-            value,
-            default=_plain,
-            sort_keys=True,
-            separators=(",", ":"),
-            ensure_ascii=False,
-            allow_nan=False,
+            value, default=_plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
         )
         return text.encode()
     except UnicodeEncodeError:

@@ -27,14 +27,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from onward.errors import (
-    ConfigError,
-    ConflictError,
-    ContractError,
-    EngineError,
-    NotFoundError,
-    OnwardError,
-)
+from onward.errors import ConfigError, ConflictError, ContractError, EngineError, NotFoundError, OnwardError
 from onward.files import write_secret_once
 from onward.telemetry.metrics import Metrics
 

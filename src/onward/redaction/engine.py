@@ -98,11 +98,7 @@ def redact(
 
 
 def _redact(
-    document: Any,
-    known: Known,
-    also: Sequence[Finder],
-    fixed: Fixed,
-    fixed_values: frozenset[str],
+    document: Any, known: Known, also: Sequence[Finder], fixed: Fixed, fixed_values: frozenset[str]
 ) -> Redacted:
     texts = collect(document, fixed.keys)
     plain = texts.plain()

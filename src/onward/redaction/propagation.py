@@ -36,7 +36,7 @@ _BEFORE = compiled(
     rb"|\b(?i:user|username|login|logname|owner|account|uid|gid|group|su|sudo -u|chown|passwd|for user)"
     rb"[\"']?\s?[=: ]\s?\\{0,4}[\"']?"
     rb"|[0-9]\("
-    rb"|[-dlbcps][-rwxsStT]{9}[.+@]?\s+[0-9]+\s(?:\S+\s+)?)$",
+    rb"|[-dlbcps][-rwxsStT]{9}[.+@]?\s+[0-9]+\s(?:\S+\s+)?)$"
 )
 """Text before an account name: ``/x``, ``user=x``, ``uid=1000(x)``, ``drwxr-xr-x 2 x x``."""
 _AFTER = compiled(rb"@|[/\\][A-Za-z0-9._-]|:[~/A-Za-z0-9]")

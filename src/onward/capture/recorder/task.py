@@ -74,12 +74,7 @@ class Task:
             return self._session_id
 
     def turn(
-        self,
-        *,
-        observation: Any,
-        action: Any,
-        result: Any = None,
-        thoughts: str | list[str] | None = None,
+        self, *, observation: Any, action: Any, result: Any = None, thoughts: str | list[str] | None = None
     ) -> None:
         """Adds one finished turn from plain values: text, dicts, an exception, a chat completion.
 
