@@ -258,9 +258,9 @@ async def test_kill_nine_in_the_middle_of_inserts_loses_and_doubles_nothing(embe
         await asyncio.sleep(0.15)
         os.kill(embedded.pid, 9)
 
-    before = embedded.restarts
+    before = embedded._keeper.restarts
     await asyncio.gather(writer(0), writer(1), killer())
-    assert embedded.restarts == before + 1
+    assert embedded._keeper.restarts == before + 1
     assert sorted(await trajectory_ids(w)) == sorted(accepted)
     assert len(accepted) == 150
 

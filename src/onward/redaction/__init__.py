@@ -39,7 +39,7 @@ from onward.redaction.known import Known
 from onward.redaction.redactor import PLAIN, Redactor
 from onward.redaction.rule import Rule
 from onward.redaction.rules.catalogue import RULES, table
-from onward.redaction.trajectory import decodes_clean, redact_trajectory
+from onward.redaction.trajectory import redact_trajectory
 
 __all__ = [
     "PLAIN",
@@ -49,7 +49,6 @@ __all__ = [
     "Redacted",
     "Redactor",
     "Rule",
-    "decodes_clean",
     "redact",
     "redact_trajectory",
     "table",

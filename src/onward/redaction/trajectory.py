@@ -7,7 +7,7 @@ is unknown it is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from onward.errors import RedactionError
@@ -21,8 +21,6 @@ TOKEN_FIELDS = ("prompt_ids", "token_ids", "logprobs")
 _ID_FIELDS = frozenset(("session_id", "generation_id", "continues", "release_id"))
 _UNCHANGEABLE = frozenset(("trajectory_id", "start_timestamp", "end_timestamp"))
 _OUTSIDE_PROMPTS = frozenset((("session_id",), ("agent_id",)))
-
-
 _FIXED = Fixed(FIELD_NAMES, NUMBER_FIELDS)
 
 
@@ -59,11 +57,6 @@ def _redact_trajectory(document: dict[str, Any], known: Known, also: Sequence[Fi
         if name != "turns":
             void_tokens(part)
     return redacted
-
-
-def decodes_clean(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> bool:
-    """Returns whether no rule matches in the text that ``ids`` decode to: a check for audits."""
-    return not redact(decode(ids)).changed
 
 
 def void_tokens(node: Any) -> None:

@@ -42,11 +42,6 @@ class EmbeddedWarehouse:
         """Process id of the child, or None while none runs."""
         return self._keeper.pid
 
-    @property
-    def restarts(self) -> int:
-        """Number of children that died and were replaced."""
-        return self._keeper.restarts
-
     async def start(self) -> Warehouse:
         """Starts the child, creates the tables, and returns the client that ``stop`` will close. Raises
         WarehouseError if the engine cannot start or another process uses its files."""
