@@ -259,7 +259,7 @@ def test_an_outbox_of_an_older_version_goes_on(tmp_path):
         connection.execute("DROP INDEX waiting")
     again = Outbox(tmp_path / "o.db")
     assert (again.pending(), again.waiting_bytes()) == (1, 1 + module.OVERHEAD)
-    plan = again._writer.execute(
+    plan = again._file.writer.execute(
         "EXPLAIN QUERY PLAN SELECT count(*) FROM queue WHERE error IS NULL"
     ).fetchall()
     assert "waiting" in str(plan)
