@@ -21,9 +21,9 @@ __all__ = ["Recorder", "__version__", "langchain_handler", "wrap_openai"]
 __getattr__ = attributes(
     __name__,
     {
-        "Recorder": "onward.capture.recorder",
-        "langchain_handler": "onward.capture.clients.langchain",
-        "wrap_openai": "onward.capture.clients.openai",
+        "onward.capture.clients.langchain": "langchain_handler",
+        "onward.capture.clients.openai": "wrap_openai",
+        "onward.capture.recorder": "Recorder",
     },
 )
 install_hint()

@@ -49,6 +49,11 @@ def folder_advice(data_dir: Path) -> str:
     return f"name its folder with --dir{example}"
 
 
+def hide_login(text: str) -> str:
+    """Removes the logins of the addresses in ``text``."""
+    return re.sub(r"//[^/@\s]*@", "//", text)
+
+
 def _shown(path: Path) -> str:
     """Returns ``path`` relative to the working folder if it lies in there."""
     try:

@@ -1,7 +1,6 @@
 """Packages whose names are loaded on first access, since agents embed Onward and load only what they use.
 
-A package lists each public name with the module that defines it; type checkers see ordinary imports under
-``TYPE_CHECKING``.
+A package lists its public names by module; type checkers see ordinary imports under ``TYPE_CHECKING``.
 """
 
 from __future__ import annotations
@@ -12,8 +11,10 @@ from importlib import import_module
 from typing import Any
 
 
-def attributes(package: str, where: Mapping[str, str]) -> Callable[[str], Any]:
-    """Returns the ``__getattr__`` of ``package``; ``where`` maps a public name to its full module name."""
+def attributes(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Returns the ``__getattr__`` of ``package``; ``names`` maps a full module name to its public names,
+    separated by spaces."""
+    where = {name: module for module, listed in names.items() for name in listed.split()}
 
     def load(name: str) -> Any:
         if name not in where:

@@ -89,7 +89,7 @@ async def test_a_full_disk_is_an_error_and_an_alert_and_what_is_there_stays(serv
     recorder = Recorder(tmp_path / "o.db", nats_url=server.url, nats_token=server.token, known_secrets=[])
     await asyncio.to_thread(record, recorder, "first")
     assert await asyncio.to_thread(recorder.flush, 20.0)
-    writer = recorder._outbox._writer
+    writer = recorder._outbox._file.writer
     pages = writer.execute("PRAGMA page_count").fetchone()[0]
     writer.execute(f"PRAGMA max_page_count={pages + 2}")
     with pytest.raises(OutboxFullError, match="disk"):
@@ -112,7 +112,7 @@ async def test_a_full_disk_is_an_error_and_an_alert_and_what_is_there_stays(serv
 async def test_a_full_disk_while_nats_is_away_keeps_every_row_and_drains_afterwards(server, tmp_path):
     await server.stop()
     recorder = Recorder(tmp_path / "o.db", nats_url=server.url, nats_token=server.token, known_secrets=[])
-    recorder._outbox._writer.execute("PRAGMA max_page_count=100")
+    recorder._outbox._file.writer.execute("PRAGMA max_page_count=100")
     told = []
     with pytest.raises(OutboxFullError):
         for number in range(1000):

@@ -112,14 +112,14 @@ async def test_a_batch_may_span_hundreds_of_days(w):
     assert (await queries.counts(w))["trajectories"] == 120
 
 
-async def test_conflicts_are_same_id_with_another_hash(w):
-    await w.insert("trajectories", [trajectory("t1", 1), trajectory("t2", 2)])
-    sha1 = trajectory("t1", 1)["payload_sha256"]
-    assert await queries.conflicts(w, {"t1": sha1, "t2": "0" * 64, "t9": "1" * 64}) == {
-        "t2": trajectory("t2", 2)["payload_sha256"]
+async def test_stored_returns_the_hash_of_each_stored_id(w):
+    rows = [trajectory("t1", 1), trajectory("t2", 2)]
+    await w.insert("trajectories", rows)
+    assert await queries.stored(w, ["t1", "t2", "t9"]) == {
+        row["trajectory_id"]: row["payload_sha256"] for row in rows
     }
-    assert await queries.conflicts(w, {}) == {}
-    assert await queries.conflicts(w, {f"x{i}": "0" for i in range(4500)}) == {}
+    assert await queries.stored(w, []) == {}
+    assert await queries.stored(w, [f"x{i}" for i in range(4500)]) == {}
 
 
 async def test_the_newest_reward_is_shown_and_the_history_stays(w):
@@ -258,9 +258,9 @@ async def test_kill_nine_in_the_middle_of_inserts_loses_and_doubles_nothing(embe
         await asyncio.sleep(0.15)
         os.kill(embedded.pid, 9)
 
-    before = embedded.restarts
+    before = embedded._keeper.restarts
     await asyncio.gather(writer(0), writer(1), killer())
-    assert embedded.restarts == before + 1
+    assert embedded._keeper.restarts == before + 1
     assert sorted(await trajectory_ids(w)) == sorted(accepted)
     assert len(accepted) == 150
 

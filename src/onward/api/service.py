@@ -6,10 +6,13 @@ from typing import Any
 
 from fastapi import Depends
 
-from onward.api import pages, rewards, status
+from onward.api import pages, status
 from onward.api.feedback import FeedbackApi
 from onward.context import Context
-from onward.http.app import Server, check_exposure, load_keys, make_app, require
+from onward.http.app import load_keys, make_app, require
+from onward.http.server import Server, check_exposure
+from onward.ids import check_id
+from onward.reward.scoring.explain import look_up, unknown_id
 from onward.roles import ready
 from onward.telemetry import logs
 
@@ -34,7 +37,15 @@ async def run(ctx: Context) -> None:
         found = await status.collect(ctx.bus, ctx.warehouse, ctx.settings, ctx.clock)
         return {**found, "ready": dict(ctx.ready)}
 
-    rewards.add_to(app, ctx)
+    @app.get("/rewards/{trajectory_id}", dependencies=[Depends(require("read"))])
+    async def explain(trajectory_id: str) -> dict[str, Any]:
+        """Explains the reward of a trajectory. Scope: read."""
+        name = check_id(trajectory_id, "Trajectory id")
+        found = await look_up(ctx.warehouse, name, ctx.settings.reward.weights())
+        if found is None:  # never stored, or a session: its trajectories are then named
+            raise await unknown_id(ctx.warehouse, name)
+        return found
+
     feedback = FeedbackApi(ctx)
     feedback.add_to(app)
     pages.add_to(app, ctx, feedback)

@@ -36,10 +36,8 @@ NEWEST = 5
 
 
 async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clock) -> dict[str, Any]:
-    """Reads streams with lag, counts, the current model, jobs, releases, gateways, switches.
-
-    Raises BusError or WarehouseError if one of them does not answer.
-    """
+    """Reads streams with lag, counts, the current model, jobs, releases, gateways, switches. Raises BusError
+    or WarehouseError if one of them does not answer."""
     jobs = await JobTable(bus.bucket("rl_jobs"), clock).all()
     releases = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()
     serving = await read_document(bus, DesiredRoutes)

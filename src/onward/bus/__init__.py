@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from onward.bus.connection import Bus, PublishRejectedError
     from onward.bus.consumer import Ack, DeadLetter, Disposition, Message, Retry, consume
     from onward.bus.leases import Lease
-    from onward.bus.outbox import Outbox, Receipt
+    from onward.bus.outbox import Outbox
     from onward.bus.server import NatsServer
-    from onward.bus.streams import STREAMS, Difference
+    from onward.bus.streams import STREAMS
 
 __all__ = [
     "BUCKETS",
@@ -26,7 +26,6 @@ __all__ = [
     "Bucket",
     "Bus",
     "DeadLetter",
-    "Difference",
     "Disposition",
     "Entry",
     "Lease",
@@ -34,7 +33,6 @@ __all__ = [
     "NatsServer",
     "Outbox",
     "PublishRejectedError",
-    "Receipt",
     "Retry",
     "consume",
     "read_document",
@@ -42,23 +40,12 @@ __all__ = [
 __getattr__ = attributes(
     __name__,
     {
-        "Ack": "onward.bus.consumer",
-        "BUCKETS": "onward.bus.buckets",
-        "Bucket": "onward.bus.buckets",
-        "Bus": "onward.bus.connection",
-        "DeadLetter": "onward.bus.consumer",
-        "Difference": "onward.bus.streams",
-        "Disposition": "onward.bus.consumer",
-        "Entry": "onward.bus.buckets",
-        "Lease": "onward.bus.leases",
-        "Message": "onward.bus.consumer",
-        "NatsServer": "onward.bus.server",
-        "Outbox": "onward.bus.outbox",
-        "PublishRejectedError": "onward.bus.connection",
-        "Receipt": "onward.bus.outbox",
-        "Retry": "onward.bus.consumer",
-        "STREAMS": "onward.bus.streams",
-        "consume": "onward.bus.consumer",
-        "read_document": "onward.bus.buckets",
+        "onward.bus.buckets": "BUCKETS Bucket Entry read_document",
+        "onward.bus.connection": "Bus PublishRejectedError",
+        "onward.bus.consumer": "Ack DeadLetter Disposition Message Retry consume",
+        "onward.bus.leases": "Lease",
+        "onward.bus.outbox": "Outbox",
+        "onward.bus.server": "NatsServer",
+        "onward.bus.streams": "STREAMS",
     },
 )

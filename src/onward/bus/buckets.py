@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import nats.errors
@@ -20,7 +21,7 @@ from nats.js import api
 
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.bus.pull import PullBroken, Puller
-from onward.errors import BusError, ConflictError, NotFoundError
+from onward.errors import BusError, ConflictError
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -80,38 +81,35 @@ def stream_of(bucket: str) -> str:
 def bucket_config(name: str, spec: BucketSpec) -> api.StreamConfig:
     """Configuration of the stream behind a bucket. File storage; a full bucket refuses, never drops."""
     window = 120.0 if spec.ttl is None else min(120.0, spec.ttl)
-    return api.StreamConfig(
+    return durable_stream(
         name=stream_of(name),
         description=f"{spec.what} (written by {spec.writer})",
         subjects=[f"$KV.{name}.>"],
-        retention=api.RetentionPolicy.LIMITS,
-        storage=api.StorageType.FILE,
-        discard=api.DiscardPolicy.NEW,
         max_msgs_per_subject=spec.history,
-        max_msgs=-1,
         max_bytes=128 * _MIB,
         max_msg_size=4 * _MIB,
         max_age=spec.ttl or 0,
-        max_consumers=-1,
         duplicate_window=window,
         allow_rollup_hdrs=True,
         deny_delete=True,
-        num_replicas=1,
     )
 
 
-def open_bucket(bus: Bus, name: str) -> Bucket:
-    """Opens bucket ``name`` of the table. Raises NotFoundError for a name that is not in it."""
-    if name not in BUCKETS:
-        raise NotFoundError(f"There is no bucket {name!r}: expected one of {', '.join(BUCKETS)}.")
-    return Bucket(bus, name)
+durable_stream = partial(
+    api.StreamConfig,
+    retention=api.RetentionPolicy.LIMITS,
+    storage=api.StorageType.FILE,
+    discard=api.DiscardPolicy.NEW,
+    max_msgs=-1,
+    max_consumers=-1,
+    num_replicas=1,
+)
+"""A stream or the stream of a bucket: on disk; if it is full it refuses, and never drops."""
 
 
 async def read_document(bus: Bus, kind: type[D], name: str = "") -> D | None:
     """Reads a document from its bucket, at the key of its ``kind`` followed by ``name``; None if absent.
-
-    Raises ValueError for a value of another shape, BusError.
-    """
+    Raises ValueError for a value of another shape, BusError."""
     entry = await bus.bucket(kind.BUCKET).get(kind.KEY + name)
     return None if entry is None else kind.load(entry.value)
 
@@ -149,8 +147,7 @@ class Bucket:
 
     async def delete(self, key: str) -> None:
         """Deletes ``key``; no error if it is absent. ``create`` works again afterwards."""
-        headers = {"KV-Operation": "DEL"}
-        await self._publish(key, b"", headers, READ_SECONDS)
+        await self._publish(key, b"", {"KV-Operation": "DEL"}, READ_SECONDS)
 
     async def keys(self, prefix: str = "") -> list[str]:
         """Returns the existing keys that begin with ``prefix``, sorted."""
@@ -170,6 +167,13 @@ class Bucket:
         """
         seen: dict[str, int] = {}
         asked = cancellations()
+
+        def is_new(entry: Entry) -> bool:
+            new = entry.revision > seen.get(entry.key, 0)
+            if new:
+                seen[entry.key] = entry.revision
+            return new
+
         while True:
             puller: Puller | None = None
             try:
@@ -178,13 +182,10 @@ class Bucket:
                     honour_cancellation(asked)
                     for message in await puller.pull(64, linger=poll_seconds):
                         entry = self._entry(message)
-                        if entry.revision > seen.get(entry.key, 0):
-                            seen[entry.key] = entry.revision
-                            if deletes or not entry.deleted:
-                                yield entry
-                    missed = [e for e in await self._poll(key) if e.revision > seen.get(e.key, 0)]
+                        if is_new(entry) and (deletes or not entry.deleted):
+                            yield entry
+                    missed = [entry for entry in await self._poll(key) if is_new(entry)]
                     for entry in missed:
-                        seen[entry.key] = entry.revision
                         if deletes or not entry.deleted:
                             yield entry
                     if missed:
@@ -207,8 +208,7 @@ class Bucket:
         message = await self._message(key)
         if message is None:
             return None
-        operation = (message.headers or {}).get("KV-Operation")
-        return Entry(key, message.data or b"", message.seq or 0, operation in ("DEL", "PURGE"))
+        return Entry(key, message.data or b"", message.seq or 0, _is_deletion(message.headers))
 
     async def _message(self, key: str, *, deadline: float = READ_SECONDS) -> api.RawStreamMsg | None:
         subject = self._prefix + _check_key(key)
@@ -237,9 +237,8 @@ class Bucket:
         subject = self._prefix + _check_key(key)
         msg_id = uuid.uuid4().hex
         try:
-            return (
-                await self.bus.publish(subject, value, msg_id=msg_id, headers=headers, deadline=deadline)
-            ).seq
+            ack = await self.bus.publish(subject, value, msg_id=msg_id, headers=headers, deadline=deadline)
+            return ack.seq
         except ConflictError:
             # An earlier try may have landed without its answer: then the newest value carries our id.
             # (The server compares sequences before it looks for duplicates.)
@@ -273,9 +272,7 @@ class Bucket:
                 puller = await self._consumer(filter_key, headers_only=headers_only)
                 found: dict[str, Entry] = {}
                 while batch := await puller.pull(512):
-                    for message in batch:
-                        entry = self._entry(message)
-                        found[entry.key] = entry
+                    found |= {entry.key: entry for entry in map(self._entry, batch)}
                 honour_cancellation(asked)
                 kept = [e for e in found.values() if e.key.startswith(prefix) and (deletes or not e.deleted)]
                 return sorted(kept, key=lambda entry: entry.key)
@@ -295,9 +292,12 @@ class Bucket:
         await self.bus.clock.sleep(0.1)
 
     def _entry(self, message) -> Entry:
-        operation = (message.headers or {}).get("KV-Operation")
         key = message.subject.removeprefix(self._prefix)
-        return Entry(key, message.data, message.metadata.sequence.stream, operation in ("DEL", "PURGE"))
+        return Entry(key, message.data, message.metadata.sequence.stream, _is_deletion(message.headers))
+
+
+def _is_deletion(headers: Mapping[str, str] | None) -> bool:
+    return (headers or {}).get("KV-Operation") in ("DEL", "PURGE")
 
 
 def _check_key(key: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from nats.js.api import PubAck
 
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.clock import Clock, SystemClock
-from onward.errors import BusError, ConflictError
+from onward.errors import BusError, ConflictError, NotFoundError, hide_login
 from onward.retry import Backoff
 from onward.telemetry import logs
 
@@ -66,16 +65,11 @@ class Bus:
         clock: Clock | None = None,
         connect_timeout: float = 10.0,
     ) -> Bus:
-        """Connects, waiting up to ``connect_timeout`` seconds for the server.
-
-        Raises BusError if there is no answer or the login is refused. Once connected, the client reconnects
-        forever.
-        """
-        options: dict[str, Any] = {"servers": [url], "name": name}
-        for key, value in (("token", token), ("user", user), ("password", password)):
-            if value is not None:
-                options[key] = value
-        bus = cls(options, clock or SystemClock())
+        """Connects, waiting up to ``connect_timeout`` seconds for the server. Raises BusError if there is no
+        answer or the login is refused. Once connected, the client reconnects forever."""
+        login = {"token": token, "user": user, "password": password}
+        given = {key: value for key, value in login.items() if value is not None}
+        bus = cls({"servers": [url], "name": name, **given}, clock or SystemClock())
         await bus._open(connect_timeout)
         return bus
 
@@ -186,10 +180,8 @@ class Bus:
         return type(error).__name__
 
     async def notify(self, subject: str, data: bytes) -> None:
-        """Sends a core message: no storage, no answer, lost if no one listens or the server is unreachable.
-
-        A lost notice never breaks the sender.
-        """
+        """Sends a core message: no storage, no answer, lost if no one listens or the server is unreachable. A
+        lost notice never breaks the sender."""
         if not self.is_connected:
             return
         try:
@@ -236,13 +228,14 @@ class Bus:
 
     def bucket(self, name: str) -> Bucket:
         """Returns the declared key-value bucket ``name``. Raises NotFoundError for an undeclared one."""
-        from onward.bus.buckets import open_bucket
+        from onward.bus.buckets import BUCKETS, Bucket
 
-        return open_bucket(self, name)
+        if name not in BUCKETS:
+            raise NotFoundError(f"There is no bucket {name!r}: expected one of {', '.join(BUCKETS)}.")
+        return Bucket(self, name)
 
     async def ensure_streams(self, migrate: bool = False) -> None:
-        """Creates missing streams and buckets; warns about different ones, or with ``migrate`` migrates
-        them."""
+        """Creates missing streams and buckets; warns about different ones, or migrates them."""
         from onward.bus.streams import ensure_streams
 
         await ensure_streams(self, migrate=migrate)
@@ -286,7 +279,7 @@ class Bus:
         client, refused, last = Client(), asyncio.Event(), ["no answer"]
 
         async def on_error(error: Exception) -> None:
-            last[0] = _hide_login(f"{type(error).__name__} {error}".strip())
+            last[0] = hide_login(f"{type(error).__name__} {error}".strip())
             if isinstance(error, nats.errors.AuthorizationError) or "authorization" in str(error).lower():
                 refused.set()
             if isinstance(error, nats.errors.SlowConsumerError):
@@ -325,11 +318,11 @@ class Bus:
             return
         if connecting.done():
             error = connecting.exception()
-            last[0] = _hide_login(f"{type(error).__name__} {error}".strip())
+            last[0] = hide_login(f"{type(error).__name__} {error}".strip())
         connecting.cancel()
         await asyncio.gather(connecting, return_exceptions=True)
         await client.close()
-        where = _hide_login(str(self._options["servers"][0]))
+        where = hide_login(str(self._options["servers"][0]))
         if refused.is_set():
             raise BusError(f"NATS at {where} refused the login: check the token or user in onward.toml.")
         raise BusError(f"NATS at {where} cannot be reached ({last[0]}): check the address and the server.")
@@ -344,7 +337,3 @@ def is_pub_ack(data: bytes) -> bool:
     except ValueError:
         return False
     return isinstance(document, dict) and isinstance(document.get("stream"), str) and "seq" in document
-
-
-def _hide_login(text: str) -> str:
-    return re.sub(r"//[^/@\s]*@", "//", text)

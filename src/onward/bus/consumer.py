@@ -111,30 +111,26 @@ async def consume(
     consumers receive its messages; while it lives, work may take any time. Raises StreamDriftError if the
     durable exists with a configuration that cannot be changed.
     """
+    clock = clock or bus.clock
     consumption = _Consumption(bus, stream, durable, subject, handler, batch, max_wait, clock, ack_wait)
     await consumption.run(start_sequence)
 
 
+@dataclass(eq=False)
 class _Consumption:
-    def __init__(
-        self,
-        bus: Bus,
-        stream: str,
-        durable: str,
-        subject: str | None,
-        handler: Handler,
-        batch: int,
-        max_wait: float,
-        clock: Clock | None,
-        ack_wait: float,
-    ) -> None:
-        self.bus, self.stream, self.durable, self.subject = bus, stream, durable, subject
-        self.handler, self.batch, self.max_wait, self.ack_wait = handler, batch, max_wait, ack_wait
-        self.clock = clock or bus.clock
-        self._puller: Puller | None = None
-        self._floor = 0
-        self._created: Any = None
-        self._stopping = False
+    bus: Bus
+    stream: str
+    durable: str
+    subject: str | None
+    handler: Handler
+    batch: int
+    max_wait: float
+    clock: Clock
+    ack_wait: float
+    _puller: Puller | None = None
+    _floor: int = 0
+    _created: Any = None
+    _stopping: bool = False
 
     async def run(self, start_sequence: int | None) -> None:
         backoff, asked = Backoff(0.1, 5.0), cancellations()
@@ -226,9 +222,8 @@ class _Consumption:
                 return answers
             except AWAY as error:
                 log.warning("a service is away, the batch waits", stream=self.stream, reason=str(error))
-                if self._stopping:
-                    return [Retry(0.0)] * len(messages)
-                await self.clock.sleep(backoff.next())
+                if not self._stopping:
+                    await self.clock.sleep(backoff.next())
                 if self._stopping:
                     return [Retry(0.0)] * len(messages)
             except Exception as error:
@@ -317,8 +312,7 @@ class _Consumption:
         )
 
     def _drift(self, wanted: api.ConsumerConfig, there: api.ConsumerConfig) -> list[str]:
-        """Returns the fields to update in place. No backoff is set: its first entry would replace
-        ack_wait."""
+        """Returns the fields to update. No backoff is set: its first entry would replace ack_wait."""
         if there.ack_policy != wanted.ack_policy or there.deliver_subject:
             raise StreamDriftError(
                 f"Consumer {self.durable} of {self.stream} is not a pull consumer with explicit acks: "
@@ -361,10 +355,8 @@ def _message(raw: Msg) -> Message:
 
 
 def _stored_at(reply: str) -> datetime:
-    """Reads the time at which the server stored a message from its ack subject, cut to microseconds.
-
-    The client's ``metadata.timestamp`` goes through a float and may be a microsecond off.
-    """
+    """Reads the time at which the server stored a message from its ack subject, cut to microseconds. The
+    client's ``metadata.timestamp`` goes through a float and may be a microsecond off."""
     tokens = reply.split(".")
     nanoseconds = int(tokens[7 if len(tokens) == 9 else Msg.Ack.Timestamp])
     return _EPOCH + timedelta(microseconds=nanoseconds // 1000)

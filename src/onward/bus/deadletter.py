@@ -7,7 +7,8 @@ dedupe window would refuse the old one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,10 +56,8 @@ class DeadLetterRecord:
 
 
 async def bury(bus: Bus, stream: str, message: Message, reason: str, detail: str, body: bytes) -> None:
-    """Stores a dead letter and returns once the server has it. The same message again is a duplicate.
-
-    Raises BusError if the server is unreachable for 10 s: the message is then not acknowledged.
-    """
+    """Stores a dead letter and returns once the server has it. The same message again is a duplicate. Raises
+    BusError if the server is unreachable for 10 s: the message is then not acknowledged."""
     headers = {k: v for k, v in message.headers.items() if not k.startswith(("Nats-", "Onward-"))}
     headers[REASON] = _one_line(reason, 100)
     headers[DETAIL] = _one_line(detail, 500)
@@ -100,12 +99,8 @@ async def dead_letters(
 
 async def show(bus: Bus, sequence: int) -> DeadLetterRecord:
     """Returns one dead letter. Raises NotFoundError if there is none with that sequence."""
-    try:
+    with _answered("The dead letter could not be read", _unknown(sequence)):
         return _record(await bus.js.get_msg(STREAM, seq=max(1, sequence)))
-    except nats.js.errors.NotFoundError:
-        raise _unknown(sequence) from None
-    except nats.errors.Error as error:
-        raise BusError(f"The dead letter could not be read ({type(error).__name__}).") from None
 
 
 async def replay(bus: Bus, sequence: int, *, keep: bool = False) -> PubAck:
@@ -132,12 +127,19 @@ async def replay(bus: Bus, sequence: int, *, keep: bool = False) -> PubAck:
 
 async def drop(bus: Bus, sequence: int) -> None:
     """Removes a dead letter permanently. Raises NotFoundError if there is none with that sequence."""
-    try:
+    with _answered("The dead letter could not be dropped", _unknown(sequence)):
         await bus.js.delete_msg(STREAM, sequence)
+
+
+@contextmanager
+def _answered(failed: str, missing: NotFoundError) -> Iterator[None]:
+    """Raises ``missing`` if the server has no such message, BusError (``failed``) if it does not answer."""
+    try:
+        yield
     except nats.js.errors.NotFoundError:
-        raise _unknown(sequence) from None
+        raise missing from None
     except nats.errors.Error as error:
-        raise BusError(f"The dead letter could not be dropped ({type(error).__name__}).") from None
+        raise BusError(f"{failed} ({type(error).__name__}).") from None
 
 
 def _unknown(sequence: int) -> NotFoundError:
@@ -145,16 +147,12 @@ def _unknown(sequence: int) -> NotFoundError:
 
 
 async def _original(bus: Bus, record: DeadLetterRecord) -> bytes:
-    try:
-        raw = await bus.js.get_msg(record.stream, seq=record.source_sequence)
-    except nats.js.errors.NotFoundError:
-        raise NotFoundError(
-            f"Dead letter {record.sequence} has no body and its original "
-            f"({record.stream} {record.source_sequence}) is gone: it cannot be replayed."
-        ) from None
-    except nats.errors.Error as error:
-        raise BusError(f"The original could not be read ({type(error).__name__}).") from None
-    return raw.data or b""
+    gone = NotFoundError(
+        f"Dead letter {record.sequence} has no body and its original "
+        f"({record.stream} {record.source_sequence}) is gone: it cannot be replayed."
+    )
+    with _answered("The original could not be read", gone):
+        return (await bus.js.get_msg(record.stream, seq=record.source_sequence)).data or b""
 
 
 def _record(raw) -> DeadLetterRecord:

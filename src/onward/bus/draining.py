@@ -77,8 +77,7 @@ async def _forget(outbox: Outbox) -> bool:
 
 
 async def _send(outbox: Outbox, bus: Bus, batch: list[Waiting], send: Send, held: dict[int, float]) -> int:
-    """Publishes a batch; returns the number of PubAcks. Marks refused messages, puts waiting ones in
-    ``held``."""
+    """Publishes a batch; returns the PubAcks. Marks refused messages, puts waiting ones in ``held``."""
     from onward.bus.connection import PublishRejectedError
 
     done: list[int] = []

@@ -86,14 +86,6 @@ class Outbox(Forking):
         self._turns: set[int] = set()
         follow(self)
 
-    @property
-    def _writer(self) -> sqlite3.Connection:
-        return self._file.writer
-
-    @property
-    def _remover(self) -> sqlite3.Connection:
-        return self._file.remover
-
     def put(
         self,
         subject: str,
@@ -113,21 +105,14 @@ class Outbox(Forking):
         id with another body, BusError if the file cannot be used.
         """
         digest = hashlib.sha256(subject.encode() + b"\0" + (data if same is None else same)).digest()
-        encoded = json.dumps(dict(headers or {}))
         with self._file.writing() as writer:
-            self._insert(writer, subject, data, msg_id, digest, encoded)
+            self._insert(writer, subject, data, msg_id, digest, json.dumps(dict(headers or {})))
         crashpoint("outbox.committed")
         if self._wake is not None:
             self._wake()
 
     def _insert(
-        self,
-        writer: sqlite3.Connection,
-        subject: str,
-        data: bytes,
-        msg_id: str,
-        digest: bytes,
-        headers: str,
+        self, writer: sqlite3.Connection, subject: str, data: bytes, msg_id: str, digest: bytes, headers: str
     ) -> None:
         writer.execute("BEGIN IMMEDIATE")
         row = writer.execute("SELECT sha256 FROM receipts WHERE msg_id = ?", (msg_id,)).fetchone()
@@ -225,8 +210,7 @@ class Outbox(Forking):
         self._wake = wake
 
     def next_batch(self, skip: Collection[int] = ()) -> list[Waiting]:
-        """Returns the oldest waiting messages except ``skip``: at most 64, and 4 MiB unless one alone is
-        larger."""
+        """Returns the oldest waiting messages except ``skip``: at most 64, and 4 MiB or one larger."""
         batch: list[Waiting] = []
         size = 0
         with self._file.removing() as file:

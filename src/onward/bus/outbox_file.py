@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from onward.errors import BusError, OnwardError, OutboxFullError
+from onward.files import sync_folder
 
 _DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 """SQLite's error codes for a full disk or quota, and for a file that may not grow."""
@@ -51,8 +52,7 @@ class OutboxFile:
     """One SQLite file, mode 0600. Any thread may use it; each connection serves one thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Raises BusError for a file that is no outbox or cannot be created, OutboxFullError for a full
-        disk."""
+        """Raises BusError for a file that is no outbox or cannot be made, OutboxFullError."""
         self.path = path
         self.locks()
         self._connections: dict[str, sqlite3.Connection] = {}
@@ -61,11 +61,7 @@ class OutboxFile:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             _ = self.writer, self.remover
-            descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_folder(path.parent)
         except OSError as error:
             raise BusError(
                 f"The outbox {path} cannot be made ({error.strerror}): give a path that can be written."
@@ -82,9 +78,7 @@ class OutboxFile:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Yields the connection with durable commits, to one caller at a time; rolls open transactions back.
-
-        Raises OutboxFullError if the disk is full, BusError for any other failure of the file.
-        """
+        Raises OutboxFullError if the disk is full, BusError for any other failure of the file."""
         with self._write_lock, self._errors():
             yield from self._used(self.writer)
 

@@ -1,8 +1,7 @@
 """The streams: their declaration, the differences of a server, and a migration without loss.
 
 The published ``nats stream add`` lines keep the newest million messages and silently drop older unread ones.
-Such streams are kept, with a warning at a start. Only ``apply`` changes them, in place, and it never deletes
-one.
+Such streams are kept, with a warning at a start. Only ``apply`` changes them, in place.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import nats.errors
 import nats.js.errors
 from nats.js import api
 
-from onward.bus.buckets import BUCKETS, bucket_config, stream_of
+from onward.bus.buckets import BUCKETS, bucket_config, durable_stream, stream_of
 from onward.contracts import subjects
 from onward.errors import BusError, StreamDriftError
 from onward.telemetry import logs
@@ -50,30 +49,21 @@ class StreamSpec:
     append_only: bool = False
 
     def config(self) -> api.StreamConfig:
-        return api.StreamConfig(
+        return durable_stream(
             name=self.name,
             description=self.what,
             subjects=list(self.subjects),
-            retention=api.RetentionPolicy.LIMITS,
-            storage=api.StorageType.FILE,
-            discard=api.DiscardPolicy.NEW,
-            max_msgs=-1,
             max_msgs_per_subject=-1,
-            max_consumers=-1,
             max_bytes=self.max_bytes,
             max_age=self.max_age,
             max_msg_size=self.max_msg_size,
             duplicate_window=self.duplicate_window,
             deny_delete=self.append_only,
             deny_purge=self.append_only,
-            num_replicas=1,
         )
 
 
-_ADVISORIES = (
-    "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>",
-    "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>",
-)
+_ADVISORIES = ("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>", "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>")
 
 STREAMS: dict[str, StreamSpec] = {
     spec.name: spec
@@ -131,9 +121,7 @@ class Difference:
 
 async def plan(bus: Bus) -> list[Difference]:
     """Returns the differences between the declared streams and buckets and the server's. Changes nothing.
-
-    Raises BusError if the server does not answer.
-    """
+    Raises BusError if the server does not answer."""
     found: list[Difference] = []
     for spec in STREAMS.values():
         config = await _server_config(bus, spec.name)
@@ -234,10 +222,8 @@ def _compare_limits(declared: api.StreamConfig, server: api.StreamConfig, add: A
 
 
 async def apply(bus: Bus, differences: Iterable[Difference]) -> None:
-    """Creates what is missing and updates in place what can be updated; no message is lost by it.
-
-    Raises StreamDriftError, before anything is changed, if a difference cannot be removed in place.
-    """
+    """Creates what is missing and updates in place what can be updated; no message is lost by it. Raises
+    StreamDriftError, before anything is changed, if a difference cannot be removed in place."""
     todo = list(differences)
     manual = [difference for difference in todo if difference.migration == "manual"]
     if manual:
@@ -248,7 +234,7 @@ async def apply(bus: Bus, differences: Iterable[Difference]) -> None:
     for name in dict.fromkeys(difference.stream for difference in todo):
         fields = {d.field for d in todo if d.stream == name and d.migration in ("create", "update")}
         if "stream" in fields:
-            await _create(bus, _declared(name))
+            await _call(bus.js.add_stream(_declared(name)), name)
         elif fields:
             await _update(bus, _declared(name), fields)
 
@@ -317,14 +303,9 @@ def _declared(stream: str) -> api.StreamConfig:
 
 async def _server_config(bus: Bus, name: str) -> api.StreamConfig | None:
     try:
-        info = await _call(bus.js.stream_info(name), name)
+        return (await _call(bus.js.stream_info(name), name)).config
     except nats.js.errors.NotFoundError:
         return None
-    return info.config
-
-
-async def _create(bus: Bus, config: api.StreamConfig) -> None:
-    await _call(bus.js.add_stream(config), str(config.name))
 
 
 async def _call(call: Any, name: str) -> api.StreamInfo:

@@ -13,12 +13,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from onward.contracts import MAX_BYTES, canonical_json, subjects
-from onward.errors import ConflictError, ContractError, NotFoundError
+from onward.errors import ConflictError, ContractError, NotFoundError, hide_login
 from onward.ids import ID_PATTERN
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Claim:
         return found[2] if found else ""
 
     def header(self) -> str:
-        return json.dumps({"sha256": self.sha256, "size": self.size, "uri": self.uri})
+        return json.dumps(asdict(self), sort_keys=True)
 
 
 class ClaimBrokenError(ContractError):
@@ -90,8 +90,7 @@ def parse(header: str) -> Claim:
 
 
 def is_of(header: str, trajectory_id: str) -> bool:
-    """Returns whether ``header`` claims a body of that trajectory, in our own form and without other
-    content."""
+    """Returns whether ``header`` claims a body of that trajectory, in our own form alone."""
     try:
         claim = parse(header)
     except ContractError:
@@ -111,15 +110,14 @@ async def store(objects: Objects, trajectory_id: str, body: bytes, now: datetime
 
 
 async def fetch(objects: Objects, claim: Claim) -> bytes:
-    """Returns the body. Raises ClaimBrokenError (``claim_missing``, ``claim_mismatch``), ObjectError if the
-    store is unavailable."""
+    """Returns the body. Raises ClaimBrokenError (``claim_missing``, ``claim_mismatch``), ObjectError."""
     try:
         body = await objects.get(claim.uri)
     except NotFoundError:
         raise ClaimBrokenError(
             "claim_missing",
-            f"The body {claim.uri} is not in {_shown(objects.where)}: do recorder and collector use the same "
-            "object store?",
+            f"The body {claim.uri} is not in {hide_login(objects.where)}: do recorder and collector use the "
+            "same object store?",
         ) from None
     if len(body) != claim.size or hashlib.sha256(body).hexdigest() != claim.sha256:
         raise ClaimBrokenError(
@@ -132,9 +130,7 @@ async def fetch(objects: Objects, claim: Claim) -> bytes:
 async def resolve(objects: Objects, message: Message) -> Message:
     """Returns ``message`` with the body that its header claims. Raises ContractError for a header that is not
     in our form, ClaimBrokenError and ObjectError like ``fetch``."""
-    claim = parse(message.headers[HEADER])
-    body = await fetch(objects, claim)
-    return replace(message, data=body)
+    return replace(message, data=await fetch(objects, parse(message.headers[HEADER])))
 
 
 def direct(message: Message) -> Message:
@@ -143,8 +139,7 @@ def direct(message: Message) -> Message:
 
 
 async def forget(objects: Objects, headers: Mapping[str, str], keep: Claim | None) -> None:
-    """Deletes the raw body that ``headers`` claim, unless it is the clean one, ``keep``. Raises
-    ObjectError."""
+    """Deletes the raw body that ``headers`` claim, unless it is ``keep``. Raises ObjectError."""
     if HEADER not in headers:
         return
     try:
@@ -156,8 +151,7 @@ async def forget(objects: Objects, headers: Mapping[str, str], keep: Claim | Non
 
 
 def stand_in(document: dict[str, Any], claim: Claim) -> bytes:
-    """Returns the message that refers to the body of ``document``: a valid trajectory with one turn, the same
-    for the same input."""
+    """Returns the message that stands for ``document``: a valid trajectory of one turn. Deterministic."""
     metadata = {key: document["metadata"][key] for key in _KEPT_METADATA if key in document["metadata"]}
     context = {
         key: _shortened(value)
@@ -179,10 +173,7 @@ def stand_in(document: dict[str, Any], claim: Claim) -> bytes:
                 }
             ],
             "task_context": context,
-            "metadata": {
-                **metadata,
-                "claim": {"uri": claim.uri, "sha256": claim.sha256, "size": claim.size},
-            },
+            "metadata": {**metadata, "claim": asdict(claim)},
         }
     )
 
@@ -203,10 +194,7 @@ async def publish(
     headers: Mapping[str, str],
 ) -> Claim | None:
     """Publishes a message; a trajectory that is too large for a message goes by claim check, which is
-    returned.
-
-    Raises ObjectError if the store is unavailable, PublishRejectedError if none is configured.
-    """
+    returned. Raises ObjectError if the store is unavailable, PublishRejectedError if none is configured."""
     from onward.bus.connection import PublishRejectedError
     from onward.telemetry.crashpoints import crashpoint
 
@@ -243,8 +231,7 @@ def sender(bus: Bus, objects: Objects | None, clock: Clock) -> Send:
 
 
 async def clean(objects: Objects, now: datetime) -> int:
-    """Deletes bodies that were stored more than KEEP ago, claimed or not; returns their number. Raises
-    ObjectError."""
+    """Deletes bodies stored more than KEEP ago, claimed or not; returns their number. Raises ObjectError."""
     oldest = f"{(now - KEEP).astimezone(UTC):%Y%m%d}"
     gone = 0
     for key in await objects.list(PREFIX):
@@ -257,8 +244,3 @@ async def clean(objects: Objects, now: datetime) -> int:
 
 def _shortened(value: Any) -> Any:
     return value if not isinstance(value, str) or len(value) <= _TEXT else value[:_TEXT] + " …"
-
-
-def _shown(where: str) -> str:
-    """Removes a login from an address."""
-    return re.sub(r"//[^/@\s]*@", "//", where)

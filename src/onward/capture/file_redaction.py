@@ -41,8 +41,7 @@ class Piece:
     output: bytes
     redacted: Redacted
     broken: str = ""
-    """Set if it should have been JSON but was redacted as text: the line and the reason, without its
-    content."""
+    """Line and reason, without content, if it should have been JSON but was redacted as text."""
     leaves: list[tuple[str, dict[str, int]]] = field(default_factory=list)
     """Place (a JSON pointer, RFC 6901) and placeholders per kind of each text that changed."""
 
@@ -52,8 +51,7 @@ def pieces(
 ) -> Iterator[Piece]:
     """Redacts ``source`` in order. Without ``kind``: by the suffix of ``name``, else by its first line.
 
-    Raises ConfigError for data that is not text, RedactionError (with the line) for data that cannot be
-    redacted.
+    Raises ConfigError for data that is not text, RedactionError (with the line) if it cannot be redacted.
     """
     lines = _lines(source, name)
     head: list[bytes] = []
@@ -84,8 +82,7 @@ def _lines(source: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _guess(head: list[bytes]) -> Kind:
-    """Guesses the kind: a first line that is a whole object or list means JSON lines; one that only opens it,
-    JSON."""
+    """Guesses the kind: JSON lines if the first line is a whole object or list, JSON if it only opens one."""
     first = _decode(head[-1]).lstrip(_BOM).strip() if head else ""
     if first not in ("{", "[") and first[:1] + first[1:].lstrip()[:1] not in _BEGINNINGS:
         return "text"
@@ -227,8 +224,7 @@ def _pointer(path: tuple[str | int, ...]) -> str:
 
 
 def _like(text: str, document: Any) -> str:
-    """Writes ``document`` as JSON in the style of ``text``: indent, spaces, escapes, surrounding white
-    space."""
+    """Writes ``document`` as JSON in the style of ``text``: indent, escapes, surrounding white space."""
     body = text.strip(_SPACE)
     left = text[: len(text) - len(text.lstrip(_SPACE))]
     right = text[len(text.rstrip(_SPACE)) :]

@@ -95,8 +95,7 @@ def user_hash(user_id: str, key: str | bytes) -> str:
     """Returns 32 hex digits that identify a user: the first half of HMAC-SHA-256 (RFC 2104) under ``key``.
 
     The same user under the same key always gets the same hash, so that a pattern can name it. Without the key
-    no one can test guessed identifiers against it, as would be possible with a plain hash. Raises ConfigError
-    for a key under 16 bytes.
+    no one can test guesses against it, unlike a plain hash. Raises ConfigError for a key under 16 bytes.
     """
     secret = key.encode() if isinstance(key, str) else key
     if len(secret) < MIN_KEY_BYTES:

@@ -31,8 +31,7 @@ def sign(record: Mapping[str, Any], key: bytes) -> str:
 
 
 def verify(record: Mapping[str, Any], key: bytes) -> bool:
-    """Returns whether the signature of ``record`` is the one under ``key``; False for none or a malformed
-    one."""
+    """Returns whether the signature of ``record`` is the one under ``key``; False without a valid one."""
     given = record.get("signature")
     if not isinstance(given, str) or record.get("tokens_void"):
         return False
@@ -44,10 +43,7 @@ def verify(record: Mapping[str, Any], key: bytes) -> bool:
 
 def load_key(run_dir: Path, *, create: bool = False) -> bytes:
     """Returns the signing key in ``run_dir`` (hex, mode 0600). With ``create`` a missing key is generated
-    once.
-
-    Raises NotFoundError if it is missing, ConfigError if it is not a key.
-    """
+    once. Raises NotFoundError if it is missing, ConfigError if it is not a key."""
     path = run_dir / KEY_FILE
     if create and not path.exists():
         write_secret_once(path, secrets.token_hex(KEY_BYTES))
@@ -63,8 +59,7 @@ def load_key(run_dir: Path, *, create: bool = False) -> bytes:
 
 
 def _signed_form(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts each number to one type (JSON writers turn 1.0 into 1) and leaves out absent and null
-    fields."""
+    """Converts each number to one type (JSON writers turn 1.0 into 1) and leaves out null fields."""
     kept = {name: value for name, value in record.items() if name != "signature" and value is not None}
     for name in _FLOATS:
         if name in kept:

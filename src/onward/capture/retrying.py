@@ -1,12 +1,11 @@
-"""Runs a step on a document, retrying once. After a second failure only a reason code is stored: the error's
-text could leak the document."""
+"""Retries a step on a document once; after that only a reason code is stored, as texts could leak."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar
 
-from onward.errors import ContractError
+from onward.errors import ContractError, OnwardError
 
 T = TypeVar("T")
 
@@ -22,3 +21,8 @@ def with_one_retry(work: Callable[[], T]) -> T:
 def reason_of(error: Exception) -> str:
     """Returns the reason code for holding a document: the text of an error may repeat the document."""
     return error.reason if isinstance(error, ContractError) else "redaction"
+
+
+def loggable(error: BaseException) -> str:
+    """Returns text that may be logged: our own messages contain no secret, others may."""
+    return str(error) if isinstance(error, OnwardError) else type(error).__name__

@@ -3,8 +3,7 @@
 The form is a line of readable facts, then AES-256-GCM (NIST SP 800-38D) with the facts as associated data.
 Agents load this module, so it imports no part of a server.
 
-Invariants: earlier sealed bodies have this form, and they are the only copies. A change of the form would
-lose them.
+Invariants: earlier sealed bodies, the only copies, have this form. A change of it would lose them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from onward.errors import NotFoundError
 from onward.export import files
 from onward.export.run import Export, Report
 from onward.progress import Bars
-from onward.warehouse.reading import reading
+from onward.warehouse.embedded import reading
 from onward.warehouse.trajectory_queries import Chosen
 
 Out = Annotated[Path, typer.Option(metavar="PATH", help="Where to. It must not exist yet, but with --force.")]

@@ -24,7 +24,7 @@ from onward.ids import check_id
 from onward.reward.scoring import explain as explanation
 from onward.reward.scoring import simulate as simulation
 from onward.warehouse import queries
-from onward.warehouse.reading import reading
+from onward.warehouse.embedded import reading
 
 if TYPE_CHECKING:
     from onward.reward.scoring.files import Analyse

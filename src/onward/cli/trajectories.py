@@ -20,7 +20,7 @@ from onward.export.run import FORMATS, Export, Format, Report, check_extra
 from onward.ids import check_id
 from onward.warehouse import queries, reward_queries, trajectory_queries
 from onward.warehouse.client import Warehouse
-from onward.warehouse.reading import reading
+from onward.warehouse.embedded import reading
 from onward.warehouse.trajectory_queries import Chosen
 
 WIDE = 120

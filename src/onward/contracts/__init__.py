@@ -12,7 +12,6 @@ from onward.contracts import subjects
 from onward.lazy import attributes
 
 if TYPE_CHECKING:
-    from onward.contracts.base import Message, Part
     from onward.contracts.codec import (
         MAX_BYTES,
         MAX_DEPTH,
@@ -24,91 +23,33 @@ if TYPE_CHECKING:
         to_document,
         validate,
     )
-    from onward.contracts.deployment import (
-        DeploymentConfig,
-        DeploymentMetadata,
-        ModelDeployed,
-        ModelInfo,
-        RampStep,
-        ValidationResults,
-    )
+    from onward.contracts.deployment import ModelDeployed, RampStep
     from onward.contracts.feedback import Feedback
     from onward.contracts.outcome import SessionOutcome
-    from onward.contracts.reward import (
-        Normalization,
-        Reward,
-        RewardComponent,
-        RewardMetadata,
-        RewardOutcome,
-    )
+    from onward.contracts.reward import Normalization, Reward, RewardComponent, RewardMetadata, RewardOutcome
     from onward.contracts.training import (
-        Artifacts,
-        BestMetrics,
-        Checkpointing,
-        Compute,
-        CurrentMetrics,
-        DatasetFilter,
         DatasetSpec,
-        DateRange,
-        EvaluationResults,
-        EvaluationSpec,
         Hyperparameters,
-        JobError,
         Progress,
         RequestMetadata,
-        ResourceUsage,
-        StatusMetadata,
-        TrainingConfig,
-        TrainingMetrics,
         TrainingRequest,
         TrainingStatus,
     )
-    from onward.contracts.trajectory import (
-        Action,
-        Observation,
-        ObservationContext,
-        Outcome,
-        ReleaseTag,
-        Result,
-        Sampling,
-        TaskContext,
-        Trajectory,
-        TrajectoryMetadata,
-        Turn,
-    )
+    from onward.contracts.trajectory import Action, ReleaseTag, Result, Sampling, Trajectory, Turn
 
 __all__ = [
     "MAX_BYTES",
     "MAX_DEPTH",
     "Action",
-    "Artifacts",
-    "BestMetrics",
-    "Checkpointing",
-    "Compute",
-    "CurrentMetrics",
-    "DatasetFilter",
     "DatasetSpec",
-    "DateRange",
-    "DeploymentConfig",
-    "DeploymentMetadata",
-    "EvaluationResults",
-    "EvaluationSpec",
     "Feedback",
     "Hyperparameters",
-    "JobError",
-    "Message",
     "ModelDeployed",
-    "ModelInfo",
     "Normalization",
-    "Observation",
-    "ObservationContext",
-    "Outcome",
-    "Part",
     "Progress",
     "RampStep",
     "ReleaseTag",
     "RequestMetadata",
-    "ResourceUsage",
     "Result",
     "Reward",
     "RewardComponent",
@@ -116,16 +57,10 @@ __all__ = [
     "RewardOutcome",
     "Sampling",
     "SessionOutcome",
-    "StatusMetadata",
-    "TaskContext",
-    "TrainingConfig",
-    "TrainingMetrics",
     "TrainingRequest",
     "TrainingStatus",
     "Trajectory",
-    "TrajectoryMetadata",
     "Turn",
-    "ValidationResults",
     "canonical_json",
     "decode",
     "decode_document",
@@ -135,66 +70,19 @@ __all__ = [
     "to_document",
     "validate",
 ]
-_WHERE = {
-    "base": ("Message", "Part"),
-    "codec": (
-        "MAX_BYTES",
-        "MAX_DEPTH",
-        "canonical_json",
-        "decode",
-        "decode_document",
-        "encode",
-        "sha256_hex",
-        "to_document",
-        "validate",
-    ),
-    "deployment": (
-        "DeploymentConfig",
-        "DeploymentMetadata",
-        "ModelDeployed",
-        "ModelInfo",
-        "RampStep",
-        "ValidationResults",
-    ),
-    "feedback": ("Feedback",),
-    "outcome": ("SessionOutcome",),
-    "reward": ("Normalization", "Reward", "RewardComponent", "RewardMetadata", "RewardOutcome"),
-    "training": (
-        "Artifacts",
-        "BestMetrics",
-        "Checkpointing",
-        "Compute",
-        "CurrentMetrics",
-        "DatasetFilter",
-        "DatasetSpec",
-        "DateRange",
-        "EvaluationResults",
-        "EvaluationSpec",
-        "Hyperparameters",
-        "JobError",
-        "Progress",
-        "RequestMetadata",
-        "ResourceUsage",
-        "StatusMetadata",
-        "TrainingConfig",
-        "TrainingMetrics",
-        "TrainingRequest",
-        "TrainingStatus",
-    ),
-    "trajectory": (
-        "Action",
-        "Observation",
-        "ObservationContext",
-        "Outcome",
-        "ReleaseTag",
-        "Result",
-        "Sampling",
-        "TaskContext",
-        "Trajectory",
-        "TrajectoryMetadata",
-        "Turn",
-    ),
-}
 __getattr__ = attributes(
-    __name__, {name: f"{__name__}.{module}" for module, names in _WHERE.items() for name in names}
+    __name__,
+    {
+        "onward.contracts.codec": (
+            "MAX_BYTES MAX_DEPTH canonical_json decode decode_document encode sha256_hex to_document validate"
+        ),
+        "onward.contracts.deployment": "ModelDeployed RampStep",
+        "onward.contracts.feedback": "Feedback",
+        "onward.contracts.outcome": "SessionOutcome",
+        "onward.contracts.reward": "Normalization Reward RewardComponent RewardMetadata RewardOutcome",
+        "onward.contracts.training": (
+            "DatasetSpec Hyperparameters Progress RequestMetadata TrainingRequest TrainingStatus"
+        ),
+        "onward.contracts.trajectory": "Action ReleaseTag Result Sampling Trajectory Turn",
+    },
 )

@@ -183,8 +183,7 @@ class LastRequest(Document):
     published_at: Loose[str | None] = optional("Absent while it is only planned.")
 
     def move(self, to: RequestPhase) -> RequestPhase:
-        """Returns ``to`` if the table allows it; an unknown phase counts as none. Raises
-        IllegalTransitionError."""
+        """Returns ``to`` if the table allows it (unknown phase: none). Raises IllegalTransitionError."""
         if to not in REQUEST_TRANSITIONS.get(self.phase, REQUEST_TRANSITIONS[None]):
             raise IllegalTransitionError(f"A request that is {self.phase} cannot become {to}.")
         return to

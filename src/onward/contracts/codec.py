@@ -34,7 +34,7 @@ def encode(model: Part) -> bytes:
     """
     document = _tree(model)
     data = canonical_json(document)
-    _validate(document, type(model))
+    validate(document, type(model))
     return data
 
 
@@ -44,9 +44,8 @@ def to_document(model: Part) -> dict[str, Any]:
 
 
 def decode(data: bytes, model: type[M], *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> M:
-    """Reads one message. Raises ContractError with ``reason`` one of too_large, too_deep, not_json,
-    not_finite, schema."""
-    return _validate(decode_document(data, max_bytes=max_bytes, max_depth=max_depth), model)
+    """Reads one message. Raises ContractError: too_large, too_deep, not_json, not_finite, schema."""
+    return validate(decode_document(data, max_bytes=max_bytes, max_depth=max_depth), model)
 
 
 def decode_document(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:
@@ -58,11 +57,6 @@ def decode_document(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int =
     return _parse(data)
 
 
-def validate(document: Any, model: type[M]) -> M:
-    """Returns a parsed document as a message. Raises ContractError (reason ``schema``)."""
-    return _validate(document, model)
-
-
 def canonical_json(value: Any) -> bytes:
     """Returns JSON with sorted keys, without spaces, in UTF-8; messages and aware datetimes may be inside.
 
@@ -70,12 +64,7 @@ def canonical_json(value: Any) -> bytes:
     """
     try:
         text = json.dumps(
-            value,
-            default=_plain,
-            sort_keys=True,
-            separators=(",", ":"),
-            ensure_ascii=False,
-            allow_nan=False,
+            value, default=_plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
         )
         return text.encode()
     except UnicodeEncodeError:
@@ -189,7 +178,8 @@ def _bounded(text: str) -> int:
     return int(text) if len(text.lstrip("-")) <= 308 else _not_finite(text)
 
 
-def _validate(document: Any, model: type[M]) -> M:
+def validate(document: Any, model: type[M]) -> M:
+    """Returns a parsed document as a message. Raises ContractError (reason ``schema``)."""
     if isinstance(document, dict) and model.model_config.get("extra") == "forbid":
         unknown = sum(name not in model.model_fields for name in document)
         if unknown:

@@ -16,4 +16,4 @@ if TYPE_CHECKING:
     from onward.control.policies.policy import Policy
 
 __all__ = ["Policy"]
-__getattr__ = attributes(__name__, {"Policy": "onward.control.policies.policy"})
+__getattr__ = attributes(__name__, {"onward.control.policies.policy": "Policy"})

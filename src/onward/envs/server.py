@@ -30,8 +30,9 @@ from onward.envs.protocol import (
     StepRequest,
 )
 from onward.errors import ConflictError, NotFoundError
-from onward.http.app import ApiKeys, HttpError, Server, check_exposure, make_app, require
+from onward.http.app import ApiKeys, HttpError, make_app, require
 from onward.http.app import error_body as body_of
+from onward.http.server import Server, check_exposure
 
 TTL_SECONDS = 900.0
 MAX_INSTANCES = 4096

@@ -64,8 +64,8 @@ def row(record: Record) -> dict[str, Any]:
         "model_digest": enrich.model_digest(trajectory) or None,
         "release_id": _text(release.get("release_id")),
         "arm": _text(release.get("arm")),
-        "start": _moment(trajectory["start_timestamp"]),
-        "end": _moment(trajectory["end_timestamp"]),
+        "start": datetime.fromisoformat(trajectory["start_timestamp"]),
+        "end": datetime.fromisoformat(trajectory["end_timestamp"]),
         "turns": len(trajectory["turns"]),
         "tokens": enrich.tokens(trajectory),
         "status": _text(told.get("status")),
@@ -104,10 +104,6 @@ def features() -> datasets.Features:
     kinds = {"timestamp": "timestamp[ms, tz=UTC]"}
     columns: dict[str, Any] = {name: Value(kinds.get(kind, kind)) for name, kind in COLUMNS.items()}
     return Features({**columns, "messages": List(Json()), "tools": Value("string")})
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def _object(value: Any) -> Mapping[str, Any]:

@@ -96,10 +96,8 @@ class Pairs:
         return _Attempt(name, float(reward), whole.messages[:first], whole.messages[first:], whole.tools)
 
     def _key(self, record: Record, attempt: _Attempt) -> str:
-        """Returns the values that two attempts must share: task and start, and the prompt.
-
-        For ``raw_total`` they must also share the reward components, because it is a sum of those that apply.
-        """
+        """Returns the values that two attempts must share: task and start, and the prompt. For ``raw_total``
+        they must also share the reward components, because it is a sum of those that apply."""
         group = group_key(record.trajectory["task_context"])
         shared: list[Any] = [group, attempt.prompt, attempt.tools]
         if self.rules.return_from == "raw_total" and record.reward is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,8 +37,7 @@ OnProgress = Callable[[int], object]
 
 @dataclass(frozen=True)
 class Report:
-    """``written`` lines, rows or pairs, made from ``used`` of ``stored`` trajectories; ``left_out`` counts
-    the others by reason."""
+    """``written`` documents from ``used`` of ``stored`` trajectories; ``left_out``: the others, by reason."""
 
     written: int
     used: int
@@ -91,7 +90,7 @@ class Export:
     ) -> Report:
         written = seen = 0
         with _written_to(self.out), opened as put:
-            async for record in self._records():
+            async for record in records.newest(self.w, self.chosen, self.limit):
                 seen += 1
                 document = make(record)
                 if document is not None:
@@ -103,9 +102,6 @@ class Export:
         beyond = {"limit": max(0, self.matching - seen)}
         passed = left_out if left_out is not None else {reason: seen - written}
         return Report(written, written, self.stored, self._left_out + Counter(beyond) + Counter(passed))
-
-    def _records(self) -> AsyncIterator[Record]:
-        return records.newest(self.w, self.chosen, self.limit)
 
     async def _pairs(self, rules: Rules) -> Report:
         pairs = Pairs(rules)

@@ -1,7 +1,6 @@
 """Rate limits: one token bucket for each name, on an injected clock.
 
-Invariants: memory is bounded. A bucket that is full again is equal to none, so dropping it allows no one to
-send more.
+Invariants: memory is bounded. A bucket that is full again equals none, so it may be dropped.
 """
 
 from __future__ import annotations

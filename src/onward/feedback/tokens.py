@@ -58,10 +58,8 @@ def is_text(value: object) -> bool:
 
 
 class TokenKeys:
-    """The signing keys of a data directory: one file, one key in hex a line, the newest first.
-
-    The file is read again when it has changed, so a rotation needs no restart.
-    """
+    """The signing keys of a data directory: one file, one key in hex a line, the newest first. The file is
+    read again when it has changed, so a rotation needs no restart."""
 
     def __init__(self, run_dir: Path) -> None:
         """Creates the file if there is none. Raises ConfigError if that fails, or for a file without keys."""
@@ -80,8 +78,7 @@ class TokenKeys:
     def issue(self, subject: Subject, now: datetime, lifetime: timedelta) -> str:
         """Returns a token for ``subject`` that expires at ``now + lifetime``, in whole seconds.
 
-        Raises ConfigError for an invalid session or trajectory id, or a lifetime that is not between a second
-        and 30 days.
+        Raises ConfigError for an invalid id, or a lifetime that is not between a second and 30 days.
         """
         if not 0 < len(subject.session_id) <= MAX_SESSION or not is_text(subject.session_id):
             raise ConfigError(f"A session id has 1 to {MAX_SESSION} characters: give the session's own.")
@@ -94,8 +91,7 @@ class TokenKeys:
         return f"{signed}.{_mac(signed, self._current()[0])}"
 
     def verify(self, token: str, now: datetime) -> Subject:
-        """Returns the subject of ``token``. Raises TokenRefusedError: no token, not ours or changed,
-        expired."""
+        """Returns the subject of ``token``. Raises TokenRefusedError: no token, not ours, expired."""
         signed, _, mac = token.rpartition(".")
         if len(token) > MAX_CHARACTERS or signed.count(".") != 1 or not token.isascii():
             raise TokenRefusedError("This is no feedback token: send it whole, as it was handed out.")

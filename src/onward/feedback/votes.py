@@ -48,10 +48,8 @@ def read_subject(document: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 def read_vote(document: Mapping[str, Any], *, by_key: bool) -> dict[str, Any]:
-    """Returns the fields of feedback.v1 in a body: signal, kind, value, comment, turn_id, source.
-
-    ``by_key``: it came with an API key and not with a token. Raises HttpError 400 that names the field.
-    """
+    """Returns the fields of feedback.v1 in a body: signal, kind, value, comment, turn_id, source. ``by_key``:
+    it came with an API key and not with a token. Raises HttpError 400 that names the field."""
     known = _FIELDS_OF_KEYS if by_key else _FIELDS
     for name in document.keys() - set(known):
         if name in _FIELDS_OF_KEYS:

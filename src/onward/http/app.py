@@ -1,8 +1,7 @@
 """The one HTTP base: every service of Onward is a FastAPI app made by ``make_app`` and run by ``Server``.
 
 Invariants: the protections of a service (Host check, API keys, body limit, the rule about browsers) are
-applied here and nowhere else, so a new service cannot omit them. This file changes only together with its
-tests.
+applied here and nowhere else, so a new service cannot omit them. Its tests change with this file.
 """
 
 from __future__ import annotations
@@ -28,32 +27,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from onward.errors import (
-    ConfigError,
-    ConflictError,
-    ContractError,
-    EngineError,
-    NotFoundError,
-    OnwardError,
-)
+from onward.errors import ConfigError, ConflictError, ContractError, EngineError, NotFoundError, OnwardError
 from onward.files import write_secret_once
-from onward.http.server import Server, check_exposure
 from onward.telemetry.metrics import Metrics
-
-__all__ = [
-    "ApiKeys",
-    "Caller",
-    "HttpError",
-    "Server",
-    "authorize",
-    "check_exposure",
-    "load_keys",
-    "local_key",
-    "make_app",
-    "read_json",
-    "read_or_create_secret",
-    "require",
-]
 
 SCOPES = frozenset({"ingest", "read", "train", "deploy", "admin", "chat", "feedback"})
 MAX_BODY = 1 << 20

@@ -49,10 +49,8 @@ class Server:
         return f"http://{host}:{self.port}"
 
     def reserve(self) -> None:
-        """Binds the port without answering yet, so that a busy one is known before slow work begins.
-
-        Raises PortBusyError, ConfigError.
-        """
+        """Binds the port without answering yet, so that a busy one is known before slow work begins. Raises
+        PortBusyError, ConfigError."""
         if self._listener is None:
             self._listener = self._bind()
             self.port = self._listener.getsockname()[1]

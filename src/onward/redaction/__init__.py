@@ -26,7 +26,8 @@ else has to be changed.
 - ``checks``: names of functions ``(buffer, first, last) -> (first, last) | None``. All must agree; each may
   narrow the span. ``buffer`` is the whole joined buffer, so a check may read the text before ``first`` and
   after ``last`` (context words: at most 64 bytes, stop at NUL). Linear time, no ``re``.
-- ``take``: ``"match"`` takes the whole match, ``"group"`` its first group; ``assigned``, ``flag`` and
+- ``take``: ``"group"`` (the default of ``vendor_rule``, ``context_rule`` and ``personal_rule``) takes the
+  first group of the pattern, ``"match"`` the whole match; ``assigned``, ``flag`` and
   ``cookies`` are for layer 2 (``judging/assigned_values.py``).
 - ``kind``: upper case, the name in the placeholder ``<KIND:n>``. ``same`` decides when two spellings of a
   value share a placeholder.
@@ -38,7 +39,7 @@ from onward.redaction.known import Known
 from onward.redaction.redactor import PLAIN, Redactor
 from onward.redaction.rule import Rule
 from onward.redaction.rules.catalogue import RULES, table
-from onward.redaction.trajectory import decodes_clean, redact_trajectory
+from onward.redaction.trajectory import redact_trajectory
 
 __all__ = [
     "PLAIN",
@@ -48,7 +49,6 @@ __all__ = [
     "Redacted",
     "Redactor",
     "Rule",
-    "decodes_clean",
     "redact",
     "redact_trajectory",
     "table",

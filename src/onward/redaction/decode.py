@@ -12,21 +12,17 @@ import binascii
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Any
 from urllib.parse import unquote_to_bytes
 
-import re2
-
+from onward.redaction.expressions import compiled
 from onward.redaction.rule import Hit
 
-_BYTES = re2.Options()
-_BYTES.encoding = re2.Options.Encoding.LATIN1
-_BASE64 = re2.compile(rb"[A-Za-z0-9+/_-]{40,}(?:(?:\r?\n|\\n)[A-Za-z0-9+/_-]{8,})*={0,2}", _BYTES)
-_LINE = re2.compile(rb"[A-Za-z0-9+/_-]{40,}", _BYTES)
-_PERCENT: Any = re2.compile(rb"[^\s\x00\"'<>\\`]*%[0-9A-Fa-f]{2}[^\s\x00\"'<>\\`]*", _BYTES)
-_ONE_PERCENT: Any = re2.compile(rb"%[0-9A-Fa-f]{2}", _BYTES)
+_BASE64 = compiled(rb"[A-Za-z0-9+/_-]{40,}(?:(?:\r?\n|\\n)[A-Za-z0-9+/_-]{8,})*={0,2}")
+_LINE = compiled(rb"[A-Za-z0-9+/_-]{40,}")
+_PERCENT = compiled(rb"[^\s\x00\"'<>\\`]*%[0-9A-Fa-f]{2}[^\s\x00\"'<>\\`]*")
+_ONE_PERCENT = compiled(rb"%[0-9A-Fa-f]{2}")
 _MARK = b"\\u00"
-_ESCAPE: Any = re2.compile(rb"\\u00(?:0[9AaDd]|[2-46][0-9A-Fa-f]|5[0-9ABD-Fabd-f]|7[0-9A-Ea-e])", _BYTES)
+_ESCAPE = compiled(rb"\\u00(?:0[9AaDd]|[2-46][0-9A-Fa-f]|5[0-9ABD-Fabd-f]|7[0-9A-Ea-e])")
 _LETTERS = {
     code.encode(): bytes((letter,))
     for letter in (9, 10, 13, *range(0x20, 0x7F))
@@ -37,7 +33,7 @@ _LETTERS = {
 _TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 _BREAKS = b"\r\n"
 _MIN_URL = 8
-_NO_BASE64 = re2.compile(rb"[0-9a-f]+|[0-9A-F]+|[a-z_/-]+|[A-Z_/-]+|[0-9-]+", _BYTES)
+_NO_BASE64 = compiled(rb"[0-9a-f]+|[0-9A-F]+|[a-z_/-]+|[A-Z_/-]+|[0-9-]+")
 """Runs that are not base64: digests, paths, ruled lines."""
 _CONTROL = bytes(sorted(set(range(0x20)) - set(b"\t\n\r\x1b"))) + b"\x7f"
 
@@ -53,8 +49,7 @@ def hits(buffer: bytes, scan: Scan) -> list[Hit]:
 
 
 class Unescaped:
-    """The unescaped form of the texts of a buffer that contain escaped letters, with a map back to the
-    buffer."""
+    """The unescaped form of a buffer's texts with escaped letters, with a map back to the buffer."""
 
     def __init__(self, buffer: bytes) -> None:
         parts: list[bytes] = []
@@ -126,14 +121,20 @@ def _in_base64(buffer: bytes, scan: Scan) -> list[Hit]:
                 texts.append(text)
     if not texts:
         return []
+    return [
+        hit._replace(start=spans[i][0], end=spans[i][1], layer=min(hit.layer, 2))
+        for i, hit in _scanned(texts, scan)
+    ]
+
+
+def _scanned(texts: list[bytes], scan: Scan) -> Iterator[tuple[int, Hit]]:
+    """Yields (index of the text, hit in that text with its value) for each hit of ``scan``."""
     starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
     joined = b"\x00".join(texts)
-    found = []
     for hit in scan(joined):
         i = bisect_right(starts, hit.start) - 1
         value = joined[hit.start : hit.end] if hit.value is None else hit.value
-        found.append(Hit(*spans[i], hit.kind, min(hit.layer, 2), value))
-    return found
+        yield i, hit._replace(start=hit.start - starts[i], end=hit.end - starts[i], value=value)
 
 
 def _candidates(buffer: bytes, first: int, last: int) -> Iterator[tuple[int, int]]:
@@ -150,8 +151,7 @@ def _candidates(buffer: bytes, first: int, last: int) -> Iterator[tuple[int, int
 
 
 def _decoded(run: bytes) -> bytes | None:
-    """Returns the decoded text of ``run``, or None. A path before the run, up to a slash, is skipped if
-    needed."""
+    """Returns the decoded text of ``run``, or None. A path before it, up to a slash, may be skipped."""
     run = run.replace(b"\\n", b"").translate(_TO_STANDARD, _BREAKS).rstrip(b"=")
     text = _text(run)
     if text is None and b"/" in run:
@@ -191,16 +191,10 @@ def _in_urls(buffer: bytes, scan: Scan) -> list[Hit]:
         if match.end() - match.start() >= _MIN_URL:
             runs.append(match.span())
             pieces.append(unquote_to_bytes(match.group()).replace(b"\x00", b" "))
-    if not pieces:
-        return []
-    starts = list(accumulate((len(piece) + 1 for piece in pieces), initial=0))
-    joined = b"\x00".join(pieces)
     found = []
-    for hit in scan(joined):
-        i = bisect_right(starts, hit.start) - 1
-        first, last = _encoded_span(buffer, runs[i], hit.start - starts[i], hit.end - starts[i])
-        value = joined[hit.start : hit.end] if hit.value is None else hit.value
-        found.append(Hit(first, last, hit.kind, hit.layer, value))
+    for i, hit in _scanned(pieces, scan) if pieces else ():
+        first, last = _encoded_span(buffer, runs[i], hit.start, hit.end)
+        found.append(hit._replace(start=first, end=last))
     return found
 
 

@@ -264,10 +264,7 @@ def rebuild(
     fixed: Fixed = NOTHING_FIXED,
 ) -> Rebuilt:
     """Returns a copy of ``document`` with ``new`` texts, and with the results of ``number`` for shorter
-    numbers.
-
-    Renamed keys keep their order and never merge. A replaced number becomes text.
-    """
+    numbers. Renamed keys keep their order and never merge. A replaced number becomes text."""
     rebuilder = _Rebuilder(texts, new, number, fixed)
     copy = rebuilder.copy(document, None, 0, ())
     return Rebuilt(copy, rebuilder.paths, rebuilder.touched, rebuilder.numbers)
@@ -297,8 +294,7 @@ def _beside(value: dict[Any, Any], governed: NameClass | None) -> tuple[NameClas
 
 
 def _is_schema(value: dict[Any, Any]) -> bool:
-    """Returns whether it is a JSON Schema: under ``password`` it describes a parameter and is not a
-    password."""
+    """Returns whether it is a JSON Schema: under ``password`` it describes a parameter."""
     kind = value.get("type")
     return "$ref" in value or "anyOf" in value or (type(kind) is str and kind in _SCHEMA_TYPES)
 

@@ -19,7 +19,7 @@ from onward.redaction import decode, placeholders
 from onward.redaction import propagation as spread
 from onward.redaction.document import NOTHING_FIXED, Fixed, Key, Path, Texts, collect, rebuild
 from onward.redaction.json_numbers import Numbers
-from onward.redaction.judging.secret_part import governed_spans
+from onward.redaction.judging.assigned_values import governed_spans
 from onward.redaction.known import NOTHING_KNOWN, Known
 from onward.redaction.placeholders import Book
 from onward.redaction.propagation import as_number, same_number
@@ -98,11 +98,7 @@ def redact(
 
 
 def _redact(
-    document: Any,
-    known: Known,
-    also: Sequence[Finder],
-    fixed: Fixed,
-    fixed_values: frozenset[str],
+    document: Any, known: Known, also: Sequence[Finder], fixed: Fixed, fixed_values: frozenset[str]
 ) -> Redacted:
     texts = collect(document, fixed.keys)
     plain = texts.plain()
@@ -261,8 +257,7 @@ class _Work:
         return {self.keys[i]: part.decode("utf-8", "surrogatepass") for i, part in self._parts.items()}
 
     def numbers(self, known: Known) -> Callable[[float], str | None] | None:
-        """Returns a function from a number to its placeholder if it equals a found or known secret; None if
-        there is no such secret."""
+        """Returns a function from a number to its placeholder, if it is a secret; None without any."""
         found = dict(known.numbers)
         for value, kind in self._kinds.items():
             number = as_number(value)

@@ -7,28 +7,25 @@ recognised by the brackets and quotes before it in its text. Any other number ge
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import re2
+from onward.redaction.expressions import compiled
 
-_BYTES = re2.Options()
-_BYTES.encoding = re2.Options.Encoding.LATIN1
 _SPACE = rb"(?:[ \t\r\n]|\\+[nrt]){0,64}"
-_NUMBER: Any = re2.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", _BYTES)
+_NUMBER = compiled(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _OF_A_NUMBER = b"0123456789.+-eE"
 _REACH = 400
 """Bytes before a number that are read; no number in a document is expected to be longer."""
-_KEY: Any = re2.compile(rb"(?s).*?(\\*)\"" + _SPACE + rb":" + _SPACE, _BYTES)
-_ELEMENT: Any = re2.compile(rb"(?s).*(?:\[|[0-9\"\]}el]" + _SPACE + rb",)" + _SPACE, _BYTES)
-_ENDS_VALUE: Any = re2.compile(_SPACE + rb"(?:[,}\]\x00]|$)", _BYTES)
-_ENDS_ELEMENT: Any = re2.compile(_SPACE + rb"(?:\]|," + _SPACE + rb"(?:\\*\"|[\[{0-9<tfn-]))", _BYTES)
-_BEGINS_ARRAY: Any = re2.compile(rb"(?s)(?:.*(?:\"" + _SPACE + rb":|[\"\[,\n]))?" + _SPACE, _BYTES)
-_MARKS: Any = re2.compile(rb"\\*\"|[\[\]{}\n]", _BYTES)
+_KEY = compiled(rb"(?s).*?(\\*)\"" + _SPACE + rb":" + _SPACE)
+_ELEMENT = compiled(rb"(?s).*(?:\[|[0-9\"\]}el]" + _SPACE + rb",)" + _SPACE)
+_ENDS_VALUE = compiled(_SPACE + rb"(?:[,}\]\x00]|$)")
+_ENDS_ELEMENT = compiled(_SPACE + rb"(?:\]|," + _SPACE + rb"(?:\\*\"|[\[{0-9<tfn-]))")
+_BEGINS_ARRAY = compiled(rb"(?s)(?:.*(?:\"" + _SPACE + rb":|[\"\[,\n]))?" + _SPACE)
+_MARKS = compiled(rb"\\*\"|[\[\]{}\n]")
 
 
 class Number(NamedTuple):
-    """Bytes ``first``..``last`` are a whole number. ``quote`` is the quote to write around it, with the
-    backslashes of its text."""
+    """Bytes ``first``..``last`` are a whole number. ``quote`` goes around it, backslashes included."""
 
     first: int
     last: int
@@ -45,8 +42,7 @@ class Numbers:
         self._strings: list[int] = []
         """Open strings, outermost first: the number of backslashes before their quotes."""
         self._open: list[list[bool]] = [[]]
-        """Open brackets outside of strings, then within each open string. Each entry is true for a JSON
-        array."""
+        """Open brackets outside of strings, then within each open string; true for a JSON array."""
 
     def around(self, start: int, end: int) -> Number | None:
         """Returns the JSON number that contains bytes ``start``..``end``, or None."""
@@ -92,8 +88,7 @@ class Numbers:
 
 
 def behind_key(text: bytes, first: int, last: int) -> bytes | None:
-    """Returns the quote, backslashes included, of the key whose value is ``first``..``last``; None without a
-    key."""
+    """Returns the quote, with backslashes, of the key whose value is ``first``..``last``, or None."""
     if not _ENDS_VALUE.match(text, last):
         return None
     key = _KEY.fullmatch(text[max(0, first - _REACH) : first])

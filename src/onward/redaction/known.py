@@ -1,7 +1,6 @@
 """Layer 0: secrets that the client knows in advance, found in any context and encoding.
 
-They are replaced also where the surrounding text gives no hint. Values are in memory only and appear in no
-message, repr or report.
+They are replaced also where the text around gives no hint. Values appear in no message, repr or report.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from typing import Any
 from onward.errors import ConfigError
 from onward.redaction import placeholders, propagation
 from onward.redaction.judging import values
+from onward.redaction.judging.assigned_values import governed_spans
 from onward.redaction.judging.names import PERSONAL, secret_class
-from onward.redaction.judging.secret_part import governed_spans
 from onward.redaction.propagation import MIN_LENGTH, Needle
 from onward.redaction.rule import Hit
 
@@ -27,8 +26,7 @@ class Known:
     each line of a secret of several lines. Short forms match whole words only; the longest match wins."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        """Raises ConfigError for an empty secret and for one under 6 characters, which would mask half the
-        text."""
+        """Raises ConfigError for a secret under 6 characters, which would mask half the text."""
         self._needles: dict[bytes, Needle] = {}
         for number, secret in enumerate(secrets, start=1):
             value = secret.strip().encode("utf-8", "surrogatepass")

@@ -14,15 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from urllib.parse import unquote_to_bytes
 
-import re2
-
+from onward.redaction.expressions import compiled
 from onward.redaction.rule import Same
 
 PLACEHOLDER = r"<[A-Z][A-Z0-9_]{0,31}:[0-9]{1,9}>"
 """Grammar of a placeholder, as an RE2 pattern."""
-_BYTES = re2.Options()
-_BYTES.encoding = re2.Options.Encoding.LATIN1
-_FOUND = re2.compile(PLACEHOLDER.encode(), _BYTES)
+_FOUND = compiled(PLACEHOLDER.encode())
 _TAG_DIGITS = 16
 
 

@@ -2,6 +2,10 @@
 
 Forms: raw, JSON-escaped (once and twice), URL-encoded, base64 at its three alignments, and line by line for a
 secret of several lines. Short values match whole words only.
+
+A user name that can be read as a word (small letters, no beginning like ``jsm``, which no word has) is
+searched only where account names stand, in paths, prompts, addresses, ``user=``, listings or a line alone:
+``/home/marshall`` names a person, "marshall the troops" does not.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from urllib.parse import quote, quote_plus, unquote_to_bytes
 
 import re2
 
-from onward.redaction.judging.account_places import may_be_word, names_account
+from onward.redaction.expressions import compiled, latin1
 from onward.redaction.judging.checks import may_start
 
 MIN_LENGTH = 6
@@ -24,12 +28,28 @@ _MIN_LINE = 20
 _FEW = 24
 _BATCH = 400
 _LONGEST_NUMBER = 40
-_LONGEST = re2.Options()
-_LONGEST.encoding = re2.Options.Encoding.LATIN1
-_LONGEST.longest_match = True
-_LONGEST.max_mem = 64 << 20
+_LONGEST = latin1(longest_match=True, max_mem=64 << 20)
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
 _BASE64 = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz+/=_-")
+_BEFORE = compiled(
+    rb"(?:[/\\~@]"
+    rb"|\b(?i:user|username|login|logname|owner|account|uid|gid|group|su|sudo -u|chown|passwd|for user)"
+    rb"[\"']?\s?[=: ]\s?\\{0,4}[\"']?"
+    rb"|[0-9]\("
+    rb"|[-dlbcps][-rwxsStT]{9}[.+@]?\s+[0-9]+\s(?:\S+\s+)?)$"
+)
+"""Text before an account name: ``/x``, ``user=x``, ``uid=1000(x)``, ``drwxr-xr-x 2 x x``."""
+_AFTER = compiled(rb"@|[/\\][A-Za-z0-9._-]|:[~/A-Za-z0-9]")
+_LINE_BEFORE = compiled(rb"(?:[\x00\r\n]|\\[nr])[ \t\"']{0,4}$")
+_LINE_AFTER = compiled(rb"[ \t\"']{0,4}(?:$|[\x00\r\n]|\\|[ \t]+(?:[0-9]|pts/|tty))")
+"""Output of ``whoami`` (the name alone), ``ps`` and ``who`` (before a number or a terminal)."""
+_REACH = 48
+_VOWELS = frozenset(b"aeiouy")
+_ONSETS = frozenset(
+    b"bl br ch cl cr dr dw fl fr gh gl gn gr kh kl kn kr ph pl pn pr ps pt rh sc sh sk sl sm sn sp sq st sv "
+    b"sw th tr ts tw vl vr wh wr zh".split()
+)
+"""Pairs of consonants with which English words begin."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +65,11 @@ class Needle:
 
 
 def needles(value: bytes, kind: str = "") -> Iterator[Needle]:
-    """Yields every form in which ``value`` may occur elsewhere. Nothing for values under 6 bytes.
-
-    A ``USER`` that may be a word (``marshall``) is searched only in its raw form, where an account name can
-    stand.
-    """
+    """Yields every form in which ``value`` may occur elsewhere. Nothing for values under 6 bytes. A ``USER``
+    that may be a word is searched only in its raw form, where an account name can stand."""
     if len(value) < MIN_LENGTH:
         return
-    if kind == "USER" and may_be_word(value):
+    if kind == "USER" and _may_be_word(value):
         yield Needle(value, value, whole_word=True, account=True)
         return
     short = len(value) < _FREE_LENGTH
@@ -89,8 +106,7 @@ def forms(value: bytes) -> set[bytes]:
 
 
 def as_number(value: bytes) -> float | None:
-    """Returns the number, of six characters or more, that a document may contain in place of ``value``, or
-    None."""
+    """Returns the number of six or more characters that may stand for ``value`` in a document, or None."""
     whole, point, rest = value.removeprefix(b"-").partition(b".")
     if not MIN_LENGTH <= len(value) <= _LONGEST_NUMBER or not whole.isdigit():
         return None
@@ -102,8 +118,7 @@ def as_number(value: bytes) -> float | None:
 
 
 def same_number(text: bytes, value: bytes) -> bool:
-    """Returns whether the JSON number ``text`` equals ``value``, ignoring the sign; true if ``value`` is not
-    a number."""
+    """Returns whether the JSON number ``text`` is ``value``, without the sign; true if that is no number."""
     number = as_number(value)
     return number is None or abs(float(text)) == abs(float(number))
 
@@ -121,7 +136,7 @@ def placed(buffer: bytes, start: int, needle: Needle) -> tuple[int, int] | None:
     end = start + len(needle.text)
     if needle.whole_word and not _stands_alone(buffer, start, end):
         return None
-    if needle.account and not names_account(buffer, start, end):
+    if needle.account and not _names_account(buffer, start, end):
         return None
     return _whole_run(buffer, start, end) if needle.encoded else (start, end)
 
@@ -162,8 +177,7 @@ def _whole_run(buffer: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def _base64_cores(value: bytes) -> set[bytes]:
-    """Returns the part that is the same in every base64 text that contains ``value``, for each of three
-    alignments."""
+    """Returns the part common to all base64 texts that contain ``value``, for each of three alignments."""
     cores: set[bytes] = set()
     for shift in range(3):
         encoded = base64.b64encode(b"\x00" * shift + value).rstrip(b"=")
@@ -192,3 +206,20 @@ def _is_utf8(value: bytes) -> bool:
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
+
+
+def _may_be_word(name: bytes) -> bool:
+    """Returns whether it is small letters that may begin a word: ``marshall``; not ``jsmith``, ``Ada``."""
+    if not (name.isalpha() and name.islower()):
+        return False
+    return name[0] in _VOWELS or name[1] in _VOWELS or name[:2] in _ONSETS
+
+
+def _names_account(buffer: bytes, first: int, last: int) -> bool:
+    """Returns whether an account name can stand at ``first``..``last``. Linear; reads 48 bytes around."""
+    start = max(0, first - _REACH)
+    before = buffer[start:first] if start else b"\x00" + buffer[:first]
+    after = buffer[last : last + _REACH]
+    if _BEFORE.search(before) is not None or _AFTER.match(after) is not None:
+        return True
+    return _LINE_BEFORE.search(before) is not None and _LINE_AFTER.match(after) is not None

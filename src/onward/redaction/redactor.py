@@ -20,18 +20,15 @@ from onward.redaction.trajectory import redact_trajectory
 
 @dataclass(frozen=True)
 class Redactor:
-    """All rules, with the chosen settings. Thread-safe.
-
-    The constructor raises ConfigError for an unknown optional kind.
-    """
+    """All rules, with the chosen settings. Thread-safe. The constructor raises ConfigError for an unknown
+    optional kind."""
 
     known: Known = NOTHING_KNOWN
     """Secrets of the client, replaced wherever they occur."""
     optional_kinds: tuple[str, ...] = ()
     """Kinds from ``rules/personal_optional.py`` (``OPTIONAL``): off unless named here."""
     finders: tuple[Finder, ...] = ()
-    """Further finders, such as ``entities(…)``. The policy version includes their names, not their
-    behaviour."""
+    """Further finders, such as ``entities(…)``; the policy version includes only their names."""
     policy_version: str = field(init=False)
     """``POLICY_VERSION``; with optional kinds or finders, eight more hex digits that identify them."""
     _also: tuple[Finder, ...] = field(init=False, repr=False, compare=False)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple
 
 Span = tuple[int, int]
 Check = Callable[[bytes, int, int], Span | None]
-"""Function from ``(buffer, first, last)`` of a candidate to the span to take, perhaps narrower, or None to
-refuse it."""
+"""Function from ``(buffer, first, last)`` of a candidate to the span to take, or None to refuse it."""
 Take = Literal["match", "group", "assigned", "flag", "cookies"]
 Same = Literal["exact", "lower", "digits", "alnum"]
 Layer = Literal[1, 2, 3]
@@ -31,8 +31,7 @@ ALNUM = "aB3dE5fG7hJ9kLmN2pQr"
 
 
 class Hit(NamedTuple):
-    """Bytes ``start``..``end`` of the buffer are a secret of ``kind``. ``value`` is the secret if the bytes
-    there are an encoding of it."""
+    """Bytes ``start``..``end`` are a secret of ``kind``, or an encoding of the secret ``value``."""
 
     start: int
     end: int
@@ -82,3 +81,9 @@ def token(
 ) -> Rule:
     """A rule of layer 1 whose whole match is the secret; ``secrets`` are its positive examples."""
     return Rule(kind, pattern, 1, checks=checks, positives=whole(*secrets), negatives=negatives, note=note)
+
+
+vendor_rule = partial(Rule, layer=1, take="group")
+context_rule = partial(Rule, layer=2, take="group")
+personal_rule = partial(Rule, layer=3, take="group")
+"""Makers of rules per layer. The secret is the first group of the pattern unless ``take`` is given."""

@@ -3,8 +3,7 @@
 Texts are joined by a NUL byte so that one RE2 call covers a document. Most rules cost almost nothing where
 nothing is found: ``re2.Filter`` selects in one pass the rules whose literals occur. Rules that begin with no
 literal (``[0-9]{13,19}``) run only over texts in which their gate matches; a gate is one expression made of
-all of them. A match whose check fails is searched again from its second byte: it may contain a real token
-(``task-sk-…``).
+all of them. A refused match is searched again from its second byte: ``task-sk-…``.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import re2
 
 from onward.redaction import decode
+from onward.redaction.expressions import compiled, latin1
 from onward.redaction.judging import assigned_values
 from onward.redaction.rule import Check, Hit, Rule, Span
 from onward.redaction.rules.catalogue import CHECKS, RULES
@@ -49,35 +49,22 @@ class _Gate(NamedTuple):
     members: frozenset[int]
 
 
-def _options() -> Any:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1  # raw bytes: every text can be scanned
-    options.log_errors = False
-    return options
-
-
 def _compile() -> tuple[_Compiled, ...]:
     return tuple(
-        _Compiled(
-            rule,
-            re2.compile(rule.pattern.encode("latin-1"), _options()),
-            tuple(CHECKS[name] for name in rule.checks),
-        )
-        for rule in RULES
+        _Compiled(rule, compiled(rule.pattern), tuple(CHECKS[name] for name in rule.checks)) for rule in RULES
     )
 
 
 def _filter() -> Any:
     prefilter = re2.Filter()
     for rule in RULES:
-        prefilter.Add(rule.pattern.encode("latin-1"), _options())
+        prefilter.Add(rule.pattern.encode("latin-1"), latin1())
     prefilter.Compile()
     return prefilter
 
 
 def _gates() -> tuple[_Gate, ...]:
-    """Makes gates for rules without any literal, and one gate for rules whose literal is not at the
-    beginning."""
+    """Makes gates for rules without a literal, and one for rules whose literal is not at the beginning."""
     slow = {i for i, rule in enumerate(RULES) if not _begins_literal(rule.pattern)}
     bare = slow.intersection(_PREFILTER.Match(b"", True))
     apart = [{i for i in bare if RULES[i].kind in kinds} for kinds in _APART]
@@ -86,16 +73,13 @@ def _gates() -> tuple[_Gate, ...]:
 
 
 def _any_of(members: Iterable[int]) -> Any:
-    options = _options()
-    options.never_capture = True
-    options.max_mem = _GATE_MEMORY
+    options = latin1(never_capture=True, max_mem=_GATE_MEMORY)
     parts = (f"(?:{RULES[i].pattern})" for i in sorted(members))
     return re2.compile("|".join(parts).encode("latin-1"), options)
 
 
 def _begins_literal(pattern: str) -> bool:
-    """Returns whether every match begins with the same byte: RE2 then skips from one such byte to the
-    next."""
+    """Returns whether every match begins with one byte: RE2 then skips from one such byte to the next."""
     return pattern[0] not in _META and pattern[1] not in "?*+{"
 
 
@@ -156,25 +140,25 @@ def _texts_of_interest(gate: _Gate, buffer: bytes) -> list[Span]:
     return found
 
 
-def _run(compiled: _Compiled, buffer: bytes) -> Iterator[Hit]:
-    by_value = _BY_VALUE.get(compiled.rule.take)
-    return _matches(compiled, buffer) if by_value is None else by_value(compiled.expression, buffer)
+def _run(entry: _Compiled, buffer: bytes) -> Iterator[Hit]:
+    by_value = _BY_VALUE.get(entry.rule.take)
+    return _matches(entry, buffer) if by_value is None else by_value(entry.expression, buffer)
 
 
-def _matches(compiled: _Compiled, buffer: bytes) -> Iterator[Hit]:
-    rule = compiled.rule
+def _matches(entry: _Compiled, buffer: bytes) -> Iterator[Hit]:
+    rule = entry.rule
     group = 1 if rule.take == "group" else 0
     retry = "start" in rule.checks and not group
-    for match in compiled.expression.finditer(buffer):
+    for match in entry.expression.finditer(buffer):
         again = match
         while again is not None:
-            span = _checked(compiled.checks, buffer, again.span(group))
+            span = _checked(entry.checks, buffer, again.span(group))
             if span is not None:
                 yield Hit(*span, rule.kind, rule.layer)
                 break
             if not retry or again.end() - again.start() > _LONGEST_RETRY:
                 break
-            again = compiled.expression.search(buffer, again.start() + 1, match.end())
+            again = entry.expression.search(buffer, again.start() + 1, match.end())
 
 
 def _checked(checks: tuple[Check, ...], buffer: bytes, span: Span) -> Span | None:

@@ -7,7 +7,7 @@ is unknown it is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from onward.errors import RedactionError
@@ -21,8 +21,6 @@ TOKEN_FIELDS = ("prompt_ids", "token_ids", "logprobs")
 _ID_FIELDS = frozenset(("session_id", "generation_id", "continues", "release_id"))
 _UNCHANGEABLE = frozenset(("trajectory_id", "start_timestamp", "end_timestamp"))
 _OUTSIDE_PROMPTS = frozenset((("session_id",), ("agent_id",)))
-
-
 _FIXED = Fixed(FIELD_NAMES, NUMBER_FIELDS)
 
 
@@ -32,9 +30,8 @@ def redact_trajectory(
     """Returns ``document`` without secrets; token ids of affected turns are removed too (``tokens_void``).
 
     A result is not yet in the tokens of its own turn, so redaction in a result voids from the next turn on.
-    Redaction in task text, metadata or anything outside of the turns voids from the first turn. An id that
-    contains a secret becomes ``redacted-…``, the same for the same value within this trajectory. Raises
-    RedactionError.
+    Redaction in task text, metadata or anything outside of the turns voids from the first turn. An id with a
+    secret becomes ``redacted-…``, the same for the same value. Raises RedactionError.
     """
     try:
         return _redact_trajectory(document, known, also)
@@ -60,12 +57,6 @@ def _redact_trajectory(document: dict[str, Any], known: Known, also: Sequence[Fi
         if name != "turns":
             void_tokens(part)
     return redacted
-
-
-def decodes_clean(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> bool:
-    """Returns whether no rule matches in the text that ``ids`` decode to. An additional check for tests and
-    audits."""
-    return not redact(decode(ids)).changed
 
 
 def void_tokens(node: Any) -> None:
@@ -117,8 +108,7 @@ def _sampling(turn: Any) -> dict[str, Any]:
 
 
 def _mend_ids(clean: dict[str, Any], touched: Iterable[Path]) -> None:
-    """Replaces placeholders in ids, which are not valid ids, by valid ids that reveal nothing of the
-    secret."""
+    """Replaces placeholders in ids by valid ids that reveal nothing of the secret."""
     for path in touched:
         if (len(path) == 1 and path[0] in _UNCHANGEABLE) or _is_turn_time(path):
             raise RedactionError("An id or time of the trajectory holds a secret; give it a plain one.")

@@ -15,5 +15,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Alerts", "Metrics"]
 __getattr__ = attributes(
-    __name__, {"Alerts": "onward.telemetry.alerts", "Metrics": "onward.telemetry.metrics"}
+    __name__, {"onward.telemetry.alerts": "Alerts", "onward.telemetry.metrics": "Metrics"}
 )

@@ -7,6 +7,7 @@ are not. Raising an alert therefore never fails and never waits for the bus.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from onward.clock import Clock, utc_text
@@ -48,15 +49,22 @@ class Alerts:
     async def _send(self, kind: str, message: str, severity: Severity, facts: dict[str, Any]) -> None:
         if self._bus is None:
             return
-        body = {
-            "kind": kind,
-            "message": message,
-            "severity": severity,
-            "timestamp": utc_text(self._clock.now()),
-            "facts": facts,
-        }
-        data = json.dumps(body, sort_keys=True, separators=(",", ":"), default=str, ensure_ascii=False)
         try:
-            await self._bus.notify(subjects.ALERT, data.encode())
+            await notify(self._bus, self._clock, kind, message, severity, facts)
         except Exception as error:  # an alert about a broken bus must not break its caller
             _log.warning("alert not sent", kind=kind, error=type(error).__name__)
+
+
+async def notify(
+    bus: Notifier, clock: Clock, kind: str, message: str, severity: Severity, facts: Mapping[str, Any]
+) -> None:
+    """Sends one alert to NATS and does nothing else."""
+    body = {
+        "kind": kind,
+        "message": message,
+        "severity": severity,
+        "timestamp": utc_text(clock.now()),
+        "facts": facts,
+    }
+    data = json.dumps(body, sort_keys=True, separators=(",", ":"), default=str, ensure_ascii=False)
+    await bus.notify(subjects.ALERT, data.encode())

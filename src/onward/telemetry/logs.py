@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from functools import partialmethod
 from typing import Any
 
 from onward.errors import ConfigError
@@ -19,10 +20,8 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def setup(level: str = "info", *, json: bool | None = None) -> None:
-    """Configures logging of this process. ``json`` None: JSON unless standard error is a terminal.
-
-    Raises ConfigError for an unknown level.
-    """
+    """Configures logging of this process. ``json`` None: JSON unless standard error is a terminal. Raises
+    ConfigError for an unknown level."""
     import structlog
 
     if level.lower() not in LEVELS:
@@ -75,25 +74,7 @@ class Logger:
         self._structured: Any = None
         self._plain = logging.getLogger(f"onward.{name}")
 
-    def debug(self, event: str, **facts: Any) -> None:
-        self._write("debug", event, facts)
-
-    def info(self, event: str, **facts: Any) -> None:
-        self._write("info", event, facts)
-
-    def warning(self, event: str, **facts: Any) -> None:
-        self._write("warning", event, facts)
-
-    def error(self, event: str, **facts: Any) -> None:
-        self._write("error", event, facts)
-
-    def critical(self, event: str, **facts: Any) -> None:
-        self._write("critical", event, facts)
-
-    def exception(self, event: str, **facts: Any) -> None:
-        self._write("exception", event, facts)
-
-    def _write(self, level: str, event: str, facts: dict[str, Any]) -> None:
+    def _write(self, level: str, event: str, /, **facts: Any) -> None:
         structlog = sys.modules.get("structlog")
         if structlog is not None and structlog.is_configured():
             if self._structured is None:
@@ -102,6 +83,13 @@ class Logger:
             return
         text = " ".join([event, *(f"{key}={value}" for key, value in facts.items())])
         getattr(self._plain, level)("%s", text)
+
+    debug = partialmethod(_write, "debug")
+    info = partialmethod(_write, "info")
+    warning = partialmethod(_write, "warning")
+    error = partialmethod(_write, "error")
+    critical = partialmethod(_write, "critical")
+    exception = partialmethod(_write, "exception")
 
 
 def get(name: str) -> Logger:

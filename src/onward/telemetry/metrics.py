@@ -6,6 +6,8 @@ metric carries ``model_version``. Onward's own names start with ``onward_``.
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 REWARD_BUCKETS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -20,121 +22,92 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._seed_metrics()
-        self._own_metrics()
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+
+        self.trajectories_collected = counter(
+            "agent_rl_trajectories_collected", "Trajectories collected", ["agent_type", "task_domain"]
+        )
+        self.trajectory_reward = histogram(
+            "agent_rl_trajectory_reward", "Total reward of a trajectory", buckets=REWARD_BUCKETS
+        )
+        self.trajectory_length = histogram(
+            "agent_rl_trajectory_length", "Turns of a trajectory", buckets=_LENGTH_BUCKETS
+        )
+        self.training_jobs = counter("agent_rl_training_jobs", "Training jobs by final status", ["status"])
+        self.training_duration = histogram(
+            "agent_rl_training_duration_seconds", "Wall time of a job", buckets=_JOB_BUCKETS
+        )
+        self.training_samples = gauge(
+            "agent_rl_training_samples", "Trajectories in the latest training dataset"
+        )
+        self.model_reward_mean = gauge(
+            "agent_rl_model_reward_mean", "Mean raw total of a model", ["model_version"]
+        )
+        self.model_benchmark_score = gauge(
+            "agent_rl_model_benchmark_score",
+            "Validation score of a model, 0 to 1",
+            ["model_version", "task_type"],
+        )
+        self.model_deployments = counter("agent_rl_model_deployments", "Deployments by status", ["status"])
+        self.model_traffic = gauge(
+            "agent_rl_model_traffic_percentage", "Traffic of a model, 0 to 100", ["model_version"]
+        )
+        self.model_error_rate = gauge(
+            "agent_rl_model_error_rate", "Share of sessions with an error", ["model_version"]
+        )
+        self.model_errors = counter("agent_rl_model_errors", "Sessions with an error", ["model_version"])
+        self.dead_letters = counter(
+            "onward_dead_letters", "Messages put aside as unusable", ["stream", "reason"]
+        )
+        self.duplicates = counter("onward_duplicates", "Messages that were already stored", ["stream"])
+        self.redactions = counter("onward_redactions", "Secrets and personal data removed", ["kind"])
+        self.held = counter(
+            "onward_held", "Messages held encrypted because they could not be redacted", ["reason"]
+        )
+        self.opted_out = counter("onward_opted_out", "Trajectories dropped before storage by an opt-out")
+        self.unscored = counter(
+            "onward_unscored", "Trajectories without a valid reward, by cause", ["reason"]
+        )
+        self.feedback_posts = counter(
+            "onward_feedback_posts",
+            "Feedback that was posted over HTTP, by the way in and its result",
+            ["way", "result"],
+        )
+        self.unscored_share = gauge(
+            "onward_unscored_share", "Share of the last 200 trajectories without a valid reward"
+        )
+        self.rewarder_lag = gauge(
+            "onward_rewarder_lag",
+            "Messages on the trajectory stream that the active rewarder has not decided yet",
+        )
+        self.superseded = counter(
+            "onward_superseding_rewards", "Rewards that replaced an earlier one", ["cause"]
+        )
+        self.feedback = counter("onward_feedback", "Feedback that was stored", ["kind", "signal"])
+        self.release_outcome = gauge(
+            "onward_release_mean_outcome",
+            "Mean judged outcome of a model's sessions in its latest release, 0 to 1",
+            ["model_version"],
+        )
+        self.alerts = counter("onward_alerts", "Alerts raised", ["kind"])
+        self.collector_seconds = histogram(
+            "onward_collector_seconds",
+            "From the message's time on the stream to its durable row",
+            buckets=_SECONDS_BUCKETS,
+        )
+        self.rewarder_seconds = histogram(
+            "onward_rewarder_seconds",
+            "From the message's time on the stream to its published reward",
+            buckets=_SECONDS_BUCKETS,
+        )
+        self.gateway_seconds = histogram(
+            "onward_gateway_seconds",
+            "What the gateway adds to a call, engine time excluded",
+            buckets=_SECONDS_BUCKETS,
+        )
 
     def render(self) -> bytes:
         """Returns the text of ``/metrics`` in the Prometheus exposition format."""
         return generate_latest(self.registry)
-
-    def _seed_metrics(self) -> None:
-        r = self.registry
-        self.trajectories_collected = Counter(
-            "agent_rl_trajectories_collected",
-            "Trajectories collected",
-            ["agent_type", "task_domain"],
-            registry=r,
-        )
-        self.trajectory_reward = Histogram(
-            "agent_rl_trajectory_reward", "Total reward of a trajectory", buckets=REWARD_BUCKETS, registry=r
-        )
-        self.trajectory_length = Histogram(
-            "agent_rl_trajectory_length", "Turns of a trajectory", buckets=_LENGTH_BUCKETS, registry=r
-        )
-        self.training_jobs = Counter(
-            "agent_rl_training_jobs", "Training jobs by final status", ["status"], registry=r
-        )
-        self.training_duration = Histogram(
-            "agent_rl_training_duration_seconds", "Wall time of a job", buckets=_JOB_BUCKETS, registry=r
-        )
-        self.training_samples = Gauge(
-            "agent_rl_training_samples", "Trajectories in the latest training dataset", registry=r
-        )
-        self.model_reward_mean = Gauge(
-            "agent_rl_model_reward_mean", "Mean raw total of a model", ["model_version"], registry=r
-        )
-        self.model_benchmark_score = Gauge(
-            "agent_rl_model_benchmark_score",
-            "Validation score of a model, 0 to 1",
-            ["model_version", "task_type"],
-            registry=r,
-        )
-        self.model_deployments = Counter(
-            "agent_rl_model_deployments", "Deployments by status", ["status"], registry=r
-        )
-        self.model_traffic = Gauge(
-            "agent_rl_model_traffic_percentage", "Traffic of a model, 0 to 100", ["model_version"], registry=r
-        )
-        self.model_error_rate = Gauge(
-            "agent_rl_model_error_rate", "Share of sessions with an error", ["model_version"], registry=r
-        )
-        self.model_errors = Counter(
-            "agent_rl_model_errors", "Sessions with an error", ["model_version"], registry=r
-        )
-
-    def _own_metrics(self) -> None:
-        r = self.registry
-        self.dead_letters = Counter(
-            "onward_dead_letters", "Messages put aside as unusable", ["stream", "reason"], registry=r
-        )
-        self.duplicates = Counter(
-            "onward_duplicates", "Messages that were already stored", ["stream"], registry=r
-        )
-        self.redactions = Counter(
-            "onward_redactions", "Secrets and personal data removed", ["kind"], registry=r
-        )
-        self.held = Counter(
-            "onward_held",
-            "Messages held encrypted because they could not be redacted",
-            ["reason"],
-            registry=r,
-        )
-        self.opted_out = Counter(
-            "onward_opted_out", "Trajectories dropped before storage by an opt-out", registry=r
-        )
-        self.unscored = Counter(
-            "onward_unscored", "Trajectories without a valid reward, by cause", ["reason"], registry=r
-        )
-        self.feedback_posts = Counter(
-            "onward_feedback_posts",
-            "Feedback that was posted over HTTP, by the way in and its result",
-            ["way", "result"],
-            registry=r,
-        )
-        self.unscored_share = Gauge(
-            "onward_unscored_share", "Share of the last 200 trajectories without a valid reward", registry=r
-        )
-        self.rewarder_lag = Gauge(
-            "onward_rewarder_lag",
-            "Messages on the trajectory stream that the active rewarder has not decided yet",
-            registry=r,
-        )
-        self.superseded = Counter(
-            "onward_superseding_rewards", "Rewards that replaced an earlier one", ["cause"], registry=r
-        )
-        self.feedback = Counter("onward_feedback", "Feedback that was stored", ["kind", "signal"], registry=r)
-        self.release_outcome = Gauge(
-            "onward_release_mean_outcome",
-            "Mean judged outcome of a model's sessions in its latest release, 0 to 1",
-            ["model_version"],
-            registry=r,
-        )
-        self.alerts = Counter("onward_alerts", "Alerts raised", ["kind"], registry=r)
-        self.collector_seconds = Histogram(
-            "onward_collector_seconds",
-            "From the message's time on the stream to its durable row",
-            buckets=_SECONDS_BUCKETS,
-            registry=r,
-        )
-        self.rewarder_seconds = Histogram(
-            "onward_rewarder_seconds",
-            "From the message's time on the stream to its published reward",
-            buckets=_SECONDS_BUCKETS,
-            registry=r,
-        )
-        self.gateway_seconds = Histogram(
-            "onward_gateway_seconds",
-            "What the gateway adds to a call, engine time excluded",
-            buckets=_SECONDS_BUCKETS,
-            registry=r,
-        )

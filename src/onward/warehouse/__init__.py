@@ -18,9 +18,8 @@ __all__ = ["EmbeddedWarehouse", "Objects", "Warehouse", "connect"]
 __getattr__ = attributes(
     __name__,
     {
-        "EmbeddedWarehouse": "onward.warehouse.embedded",
-        "Objects": "onward.warehouse.objects",
-        "Warehouse": "onward.warehouse.client",
-        "connect": "onward.warehouse.client",
+        "onward.warehouse.client": "Warehouse connect",
+        "onward.warehouse.embedded": "EmbeddedWarehouse",
+        "onward.warehouse.objects": "Objects",
     },
 )

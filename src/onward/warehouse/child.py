@@ -28,6 +28,7 @@ from urllib.parse import parse_qsl
 
 import uvicorn
 
+from onward.files import write_whole
 from onward.processes import die_with_parent
 from onward.warehouse import protocol
 from onward.warehouse.client import ADDRESS_FILE, TOKEN_FILE
@@ -178,9 +179,7 @@ def publish_address(run_dir: Path, sock: socket.socket) -> None:
         fields = {"url": "http://warehouse", "socket": sock.getsockname()}
     else:
         fields = {"url": f"http://127.0.0.1:{sock.getsockname()[1]}"}
-    draft = run_dir / f".{ADDRESS_FILE}.tmp"
-    draft.write_text(json.dumps(fields), encoding="utf-8")
-    draft.rename(run_dir / ADDRESS_FILE)
+    write_whole(run_dir / ADDRESS_FILE, json.dumps(fields).encode())
 
 
 def main() -> int:

@@ -31,10 +31,8 @@ _log = logs.get("warehouse")
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a warehouse. ``socket`` is a Unix domain socket; ``url`` then only names a host.
-
-    An ``embedded`` one has the right settings and database from its start.
-    """
+    """Address of a warehouse. ``socket`` is a Unix domain socket; ``url`` then only names a host. An
+    ``embedded`` one has the right settings and database from its start."""
 
     url: str
     socket: str | None = None
@@ -57,14 +55,12 @@ class Warehouse:
         database: str = "rl",
         clock: Clock | None = None,
         query_patience: float = 10.0,
-        timeout: float = 120.0,
     ) -> None:
         self._locate = locate
         self._headers = {protocol.USER_HEADER: user, protocol.KEY_HEADER: password}
         self._database = protocol.identifier(database, "Database")
         self._clock: Clock = clock or SystemClock()
         self._query_patience = query_patience
-        self._timeout = timeout
         self._http: httpx.AsyncClient | None = None
         self._embedded = False
 
@@ -87,10 +83,8 @@ class Warehouse:
         await self._send(params, protocol.encode_rows(rows), patience)
 
     async def query(self, sql: str, **params: Any) -> list[dict[str, Any]]:
-        """Returns rows as dicts. ``params`` bind ``{name:Type}``. Times are ISO 8601 text.
-
-        Raises WarehouseError.
-        """
+        """Returns rows as dicts. ``params`` bind ``{name:Type}``. Times are ISO 8601 text. Raises
+        WarehouseError."""
         bound = {f"param_{name}": protocol.parameter(value) for name, value in params.items()}
         body = await self._send(bound, sql.encode(), self._query_patience)
         return protocol.decode_rows(body)
@@ -171,7 +165,7 @@ class Warehouse:
                 transport=transport,
                 base_url=address.url,
                 headers=self._headers,
-                timeout=httpx.Timeout(self._timeout, connect=5.0),
+                timeout=httpx.Timeout(120.0, connect=5.0),
                 trust_env=False,
             )
         return self._http
@@ -181,8 +175,7 @@ async def connect(settings: Settings, *, clock: Clock | None = None) -> Warehous
     """Returns a client for the ClickHouse server of ``settings`` (missing tables are created), or for the
     embedded warehouse that another process has started in the same ``data_dir``.
 
-    Raises WarehouseError if nothing is configured and no embedded warehouse was ever started there, or if the
-    server is unavailable for 30 s.
+    Raises WarehouseError if neither exists, or if the server is unavailable for 30 s.
     """
     options = settings.warehouse
     if options.url:

@@ -1,8 +1,7 @@
 """Runs the warehouse child and restarts it when it dies. This process never imports chdb.
 
 A dead child delays inserts and loses nothing: clients wait and retry, and acknowledged rows are on disk. The
-child listens on a Unix socket in ``data_dir/run``, or on a loopback port if that path is longer than a socket
-address may be.
+child listens on a Unix socket in ``data_dir/run``, or on a loopback port if that path is too long.
 """
 
 from __future__ import annotations
@@ -10,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from onward import children
-from onward.clock import Clock, SystemClock
-from onward.errors import WarehouseError
+from onward.clock import SystemClock
+from onward.config import Settings
+from onward.errors import ConfigError, WarehouseError, folder_advice
 from onward.files import write_secret_once
-from onward.warehouse.client import TOKEN_FILE, Warehouse, read_address
+from onward.warehouse.client import TOKEN_FILE, Warehouse, connect, read_address
 from onward.warehouse.protocol import EXIT_IN_USE
 
 _MAX_SOCKET_PATH = 100
@@ -28,13 +30,11 @@ _STOP_SECONDS = 40.0
 class EmbeddedWarehouse:
     """chDB in a child of this process. ``start`` and ``stop`` are called once each."""
 
-    def __init__(self, data_dir: Path, *, database: str = "rl", clock: Clock | None = None) -> None:
+    def __init__(self, data_dir: Path) -> None:
         self._run_dir = data_dir / "run"
         self.data_path = data_dir / "chdb"
         self._log_path = data_dir / "logs" / "warehouse.log"
-        self._database = database
-        self._clock: Clock = clock or SystemClock()
-        self._keeper = children.Keeper("warehouse", self._spawn, clock=self._clock)
+        self._keeper = children.Keeper("warehouse", self._spawn, clock=SystemClock())
         self._client: Warehouse | None = None
 
     @property
@@ -42,23 +42,14 @@ class EmbeddedWarehouse:
         """Process id of the child, or None while none runs."""
         return self._keeper.pid
 
-    @property
-    def restarts(self) -> int:
-        """Number of children that died and were replaced."""
-        return self._keeper.restarts
-
     async def start(self) -> Warehouse:
-        """Starts the child, creates the tables, and returns the client that ``stop`` will close.
-
-        Raises WarehouseError if the engine cannot start or another process uses its files.
-        """
+        """Starts the child, creates the tables, and returns the client that ``stop`` will close. Raises
+        WarehouseError if the engine cannot start or another process uses its files."""
         self._run_dir.mkdir(parents=True, exist_ok=True)
         os.chmod(self._run_dir, 0o700)
         token = _token(self._run_dir / TOKEN_FILE)
         await self._keeper.start()
-        self._client = Warehouse(
-            lambda: read_address(self._run_dir), password=token, database=self._database, clock=self._clock
-        )
+        self._client = Warehouse(lambda: read_address(self._run_dir), password=token)
         await self._client.create_schema()
         return self._client
 
@@ -73,9 +64,7 @@ class EmbeddedWarehouse:
         socket_path = str((self._run_dir / "warehouse.sock").resolve())
         where = socket_path if len(os.fsencode(socket_path)) <= _MAX_SOCKET_PATH else self._old_port()
         data, run = str(self.data_path.resolve()), str(self._run_dir.resolve())
-        child = await children.start(
-            "onward.warehouse.child", data, run, where, self._database, log=self._log_path
-        )
+        child = await children.start("onward.warehouse.child", data, run, where, "rl", log=self._log_path)
         assert child.stdout is not None
         try:
             line = await asyncio.wait_for(child.stdout.readline(), _START_SECONDS)
@@ -108,3 +97,38 @@ def _token(path: Path) -> str:
     if not path.exists():
         write_secret_once(path, secrets.token_urlsafe(32))
     return path.read_text(encoding="ascii").strip()
+
+
+@asynccontextmanager
+async def reading(settings: Settings) -> AsyncIterator[Warehouse]:
+    """Yields a client of the configured server, of the warehouse running on this folder, or of a new one.
+
+    A new one runs for the time of the block, and only its views and logs are written; a service that starts
+    meanwhile waits for it, 15 s at most. Raises ConfigError if nothing was ever stored, WarehouseError as
+    ``connect`` and ``start`` do.
+    """
+    if settings.warehouse.url is not None or (settings.run_dir / TOKEN_FILE).exists():
+        client = await connect(settings)
+        try:
+            if settings.warehouse.url is not None or await client.ping():
+                yield client
+                return
+        finally:
+            await client.close()
+    embedded = EmbeddedWarehouse(settings.data_dir)
+    if not embedded.data_path.is_dir():
+        raise ConfigError(
+            f"Nothing is stored in {settings.data_dir}: start the service with 'onward up', or "
+            f"{folder_advice(settings.data_dir)}."
+        )
+    try:
+        try:
+            started = await embedded.start()
+        except OSError as error:
+            raise WarehouseError(
+                f"The warehouse in {settings.data_dir} cannot be opened ({error.strerror}): run this as the "
+                f"user who owns the folder."
+            ) from error
+        yield started
+    finally:
+        await embedded.stop()

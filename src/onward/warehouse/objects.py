@@ -26,10 +26,8 @@ _URL = re.compile(r"(s3|gs|az|abfss?|https?)://", re.IGNORECASE)
 
 
 def check_key(key: str) -> str:
-    """Returns ``key`` if it is ``segment/segment/…`` of plain characters; else raises ObjectError.
-
-    No empty segment, no ``.`` or ``..``, no leading or trailing slash: a key never leaves the store.
-    """
+    """Returns ``key`` if it is ``segment/segment/…`` of plain characters; else raises ObjectError. No empty
+    segment, no ``.`` or ``..``, no leading or trailing slash: a key never leaves the store."""
     parts = key.split("/")
     good = len(key) <= 900 and all(
         _SEGMENT.fullmatch(part) and part not in (".", "..") and not part.startswith(_DRAFT) for part in parts
@@ -72,10 +70,8 @@ class Objects:
         return cls(_FolderStore(Path(text.removeprefix("file://"))), text)
 
     async def put(self, key: str, data: bytes | Path, *, create_only: bool = False) -> None:
-        """Stores bytes, or the content of a file, durably under ``key``.
-
-        Raises ConflictError if ``create_only`` and the key exists; ObjectError.
-        """
+        """Stores bytes, or the content of a file, durably under ``key``. Raises ConflictError if
+        ``create_only`` and the key exists; ObjectError."""
         await self._store.put(check_key(key), data, create_only)
 
     async def get(self, key: str) -> bytes:

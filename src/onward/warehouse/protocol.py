@@ -32,12 +32,10 @@ SETTINGS: dict[str, str] = {
 imported trajectories may span more than the default 100 days. Aliases: ``avg(x) AS x`` means the column."""
 
 FIXED: dict[str, str] = {"default_format": "JSONEachRow", "wait_end_of_query": "1", **SETTINGS}
-"""URL parameters for a server. Without ``wait_end_of_query`` an error after the first rows comes with
-status 200."""
+"""URL parameters for a server. Without ``wait_end_of_query`` a late error comes with status 200."""
 
 RETRYABLE_CODES = frozenset({"159", "202", "209", "210", "241", "242", "243", "252", "425", "999"})
-"""Errors worth a retry: timeout, too many queries, network, memory, read-only, no space, too many parts,
-system, keeper."""
+"""Errors worth a retry: timeout, queries, network, memory, read-only, space, parts, system, keeper."""
 
 EXIT_IN_USE = 3
 """Exit code of a child whose files another process uses."""
@@ -46,8 +44,7 @@ _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 def identifier(name: str, what: str) -> str:
-    """Returns ``name`` if it is a plain lower-case SQL name; else WarehouseError. Only such names go into
-    SQL."""
+    """Returns ``name`` if it is a plain lower-case name, as all in SQL must be; else WarehouseError."""
     if not _IDENTIFIER.fullmatch(name):
         raise WarehouseError(f"{what} {name[:60]!r} is not a name: give lower-case letters, digits or '_'.")
     return name
@@ -61,10 +58,8 @@ def insert_statement(table: str, token: str | None) -> str:
 
 
 def encode_rows(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Encodes rows as JSON lines. Times become ISO 8601 in UTC with milliseconds.
-
-    Raises WarehouseError for a value that JSON cannot carry (NaN, infinities, lone surrogates).
-    """
+    """Encodes rows as JSON lines. Times become ISO 8601 in UTC with milliseconds. Raises WarehouseError for a
+    value that JSON cannot carry (NaN, infinities, lone surrogates)."""
     try:
         return b"\n".join(
             json.dumps(

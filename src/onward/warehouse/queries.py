@@ -8,7 +8,7 @@ because a bound list travels in the URL.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,13 +29,6 @@ async def stored(w: Warehouse, ids: Iterable[str]) -> dict[str, str]:
         "SELECT trajectory_id, payload_sha256 FROM trajectories_v WHERE trajectory_id IN {ids:Array(String)}"
     )
     return {row["trajectory_id"]: row["payload_sha256"] for row in await by_ids(w, sql, ids)}
-
-
-async def conflicts(w: Warehouse, ids_with_sha: Mapping[str, str]) -> dict[str, str]:
-    """Trajectory ids that are stored with *another* hash → the stored hash. They must never be replaced: the
-    collector sends the new message to the dead letters."""
-    known = await stored(w, ids_with_sha)
-    return {name: sha for name, sha in known.items() if sha != ids_with_sha[name]}
 
 
 # --- rewarder ------------------------------------------------------------------------------------

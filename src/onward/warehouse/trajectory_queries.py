@@ -65,8 +65,7 @@ class Chosen:
     max_reward: float | None = None
 
     def why(self) -> str:
-        """Returns the expression that is empty where a trajectory matches; it reads payloads only for an
-        outcome."""
+        """Returns the expression that is empty for a match; it reads payloads only for an outcome."""
         return _WHY % ("0" if self.outcome is None else _OTHER_OUTCOME)
 
     def bound(self) -> dict[str, Any]:
@@ -111,8 +110,7 @@ async def newest(
 async def by_group(
     w: Warehouse, chosen: Chosen, limit: int, after: tuple[str, str] | None = None
 ) -> list[tuple[str, str]]:
-    """``(group_key, trajectory_id)`` of the next ``limit`` matches after ``after`` that have a group, by
-    group."""
+    """``(group_key, trajectory_id)`` of the next ``limit`` matches with a group after ``after``, by group."""
     group, name = after or ("", "")
     rows = await w.query(
         f"SELECT t.group_key AS group_key, t.trajectory_id AS trajectory_id {_FROM} "

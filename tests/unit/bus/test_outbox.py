@@ -77,8 +77,8 @@ def test_what_put_returned_for_survives_kill_9(tmp_path):
 
 def test_put_is_an_fsync_before_it_returns(tmp_path):
     outbox = Outbox(tmp_path / "o.db")
-    assert outbox._writer.execute("PRAGMA synchronous").fetchone() == (2,)
-    assert outbox._writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert outbox._file.writer.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert outbox._file.writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_only_its_owner_can_read_it(tmp_path):

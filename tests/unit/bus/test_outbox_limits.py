@@ -38,12 +38,12 @@ def ids(path) -> list[str]:
 def test_a_full_disk_is_an_error_and_keeps_what_is_there(tmp_path):
     outbox = Outbox(tmp_path / "o.db")
     outbox.put("s", b"x" * 1000, "first")
-    pages = outbox._writer.execute("PRAGMA page_count").fetchone()[0]
-    outbox._writer.execute(f"PRAGMA max_page_count={pages + 3}")
+    pages = outbox._file.writer.execute("PRAGMA page_count").fetchone()[0]
+    outbox._file.writer.execute(f"PRAGMA max_page_count={pages + 3}")
     with pytest.raises(OutboxFullError, match=r"disk under .* is full: make room; nothing was dropped"):
         outbox.put("s", b"x" * 200_000, "too-much")
     assert ids(tmp_path / "o.db") == ["first"] and outbox.pending() == 1
-    outbox._writer.execute("PRAGMA max_page_count=1000000")
+    outbox._file.writer.execute("PRAGMA max_page_count=1000000")
     outbox.put("s", b"x" * 200_000, "again")
     assert ids(tmp_path / "o.db") == ["first", "again"]
 
@@ -231,8 +231,8 @@ async def test_old_receipts_are_forgotten_and_those_of_waiting_messages_never(tm
         outbox.put("s", b"x", name)
     outbox.remove([message.seq for message in outbox.next_batch()[:2]])
     long_ago = time.time() - module.RECEIPT_SECONDS - 10
-    outbox._writer.execute("UPDATE receipts SET acked_at = ? WHERE msg_id = 'old'", (long_ago,))
-    outbox._writer.execute("UPDATE receipts SET accepted_at = 0 WHERE msg_id = 'waiting'")
+    outbox._file.writer.execute("UPDATE receipts SET acked_at = ? WHERE msg_id = 'old'", (long_ago,))
+    outbox._file.writer.execute("UPDATE receipts SET accepted_at = 0 WHERE msg_id = 'waiting'")
     outbox.forget_old_receipts()
     assert ids(tmp_path / "o.db") == ["new", "waiting"]
 
@@ -241,12 +241,12 @@ async def test_after_an_outage_the_file_gives_its_room_back(tmp_path):
     outbox = Outbox(tmp_path / "o.db")
     for i in range(40):
         outbox.put("s", b"x" * 1_000_000, f"id{i}")
-    outbox._remover.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    outbox._file.remover.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     before = (tmp_path / "o.db").stat().st_size
     await outbox.drain(RecordingBus(), once=True)  # type: ignore[arg-type]
     for _ in range(20):
         outbox.give_room_back()
-    outbox._remover.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    outbox._file.remover.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     assert before > 40_000_000 > 12_000_000 > (tmp_path / "o.db").stat().st_size
 
 
@@ -259,7 +259,7 @@ def test_an_outbox_of_an_older_version_goes_on(tmp_path):
         connection.execute("DROP INDEX waiting")
     again = Outbox(tmp_path / "o.db")
     assert (again.pending(), again.waiting_bytes()) == (1, 1 + module.OVERHEAD)
-    plan = again._writer.execute(
+    plan = again._file.writer.execute(
         "EXPLAIN QUERY PLAN SELECT count(*) FROM queue WHERE error IS NULL"
     ).fetchall()
     assert "waiting" in str(plan)
@@ -273,7 +273,7 @@ def damage(path) -> None:
 def test_a_file_damaged_while_it_is_open_is_one_error_in_every_method(tmp_path):
     outbox = Outbox(tmp_path / "o.db")
     outbox.put("s", b"x" * 10_000, "id")
-    outbox._remover.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    outbox._file.remover.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     damage(tmp_path / "o.db")
     for use in (
         lambda: outbox.put("s", b"y", "next"),
@@ -313,7 +313,7 @@ async def test_what_cannot_be_removed_is_published_once_and_removed_when_there_i
     outbox, clock = Outbox(tmp_path / "o.db"), ManualClock()
     bus = RecordingBus(clock)
     outbox.put("s", b"x", "id")
-    disk = FileWithout(outbox._remover)
+    disk = FileWithout(outbox._file.remover)
     outbox._file._connections["NORMAL"] = disk  # type: ignore[assignment]
     draining = asyncio.create_task(outbox.drain(bus, once=True))  # type: ignore[arg-type]
     while disk.tries < 6:  # two with each removal
@@ -340,7 +340,7 @@ async def test_a_drain_that_is_cancelled_on_a_full_disk_ends_as_cancelled(tmp_pa
 
     for name in ("a", "b"):
         outbox.put("s", b"x", name)
-    outbox._file._connections["NORMAL"] = FileWithout(outbox._remover)  # type: ignore[assignment]
+    outbox._file._connections["NORMAL"] = FileWithout(outbox._file.remover)  # type: ignore[assignment]
     draining = asyncio.create_task(outbox.drain(RecordingBus(), send=send))  # type: ignore[arg-type]
     await sending.wait()
     draining.cancel()
@@ -384,7 +384,7 @@ async def test_old_receipts_are_forgotten_while_it_drains_in_slices_that_an_inde
     while outbox.pending():
         await clock.advance(0.25)
         await asyncio.sleep(0.001)
-    outbox._writer.execute("UPDATE receipts SET acked_at = 1.0 WHERE seq <= 8")
+    outbox._file.writer.execute("UPDATE receipts SET acked_at = 1.0 WHERE seq <= 8")
     assert [outbox.forget_old_receipts(), len(list(outbox.receipts()))] == [3, 7]
     while len(list(outbox.receipts())) > 2:
         await clock.advance(600.0)
@@ -392,7 +392,7 @@ async def test_old_receipts_are_forgotten_while_it_drains_in_slices_that_an_inde
     assert clock.monotonic() >= draining_module.FORGET_SECONDS
     draining.cancel()
     await asyncio.gather(draining, return_exceptions=True)
-    plan = outbox._writer.execute(
+    plan = outbox._file.writer.execute(
         "EXPLAIN QUERY PLAN SELECT seq FROM receipts WHERE acked_at < ? ORDER BY acked_at LIMIT 3", (1.0,)
     ).fetchall()
     assert "acknowledged" in str(plan) and "SCAN" not in str(plan)

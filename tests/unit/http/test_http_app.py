@@ -13,7 +13,8 @@ from onward.clock import SystemClock
 from onward.config import HttpSettings, Settings
 from onward.errors import ConfigError, NotFoundError, PortBusyError
 from onward.http import app as httpbase
-from onward.http.app import AllowedHosts, ApiKeys, HttpError, Server, load_keys, make_app, read_json, require
+from onward.http.app import AllowedHosts, ApiKeys, HttpError, load_keys, make_app, read_json, require
+from onward.http.server import Server, check_exposure
 from onward.telemetry.metrics import Metrics
 
 READER, ADMIN = "ok-" + "r" * 40, "ok-" + "a" * 40
@@ -192,12 +193,12 @@ def test_wrong_key_settings_are_refused_without_repeating_them(keys):
 
 
 def test_other_machines_are_let_in_only_with_a_configured_key():
-    httpbase.check_exposure("127.0.0.1", {})
-    httpbase.check_exposure("::1", {})
-    httpbase.check_exposure("0.0.0.0", {"0" * 64: ["read"]})
+    check_exposure("127.0.0.1", {})
+    check_exposure("::1", {})
+    check_exposure("0.0.0.0", {"0" * 64: ["read"]})
     for host in ["0.0.0.0", "10.0.0.5", "onward.internal"]:
         with pytest.raises(ConfigError):
-            httpbase.check_exposure(host, {})
+            check_exposure(host, {})
 
 
 async def test_a_server_starts_stops_and_names_a_busy_port():

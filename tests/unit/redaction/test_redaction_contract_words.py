@@ -3,21 +3,21 @@
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
-from onward import contracts
+from onward.contracts import trajectory
 from onward.redaction import contract_words
 
 MODELS = (
-    contracts.Trajectory,
-    contracts.Turn,
-    contracts.Observation,
-    contracts.ObservationContext,
-    contracts.Action,
-    contracts.Sampling,
-    contracts.Result,
-    contracts.TaskContext,
-    contracts.TrajectoryMetadata,
-    contracts.Outcome,
-    contracts.ReleaseTag,
+    trajectory.Trajectory,
+    trajectory.Turn,
+    trajectory.Observation,
+    trajectory.ObservationContext,
+    trajectory.Action,
+    trajectory.Sampling,
+    trajectory.Result,
+    trajectory.TaskContext,
+    trajectory.TrajectoryMetadata,
+    trajectory.Outcome,
+    trajectory.ReleaseTag,
 )
 
 
@@ -51,7 +51,7 @@ def test_every_enumeration_of_a_trajectory_is_kept() -> None:
 
 def test_no_model_within_a_trajectory_is_forgotten() -> None:
     """Walks from Trajectory through every annotation, by hand of pydantic's own fields."""
-    found, pending = set(), [contracts.Trajectory]
+    found, pending = set(), [trajectory.Trajectory]
     while pending:
         model = pending.pop()
         found.add(model)

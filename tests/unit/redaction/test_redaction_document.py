@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from onward.errors import RedactionError
 from onward.redaction import POLICY_VERSION, RULES, redact
-from onward.redaction.judging.secret_part import governed_spans
+from onward.redaction.judging.assigned_values import governed_spans
 
 GITHUB = "ghp_" + "aB3dE5fG7hJ9" * 3
 OPENAI = "sk-" + "a" * 40

@@ -96,7 +96,7 @@ async def test_an_outbox_damaged_while_it_is_open_loses_nothing_and_ends_nobody(
     writing.put(document(1))
     await writing.write()
     outbox = writing._files._outbox
-    outbox._remover.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    outbox._file.remover.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     whole = (files.folder / OUTBOX).read_bytes()
     (files.folder / OUTBOX).write_bytes(os.urandom(len(whole)))
     for number in (2, 3):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +20,7 @@ from onward.capture.conversations.dialogue import Asked, Closed, Dialogue
 from onward.capture.conversations.exchange import Message, instructions
 from onward.capture.conversations.links import Heads, chain, next_link
 from onward.capture.recorder.task import Task, current_task
-from onward.errors import OnwardError
+from onward.capture.retrying import loggable
 from onward.forks import Forking, follow
 from onward.lru import Lru
 from onward.telemetry import logs
@@ -208,8 +208,7 @@ class Chats(Forking):
 
 
 class Call:
-    """One request until it has an answer. Every error here is logged, or raised if ``errors`` is
-    ``raise``."""
+    """One request until it has an answer. Errors are logged, or raised if ``errors`` is ``raise``."""
 
     def __init__(self, chats: Chats, chat: Chat, asked: Asked, link: bytes, length: int) -> None:
         self._chats = chats
@@ -226,7 +225,7 @@ class Call:
 
     def answered(self, completion: Any) -> None:
         """Records the whole answer: a dict, or an object of the client."""
-        with self._guard():
+        with guard(self._chats.errors):
             document = completion if isinstance(completion, Mapping) else completion.model_dump(mode="json")
             with self._chats._lock:
                 final = self._chat.dialogue.answered(self.asked, document)
@@ -239,7 +238,7 @@ class Call:
 
     def interrupted(self, completion: Mapping[str, Any] | None, error: BaseException | None) -> None:
         """Records that there is no whole answer: an error, or (None) the caller stopped reading."""
-        with self._guard():
+        with guard(self._chats.errors):
             if not isinstance(error, Exception):
                 error = None  # a cancellation was requested by the caller
             with self._chats._lock:
@@ -253,29 +252,20 @@ class Call:
         if chat in self._chats._open:
             self._chats._heads.put(chat, link)
 
-    def _guard(self) -> AbstractContextManager[None]:
-        return guard(self._chats.errors)
 
-
-class guard(AbstractContextManager[None]):
+@contextmanager
+def guard(errors: Errors) -> Iterator[None]:
     """Context in which an error of the recorder is logged and not raised, unless ``errors`` is ``raise``."""
-
-    def __init__(self, errors: Errors) -> None:
-        self._errors: Errors = errors
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if not isinstance(error, Exception) or self._errors == "raise":
-            return False
+    try:
+        yield
+    except Exception as error:
+        if errors == "raise":
+            raise
         _tell(error)
-        return True
 
 
 def _tell(error: Exception) -> None:
-    reason = str(error) if isinstance(error, OnwardError) else type(error).__name__
-    _log.error("a call or task was not recorded", reason=reason)
+    _log.error("a call or task was not recorded", reason=loggable(error))
 
 
 def _identity(message: Message) -> list[Any]:

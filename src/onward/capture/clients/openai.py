@@ -49,8 +49,7 @@ def wrap_openai(
     recording. Requests get two headers for our gateway: ``Onward-Capture: off``, so that it does not record
     them again, and, unless they have one of their own, ``Onward-Session``, so that both use the same session.
 
-    Raises ConfigError for an object without ``chat.completions.create``, ContractError for an invalid
-    ``session_id``.
+    Raises ConfigError for an object without ``chat.completions.create``, ContractError for a bad session.
     """
     if getattr(client, ATTRIBUTE, None) is not None:
         return client
@@ -157,8 +156,7 @@ def _taken(answer: Any, call: Call, chats: Chats) -> Any:
 
 
 def _take(answer: Any, call: Call) -> None:
-    """Records a completion, or the raw response of one (``with_raw_response``), which caches its parsed
-    form."""
+    """Records a completion, or the raw response of one, which caches its parsed form."""
     if not hasattr(answer, "choices") and hasattr(answer, "http_response") and callable(answer.parse):
         answer = answer.parse()
     if hasattr(answer, "choices"):

@@ -14,6 +14,7 @@ from typing import Any
 
 from onward.bus import Ack, DeadLetter, Disposition, Message, consume
 from onward.capture.cleaning import redactor_of
+from onward.capture.retrying import reason_of
 from onward.context import Context
 from onward.contracts import (
     ModelDeployed,
@@ -33,8 +34,7 @@ from onward.telemetry.crashpoints import crashpoint
 ROLE = "archiver"
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)
-"""Range of a time column (``EARLIEST`` to ``LATEST``). The warehouse would refuse a whole batch for one row
-outside of it."""
+"""Range of a time column: for one row outside of it the warehouse would refuse a whole batch."""
 UINT32 = 2**32 - 1
 
 Row = dict[str, Any]
@@ -42,8 +42,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Copy:
-    """Copies ``subject`` of ``stream`` into ``table``; ``row`` takes the raw body and raises ContractError,
-    RedactionError."""
+    """Copies ``subject`` of ``stream`` into ``table``; ``row`` raises ContractError, RedactionError."""
 
     stream: str
     subject: str
@@ -81,8 +80,7 @@ class Archiver:
         self._redactor = redactor_of(ctx.settings)
 
     async def handle(self, messages: list[Message]) -> list[Disposition]:
-        """Stores a batch. Raises WarehouseError if the warehouse is unavailable: the batch is then
-        repeated."""
+        """Stores a batch. Raises WarehouseError if the warehouse is unavailable."""
         rows: list[Row] = []
         done: list[Disposition] = []
         for message in messages:
@@ -90,7 +88,7 @@ class Archiver:
                 rows.append({**self._copy.row(message.data, self._redactor), "stream_seq": message.sequence})
                 done.append(Ack())
             except (ContractError, RedactionError) as error:
-                reason = error.reason if isinstance(error, ContractError) else "redaction"
+                reason = reason_of(error)
                 self._ctx.metrics.dead_letters.labels(self._copy.stream, reason).inc()
                 done.append(DeadLetter(reason, str(error), body=_clean(message.data, self._redactor)))
         crashpoint("archive.before_store")

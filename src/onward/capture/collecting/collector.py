@@ -46,12 +46,9 @@ STREAM = "RL_TRAJECTORIES"
 DURABLE = "collector"
 ACK_WAIT_SECONDS = 15.0
 """After this long without a sign of life the collector's messages go to another collector."""
-"""Key of ``{"count", "recent"}``: the number dropped so far, and the newest sequences, so that none counts
-twice."""
 _RECENT = 1000
 CLAIM_TRIES = 5
-"""Deliveries before a claim without its body becomes a dead letter: about 15 s, in which a store may catch
-up."""
+"""Deliveries, about 15 s, before a claim without its body is a dead letter: a store may catch up."""
 STUCK_SECONDS = 60.0
 """Pause before the retry of a message that can be neither stored nor held."""
 CLEAN_SECONDS = 6 * 3600.0
@@ -132,13 +129,7 @@ class Collector:
     async def _keep(self, messages: list[Message], stand_in: bytes | None = None) -> None:
         """Takes messages the whole way: judges them, stores the new ones, and settles all of them."""
         now, judge = self._ctx.clock.now(), self._judge
-
-        def judged(message: Message) -> Item:
-            if stand_in is None:
-                return judge.judge(message, now)
-            return judge.judge_claimed(message, stand_in, now)
-
-        items = await asyncio.to_thread(lambda: [judged(message) for message in messages])
+        items = await asyncio.to_thread(lambda: [judge.judge(message, now, stand_in) for message in messages])
         items, new = await self._sort(items)
         if new:
             await self._store(new)
@@ -168,12 +159,8 @@ class Collector:
         rows = []
         for item in new:
             assert item.document is not None
-            enriched = enrich.enrich(item.document)
-            rows.append(
-                enrich.row(
-                    enriched, identity=item.identity, stream_seq=item.message.sequence, ingested_at=now
-                )
-            )
+            document, sequence = enrich.enrich(item.document), item.message.sequence
+            rows.append(enrich.row(document, identity=item.identity, stream_seq=sequence, ingested_at=now))
         crashpoint("collector.before_store")
         # The token is a hash of the content: a batch with other rows must never count as a repeat.
         token = sha256_hex("\n".join(f"{r['trajectory_id']} {r['payload_sha256']}" for r in rows).encode())
@@ -190,8 +177,7 @@ class Collector:
                 metrics.redactions.labels(kind).inc(count)
 
     async def _settle(self, items: list[Item]) -> None:
-        """Finishes items after their rows: holds, dead-letters or republishes them, then erases messages that
-        must not stay raw."""
+        """Holds, dead-letters or republishes items after their rows, then erases what must not stay raw."""
         bus, objects, metrics = self._ctx.bus, self._ctx.objects, self._ctx.metrics
         dropped = [item.message.sequence for item in items if item.fate is Fate.DROP]
         if dropped:
@@ -225,8 +211,7 @@ class Collector:
             )
 
     def _is_too_large_to_bury(self, item: Item) -> bool:
-        """Reports a large body with a secret: a dead letter leaves it in its stream or store, where it is
-        about to be erased."""
+        """Reports a large body with a secret: a dead letter would leave it where it is about to be erased."""
         if item.fate is not Fate.BURY or not item.secret:
             return False
         return item.stand_in is not None or not fits(self._ctx.bus, item.body)
@@ -270,8 +255,7 @@ class Collector:
 
 
 async def count_opted_out(bus: Bus, sequences: Sequence[int | str]) -> int:
-    """Adds messages, by their names, to the count that ``onward status`` shows, each once; returns the number
-    of new ones."""
+    """Adds messages by name to the count of ``onward status``, each once; returns the number of new ones."""
     bucket = bus.bucket(OptOutCount.BUCKET)
     while True:
         entry = await bucket.get(OptOutCount.KEY)
@@ -303,10 +287,8 @@ async def republish(bus: Bus, item: Item, objects: Objects, now: datetime) -> cl
 
 
 async def erase(bus: Bus, sequence: int, stream: str = STREAM) -> None:
-    """Overwrites the raw message on the server's disk (secure delete). Erasing twice is harmless.
-
-    Raises BusError if the server is unavailable or refuses.
-    """
+    """Overwrites the raw message on the server's disk (secure delete). Erasing twice is harmless. Raises
+    BusError if the server is unavailable or refuses."""
     try:
         await bus.js.delete_msg(stream, sequence)
     except nats.js.errors.NotFoundError:

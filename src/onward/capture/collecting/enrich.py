@@ -54,8 +54,7 @@ def enrich(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def guess_domain(document: dict[str, Any]) -> str:
-    """Returns the domain whose words are most frequent in instructions and tool names; ``general`` without
-    any."""
+    """Returns the domain with the most words in instructions and tool names; ``general`` without any."""
     text = " ".join([document["task_context"]["instructions"], *_tools(document)])
     words = "".join(c if c.isalnum() else " " for c in text[:20_000].lower()).split()
     scores = {domain: sum(word in known for word in words) for domain, known in _WORDS.items()}
@@ -64,8 +63,7 @@ def guess_domain(document: dict[str, Any]) -> str:
 
 
 def complexity(document: dict[str, Any]) -> float:
-    """Returns 0 (one plain answer) to 1, from turns, distinct tools, failures, length of the request,
-    subordinates."""
+    """Returns 0 (one plain answer) to 1, from turns, tools, failures, request length and subordinates."""
     turns = document["turns"]
     failed = sum(not turn["result"]["success"] for turn in turns) / len(turns)
     delegated = any(turn["action"]["type"] == "subordinate_call" for turn in turns)
@@ -110,16 +108,14 @@ def row(document: dict[str, Any], *, identity: str, stream_seq: int, ingested_at
 
 
 def is_unjudged(metadata: Mapping[str, Any]) -> bool:
-    """Returns whether the gateway recorded this and no one reported an outcome: it saw the texts but not the
-    success."""
+    """Returns whether the gateway, which sees only texts, recorded this and no one reported an outcome."""
     capture = metadata.get("capture")
     told = isinstance(metadata.get("outcome"), Mapping)
     return not told and isinstance(capture, Mapping) and capture.get("source") == "gateway"
 
 
 def model_digest(document: dict[str, Any]) -> str:
-    """Returns the digest of the one policy that sampled every recorded turn; MIXED for several, empty for
-    none."""
+    """Returns the digest of the policy that sampled all recorded turns; MIXED for several, empty for none."""
     digests = {record["model_digest"] for record in _records(document) if record.get("model_digest")}
     return digests.pop() if len(digests) == 1 else MIXED if digests else ""
 
@@ -134,8 +130,7 @@ def tokens(document: dict[str, Any]) -> int:
 
 def _success(document: dict[str, Any]) -> tuple[bool, float]:
     """Reads ``metadata.outcome``; without one, a successful response as the last turn is a success. A
-    trajectory that the gateway recorded unjudged (``is_unjudged``) counts as 0: the rewarder gives it no
-    score either."""
+    trajectory recorded unjudged (``is_unjudged``) counts as 0."""
     outcome = document["metadata"].get("outcome")
     if isinstance(outcome, dict) and "status" in outcome:
         success = outcome["status"] == "completed_successfully"

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from onward.bus import Message
 from onward.capture import sealing
@@ -58,8 +57,7 @@ class Held:
 
 
 class Keys:
-    """The key that encrypts (``capture.quarantine_key``, else the one in the file) and all keys that
-    decrypt."""
+    """The key that encrypts (``capture.quarantine_key``, else that of the file) and all that decrypt."""
 
     def __init__(self, given: bytes | None, file: Path) -> None:
         self._given = given
@@ -75,9 +73,7 @@ class Keys:
     def sealing(self) -> bytes:
         """Returns the key that encrypts; creates the file at first use. Raises ObjectError if it cannot be
         written, ConfigError if it contains no key."""
-        if self._given is not None:
-            return self._given
-        return sealing.key_in(self._file)
+        return sealing.key_in(self._file) if self._given is None else self._given
 
     def opening(self, key_id: str) -> bytes:
         """Returns the key with that id. Raises ConfigError if it is missing."""
@@ -104,10 +100,33 @@ class Quarantine:
     ) -> Held:
         """Encrypts and stores a message durably; overwrites an earlier object of the same message. Raises
         ObjectError: the message must then stay on the stream."""
-        key = self._sealing_key()
+        name = held_id(stream, message.sequence, message.timestamp)
+        return await self._put(name, STREAM, stream, message, reason, error, trajectory_id)
+
+    async def hold_captured(self, trajectory_id: str, body: bytes, reason: str, error: str) -> Held:
+        """Encrypts and stores a trajectory that the gateway recorded, once: after a crash it comes again from
+        the journal, with less content. Raises ObjectError: the caller must then keep it."""
+        name = f"{GATEWAY}-{hashlib.sha256(trajectory_id.encode()).hexdigest()[:16]}"
+        message = Message(body, {}, subjects.TRAJECTORY, 0, 1, self._clock.now())
+        return await self._put(name, GATEWAY, "", message, reason, error, trajectory_id)
+
+    async def _put(
+        self,
+        name: str,
+        source: str,
+        stream: str,
+        message: Message,
+        reason: str,
+        error: str,
+        trajectory_id: str,
+    ) -> Held:
+        try:
+            key = self._keys.sealing()
+        except ConfigError as failure:
+            raise ObjectError(str(failure)) from None  # a reason to wait, not to discard the message
         known = {topic.subject for topic in subjects.TOPICS}
         held = Held(
-            held_id=held_id(stream, message.sequence, message.timestamp),
+            held_id=name,
             since=utc_text(self._clock.now()),
             reason=reason,
             error=error,
@@ -118,39 +137,12 @@ class Quarantine:
             size=len(message.data),
             trajectory_id=trajectory_id,
             key_id=key_id_of(key),
+            source=source,
         )
-        await self.objects.put(f"{PREFIX}/{held.held_id}", _seal(held, message, key))
+        once = source == GATEWAY
+        with suppress(ConflictError):  # it is raised only for ``create_only``
+            await self.objects.put(f"{PREFIX}/{name}", _seal(held, message, key), create_only=once)
         return held
-
-    async def hold_captured(self, trajectory_id: str, body: bytes, reason: str, error: str) -> Held:
-        """Encrypts and stores a trajectory that the gateway recorded, once: after a crash it comes again from
-        the journal, with less content than the stored one. Raises ObjectError: the caller must then keep
-        it."""
-        key, now = self._sealing_key(), self._clock.now()
-        held = Held(
-            held_id=f"{GATEWAY}-{hashlib.sha256(trajectory_id.encode()).hexdigest()[:16]}",
-            since=utc_text(now),
-            reason=reason,
-            error=error,
-            subject=subjects.TRAJECTORY,
-            stream="",
-            sequence=0,
-            arrived=now.isoformat(),
-            size=len(body),
-            trajectory_id=trajectory_id,
-            key_id=key_id_of(key),
-            source=GATEWAY,
-        )
-        message = Message(body, {}, held.subject, 0, 1, now)
-        with suppress(ConflictError):
-            await self.objects.put(f"{PREFIX}/{held.held_id}", _seal(held, message, key), create_only=True)
-        return held
-
-    def _sealing_key(self) -> bytes:
-        try:
-            return self._keys.sealing()
-        except ConfigError as failure:
-            raise ObjectError(str(failure)) from None  # a reason to wait, not to discard the message
 
     async def holds(self, stream: str, message: Message) -> bool:
         return await self.objects.exists(f"{PREFIX}/{held_id(stream, message.sequence, message.timestamp)}")
@@ -167,18 +159,15 @@ class Quarantine:
         return found
 
     async def open(self, name: str) -> tuple[Held, Message]:
-        """Returns the facts and, decrypted in memory only, the original message.
-
-        Raises NotFoundError, ConfigError (its key is missing), TamperedError (it was changed).
-        """
+        """Returns the facts and, decrypted in memory only, the original message. Raises NotFoundError,
+        ConfigError (its key is missing), TamperedError (it was changed)."""
         data = await self._read(name)
         held, line, sealed = _facts(data)
         plain = sealing.unseal(line, sealed, self._keys.opening(held.key_id), held.held_id)
         return held, _message(held, plain)
 
     async def facts(self, name: str) -> Held:
-        """Returns the facts, which may be shown; with reason ``damaged`` if they are unreadable. Raises
-        NotFoundError."""
+        """Returns the facts, to be shown; the reason ``damaged`` if unreadable. Raises NotFoundError."""
         data = await self._read(name)
         try:
             return _facts(data)[0]
@@ -206,8 +195,7 @@ async def count(objects: Objects) -> int:
 
 
 def held_id(stream: str, sequence: int, arrived: datetime) -> str:
-    """Returns ``<sequence>-<8 hex digits>``: the same for the same message, different after a stream was
-    created again."""
+    """Returns ``<sequence>-<8 hex digits>``: the same for a message until its stream is created again."""
     return f"{sequence}-{hashlib.sha256(f'{stream} {arrived.isoformat()}'.encode()).hexdigest()[:8]}"
 
 
@@ -230,10 +218,9 @@ def _facts(data: bytes) -> tuple[Held, bytes, bytes]:
 
 def _message(held: Held, plain: bytes) -> Message:
     head, _, body = plain.partition(b"\n")
-    headers: Mapping[str, Any] = json.loads(head)
     return Message(
         data=body,
-        headers=dict(headers),
+        headers=json.loads(head),
         subject=held.subject,
         sequence=held.sequence,
         num_delivered=1,

@@ -23,9 +23,10 @@ from onward.capture.collecting.quarantine import GATEWAY, Held, Quarantine
 from onward.capture.collecting.verdict import ARRIVED, Fate, Item, Judge
 from onward.capture.recorder.core import HEADERS
 from onward.capture.recorder.intake import Intake
+from onward.capture.retrying import reason_of
 from onward.clock import Clock, utc_text
 from onward.contracts import subjects
-from onward.errors import ContractError, NotFoundError
+from onward.errors import NotFoundError
 from onward.telemetry import audit
 from onward.telemetry.crashpoints import crashpoint
 
@@ -87,8 +88,7 @@ async def _send_captured(
     try:
         body = await asyncio.to_thread(intake.prepare, document)
     except Exception as error:  # any error: its text may repeat the document
-        reason = error.reason if isinstance(error, ContractError) else "redaction"
-        return Retried(held.held_id, Fate.HOLD, reason)
+        return Retried(held.held_id, Fate.HOLD, reason_of(error))
     await claim_check.publish(
         bus,
         quarantine.objects,

@@ -42,8 +42,7 @@ that time, however long it was held or waited. A publisher who forges it gains n
 in the body."""
 FUTURE = timedelta(hours=24)
 PAST = timedelta(days=30)
-"""Accepted range: ``FUTURE`` after now, ``PAST`` before the arrival. A late outbox is legitimate; the
-retention period is the limit."""
+"""Accepted: up to ``FUTURE`` after now and ``PAST`` (the retention period) before the arrival."""
 NOBODY = OptOut()
 _LIMITS = frozenset(("too_large", "too_deep"))
 _TOKEN_WORDS = ("token_ids", "prompt_ids")
@@ -94,18 +93,20 @@ class Judge:
     redactor: Redactor = PLAIN
     opt_out: OptOut = NOBODY
 
-    def judge(self, message: Message, now: datetime) -> Item:
+    def judge(self, message: Message, now: datetime, stand_in: bytes | None = None) -> Item:
         """Decodes, checks and redacts one message; after a failure it retries once and then holds the
-        message."""
-        try:
-            return with_one_retry(lambda: self._judge(message, now))
-        except Exception as error:
-            return hold(message, "redaction", error)
+        message.
 
-    def judge_claimed(self, message: Message, stand_in: bytes, now: datetime) -> Item:
-        """Like ``judge``, for a body that came by claim check. The message on the stream must equal the
-        stand-in of the clean document; any other text is a publisher's own and is replaced like a secret."""
-        item = replace(self.judge(message, now), stand_in=stand_in)
+        ``stand_in`` is the message on the stream of a body that came by claim check. It must equal the
+        stand-in of the clean document; any other text is a publisher's own and is replaced like a secret.
+        """
+        try:
+            item = with_one_retry(lambda: self._judge(message, now))
+        except Exception as error:
+            item = hold(message, "redaction", error)
+        if stand_in is None:
+            return item
+        item = replace(item, stand_in=stand_in)
         if item.fate is Fate.STORE and not item.secret:
             claim = claim_check.parse(message.headers[claim_check.HEADER])
             assert item.document is not None
@@ -183,8 +184,7 @@ class Judge:
         return not with_one_retry(lambda: self.redactor.document(text)).changed
 
     def _clean_headers(self, message: Message, trajectory_id: str = "") -> tuple[Message, bool]:
-        """Returns ``message`` with redacted headers, and whether that changed anything: headers come from the
-        publisher, too."""
+        """Returns ``message`` with redacted headers (the publisher's, too), and whether that changed any."""
         headers = {k: v for k, v in message.headers.items() if not _ours(k, v, trajectory_id)}
         if not headers:
             return message, False
@@ -195,13 +195,8 @@ class Judge:
 def hold(message: Message, reason: str, error: Exception, document: Any = None) -> Item:
     """Returns the item for a message to be held. ``reason`` is a reason code. Only the class of the error is
     stored: its text may repeat a body."""
-    return Item(
-        message,
-        Fate.HOLD,
-        reason=reason,
-        detail=type(error).__name__,
-        trajectory_id=_uuid_of(document),
-    )
+    name = _uuid_of(document)
+    return Item(message, Fate.HOLD, reason=reason, detail=type(error).__name__, trajectory_id=name)
 
 
 def poisoned(message: Message, error: Exception) -> Item:

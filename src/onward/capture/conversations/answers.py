@@ -46,9 +46,7 @@ class Said:
 
 def read_answer(text: str, names: Collection[str], generation_id: str, *, parallel: bool = True) -> Said:
     """Parses ``text`` as content and calls of the tools in ``names``. Without ``parallel`` it keeps one call.
-
-    Ids of calls are derived from generation and position, so they are the same wherever they are made.
-    """
+    Ids of calls are derived from generation and position, so they are the same wherever they are made."""
     if not names:
         return Said(text)
     outside, blocks = _blocks(text)

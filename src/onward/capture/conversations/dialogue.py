@@ -47,14 +47,12 @@ class Dialogue:
         return frozenset(self._waiting)
 
     def asked(self, new: Sequence[Message], tools: Any, at: datetime) -> Asked:
-        """Adds a request: ``new`` are its messages beyond the previous ones, ``tools`` the tools that it
-        offers."""
+        """Adds a request; ``new`` are its messages beyond the previous ones, ``tools`` its tools."""
         self._take_results(new)
         return Asked(self._observation(new, tools), at)
 
     def answered(self, asked: Asked, document: Mapping[str, Any]) -> bool:
-        """Adds the completion that answers a request. Returns whether it is final, that is, calls no tool.
-        Raises ContractError."""
+        """Adds the answer to a request. Returns whether it is final (calls no tool). Raises ContractError."""
         read = turns.completion(document)
         self.task.note(read.metadata, read.tokens, read.session_id)
         calls = document["choices"][0]["message"].get("tool_calls") or []
@@ -78,8 +76,7 @@ class Dialogue:
     def interrupted(
         self, asked: Asked, completion: Mapping[str, Any] | None, error: BaseException | None
     ) -> None:
-        """Adds a request without a whole answer: ``error``, or the caller stopped reading. ``completion`` is
-        the part that arrived."""
+        """Adds a request whose answer broke off, by ``error`` or the caller, after ``completion``."""
         action: dict[str, Any] = {"type": "response"}
         if completion is not None:
             action = turns.completion(completion).action

@@ -35,16 +35,17 @@ def observation(new: Sequence[Message], tools: Any) -> dict[str, Any]:
         "content": text(new[0].get("content")) if alone else {"messages": list(new)},
     }
     if tools is not None:
-        shown["context"] = {"available_tools": _names(tools), "tools": tools}
+        listed = map(name_of, tools if isinstance(tools, list) else [])
+        names = [name for name in listed if name is not None]
+        shown["context"] = {"available_tools": names, "tools": tools}
     return shown
 
 
 def answer(
     seen: dict[str, Any], action: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], first: int
 ) -> list[dict[str, Any]]:
-    """Returns the turns of an answer, without results. ``calls`` are the actions of its tool calls, and
-    ``action`` has the fields of the whole answer, which only its first turn gets. ``first`` is the number of
-    that turn."""
+    """Returns the turns of an answer, without results: ``calls`` are the actions of its tool calls,
+    ``action`` the fields of the whole answer, for its first turn alone, which has the number ``first``."""
     if not calls:
         return [{"observation": seen, "action": dict(action)}]
     whole = {**action, **calls[0]}
@@ -96,10 +97,8 @@ def text(content: Any) -> str:
     return json.dumps(plain(content), ensure_ascii=False)
 
 
-def _names(tools: Any) -> list[str]:
-    named = []
-    for tool in tools if isinstance(tools, list) else []:
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
-            named.append(function["name"])
-    return named
+def name_of(tool: Any) -> str | None:
+    """Returns the name of the function of a tool or a call; None if there is none."""
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else None

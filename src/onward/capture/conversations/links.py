@@ -62,8 +62,7 @@ class Heads(Generic[T]):
                 del self._waiting[head]
 
     def find(self, links: Sequence[bytes], is_free: Callable[[T], bool]) -> T | None:
-        """Returns the free conversation that shares most messages with ``links``; of several, the one that
-        has waited longest."""
+        """Returns the free conversation that shares most messages, the longest waiting of several."""
         for link in reversed(links[1:]):
             free = [one for one in self._waiting.get(link, ()) if is_free(one)]
             if free:

@@ -2,8 +2,7 @@
 
 A recorded observation is one of three things: the text of one message; ``{"messages": […]}`` with all
 messages that were new in a request; or ``{"same_as_turn": n}`` for a repeated request or a further tool call
-of the same answer. The chat API wants one assistant message with all of its calls, then one tool message per
-call.
+of the same answer. The chat API wants one message with all calls, then one tool message per call.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onward.capture.conversations.answers import read_answer
+from onward.capture.conversations.exchange import name_of
 from onward.lm.tool_words import in_words
 
 Message = dict[str, Any]
@@ -80,9 +80,9 @@ class _Builder:
     def add(self, turn: Mapping[str, Any]) -> None:
         observation, action = turn["observation"], turn["action"]
         for tool in (observation.get("context") or {}).get("tools") or ():
-            function = tool.get("function") if isinstance(tool, Mapping) else None
-            if isinstance(function, Mapping) and isinstance(function.get("name"), str):
-                self._tools[function["name"]] = _usual(tool)
+            name = name_of(tool)
+            if name is not None:
+                self._tools[name] = _usual(tool)
         content = observation["content"]
         repeated = content.get("same_as_turn") if isinstance(content, Mapping) else None
         if repeated is not None and repeated == self._group and "tool_call_id" in action:
@@ -96,8 +96,7 @@ class _Builder:
         self._answer(turn)
 
     def finished(self) -> Conversation:
-        """Returns the conversation. If any call still waits and its turn has a result, all waiting calls are
-        answered."""
+        """Returns the conversation. If the turn of a waiting call has a result, all of them are answered."""
         if any(_told(result) is not None for result in self._waiting.values()):
             self._settle()
         return Conversation(self._messages, list(self._tools.values()), self._answer_at)
@@ -232,36 +231,22 @@ def _are_messages(given: Any) -> bool:
     )
 
 
-def _are_calls(given: Any) -> bool:
-    return (
-        isinstance(given, list)
-        and bool(given)
-        and all(
-            isinstance(one, Mapping)
-            and isinstance(one.get("function"), Mapping)
-            and isinstance(one["function"].get("name"), str)
-            for one in given
-        )
-    )
-
-
 def _message(given: Mapping[str, Any]) -> Message:
     """Copies a message with only the fields of the chat API; text in parts is joined to one text."""
     kept = {name: given[name] for name in _FIELDS if given.get(name) is not None}
     parts = kept.get("content")
     if isinstance(parts, list) and all(isinstance(p, Mapping) and p.get("type") == "text" for p in parts):
         kept["content"] = "".join(str(part.get("text") or "") for part in parts)
-    if not _are_calls(kept.get("tool_calls")):
+    calls = kept.get("tool_calls")
+    if not isinstance(calls, list) or not calls or any(name_of(call) is None for call in calls):
         kept.pop("tool_calls", None)
     kept.setdefault("content", None if "tool_calls" in kept else "")
     return kept
 
 
 def _usual(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a tool with its keys in the order in which tools are usually written and shown to models.
-
-    A stored document has its keys sorted.
-    """
+    """Returns a tool with its keys in the order in which tools are usually written and shown to models. A
+    stored document has its keys sorted."""
     made = _ordered(tool, _TOOL_ORDER)
     made["function"] = _ordered(tool["function"], _TOOL_ORDER)
     if isinstance(made["function"].get("parameters"), Mapping):

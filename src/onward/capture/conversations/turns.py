@@ -62,8 +62,7 @@ def action(value: Any) -> dict[str, Any]:
 
 
 def result(value: Any) -> dict[str, Any]:
-    """Returns ``{"success", …}`` for None, text, a bool, a dict or an exception. Raises ContractError for
-    anything else."""
+    """Returns ``{"success", …}`` for None, text, bool, dict or exception. Else raises ContractError."""
     if value is None:
         return {"success": True}
     if isinstance(value, bool):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from onward.bus.outbox import Outbox
 from onward.capture.opt_out import VARIABLE, OptOut, user_hash
 from onward.capture.recorder.sealed_tasks import Held, HeldTasks
-from onward.capture.retrying import reason_of, with_one_retry
+from onward.capture.retrying import loggable, reason_of, with_one_retry
 from onward.clock import Clock, SystemClock
 from onward.contracts import subjects
 from onward.errors import (
@@ -29,6 +29,7 @@ from onward.errors import (
     RedactionError,
 )
 from onward.forks import IMPORTING, Forking, follow
+from onward.ids import new_id
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ class Stats:
     opted_out: int = 0
     """Dropped by opt-out (``RL_CAPTURE_OPT_OUT``), before anything was written."""
     failed: int = 0
-    """Tries that recorded nothing; reported to the agent by an exception or, if it had one of its own, in the
-    log."""
+    """Tries that recorded nothing; the agent got an exception or, if it had one of its own, a log line."""
     pending: int = 0
     """In the outbox, not acknowledged yet."""
     refused: int = 0
@@ -163,17 +163,14 @@ class Recorder(Forking):
                     "A task names its user, but there is no key to hash it: give user_key= or set "
                     f"{USER_KEY}."
                 )
-        return self._task(
-            self,
-            instructions,
-            task_id=task_id,
-            session_id=session_id,
-            domain=domain,
-            group_id=group_id,
-            task_type=task_type,
-            metadata=described,
-            agent_id=agent_id or self.agent_id,
-        )
+        context = {
+            "task_id": task_id or new_id(),
+            "instructions": instructions,
+            "domain": domain,
+            "group_id": group_id,
+            "task_type": task_type,
+        }
+        return self._task(self, context, described, session_id, agent_id or self.agent_id)
 
     def user_hash(self, user: str) -> str | None:
         """Returns the hash of a user for the metadata; None without a key."""
@@ -223,7 +220,7 @@ class Recorder(Forking):
                     continue
                 data = self._intake.prepare(document)
             except Exception as error:
-                _log.warning("a task is still held", held_id=held.held_id, reason=_reason(error))
+                _log.warning("a task is still held", held_id=held.held_id, reason=loggable(error))
                 continue
             self._start_drainer()
             # It may have been recorded already, by a process that was killed before it dropped the held copy.
@@ -239,8 +236,7 @@ class Recorder(Forking):
         return self._closed.is_set()
 
     def flush(self, timeout: float = 30.0) -> bool:
-        """Waits until everything is acknowledged. Returns False after ``timeout`` seconds; publishing then
-        continues."""
+        """Waits until all is acknowledged. Returns False after ``timeout`` seconds; publishing goes on."""
         return self._flush(timeout, while_away=True)
 
     def close(self, timeout: float = 5.0) -> None:
@@ -252,7 +248,7 @@ class Recorder(Forking):
             try:
                 step()
             except Exception as error:
-                _log.error("an open task was not recorded", reason=_reason(error))
+                _log.error("an open task was not recorded", reason=loggable(error))
         self._flush(timeout, while_away=False)
         self._closed.set()
         if self._drainer is not None:
@@ -261,8 +257,7 @@ class Recorder(Forking):
         _living.discard(self)
 
     def before_close(self, step: Callable[[], object]) -> None:
-        """Registers ``step`` to be called when the recorder closes or the process ends, while it still
-        records."""
+        """Registers ``step``, called when the recorder closes or the process ends, while it still records."""
         self._before_close.append(step)
 
     def __enter__(self) -> Self:
@@ -304,14 +299,13 @@ class Recorder(Forking):
         self._count("recorded")
 
     def _hold(self, document: dict[str, Any], error: Exception) -> None:
-        """Stores the task encrypted. Only the class of the error is stored: its text may repeat the
-        document."""
+        """Stores the task encrypted, with only the class of the error: its text may repeat the document."""
         reason = reason_of(error)
         name = type(error).__name__
         try:
             held = self._held.hold(document, reason, name, self.clock.now())
         except Exception as failure:
-            _log.error("a task could not be held", reason=_reason(failure), error=name)
+            _log.error("a task could not be held", reason=loggable(failure), error=name)
             if isinstance(error, OnwardError):
                 raise error from None
             raise RedactionError(
@@ -369,8 +363,7 @@ class Recorder(Forking):
             self._counts[what] += 1
 
     def after_fork_in_child(self) -> None:
-        """Removes the drainer in the child: threads do not survive a fork. The child makes its own when it
-        records."""
+        """Removes the drainer, whose thread did not survive; the child makes its own when it records."""
         if self._drainer is not None:
             _of_parents.append(self._drainer)  # kept alive, so that nothing of the parent's is closed here
         self._drainer = None
@@ -379,11 +372,6 @@ class Recorder(Forking):
         closed, self._closed = self._closed.is_set(), threading.Event()
         if closed:
             self._closed.set()
-
-
-def _reason(error: BaseException) -> str:
-    """Returns text that may be logged: our own messages contain no secret, others may."""
-    return str(error) if isinstance(error, OnwardError) else type(error).__name__
 
 
 _living: weakref.WeakSet[Recorder] = weakref.WeakSet()
@@ -395,7 +383,7 @@ def _close_all() -> None:
         try:
             recorder.close(timeout=EXIT_SECONDS)
         except Exception as error:  # the others are closed anyway
-            _log.error("a recorder could not be closed", reason=_reason(error))
+            _log.error("a recorder could not be closed", reason=loggable(error))
 
 
 atexit.register(_close_all)

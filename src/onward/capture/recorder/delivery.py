@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from onward.bus.outbox import Outbox
-from onward.clock import Clock, SystemClock, utc_text
-from onward.contracts import subjects
+from onward.clock import Clock, SystemClock
 from onward.errors import BusError, ObjectError, OnwardError
 from onward.forks import IMPORTING
 from onward.retry import Backoff
-from onward.telemetry import logs
+from onward.telemetry import alerts, logs
 
 if TYPE_CHECKING:
     from onward.bus.connection import Bus
@@ -87,25 +85,16 @@ class Delivery:
                 bus, self._bus = self._bus, None
                 if bus is not None:
                     await bus.close()
-            if (
-                self._sent or self._clock.monotonic() - began > RETRY_SECONDS[1]
-            ):  # a connection alone is no success
+            # A connection alone is no success.
+            if self._sent or self._clock.monotonic() - began > RETRY_SECONDS[1]:
                 backoff.reset()
             await self._clock.sleep(backoff.next())
 
     async def notify(self, kind: str, message: str) -> None:
-        """Sends an alert in the form of the roles: a plain message, lost while NATS is unavailable. The log
-        has it in any case."""
-        if self._bus is None:
-            return
-        body = {
-            "kind": kind,
-            "message": message,
-            "severity": "critical",
-            "timestamp": utc_text(self._clock.now()),
-            "facts": {"source": "recorder"},
-        }
-        await self._bus.notify(subjects.ALERT, json.dumps(body, sort_keys=True).encode())
+        """Sends an alert as the roles do: lost while NATS is unavailable, but in the log in any case."""
+        if self._bus is not None:
+            facts = {"source": "recorder"}
+            await alerts.notify(self._bus, self._clock, kind, message, "critical", facts)
 
     def _sender(self, bus: Bus) -> Send:
         """Returns the function that publishes a message. The store is opened for the first message that needs

@@ -1,5 +1,4 @@
-"""Converts a finished document to the bytes that may be written: it is redacted first, then cut, checked and
-encoded."""
+"""Converts a finished document to the bytes that may be written: redacts, cuts, checks and encodes it."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ def agents_redactor(
     nats_token: str | None,
     optional_kinds: Iterable[str],
 ) -> Redactor:
-    """Makes the redactor of an agent's recorder. Raises ConfigError for a known secret that is too short, and
-    for an unknown optional kind."""
+    """Makes a recorder's redactor. Raises ConfigError for a short secret, an unknown optional kind."""
     own = {"NATS_URL": nats_url or "", "NATS_TOKEN": nats_token or ""}
     if known_secrets is None:
         known = Known.from_environment({**os.environ, **own})

@@ -39,8 +39,8 @@ class Held:
 
 
 class HeldTasks:
-    """The folder ``<outbox>.held`` (mode 0700) and the key file ``<outbox>.key`` (0600). Any number of
-    processes may share them."""
+    """The folder ``<outbox>.held`` (mode 0700) and key file ``<outbox>.key`` (0600); processes may share
+    them."""
 
     def __init__(self, outbox: Path, max_bytes: int) -> None:
         """``max_bytes`` limits the total size of all bodies."""

@@ -15,9 +15,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from onward.capture.conversations import turns
+from onward.capture.retrying import loggable
 from onward.clock import utc_text
 from onward.contracts.trajectory import Domain
-from onward.errors import ContractError, OnwardError
+from onward.errors import ContractError
 from onward.ids import new_id
 from onward.telemetry import logs
 
@@ -31,22 +32,17 @@ _log = logs.get("recorder")
 
 
 class Task:
-    """One task in progress. ``turn`` may be called from several threads; turns are numbered in the order of
-    their start."""
+    """One task in progress. Threads may call ``turn``; turns are numbered in the order of their start."""
 
     def __init__(
         self,
         recorder: Recorder,
-        instructions: str,
-        *,
-        task_id: str | None,
-        session_id: str | None,
-        domain: str | None,
-        group_id: str | None,
-        task_type: str | None,
+        context: Mapping[str, str | None],
         metadata: Mapping[str, Any],
+        session_id: str | None,
         agent_id: str,
     ) -> None:
+        domain = context["domain"]
         if domain is not None and domain not in get_args(Domain):
             raise ContractError(
                 "domain", f"domain is {domain[:40]!r}: expected one of {', '.join(get_args(Domain))}."
@@ -57,13 +53,6 @@ class Task:
         self._lock = threading.Lock()
         self._session_id = session_id
         self._agent_id = agent_id
-        context = {
-            "task_id": task_id or new_id(),
-            "instructions": instructions,
-            "domain": domain,
-            "group_id": group_id,
-            "task_type": task_type,
-        }
         self._context = turns.plain({key: value for key, value in context.items() if value is not None}, 1)
         self._metadata = turns.plain(dict(metadata), 1)
         self._turns: list[dict[str, Any]] = []
@@ -85,12 +74,7 @@ class Task:
             return self._session_id
 
     def turn(
-        self,
-        *,
-        observation: Any,
-        action: Any,
-        result: Any = None,
-        thoughts: str | list[str] | None = None,
+        self, *, observation: Any, action: Any, result: Any = None, thoughts: str | list[str] | None = None
     ) -> None:
         """Adds one finished turn from plain values: text, dicts, an exception, a chat completion.
 
@@ -192,8 +176,7 @@ class Task:
         """Records the task in its present state, as ``with`` does at its end. Once recorded, a call does
         nothing.
 
-        Raises OnwardError if it could not be recorded (``Recorder.accept``): the same document is then stored
-        for another call.
+        Raises OnwardError if it could not be recorded (``Recorder.accept``); another call tries again.
         """
         self._close()
         while self._when_done:
@@ -233,8 +216,7 @@ class Task:
         try:
             self.finish()
         except Exception as own:  # the agent's own error matters more
-            reason = str(own) if isinstance(own, OnwardError) else type(own).__name__
-            _log.error("a task was not recorded", reason=reason)
+            _log.error("a task was not recorded", reason=loggable(own))
 
     async def __aenter__(self) -> Self:
         return self.__enter__()

@@ -1,7 +1,8 @@
 """Assignments, flags and cookie headers: a rule finds the name; this module finds the value and judges it.
 
 ``name=value``, ``"name": "value"`` at any depth of escaping, ``name: type = "value"``,
-``<name>value</name>``, ``--name value``.
+``<name>value</name>``, ``--name value``. Of a value under a secret dict key, all or a part is the secret:
+from ``Bearer abc`` only ``abc`` is removed, from a cookie header its values; references stay.
 """
 
 from __future__ import annotations
@@ -9,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import re2
-
+from onward.redaction.expressions import compiled
 from onward.redaction.json_numbers import behind_key
 from onward.redaction.judging import values
 from onward.redaction.judging.names import KIND, PERSONAL, NameClass, secret_class
-from onward.redaction.judging.secret_part import cookie_values
 from onward.redaction.rule import Hit, Span
 
 _NAME_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-."
@@ -25,10 +24,14 @@ _NAME_REACH = 64
 _LONGEST_HINT = 64
 _PIN = 5
 """Digits that a bare JSON number needs to count as a password, as it does outside of texts."""
-_BYTES = re2.Options()
-_BYTES.encoding = re2.Options.Encoding.LATIN1
-_LINE = re2.compile(rb"(?:[^\x00\r\n\"'\\]|\\[^nr\"'\x00])*", _BYTES)
-_NEXT_PAIR = re2.compile(rb";[ ]?[A-Za-z][A-Za-z0-9 _.-]{0,40}=", _BYTES)
+_LINE = compiled(rb"(?:[^\x00\r\n\"'\\]|\\[^nr\"'\x00])*")
+_NEXT_PAIR = compiled(rb";[ ]?[A-Za-z][A-Za-z0-9 _.-]{0,40}=")
+_COOKIE = compiled(rb"[^\s\x00=;,\"']{1,128}=\"?[^\s\x00;,\"]+")
+_ATTRIBUTES = frozenset((b"path", b"domain", b"expires", b"max-age", b"samesite", b"version", b"priority"))
+_SESSION_WORDS = (b"sess", b"sid", b"auth", b"tok", b"csrf", b"xsrf", b"jwt", b"login", b"remember")
+_MIN_COOKIE = 4
+
+Part = tuple[int, int, str]
 
 
 def assigned(expression: Any, buffer: bytes) -> Iterator[Hit]:
@@ -158,3 +161,42 @@ def _default_after_hint(buffer: bytes, at: int) -> Span | None:
         at += 1
     found = values.parse_assigned(buffer, at, loose=False)
     return (found.start, found.end) if found and found.quoted else None
+
+
+def governed_spans(value: bytes, name: NameClass) -> list[Part]:
+    """Returns (first, last, kind) of each secret part of a dict value under a name of class ``name``."""
+    kind = KIND[name]
+    if name == "COOKIE" and b"=" in value:
+        parts = list(cookie_values(value))
+        if parts:
+            return parts
+    scheme, space, rest = value.partition(b" ")
+    if space and values.is_scheme(scheme):
+        if values.is_reference(rest.strip()) or len(rest.strip()) < values.MIN_AFTER_SCHEME:
+            return []
+        return [(len(value) - len(rest.lstrip()), len(value.rstrip()), kind)]
+    if not values.is_secret_value(value, name, how="key"):
+        return []
+    left = len(value) - len(value.lstrip(b" \t\r\n"))
+    return [(left, len(value.rstrip(b" \t\r\n")), kind)]
+
+
+def cookie_values(header: bytes) -> Iterator[Part]:
+    """Yields the values of ``a=b; c=d``; names, attributes and plain words (``theme=dark``) stay."""
+    judged: dict[bytes, bool] = {}
+    for match in _COOKIE.finditer(header):
+        first, last = match.span()
+        pair = header[first:last]
+        name, _, text = pair.partition(b"=")
+        if pair not in judged:
+            judged[pair] = _is_session(name.lower(), text.removeprefix(b'"'))
+        if judged[pair]:
+            yield last - len(text.removeprefix(b'"')), last, "COOKIE"
+
+
+def _is_session(name: bytes, text: bytes) -> bool:
+    if name in _ATTRIBUTES or values.is_reference(text):
+        return False
+    if any(word in name for word in _SESSION_WORDS) or secret_class(name.decode("latin-1")):
+        return True
+    return len(text) >= _MIN_COOKIE and not values.is_word(text)

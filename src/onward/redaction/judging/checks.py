@@ -96,8 +96,7 @@ def mixed(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def token_user(buffer: bytes, first: int, last: int) -> Span | None:
-    """Accepts a token in the place of a URL's user: by its letters, or by ``x-oauth-basic`` as the
-    password."""
+    """Accepts a token in place of a URL's user: by its letters, or by the password ``x-oauth-basic``."""
     drawn = values.is_random(buffer[first:last]) or buffer[last : last + 15] == b":x-oauth-basic@"
     return (first, last) if drawn else mixed(buffer, first, last)
 
@@ -181,25 +180,8 @@ def password_like(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 CHECKS: dict[str, Check] = {
-    check.__name__: check
-    for check in (
-        start,
-        end,
-        digit,
-        dense,
-        telling,
-        dense_or_basic,
-        dense_query,
-        encoded_private,
-        jwk,
-        drawn,
-        mixed,
-        token_user,
-        not_example,
-        jwt_header,
-        trim,
-        trim_prose,
-        literal,
-        password_like,
+    check.__name__: check for check in (
+        start, end, digit, dense, telling, dense_or_basic, dense_query, encoded_private, jwk, drawn, mixed,
+        token_user, not_example, jwt_header, trim, trim_prose, literal, password_like,
     )
-}
+}  # fmt: skip

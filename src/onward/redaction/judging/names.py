@@ -1,8 +1,7 @@
 """Decides which names govern a secret: ``db_password``, ``apiKey``, ``X-Auth-Token``; not ``max_tokens``.
 
 A name is split into components (separators and camelCase) first, so that ``author`` is not ``auth`` and
-``monkey`` is not ``key``. Token counters, ids and settings of a secret (``token_count``, ``password_file``)
-are not secrets.
+``monkey`` is not ``key``. Counters, ids and settings of a secret (``password_file``) are not secrets.
 """
 
 from __future__ import annotations
@@ -11,175 +10,96 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 NameClass = Literal[
-    "PASSWORD",
-    "SECRET",
-    "API_KEY",
-    "TOKEN",
-    "AUTHORIZATION",
-    "COOKIE",
-    "COOKIE_VALUE",
-    "SESSION",
-    "PERSON",
-    "ADDRESS",
-    "PHONE",
-    "NATIONAL_ID",
-]
+    "PASSWORD", "SECRET", "API_KEY", "TOKEN", "AUTHORIZATION", "COOKIE", "COOKIE_VALUE", "SESSION",
+    "PERSON", "ADDRESS", "PHONE", "NATIONAL_ID",
+]  # fmt: skip
 PERSONAL: frozenset[NameClass] = frozenset(("PERSON", "ADDRESS", "PHONE", "NATIONAL_ID"))
 KIND: dict[NameClass, str] = {
     name: "COOKIE" if name == "COOKIE_VALUE" else name for name in get_args(NameClass)
 }
 """Placeholder kind for each class of name."""
 
-SINGLE: dict[str, NameClass] = {
-    "password": "PASSWORD",
-    "passwords": "PASSWORD",
-    "passwd": "PASSWORD",
-    "passphrase": "PASSWORD",
-    "passcode": "PASSWORD",
-    "pwd": "PASSWORD",
-    "pass": "SECRET",
-    "secret": "SECRET",
-    "secrets": "SECRET",
-    "credential": "SECRET",
-    "credentials": "SECRET",
-    "dsn": "SECRET",
-    "apikey": "API_KEY",
-    "token": "TOKEN",
-    "jwt": "TOKEN",
-    "pat": "TOKEN",
-    "auth": "AUTHORIZATION",
-    "authorization": "AUTHORIZATION",
-    "cookie": "COOKIE",
-    "cookies": "COOKIE",
-    "session": "SESSION",
-    **dict.fromkeys(
-        ("passwort", "kennwort", "mdp", "contraseña", "contrasena", "senha", "wachtwoord", "hasło", "haslo"),
-        "PASSWORD",
-    ),
-    **dict.fromkeys(
-        ("geheim", "geheimnis", "clave", "secreto", "secreta", "segreto", "segreta", "segredo", "sekret"),
-        "SECRET",
-    ),
-}
-PAIRS: dict[tuple[str, ...], NameClass] = {
-    ("api", "key"): "API_KEY",
-    ("access", "key"): "API_KEY",
-    ("account", "key"): "API_KEY",
-    ("auth", "key"): "API_KEY",
-    ("app", "key"): "API_KEY",
-    ("application", "key"): "API_KEY",
-    ("client", "key"): "API_KEY",
-    ("consumer", "key"): "API_KEY",
-    ("license", "key"): "API_KEY",
-    ("storage", "key"): "API_KEY",
-    ("ingestion", "key"): "API_KEY",
-    ("write", "key"): "API_KEY",
-    ("api", "hash"): "API_KEY",
-    ("api", "token"): "TOKEN",
-    ("master", "key"): "SECRET",
-    ("shared", "key"): "SECRET",
-    ("deploy", "key"): "SECRET",
-    ("ssh", "key"): "SECRET",
-    ("hmac", "key"): "SECRET",
-    ("webhook", "key"): "SECRET",
-    ("service", "key"): "API_KEY",
-    ("subscription", "key"): "API_KEY",
-    ("private", "key"): "SECRET",
-    ("secret", "key"): "SECRET",
-    ("signing", "key"): "SECRET",
-    ("encryption", "key"): "SECRET",
-    ("connection", "string"): "SECRET",
-    ("conn", "str"): "SECRET",
-    ("nkey", "seed"): "SECRET",
-    ("http", "auth"): "AUTHORIZATION",
-    **dict.fromkeys(
-        (
-            ("mot", "de", "passe"), ("mot", "passe"), ("parola", "d", "ordine"), ("parola", "ordine"),
-            ("palavra", "passe"),
-        ),
-        "PASSWORD",
-    ),
-    **dict.fromkeys(
-        (
-            ("api", "schlüssel"), ("api", "schluessel"), ("api", "sleutel"), ("clé", "api"), ("cle", "api"),
-            ("chiave", "api"), ("chave", "api"), ("klucz", "api"),
-        ),
-        "API_KEY",
-    ),
-    **dict.fromkeys(
-        (
-            ("privater", "schlüssel"), ("privater", "schluessel"), ("geheimer", "schlüssel"),
-            ("geheimer", "schluessel"), ("clé", "privée"), ("cle", "privee"), ("clé", "secrète"),
-            ("cle", "secrete"), ("chiave", "privata"), ("chave", "privada"), ("geheime", "sleutel"),
-            ("klucz", "prywatny"),
-        ),
-        "SECRET",
-    ),
-}  # fmt: skip
+
+def _classes(names: dict[NameClass, str]) -> dict[str, NameClass]:
+    """Returns name → class; ``names`` has the names of a class, separated by commas."""
+    return {name.strip(): kind for kind, listed in names.items() for name in listed.split(",")}
+
+
+def _by_components(names: dict[NameClass, str]) -> dict[tuple[str, ...], NameClass]:
+    return {tuple(name.split()): kind for name, kind in _classes(names).items()}
+
+
+SINGLE = _classes(
+    {
+        "PASSWORD": """
+            password, passwords, passwd, passphrase, passcode, pwd, passwort, kennwort, mdp, contraseña,
+            contrasena, senha, wachtwoord, hasło, haslo
+        """,
+        "SECRET": """
+            pass, secret, secrets, credential, credentials, dsn, geheim, geheimnis, clave, secreto, secreta,
+            segreto, segreta, segredo, sekret
+        """,
+        "API_KEY": "apikey",
+        "TOKEN": "token, jwt, pat",
+        "AUTHORIZATION": "auth, authorization",
+        "COOKIE": "cookie, cookies",
+        "SESSION": "session",
+    }
+)
+PAIRS = _by_components(
+    {
+        "API_KEY": """
+            api key, access key, account key, auth key, app key, application key, client key, consumer key,
+            license key, storage key, ingestion key, write key, api hash, service key, subscription key,
+            api schlüssel, api schluessel, api sleutel, clé api, cle api, chiave api, chave api, klucz api
+        """,
+        "TOKEN": "api token",
+        "SECRET": """
+            master key, shared key, deploy key, ssh key, hmac key, webhook key, private key, secret key,
+            signing key, encryption key, connection string, conn str, nkey seed, privater schlüssel,
+            privater schluessel, geheimer schlüssel, geheimer schluessel, clé privée, cle privee, clé secrète,
+            cle secrete, chiave privata, chave privada, geheime sleutel, klucz prywatny
+        """,
+        "AUTHORIZATION": "http auth",
+        "PASSWORD": "mot de passe, mot passe, parola d ordine, parola ordine, palavra passe",
+    }
+)
 """Neighbouring components, two or three."""
-ENDINGS: dict[str, NameClass] = {
-    "password": "PASSWORD",
-    "passwd": "PASSWORD",
-    "passphrase": "PASSWORD",
-    "secret": "SECRET",
-    "apikey": "API_KEY",
-    "accesskey": "API_KEY",
-    "privatekey": "SECRET",
-    "authtoken": "TOKEN",
-    "accesstoken": "TOKEN",
-    "refreshtoken": "TOKEN",
-    "secretkey": "SECRET",
-    "accountkey": "API_KEY",
-    "clientsecret": "SECRET",
-    "passwort": "PASSWORD",
-    "kennwort": "PASSWORD",
-    "wachtwoord": "PASSWORD",
-    "motdepasse": "PASSWORD",
-}
-PERSONAL_NAMES: dict[tuple[str, ...], NameClass] = {
-    **dict.fromkeys(
-        (
-            ("first", "name"), ("last", "name"), ("middle", "name"), ("full", "name"), ("given", "name"),
-            ("family", "name"), ("maiden", "name"), ("birth", "name"), ("legal", "name"), ("sur", "name"),
-            ("patient", "name"), ("customer", "name"), ("employee", "name"), ("contact", "name"),
-            ("cardholder", "name"), ("holder", "name"), ("recipient", "name"), ("guest", "name"),
-            ("passenger", "name"), ("applicant", "name"), ("beneficiary", "name"), ("billing", "name"),
-            ("shipping", "name"), ("firstname",), ("lastname",), ("fullname",), ("surname",), ("forename",),
-            ("middlename",), ("cardholder",), ("givenname",), ("familyname",),
-        ),
-        "PERSON",
-    ),
-    **dict.fromkeys(
-        (
-            ("street", "address"), ("postal", "address"), ("home", "address"), ("mailing", "address"),
-            ("billing", "address"), ("shipping", "address"), ("delivery", "address"), ("address", "line"),
-            ("address", "line1"), ("address", "line2"), ("address1",), ("address2",), ("address",),
-            ("street",), ("street", "name"), ("postcode",), ("postal", "code"), ("zipcode",), ("zip", "code"),
-            ("residence",),
-        ),
-        "ADDRESS",
-    ),
-    **dict.fromkeys(
-        (
-            ("phone",), ("phone", "number"), ("telephone",), ("telephone", "number"), ("mobile", "number"),
-            ("cell", "number"), ("fax", "number"), ("mobile", "phone"), ("cell", "phone"), ("home", "phone"),
-            ("work", "phone"), ("msisdn",), ("phonenumber",), ("contact", "number"),
-        ),
-        "PHONE",
-    ),
-    **dict.fromkeys(
-        (
-            ("ssn",), ("social", "security", "number"), ("social", "security"), ("passport", "number"),
-            ("passport", "no"), ("national", "id"), ("national", "insurance", "number"), ("tax", "id"),
-            ("tax", "number"), ("nino",), ("driver", "license", "number"), ("drivers", "license"),
-            ("license", "plate"), ("aadhaar",), ("cpf",), ("personnummer",), ("steuer", "id"),
-            ("nhs", "number"), ("nhs", "no"), ("pesel",), ("bsn",), ("tfn",), ("rrn",), ("itin",), ("ahv",),
-            ("tax", "file", "number"), ("social", "insurance", "number"), ("codice", "fiscale"), ("hetu",),
-            ("national", "number"), ("resident", "registration", "number"), ("burgerservicenummer",),
-        ),
-        "NATIONAL_ID",
-    ),
-}  # fmt: skip
+ENDINGS = _classes(
+    {
+        "PASSWORD": "password, passwd, passphrase, passwort, kennwort, wachtwoord, motdepasse",
+        "SECRET": "secret, privatekey, secretkey, clientsecret",
+        "API_KEY": "apikey, accesskey, accountkey",
+        "TOKEN": "authtoken, accesstoken, refreshtoken",
+    }
+)
+PERSONAL_NAMES = _by_components(
+    {
+        "PERSON": """
+            first name, last name, middle name, full name, given name, family name, maiden name, birth name,
+            legal name, sur name, patient name, customer name, employee name, contact name, cardholder name,
+            holder name, recipient name, guest name, passenger name, applicant name, beneficiary name,
+            billing name, shipping name, firstname, lastname, fullname, surname, forename, middlename,
+            cardholder, givenname, familyname
+        """,
+        "ADDRESS": """
+            street address, postal address, home address, mailing address, billing address, shipping address,
+            delivery address, address line, address line1, address line2, address1, address2, address, street,
+            street name, postcode, postal code, zipcode, zip code, residence
+        """,
+        "PHONE": """
+            phone, phone number, telephone, telephone number, mobile number, cell number, fax number,
+            mobile phone, cell phone, home phone, work phone, msisdn, phonenumber, contact number
+        """,
+        "NATIONAL_ID": """
+            ssn, social security number, social security, passport number, passport no, national id,
+            national insurance number, tax id, tax number, nino, driver license number, drivers license,
+            license plate, aadhaar, cpf, personnummer, steuer id, nhs number, nhs no, pesel, bsn, tfn, rrn,
+            itin, ahv, tax file number, social insurance number, codice fiscale, hetu, national number,
+            resident registration number, burgerservicenummer
+        """,
+    }
+)
 """Last components of names that govern personal data."""
 _MAIL_AND_MACHINES = """
 mac ip ipv4 ipv6 email mail memory bind listen listening remote local server host base web url wallet
@@ -228,10 +148,8 @@ def components(name: str) -> list[str]:
 
 
 def secret_class(name: str) -> NameClass | None:
-    """Returns the class of secret under ``name``, or None. Linear in the length of ``name``.
-
-    A name that contains a placeholder (a redacted key) governs nothing.
-    """
+    """Returns the class of secret under ``name``, or None. Linear in the length of ``name``. A name that
+    contains a placeholder (a redacted key) governs nothing."""
     return _cached(name) if len(name) <= 64 and "<" not in name else None
 
 

@@ -9,8 +9,7 @@ Checking every number would cost more than all other rules together.
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import re2
+from typing import Any
 
 from onward.redaction.judging.checks import may_start
 from onward.redaction.rule import Span
@@ -25,13 +24,11 @@ AHEAD = 44
 _FEWEST_DIGITS = 4
 
 LEFT = r"(?:%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[nrtbf]|\x1b\[[0-9;]{0,8}m|_|\b)"
-"""Prefix of a pattern. The first group may then begin after a letter or digit only where that ends an
-escape."""
+"""Prefix of a pattern: its first group may begin after a letter or digit only if that ends an escape."""
 
 
 def word_pattern(*words: str) -> str:
-    """Returns a pattern for any of the words as part of a sentence or a name: ``ssn``, ``SSN_2``,
-    ``userSsn``."""
+    """Returns a pattern for any of the words, also as part of a name: ``ssn``, ``SSN_2``, ``userSsn``."""
     ascii_words = [word for word in words if word.isascii()]
     joined = "|".join(word.replace(" ", "[ _.-]?") for word in ascii_words)
     titled = "|".join(word.title().replace(" ", "") for word in ascii_words)
@@ -44,14 +41,7 @@ def word_pattern(*words: str) -> str:
     return "|".join(forms)
 
 
-def compiled(pattern: str) -> re2._Regexp:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.log_errors = False
-    return re2.compile(pattern.encode("latin-1"), options)
-
-
-def numbers_beside(buffer: bytes, first: int, last: int, number: re2._Regexp) -> Iterator[Span]:
+def numbers_beside(buffer: bytes, first: int, last: int, number: Any) -> Iterator[Span]:
     """Yields group 1 of each match of ``number`` after the word at ``first``..``last``, then before it on its
     line.
 
@@ -96,8 +86,7 @@ def _free_right(buffer: bytes, last: int) -> bool:
 
 
 def after_escapes(buffer: bytes, first: int, last: int) -> int:
-    """Returns the end of the last escape (``\\n``, ``\\u003c``, ``%3C``, a colour) that reaches into the
-    span."""
+    """Returns the end of the last escape (``\\n``, ``\\u003c``, ``%3C``, a colour) that ends in the span."""
     start = first
     for at in range(max(0, first - 5), last):
         if buffer[at] == 0x1B:

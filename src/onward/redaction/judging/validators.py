@@ -35,8 +35,7 @@ def is_date(year: int, month: int, day: int) -> bool:
 
 
 def luhn(text: str) -> bool:
-    """ISO/IEC 7812-1, annex B: every second digit from the right is doubled; the sum of all digits is a
-    multiple of ten."""
+    """ISO/IEC 7812-1, annex B: with every second digit from the right doubled, a sum that ends in 0."""
     if not text or not _DIGITS.issuperset(text):
         return False
     digits = [int(c) for c in reversed(text)]
@@ -44,8 +43,7 @@ def luhn(text: str) -> bool:
 
 
 def _verhoeff_tables() -> tuple[list[list[int]], list[list[int]]]:
-    """Multiplication table of the dihedral group of ten elements, and the powers of Verhoeff's
-    permutation."""
+    """Multiplication table of the dihedral group of order ten, and the powers of Verhoeff's permutation."""
     product = [
         [(a + b) % 5 + (a // 5 != b // 5) * 5 if a < 5 else (a - b) % 5 + (b < 5) * 5 for b in range(10)]
         for a in range(10)
@@ -294,8 +292,7 @@ def kr_rrn(text: str) -> bool:
 
 
 def kr_rrn_since_2020(text: str) -> bool:
-    """Korean resident number issued since October 2020: it has no check digit, so only the date is
-    checked."""
+    """Korean resident number since October 2020: without a check digit, so only the date is checked."""
     if _number(text, 13) is None or text[6] not in "12345678":
         return False
     century = 2000 if text[6] in "3478" else 1900
@@ -309,8 +306,7 @@ def nl_bsn(text: str) -> bool:
 
 
 def be_national_number(text: str) -> bool:
-    """Belgian national number: 97 minus the remainder by 97; a 2 precedes the number for births from 2000
-    on."""
+    """Belgian national number: 97 minus the remainder by 97; for births from 2000 on a 2 precedes it."""
     if _number(text, 11) is None or int(text[2:4]) > 12 or int(text[4:6]) > 31 or not int(text):
         return False
     return any(97 - int(century + text[:9]) % 97 == int(text[9:]) for century in ("", "2"))

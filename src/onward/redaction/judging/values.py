@@ -7,11 +7,9 @@ tests are ordered by cost; all are linear.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import re2
 
 from onward.redaction import placeholders
+from onward.redaction.expressions import compiled
 from onward.redaction.judging.names import PERSONAL, NameClass
 
 _WORDS = """
@@ -30,32 +28,28 @@ bearer basic token digest apikey api-key apitoken api-token ssws splunk negotiat
 """
 SCHEMES = frozenset(_SCHEME_WORDS.split())
 MIN_AFTER_SCHEME = 6
-_BYTES = re2.Options()
-_BYTES.encoding = re2.Options.Encoding.LATIN1
 _FIELD = (
     rb"\$\{[^}]*\}|\$\([^)]*\)|\$[A-Za-z_][A-Za-z0-9_]*|\{\{.*\}\}|\{[A-Za-z_0-9.\[\]!:]*\}"
     rb"|%\([^)]*\)[sdr]|%[sdr]|%[A-Za-z_]+%|\xc2\xa7\xc2\xa7[a-z_]+\([^)]*\)|<[^<>]*>|\[[A-Za-z_ ]+\]"
 )
-_TEMPLATE = re2.compile(rb"(?:%b)(?:[:/@,;|. _-]{1,3}(?:%b))*" % (_FIELD, _FIELD), _BYTES)
+_TEMPLATE = compiled(rb"(?:%b)(?:[:/@,;|. _-]{1,3}(?:%b))*" % (_FIELD, _FIELD))
 """References to a value: ``${TOKEN}``, ``{user}:{passwd}``."""
-_URL: Any = re2.compile(rb"[a-z][a-z0-9+.-]*://[^\s:/?#@]*:([^\s/]+)@[^\s@]", _BYTES)
+_URL = compiled(rb"[a-z][a-z0-9+.-]*://[^\s:/?#@]*:([^\s/]+)@[^\s@]")
 _SPACES = b" \t\r\n"
 _ENDS_LOOSE = b" \t\r\n\x00\"'`\\<>|&"
 _ENDS_STRICT = _ENDS_LOOSE + b",;)}]"
 _LOOSE, _STRICT = (bytes.maketrans(ends, b"\x00" * len(ends)) for ends in (_ENDS_LOOSE, _ENDS_STRICT))
 """Translation tables that turn the bytes that end a bare value into NUL."""
-_OPENING: Any = re2.compile(rb"[fFrRbBuU]?(\\*)([\"'`])", _BYTES)
+_OPENING = compiled(rb"[fFrRbBuU]?(\\*)([\"'`])")
 _MAY_OPEN = tuple(bytes([c]) for c in b"fFrRbBuU\\\"'`")
 _MAY_CLOSE = tuple(bytes([c]) for c in b"\\\"'`")
-_BEHIND_A_TEXT: Any = re2.compile(rb"[),;\]}\s\x00]|\\+[nr]|$", _BYTES)
-_APOSTROPHE: Any = re2.compile(rb"(?:[A-Za-z]{2}|\bI)'[a-z]", _BYTES)
+_BEHIND_A_TEXT = compiled(rb"[),;\]}\s\x00]|\\+[nr]|$")
+_APOSTROPHE = compiled(rb"(?:[A-Za-z]{2}|\bI)'[a-z]")
 _LINE_REACH = 200
 _MAY_REFER = tuple(bytes([c]) for c in b"${%<[(^\\\xc2")
-_PATTERN = re2.compile(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]", _BYTES)
+_PATTERN = compiled(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]")
 """A regular expression, in code that searches for secrets."""
-_NAME_OF_A_THING = re2.compile(
-    rb"[A-Z]{0,5}[0-9]{0,2}(?:[A-Z][a-z]{2,}[0-9]{0,2}){2,}|[A-Z]{2,}(?:_[A-Z]{2,})+", _BYTES
-)
+_NAME_OF_A_THING = compiled(rb"[A-Z]{0,5}[0-9]{0,2}(?:[A-Z][a-z]{2,}[0-9]{0,2}){2,}|[A-Z]{2,}(?:_[A-Z]{2,})+")
 """Identifiers: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
 _DIGITS = b"0123456789"
 _SYMBOLS = b"!@#$%^&*+=/~?"
@@ -94,16 +88,13 @@ def url_password(value: bytes) -> bytes | None:
 
 
 def is_scheme(value: bytes) -> bool:
-    """Returns whether ``value`` is an authorization scheme, such as ``Bearer`` or ``Basic``, which precedes a
-    secret."""
+    """Returns whether ``value`` is an authorization scheme such as ``Bearer``, which precedes a secret."""
     return value.lower().decode("latin-1") in SCHEMES
 
 
 def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
-    """Returns whether ``value``, assigned to a name of class ``kind``, is a literal secret.
-
-    ``how``: ``"key"`` (dict value), ``"quoted"``, ``"env"`` (``NAME=value`` and flags) or ``"bare"``.
-    """
+    """Returns whether ``value``, assigned to a name of class ``kind``, is a literal secret. ``how``:
+    ``"key"`` (dict value), ``"quoted"``, ``"env"`` (``NAME=value`` and flags) or ``"bare"``."""
     value = value.strip(_SPACES)
     if is_reference(value) or is_scheme(value) or _is_path(value):
         return False
@@ -133,10 +124,8 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
 
 
 def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
-    """Returns the value that starts at ``at``: quoted with any number of backslashes, or bare.
-
-    ``loose`` allows ``, ; ) } ]`` in a bare value (environment style); they are trimmed at its end.
-    """
+    """Returns the value that starts at ``at``: quoted with any number of backslashes, or bare. ``loose``
+    allows ``, ; ) } ]`` in a bare value (environment style); they are trimmed at its end."""
     start = at
     opening = _OPENING.match(buffer, at, at + 64) if buffer[at : at + 1] in _MAY_OPEN else None
     if opening is not None:
@@ -160,11 +149,8 @@ def parse_assigned(buffer: bytes, at: int, *, loose: bool) -> Assigned | None:
 
 
 def closes_a_text(buffer: bytes, at: int) -> bool:
-    """Returns whether the quote at ``at`` ends the text that contains the name before it:
-    ``input('Password: ')``.
-
-    It does if a quote of this kind is open on its line and the next character rarely begins a value.
-    """
+    """Returns whether the quote at ``at`` ends the text that contains the name before it: ``input('Password:
+    ')``. It does if a quote of this kind is open on its line and the next character rarely begins a value."""
     quote = _OPENING.match(buffer, at, at + 64) if buffer[at : at + 1] in _MAY_CLOSE else None
     if quote is None or _BEHIND_A_TEXT.match(buffer, quote.end()) is None:
         return False
@@ -183,8 +169,7 @@ def end_of_bare(buffer: bytes, end: int, *, loose: bool) -> int:
 
 
 def _end_of_bare(buffer: bytes, start: int, widest: int, loose: bool) -> int:
-    """Returns the first byte from ``start`` on that ends a bare value, at most ``widest`` further. Most are
-    short."""
+    """Returns the first byte from ``start`` on that ends a bare value, at most ``widest`` further."""
     table = _LOOSE if loose else _STRICT
     for width in (_FIRST_LOOK, widest):
         at = buffer[start : start + width].translate(table).find(b"\x00")
@@ -210,8 +195,7 @@ def _closing(buffer: bytes, at: int, limit: int, slashes: int, quote: bytes) -> 
 
 
 def _is_personal(value: bytes, kind: NameClass) -> bool:
-    """Returns whether it can be a person's name, address, phone or id number, and not a description of the
-    field."""
+    """Returns whether it can be a person's name, address, phone or id, and does not describe the field."""
     if not 2 <= len(value) <= 200 or any(c in value for c in b"{}[]<>=$\\_"):
         return False
     digits = sum(0x30 <= c <= 0x39 for c in value)
@@ -264,8 +248,7 @@ def _is_path(value: bytes) -> bool:
 
 
 def _is_drawn(value: bytes) -> bool:
-    """Returns whether it is a base64 key that contains slashes: folder names of a path are short or have few
-    capitals."""
+    """Returns whether it is a base64 key with slashes: folder names are short or have few capitals."""
     longest = max(map(len, value.split(b"/")))
     return len(value) >= 32 and longest >= 12 and is_random(value.translate(None, _DIGITS + b"/"))
 
@@ -284,8 +267,7 @@ def is_word(value: bytes) -> bool:
 
 
 def _is_dense(value: bytes) -> bool:
-    """Returns whether it is no word, sentence or snake_case name: it has a digit and a letter, or is a long
-    run."""
+    """Returns whether it is no word, sentence or name: it has a digit and a letter, or is a long run."""
     if _has_digit(value) and _has_letter(value):
         return True
     if len(value) >= 20 and b" " not in value and b"_" not in value and b"-" not in value:

@@ -1,7 +1,6 @@
 """Checksums of crypto wallets and of a passport's machine-readable zone: pure functions from text to bool.
 
-Only the optional kinds use them. Keccak-256 is implemented here because Python has only the later SHA-3,
-whose padding differs.
+Only the optional kinds use them. Python has no Keccak-256, only the later SHA-3 with another padding.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ def bitcoin_bech32(text: str) -> bool:
 
 
 def ethereum(text: str) -> bool:
-    """EIP-55: a hex letter is upper case where Keccak-256 of the lower-case address has a digit of 8 or
-    more."""
+    """EIP-55: a letter is upper case where Keccak-256 of the lower-case address has a digit from 8 on."""
     body = text[2:]
     if len(body) != 40 or text[:2] != "0x" or not set("0123456789abcdefABCDEF").issuperset(body):
         return False

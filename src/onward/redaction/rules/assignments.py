@@ -6,7 +6,7 @@ which values are literals, so that ``token = getToken()`` and ``max_tokens: 4096
 
 from __future__ import annotations
 
-from onward.redaction.rule import B32, Rule, body
+from onward.redaction.rule import B32, Rule, body, context_rule
 
 _PASSWORDS_ABROAD = (
     r"kennwort|mot[ _-]?de[ _-]?passe|mdp|contrase(?:n|\xc3[\xb1\x91])a|senha|wachtwoord|"
@@ -16,12 +16,10 @@ _PASSWORDS_ABROAD = (
 ``passw`` is in the other lists."""
 
 COMMANDS = (
-    Rule(
+    context_rule(
         "CLI_PASSWORD",
         r"(?:curl|wget|http)[^\x00\n|;&]{0,512}?\s(?:-u|--user|--proxy-user|-U)[ =]?[\"']?"
         r"[^\s:\x00\"'@/]{1,64}:([^\s\x00\"'\\]{3,})",
-        2,
-        take="group",
         checks=("literal",),
         positives=(
             ("curl -u admin:" + "hunter2-q" + " https://h/", "hunter2-q"),
@@ -29,32 +27,26 @@ COMMANDS = (
         ),
         negatives=("curl -u $USER:$PASS https://h/", "curl -u user:<password> https://h/"),
     ),
-    Rule(
+    context_rule(
         "CLI_PASSWORD",
         r"(?:mysql|mysqldump|mysqladmin|mariadb)[^\x00\n|;&]{0,256}?"
         r"\s-p[\"']?([^\s\x00\"'\\-][^\s\x00\"'\\]{2,})",
-        2,
-        take="group",
         checks=("literal",),
         positives=(("mysql -h db -u root -p" + "hunter2-s" + " app", "hunter2-s"),),
         negatives=("mysql -u root -p app", "mysql -u root -p$PASS app", "mysql --port 3306 -P 3306"),
     ),
-    Rule(
+    context_rule(
         "CLI_PASSWORD",
         r"sshpass[ ]{1,3}-p[ ]{0,3}[\"']?([^\s\x00\"'\\]{3,})",
-        2,
-        take="group",
         checks=("literal",),
         positives=(("sshpass -p " + "hunter2-t" + " ssh h", "hunter2-t"),),
         negatives=('sshpass -p "$PW" ssh h',),
     ),
-    Rule(
+    context_rule(
         "CLI_PASSWORD",
         r"(?:redis-cli[^\x00\n|;&]{0,256}?\s-a|"
         r"(?:docker|podman|helm)[^\x00\n|;&]{0,64}?login[^\x00\n|;&]{0,256}?\s-p)"
         r"[ ]{1,3}[\"']?([^\s\x00\"'\\-][^\s\x00\"'\\]{3,})",
-        2,
-        take="group",
         checks=("literal",),
         positives=(
             ("redis-cli -h r -a " + "hunterKu" + " ping", "hunterKu"),
@@ -62,42 +54,35 @@ COMMANDS = (
         ),
         negatives=("redis-cli -h r -a $PW", "docker login -u jo -p <token>"),
     ),
-    Rule(
+    context_rule(
         "CLI_PASSWORD",
         r"(?:mongo|mongosh|ldapsearch|smbclient|sqlcmd|psql|ftp)"
         r"[^\x00\n|;&]{0,256}?\s(?:-a|-p|-w|-P|-pass)[ ]{1,3}[\"']?([^\s\x00\"'\\-][^\s\x00\"'\\]{3,})",
-        2,
-        take="group",
         checks=("literal", "password_like"),
         positives=(("mongosh -u jo -p " + "hunter2-v" + " h/db", "hunter2-v"),),
         negatives=("psql -p 5432", "mongosh -u jo -p <password>"),
     ),
-    Rule(
+    context_rule(
         "PASSWORD",
         r"(?i)(?:identified[ ]+by|password)[ ]+\\?'([^'\s\x00\\]{3,})\\?'",
-        2,
-        take="group",
         checks=("literal",),
         positives=(("CREATE USER jo WITH PASSWORD '" + "hunter2-w" + "';", "hunter2-w"),),
         negatives=("the password 'changeme' is", "IDENTIFIED BY '<password>'"),
         note="SQL.",
     ),
-    Rule(
+    context_rule(
         "PASSWORD",
         r"(?i)login[ \t]+[^\s\x00]{1,64}(?:\s|\\n){1,4}password[ \t]+([^\s\x00\"'\\]{3,})",
-        2,
-        take="group",
         checks=("literal",),
         positives=(("machine h login jo password " + "hunter2-x" + "\n", "hunter2-x"),),
         negatives=("login jo password <password>",),
         note="netrc.",
     ),
-    Rule(
+    context_rule(
         "ASSIGNED",
         rf"(?i)--?[a-z0-9-]{{0,30}}?(?:{_PASSWORDS_ABROAD}|"
         r"password|passwd|passphrase|passwort|secret|token|api-?key|access-?key|"
         r"auth|pass)[a-z0-9-]{0,20}[ \t]{1,4}",
-        2,
         take="flag",
         positives=(
             ("login --password " + "hunter2-z" + " now", "hunter2-z"),
@@ -126,11 +111,10 @@ _PERSONAL_WORDS = (
 )
 
 ASSIGNMENTS = (
-    Rule(
+    context_rule(
         "ASSIGNED",
         rf"(?i)(?:{_SECRET_WORDS})[A-Za-z0-9_.-]{{0,40}}(?:\\{{0,8}}[\"'`])?\]?[ \t]{{0,8}}"
         r"(?:===?|=>|:=|=|:)[ \t]{0,8}",
-        2,
         take="assigned",
         positives=(
             ("DB_PASSWORD=" + "correct9horse", "correct9horse"),
@@ -169,11 +153,10 @@ ASSIGNMENTS = (
             "Geheimnis: niemand, Passwort: geheim, passwort_länge = 12",
         ),
     ),
-    Rule(
+    context_rule(
         "ASSIGNED",
         rf"(?i)(?:{_PASSWORDS_ABROAD})[A-Za-z0-9_.-]{{0,40}}(?:\xc2\xa0|\xe2\x80\xaf)?"
         r"(?:\\{0,8}[\"'`])?\]?[ \t]{0,8}(?:===?|=>|:=|=|:)[ \t]{0,8}",
-        2,
         take="assigned",
         positives=(
             ("DB_KENNWORT=" + "korrekt9pferd", "korrekt9pferd"),
@@ -201,21 +184,19 @@ ASSIGNMENTS = (
         ),
         note="Passwords by their names in other languages.",
     ),
-    Rule(
+    context_rule(
         "ASSIGNED",
         r"(?i)[_-]pat(?:\\{0,8}[\"'`])?\]?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}",
-        2,
         take="assigned",
         positives=(("AZURE_DEVOPS_PAT=" + body(52, B32.lower()), body(52, B32.lower())),),
         negatives=("url_pat: /users/<id>", "GITHUB_PAT=${PAT}"),
         note="Personal access token.",
     ),
-    Rule(
+    context_rule(
         "ASSIGNED",
         r"(?i)<[a-z0-9_.:-]{0,40}(?:secret|token|passw|passphrase|pwd|api_?key|access_?key|private_?key|"
         r"kennwort|wachtwoord|senha|mot_?de_?passe|contrase(?:n|\xc3[\xb1\x91])a)"
         r"[a-z0-9_.-]{0,40}>",
-        2,
         take="assigned",
         positives=(
             ("<db><password>" + "hunter2-e" + "</password></db>", "hunter2-e"),
@@ -224,10 +205,9 @@ ASSIGNMENTS = (
         negatives=("<password>changeme</password>", "<token></token>", "use <password> here"),
         note="XML.",
     ),
-    Rule(
+    context_rule(
         "ASSIGNED",
         rf"(?i)(?:{_PERSONAL_WORDS})[A-Za-z0-9_]{{0,10}}\\{{0,8}}[\"'][ ]{{0,4}}:[ ]{{0,4}}",
-        2,
         take="assigned",
         positives=(
             ('{"first_name": "Ottilie", "n": 1}', "Ottilie"),
@@ -236,13 +216,11 @@ ASSIGNMENTS = (
         negatives=('{"address": "10.0.0.1:80"}', '{"first_name": "string"}', "'phone': 'required'"),
         note="Names and addresses by their key, in JSON within text.",
     ),
-    Rule(
+    context_rule(
         "PASSWORD",
         rf"(?i)(?:password|passphrase|passcode|passwort|{_PASSWORDS_ABROAD})"
         r"(?:\s(?:for\s[^\s\x00]{1,40}))?\s(?:is|was|to|ist|lautet|est|es|jest|\xc3[\xa8\xa9])"
         r"[: ]{1,3}[\"'`]?([^\s\x00\"'`<>\\]{4,})",
-        2,
-        take="group",
         checks=("literal", "password_like", "trim_prose"),
         positives=(
             ("my password is " + "hunter2!x" + ", thanks", "hunter2!x"),

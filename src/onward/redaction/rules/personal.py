@@ -8,7 +8,7 @@ Telephone numbers are in ``personal_phones.py``, national ids in ``personal_ids.
 from __future__ import annotations
 
 from onward.redaction.judging.surroundings import after_escapes
-from onward.redaction.rule import Check, Rule, Span
+from onward.redaction.rule import Check, Rule, Span, personal_rule
 from onward.redaction.rules import (
     personal_accounts,
     personal_ids,
@@ -46,17 +46,14 @@ fish pet vet toys sale deals gifts market markets trade trading exchange click l
 cyou bond lol fyi how
 """
 TOP_DOMAINS = frozenset((_COUNTRY_DOMAINS + _OTHER_DOMAINS).encode().split())
-"""Domains with mailboxes: all countries, and the generic domains that are neither brands nor words of
-code."""
+"""Domains with mailboxes: all countries, and generic domains that are no brands or words of code."""
 _RESERVED = (b"example.com", b"example.org", b"example.net")
 _ROLES = frozenset((b"git", b"noreply", b"no-reply", b"donotreply", b"do-not-reply", b"x-oauth-basic"))
 
 
 def email(buffer: bytes, first: int, last: int) -> Span | None:
-    """Finds the mailbox around the ``@``: at a real top-level domain, with a name before it.
-
-    Refuses ``Icon@3x.png``, ``git@host:path``, ``user@host:/path`` and addresses reserved for documentation.
-    """
+    """Finds the mailbox around the ``@``: at a real top-level domain, with a name before it. Refuses
+    ``Icon@3x.png``, ``git@host:path``, ``user@host:/path`` and addresses reserved for documentation."""
     sign = 3 if buffer[first : first + 1] == b"%" else 1
     last = _domain_end(buffer, first + sign, last)
     start = _local_start(buffer, first)
@@ -76,8 +73,7 @@ def email(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _domain_end(buffer: bytes, at: int, last: int) -> int:
-    """Returns the end of the domain that begins at ``at``, without the text after a full stop; -1 if there is
-    none."""
+    """Returns the end of the domain at ``at``, without the text after a full stop; -1 if there is none."""
     while True:
         labels = buffer[at:last].split(b".")
         if len(labels) < 2:
@@ -114,8 +110,7 @@ def _local_start(buffer: bytes, sign: int) -> int:
 
 
 def _after_quotes(buffer: bytes, start: int, end: int) -> int:
-    """Returns the position after the last character that is not a letter: accented letters belong to a name,
-    “ and … do not."""
+    """Returns the position after the last sign beyond ASCII (“, …): accented letters belong to a name."""
     text = buffer[start:end].decode("utf-8", "replace")
     for i in range(len(text) - 1, -1, -1):
         if not (text[i].isalnum() or text[i] in "._%+'-"):
@@ -149,10 +144,10 @@ def _mail(local: str, domain: str, sign: str = "@") -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    personal_rule(
         "EMAIL",
         "@" + _DOMAIN,
-        3,
+        take="match",
         checks=("email",),
         same="lower",
         positives=(
@@ -170,10 +165,10 @@ RULES: tuple[Rule, ...] = (
             "scp deploy@web.firm.net:/srv/x .",
         ),
     ),
-    Rule(
+    personal_rule(
         "EMAIL",
         "%40" + _DOMAIN,
-        3,
+        take="match",
         checks=("email",),
         same="lower",
         positives=(

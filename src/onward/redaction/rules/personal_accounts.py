@@ -1,13 +1,12 @@
 """Layer 3: accounts of persons. User names in home folders and prompts, author lines of git.
 
-Account names of roles or images (root, ubuntu, runner) stay, and so do web routes that look like home folders
-(``/home/settings``).
+Account names of roles or images (root, ubuntu) stay, and so do web routes like ``/home/settings``.
 """
 
 from __future__ import annotations
 
 from onward.redaction.judging.checks import may_start
-from onward.redaction.rule import Check, Rule, Span
+from onward.redaction.rule import Check, Rule, Span, personal_rule
 
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _NAME = _ALNUM | frozenset(b"._-") | frozenset(range(0x80, 0x100))
@@ -119,11 +118,9 @@ _WINDOWS_NAME = r"[A-Za-z0-9_.\x80-\xff-]{1,32}"
 _PERSON = r"([^\x00\r\n<>\":=\\]{2,64}?)"
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    personal_rule(
         "USER",
         rf"/(?:home|Users)/({_USER})",
-        3,
-        take="group",
         checks=("home",),
         positives=(
             ("cd /home/" + "mkowalska/src && ls", "mkowalska"),
@@ -138,12 +135,10 @@ RULES: tuple[Rule, ...] = (
             "/home/$USER/x /home/<user>/x /home/{name}/x /home/index.html /home/settings",
         ),
     ),
-    Rule(
+    personal_rule(
         "USER",
         r"[A-Za-z]:(?:\\{1,4}|/)(?i:users)(?:\\{1,4}|/)"
         rf"({_WINDOWS_NAME}(?: {_WINDOWS_NAME}){{0,2}})[\\/]",
-        3,
-        take="group",
         checks=("windows_home",),
         positives=(
             ("C:\\Users\\" + "mkowalska\\AppData", "mkowalska"),
@@ -154,19 +149,17 @@ RULES: tuple[Rule, ...] = (
             "C:\\Users\\Public\\x C:\\Users\\Default\\x C:\\Users\\runneradmin\\x C:\\Users\\%USERNAME%\\x",
         ),
     ),
-    Rule(
+    personal_rule(
         "USER",
         rf"[A-Za-z]:\\{{1,4}}(?i:users)\\{{1,4}}({_WINDOWS_NAME})",
-        3,
-        take="group",
         checks=("windows_home",),
         positives=(("dir C:\\Users\\" + "mkowalska", "mkowalska"),),
         note="At the end of a path.",
     ),
-    Rule(
+    personal_rule(
         "USER",
         r"@[A-Za-z0-9][A-Za-z0-9.-]{0,62}(?::[~/]| [^\x00\n\]\[]{1,64}\][$#])",
-        3,
+        take="match",
         checks=("login",),
         positives=(
             ("mkowalska" + "@web-01:~$ ls", "mkowalska"),
@@ -180,23 +173,19 @@ RULES: tuple[Rule, ...] = (
             "[root@web-01 src]# ls",
         ),
     ),
-    Rule(
+    personal_rule(
         "USER",
         r"://([A-Za-z0-9._+\x80-\xff-]{2,64})@[A-Za-z0-9-]{1,63}\.[A-Za-z0-9]",
-        3,
-        take="group",
         checks=("url_user",),
         positives=(("git clone https://mkowalska" + "@git.firm.net/x.git", "mkowalska"),),
         negatives=(
             "ssh://git@github.com/o/r https://x-access-token@github.com/o/r https://jane@localhost/x",
         ),
     ),
-    Rule(
+    personal_rule(
         "PERSON",
         r"(?:[Aa]uthor|[Cc]ommit(?:ter)?|[Tt]agger|(?:[Cc]o-[Aa]uthored|[Ss]igned-[Oo]ff|[Rr]eviewed|[Aa]cked"
         rf"|[Tt]ested|[Rr]eported)-[Bb]y)(?::[ \t]{{1,8}}| |=[\"']?){_PERSON} <[^\x00\s<>@]{{0,64}}@",
-        3,
-        take="group",
         checks=("person",),
         positives=(
             ("Author: Jane" + " Kowalska <jk@example.com>", "Jane" + " Kowalska"),
@@ -210,12 +199,10 @@ RULES: tuple[Rule, ...] = (
             "author = models.ForeignKey(User)",
         ),
     ),
-    Rule(
+    personal_rule(
         "PERSON",
         r"(?:GIT_(?:AUTHOR|COMMITTER)_NAME=|git config (?:--[a-z]{1,12} )?user\.name[ =])"
         r"\\?[\"']?([^\x00\r\n\"'<>;&|\\]{2,64})",
-        3,
-        take="group",
         checks=("person",),
         positives=(
             ('git config user.name "Jane' + ' Kowalska"', "Jane" + " Kowalska"),

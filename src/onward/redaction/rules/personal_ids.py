@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from onward.redaction.expressions import compiled
 from onward.redaction.judging import validators as v
-from onward.redaction.judging.surroundings import LEFT, compiled, numbers_beside, stands_alone, word_pattern
-from onward.redaction.rule import Check, Rule, Span, whole
+from onward.redaction.judging.surroundings import LEFT, numbers_beside, stands_alone, word_pattern
+from onward.redaction.rule import Check, Rule, Span, personal_rule, whole
 
 Validator = Callable[[str], bool]
 _SHAPE = bytes.maketrans(
@@ -81,13 +82,8 @@ _BY_WORD: tuple[tuple[tuple[str, ...], tuple[Validator, ...]], ...] = (
     (("pan", "permanent account number"), (v.in_pan,)),
 )
 _GENERAL = (
-    "national id",
-    "id number",
-    "personal id",
-    "identity number",
-    "identification number",
-    "tax number",
-)
+    "national id", "id number", "personal id", "identity number", "identification number", "tax number",
+)  # fmt: skip
 _WITH_CHECK_DIGIT = tuple(
     check for _, checks in _BY_WORD for check in checks if check not in (v.us_ssn, v.us_itin, v.uk_nino)
 )
@@ -122,8 +118,7 @@ def national_id(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _begins_with_date(compact: str) -> bool:
-    """Returns whether it begins with a date of the last or this century and is therefore no DNI:
-    ``20260812T``."""
+    """Returns whether it begins with a date of the last or this century, so is no DNI: ``20260812T``."""
     year = int(compact[:4])
     return 1900 <= year < 2100 and v.is_date(year, int(compact[4:6]), int(compact[6:8]))
 
@@ -173,11 +168,9 @@ CHECKS: dict[str, Check] = {"national_id": national_id, "id_beside_word": id_bes
 _SSN = "536" + "-22-" + "8726"
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    personal_rule(
         "NATIONAL_ID",
         _PATTERN,
-        3,
-        take="group",
         checks=("national_id",),
         same="alnum",
         positives=(
@@ -190,10 +183,10 @@ RULES: tuple[Rule, ...] = (
             "hosted-eu-20260812-09",
         ),
     ),
-    Rule(
+    personal_rule(
         "NATIONAL_ID",
         word_pattern(*(name for names, _ in _BY_WORD for name in names), *_GENERAL),
-        3,
+        take="match",
         checks=("id_beside_word",),
         same="alnum",
         positives=(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 
 from onward.redaction.judging.surroundings import LEFT, stands_alone
-from onward.redaction.rule import Check, Rule, Span
+from onward.redaction.rule import Check, Rule, Span, personal_rule
 
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _RESOLVER_LIST = """
@@ -109,11 +109,9 @@ _PUBLIC_6 = "2a02:8108" + ":8ac0:1c3::1f"
 _MAC = "3c:22" + ":fb:a4:9e:01"
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    personal_rule(
         "IP",
         LEFT + r"([0-9]{1,3}(?:\.[0-9]{1,3}){3}|[23][0-9a-fA-F]{3}:[0-9a-fA-F:]{3,35})",
-        3,
-        take="group",
         checks=("ip",),
         same="lower",
         positives=(
@@ -133,12 +131,10 @@ RULES: tuple[Rule, ...] = (
             "ping 8.8.8.8",
         ),
     ),
-    Rule(
+    personal_rule(
         "MAC",
         LEFT + r"([0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5}|[0-9a-fA-F]{2}(?:-[0-9a-fA-F]{2}){5}"
         r"|[0-9a-fA-F]{4}\.[0-9a-fA-F]{4}\.[0-9a-fA-F]{4})",
-        3,
-        take="group",
         checks=("mac",),
         same="alnum",
         positives=(

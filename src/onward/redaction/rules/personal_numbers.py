@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onward.redaction.judging import validators as v
 from onward.redaction.judging.surroundings import LEFT, stands_alone
-from onward.redaction.rule import Check, Rule, Span, whole
+from onward.redaction.rule import Check, Rule, Span, personal_rule, whole
 
 
 def _compact(text: bytes) -> str:
@@ -12,8 +12,7 @@ def _compact(text: bytes) -> str:
 
 
 def card(buffer: bytes, first: int, last: int) -> Span | None:
-    """Accepts a card number that stands alone: no float, no id in a path or name. A code after it is left
-    out."""
+    """Accepts a card number that stands alone, not in a path or name. A code after it is left out."""
     groups = buffer[first:last].replace(b"-", b" ").split(b" ")
     shorter = last - len(groups[-1]) - 1 if len(groups) == 5 else last
     last = next((end for end in (last, shorter) if _is_card(buffer, first, end)), -1)
@@ -30,8 +29,7 @@ def _is_card(buffer: bytes, first: int, last: int) -> bool:
 def iban(buffer: bytes, first: int, last: int) -> Span | None:
     """Checks mod 97 and the surroundings; the pattern already has each country's length.
 
-    With a separator elsewhere than between groups of four, more than half of the characters must be digits,
-    so that it is no sentence.
+    With a separator not between groups of four, more than half must be digits: it is no sentence.
     """
     text = buffer[first:last]
     compact = _compact(text)
@@ -44,8 +42,7 @@ def iban(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def _iban_pattern() -> str:
-    """Returns a pattern of each country with its length, grouped by single signs, so that no match includes
-    the text after it."""
+    """Returns a pattern of each country and length, grouped by single signs, without the text after it."""
     by_length: dict[int, list[str]] = {}
     for country, length in v.IBAN_LENGTH.items():
         by_length.setdefault(length, []).append(country)
@@ -76,11 +73,9 @@ def _grouped(text: str, *sizes: int, by: str = " ") -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    personal_rule(
         "CARD",
         _CARD_PATTERN,
-        3,
-        take="group",
         checks=("card",),
         same="digits",
         positives=(
@@ -95,11 +90,9 @@ RULES: tuple[Rule, ...] = (
             "at 1785000000000 ms, 1785000000000000 us, 1785000000000000000 ns",
         ),
     ),
-    Rule(
+    personal_rule(
         "IBAN",
         _iban_pattern(),
-        3,
-        take="group",
         checks=("iban",),
         same="alnum",
         positives=(

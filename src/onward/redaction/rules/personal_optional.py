@@ -2,8 +2,7 @@
 
 Wallets, seed phrases, coordinates, dates of birth and passports are everyday data for some teams and secrets
 for others. ``optional(kinds)`` makes a finder of the chosen ones for ``redact(..., also=[…])``. Licence
-plates are left out: no check separates them from product codes. Coordinates are found in text, not in JSON
-numbers.
+plates look like product codes and are left out. Coordinates are found in text alone.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from onward.errors import ConfigError
+from onward.redaction.expressions import compiled
 from onward.redaction.judging import wallets
 from onward.redaction.judging.checks import may_start
-from onward.redaction.judging.surroundings import LEFT, compiled, stands_alone, word_pattern
+from onward.redaction.judging.surroundings import LEFT, stands_alone, word_pattern
 from onward.redaction.judging.validators import is_date
-from onward.redaction.rule import Check, Hit, Rule, Span, body, whole
+from onward.redaction.rule import Check, Hit, Rule, Span, body, personal_rule, whole
 
 Finder = Callable[[bytes], list[Hit]]
 """Function that returns the hits in a buffer of texts joined by NUL."""
@@ -148,49 +148,41 @@ _MONTH = r"[A-Za-z]{3,9}\.?"
 
 OPTIONAL: dict[str, tuple[Rule, ...]] = {
     "WALLET": (
-        Rule(
+        personal_rule(
             "WALLET",
             LEFT + r"([13][1-9A-HJ-NP-Za-km-z]{25,34}|0x[0-9a-fA-F]{40}"
             r"|(?:bc1|BC1)[02-9ac-hj-np-zAC-HJ-NP-Z]{11,87})",
-            3,
-            take="group",
             checks=("wallet",),
             positives=(("to " + _ETHEREUM, _ETHEREUM),),
             negatives=("to " + _ETHEREUM.lower(), "commit 0x" + body(40, "0a1b2c3d4e5f")),
         ),
     ),
     "SEED_PHRASE": (
-        Rule(
+        personal_rule(
             "SEED_PHRASE",
             r"(?i:seed phrase|recovery phrase|mnemonic(?: phrase)?|seed words)[^\x00a-zA-Z]{1,12}"
             r"(?:is[^\x00a-zA-Z]{1,4})?([a-z]{3,8}(?:[ \n]{1,2}[a-z]{3,8}){11,23})",
-            3,
-            take="group",
             checks=("seed_phrase",),
             positives=(("seed phrase: " + _WORDS + ".", _WORDS),),
             negatives=("the mnemonic is a word that helps you to remember the longer thing which was said",),
         ),
     ),
     "GPS": (
-        Rule(
+        personal_rule(
             "GPS",
             rf"(?:{_PLACE})"
             r"[^\x00a-zA-Z0-9-]{0,12}(?:(?:is|at|lon|lng|long)[^\x00a-zA-Z0-9-]{0,6}){0,2}"
             r"(-?[0-9]{1,2}\.[0-9]{4,15}[,; ]{1,3}-?[0-9]{1,3}\.[0-9]{4,15})",
-            3,
-            take="group",
             checks=("coordinates",),
             positives=(("location: 52.5200" + "08, 13.4049" + "54", "52.5200" + "08, 13.4049" + "54"),),
             negatives=("loss 52.520008, 13.404954", "location: 99.1234, 181.1234"),
         ),
     ),
     "DATE_OF_BIRTH": (
-        Rule(
+        personal_rule(
             "DATE_OF_BIRTH",
             rf"(?:{_BIRTH}){_GAP}([0-9]{{4}}[-./][0-9]{{1,2}}[-./][0-9]{{1,2}}|[0-9]{{1,2}}[-./][0-9]{{1,2}}[-./][0-9]{{4}}"
             rf"|[0-9]{{1,2}}\.? {_MONTH} [0-9]{{4}}|{_MONTH} [0-9]{{1,2}},? [0-9]{{4}})",
-            3,
-            take="group",
             checks=("birth_date",),
             positives=(
                 ("DOB: 1980" + "-08-12", "1980" + "-08-12"),
@@ -201,20 +193,18 @@ OPTIONAL: dict[str, tuple[Rule, ...]] = {
         ),
     ),
     "PASSPORT": (
-        Rule(
+        personal_rule(
             "PASSPORT",
             r"[A-Z0-9][A-Z0-9<]{8}[0-9][A-Z<]{3}[0-9]{7}[MFX<][0-9]{7}[A-Z0-9<]{14}[0-9<][0-9]",
-            3,
+            take="match",
             checks=("passport",),
             positives=whole(_ICAO),
             negatives=(_ICAO[:-1] + "1",),
         ),
-        Rule(
+        personal_rule(
             "PASSPORT",
             r"(?i:passport|reisepass|passeport|pasaporte)(?i:[ _-]?(?:number|no|nr|num|nummer))?"
             r"[^\x00a-zA-Z0-9]{1,8}(?:is )?([A-Z0-9]{6,9})",
-            3,
-            take="group",
             checks=("passport",),
             positives=(("passport no. C01X0" + "0T47", "C01X0" + "0T47"),),
             negatives=("passport control", "passport 2026"),

@@ -6,9 +6,10 @@ before it. A bare run of digits is not one, unless it follows ``phone:`` directl
 
 from __future__ import annotations
 
-from onward.redaction.judging.surroundings import LEFT, compiled, numbers_beside, stands_alone, word_pattern
+from onward.redaction.expressions import compiled
+from onward.redaction.judging.surroundings import LEFT, numbers_beside, stands_alone, word_pattern
 from onward.redaction.judging.validators import is_date
-from onward.redaction.rule import Check, Rule, Span, whole
+from onward.redaction.rule import Check, Rule, Span, personal_rule, whole
 
 CALLING_CODES = frozenset(
     b"""
@@ -36,8 +37,7 @@ def _digits(text: bytes) -> bytes:
 
 
 def phone_international(buffer: bytes, first: int, last: int) -> Span | None:
-    """Accepts ``+`` and a calling code: 8 to 15 digits, in North America eleven; not a float, an offset or a
-    sum."""
+    """Accepts ``+`` and a calling code: 8 to 15 digits, in North America 11; no float, offset or sum."""
     last = _trim_neighbours(buffer, first, last)
     if not stands_alone(buffer, first, last) or buffer[first - 1 : first] in (b"+", b")", b"]"):
         return None
@@ -75,8 +75,7 @@ def _trim_neighbours(buffer: bytes, first: int, last: int) -> int:
 
 
 def _is_nanp(digits: bytes) -> bool:
-    """Returns whether area and exchange of the North American plan begin with 2 to 9 and not all digits are
-    the same."""
+    """Returns whether it fits the North American plan: area and exchange from 2 on, not all digits equal."""
     return len(digits) == 10 and digits[0:1] > b"1" and digits[3:4] > b"1" and len(set(digits)) > 1
 
 
@@ -167,10 +166,10 @@ _LABELLED_NUMBER = (
 )
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    personal_rule(
         "PHONE",
         r"\+[1-9](?:[ .()/-]{0,2}[0-9]){6,14}",
-        3,
+        take="match",
         checks=("phone_international",),
         same="digits",
         positives=(
@@ -185,11 +184,9 @@ RULES: tuple[Rule, ...] = (
             "@@ -1234,7 +1234567,9 @@",
         ),
     ),
-    Rule(
+    personal_rule(
         "PHONE",
         _NATIONAL_NUMBER,
-        3,
-        take="group",
         checks=("phone",),
         same="digits",
         positives=(*whole("415-555" + "-2671", "415.555" + ".2671", "0171/1234" + "567"),),
@@ -201,10 +198,10 @@ RULES: tuple[Rule, ...] = (
             "01 02 03 04 05 06 07 08 and 200 300 4000 and 52.5200, 13.4049 and 12:34:56",
         ),
     ),
-    Rule(
+    personal_rule(
         "PHONE",
         rf"(?:{_WORDS})[^\x00]{{0,40}}?[0-9][0-9 ()./-]{{6}}",
-        3,
+        take="match",
         checks=("phone_beside_word",),
         same="digits",
         positives=(
@@ -220,20 +217,18 @@ RULES: tuple[Rule, ...] = (
             "total recall 020 7946 0958 of the metaphone 06 12 34 56 78",
         ),
     ),
-    Rule(
+    personal_rule(
         "PHONE",
         _BRACKETED_NUMBER,
-        3,
+        take="match",
         checks=("bracketed_phone",),
         same="digits",
         positives=whole("(415) 555" + "-2671", "1 (415) 555" + "-2671", "(030) 1234" + "5678"),
         negatives=("f(415) 555-2671", "(2026) 555-2671", "(012) 34"),
     ),
-    Rule(
+    personal_rule(
         "PHONE",
         _LABELLED_NUMBER,
-        3,
-        take="group",
         checks=("labelled_phone",),
         same="digits",
         positives=(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.redaction.rule import HEX, Rule, body, token
+from onward.redaction.rule import HEX, Rule, body, token, vendor_rule
 
 _MIXED = "aB3dE5fG7_hJ9k-LmN2pQr"
 _B64 = "aB3dE5fG7+hJ9k/LmN2pQr"
@@ -28,11 +28,9 @@ CHAT = (
         "xoxd-" + body(40) + "%2B" + body(40) + "%3D",
         checks=("start", "telling"),
     ),
-    Rule(
+    vendor_rule(
         "SLACK_WEBHOOK",
         r"hooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9/_-]{20,})",
-        1,
-        take="group",
         checks=("digit",),
         positives=(
             (
@@ -41,11 +39,9 @@ CHAT = (
             ),
         ),
     ),
-    Rule(
+    vendor_rule(
         "DISCORD_WEBHOOK",
         r"discord(?:app)?\.com/api/(?:v[0-9]{1,2}/)?webhooks/([0-9]{15,21}/[A-Za-z0-9_-]{40,})",
-        1,
-        take="group",
         positives=(
             (
                 "https://discord.com/api/" + "webhooks/112233445566778899/" + body(68),
@@ -66,11 +62,9 @@ CHAT = (
         "123456789" + ":AA" + body(33, _MIXED),
         checks=("start", "end", "mixed"),
     ),
-    Rule(
+    vendor_rule(
         "TEAMS_WEBHOOK",
         r"webhook\.office\.com/webhookb2/[0-9a-f@-]{60,80}/IncomingWebhook/([0-9a-f]{32}/[0-9a-f-]{36})",
-        1,
-        take="group",
         positives=(
             (
                 "https://x.webhook.office."

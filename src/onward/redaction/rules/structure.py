@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.redaction.rule import B32, HEX, Rule, body
+from onward.redaction.rule import B32, HEX, Rule, body, context_rule
 
 _LETTERS = "aQkZxWmBvTrLpYcN"
 _PEM_BODY = "\n".join([body(64), body(64, "Zx9Yw8Vu7Ts6Rq5Po4Nm"), body(30)])
@@ -14,12 +14,10 @@ def _pem(label: str, text: str, newline: str = "\n") -> str:
 
 
 KEYS = (
-    Rule(
+    context_rule(
         "PRIVATE_KEY",
         r"-----BEGIN [A-Z0-9 ]{0,64}(?:PRIVATE KEY(?: BLOCK)?|NKEY SEED)-----"
         r"((?:[^\x00-]|-[^\x00-])*)-----END",
-        2,
-        take="group",
         checks=("trim",),
         positives=(
             (_pem("RSA PRIVATE KEY", _PEM_BODY), _PEM_BODY),
@@ -30,36 +28,30 @@ KEYS = (
         ),
         negatives=(_pem("PUBLIC KEY", _PEM_BODY), _pem("CERTIFICATE", _PEM_BODY)),
     ),
-    Rule(
+    context_rule(
         "PRIVATE_KEY",
         r"-----BEGIN [A-Z0-9 ]{0,64}PRIVATE KEY(?: BLOCK)?-----((?:\\{1,8}[nr]|[A-Za-z0-9+/=\s]){40,})",
-        2,
-        take="group",
         checks=("trim",),
         positives=((_pem("EC PRIVATE KEY", _PEM_BODY)[:120], _PEM_BODY[:89]),),
         note="Cut off before its end.",
     ),
-    Rule(
+    context_rule(
         "PRIVATE_KEY",
         r"Private-Lines: [0-9]{1,3}(?:\\{1,8}[nr]|\r?\n)((?:\\{1,8}[nr]|[A-Za-z0-9+/=\r\n]){16,})",
-        2,
-        take="group",
         checks=("trim",),
         positives=((_PUTTY + body(64) + "\n" + body(20), body(64) + "\n" + body(20)),),
         note="PuTTY.",
     ),
-    Rule(
+    context_rule(
         "PRIVATE_KEY",
         r"Private-MAC: ([0-9a-f]{40,64})",
-        2,
-        take="group",
         positives=(("Private-MAC: " + body(40, HEX), body(40, HEX)),),
         note="PuTTY.",
     ),
-    Rule(
+    context_rule(
         "PRIVATE_KEY",
         r"LS0tLS1CRUdJTi[A-Za-z0-9+/_-]{20,}={0,2}",
-        2,
+        take="match",
         checks=("encoded_private",),
         positives=(
             (
@@ -70,11 +62,9 @@ KEYS = (
         negatives=("LS0tLS1CRUdJTi" + "BDRVJUSUZJQ0FURS0tLS0t" + body(60),),
         note="base64 of PEM, also where the text is cut off.",
     ),
-    Rule(
+    context_rule(
         "PRIVATE_KEY",
         r"\"(?:d|dp|dq|qi|p|q|k)\\{0,8}\"[ ]{0,2}:[ ]{0,2}\\{0,8}\"([A-Za-z0-9_-]{22,})\\{0,8}\"",
-        2,
-        take="group",
         checks=("jwk",),
         positives=(
             ('{"kty":"EC","crv":"P-256","d":"' + body(43) + '"}', body(43)),
@@ -86,19 +76,17 @@ KEYS = (
 )
 
 BLOBS = (
-    Rule(
+    context_rule(
         "PRIVATE_KEY",
         r"(?i)(?:pkcs_?#?12|\bpfx\b|\bp12\b)[^\x00\n]{0,40}?[^A-Za-z0-9+/\x00](MI[A-Za-z0-9+/]{100,}={0,2})",
-        2,
-        take="group",
         positives=(("keystore.p12: " + "MII" + body(400), "MII" + body(400)),),
         negatives=("the p12 file holds MIIs",),
         note="A PKCS 12 store in base64.",
     ),
-    Rule(
+    context_rule(
         "PRIVATE_KEY",
         r"MI[A-Za-z0-9+/]{4}IBADANBgkqhkiG9w0BAQEFAASC[A-Za-z0-9+/]{100,}={0,2}",
-        2,
+        take="match",
         checks=("start",),
         positives=(
             (
@@ -111,13 +99,11 @@ BLOBS = (
 )
 
 HEADERS = (
-    Rule(
+    context_rule(
         "AUTHORIZATION",
         r"(?i)authorization(?:\\*[\"'])?\s{0,4}[:=,]\s{0,4}(?:\\*[\"'])?"
         r"(?:bearer|basic|token|api-?key|api-?token|ssws|splunk|negotiate|ntlm|key)(?:\s|%20|\+){1,4}"
         r"([A-Za-z0-9._~+/=:|-]{6,})",
-        2,
-        take="group",
         checks=("literal", "dense_or_basic"),
         positives=(
             ("Authorization: Basic " + "dXNlcjpw" + "YXNzdzByZA==", "dXNlcjpw" + "YXNzdzByZA=="),
@@ -127,37 +113,30 @@ HEADERS = (
         ),
         negatives=("Authorization: Bearer ${TOKEN}", "authorization: bearer authentication"),
     ),
-    Rule(
+    context_rule(
         "AUTHORIZATION",
         r"(?i)authorization(?:\\*[\"'])?\s{0,4}[:=]\s{0,4}(?:\\*[\"'])?([A-Za-z0-9._~+/=-]{16,})",
-        2,
-        take="group",
         checks=("literal", "dense"),
         positives=(("authorization: " + body(32), body(32)),),
         negatives=("authorization: authentication-required", "Authorization: AWS4-HMAC-SHA256 x"),
         note="Without a scheme.",
     ),
-    Rule(
+    context_rule(
         "AUTHORIZATION",
         r"(?i)bearer(?:\s|%20|\+){1,4}([A-Za-z0-9._~+/=-]{16,})",
-        2,
-        take="group",
         checks=("start", "literal", "dense"),
         positives=(("use bearer " + body(32), body(32)),),
         negatives=("Bearer authentication-is-required", "the bearer of-this-long-document"),
     ),
-    Rule(
+    context_rule(
         "AUTHORIZATION",
         r"(?i)digest\s[^\x00\n]{0,400}?response=\\{0,8}\"([0-9a-f]{32,64})",
-        2,
-        take="group",
         positives=(('Authorization: Digest username="a", response="' + body(32, HEX) + '"', body(32, HEX)),),
         negatives=('Digest realm="a", nonce="7f"',),
     ),
-    Rule(
+    context_rule(
         "COOKIE",
         r"(?i)(?:set-)?cookie2?(?:\\*[\"'])?\]?[ ]{0,2}[:=][ ]{0,2}(?:\\*[\"'])?",
-        2,
         take="cookies",
         positives=(
             ("Cookie: theme=dark; sid=" + body(26) + "; lang=en", body(26)),
@@ -169,12 +148,10 @@ HEADERS = (
 )
 
 URLS = (
-    Rule(
+    context_rule(
         "URL_PASSWORD",
         r"[A-Za-z][A-Za-z0-9+.-]{1,20}:(?:\\?/){2}[^\s:/?#@\x00\"'<>\\`]{0,128}:"
         r"([^\s/\x00\"'<>\\`]+)@[^\s@\x00]",
-        2,
-        take="group",
         checks=("literal",),
         positives=(
             ("postgres://app:" + "s3cr3t-Pw" + "@db:5432/x", "s3cr3t-Pw"),
@@ -190,11 +167,9 @@ URLS = (
             "http://a:b, see c@example.com",
         ),
     ),
-    Rule(
+    context_rule(
         "URL_PASSWORD",
         r"(?i)https?://([a-z0-9_-]{20,255})(?::x-oauth-basic)?@[a-z0-9]",
-        2,
-        take="group",
         checks=("literal", "token_user"),
         positives=(
             ("git clone https://" + body(40) + "@github.com/o/r.git", body(40)),
@@ -206,13 +181,11 @@ URLS = (
         ),
         note="A token in place of the user.",
     ),
-    Rule(
+    context_rule(
         "QUERY_SECRET",
         r"(?i)[?&](?:amp;)?(?:key|sig|signature|code|pwd|pass|auth|jwt|sas|secret|token|hmac|apikey|"
         r"x-goog-signature|x-amz-security-token|x-amz-credential|client_assertion|code_verifier)"
         r"(?:=|%3d)([A-Za-z0-9._~%+/=-]{8,})",
-        2,
-        take="group",
         checks=("literal", "dense_query"),
         positives=(
             ("https://maps.host/x?key=" + body(24) + "&a=1", body(24)),

@@ -6,7 +6,7 @@ No pattern has a right boundary either: a key is found before ``. , ) * < } & ]`
 
 from __future__ import annotations
 
-from onward.redaction.rule import B32, HEX, Rule, body, token
+from onward.redaction.rule import B32, HEX, Rule, body, token, vendor_rule
 
 _MIXED = "aB3dE5fG7_hJ9k-LmN2pQr"
 _B64 = "aB3dE5fG7+hJ9k/LmN2pQr"
@@ -91,12 +91,10 @@ CLOUDS = (
         negatives=("AKIA" + "IOSFODNN7EXAMPLE", "AKIA" + "SHORT"),
         note="Documentation keys end in EXAMPLE.",
     ),
-    Rule(
+    vendor_rule(
         "AWS_SECRET_KEY",
         r"(?:AKIA|ASIA|ABIA|ACCA|A3T[A-Z0-9])[A-Z0-9]{16}[^\x00]{0,120}?"
         r"[^A-Za-z0-9/+\x00]([A-Za-z0-9/+]{40})(?:[^A-Za-z0-9/+]|\z)",
-        1,
-        take="group",
         checks=("mixed",),
         positives=(
             ("AKIA" + body(9, B32) + "EXAMPLE\n" + body(40, _B64) + "\n", body(40, _B64)),
@@ -111,11 +109,9 @@ CLOUDS = (
         r"bedrock-api-key-[A-Za-z0-9+/]{20,}={0,2}",
         "bedrock-" + "api-key-" + body(100, _B64),
     ),
-    Rule(
+    vendor_rule(
         "AWS_SIGNATURE",
         r"(?i)signature=([0-9a-f]{64})",
-        1,
-        take="group",
         checks=("end",),
         positives=(
             ("https://b.s3.amazonaws.com/k?X-Amz-Signature=" + body(64, HEX), body(64, HEX)),
@@ -138,33 +134,27 @@ CLOUDS = (
         body(3) + "8Q" + "~" + body(34, _MIXED),
         checks=("start", "trim_prose"),
     ),
-    Rule(
+    vendor_rule(
         "AZURE_KEY",
         r"(?i)(?:AccountKey|SharedAccessKey)=([A-Za-z0-9+/]{40,}={0,2})",
-        1,
-        take="group",
         positives=(
             ("AccountName=a;AccountKey=" + body(86, _B64) + "==;EndpointSuffix=x", body(86, _B64) + "=="),
             ("SharedAccessKey=" + body(43, _B64) + "=", body(43, _B64) + "="),
         ),
         negatives=("AccountKey=<key>",),
     ),
-    Rule(
+    vendor_rule(
         "AZURE_SAS",
         r"[?&;]sig=((?:[A-Za-z0-9/+_-]|%2[fFbB]){32,}(?:=|%3[dD]){0,2})",
-        1,
-        take="group",
         positives=(
             ("https://a.blob.core.windows.net/c?sv=1&sig=" + body(43) + "%3D&se=2", body(43) + "%3D"),
             ("SharedAccessSignature sr=x&sig=" + body(43, _B64) + "=&se=1", body(43, _B64) + "="),
         ),
         negatives=("?sig=short&x=1",),
     ),
-    Rule(
+    vendor_rule(
         "AZURE_DEVOPS_TOKEN",
         r"(?i)(?:azure|devops|vsts|\bado\b|\btfs\b)[^\x00\n]{0,40}?[^A-Za-z0-9\x00]([a-z0-9]{52})(?:[^A-Za-z0-9]|\z)",
-        1,
-        take="group",
         checks=("digit",),
         positives=(("azure devops pat: " + body(52, B32.lower()), body(52, B32.lower())),),
         note="Fifty-two letters and digits, only beside the product's name.",

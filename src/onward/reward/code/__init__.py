@@ -20,8 +20,8 @@ __all__ = ["CodeAnalyser", "CodeReport", "Limits"]
 __getattr__ = attributes(
     __name__,
     {
-        "CodeAnalyser": "onward.reward.code.analyser",
-        "CodeReport": "onward.reward.code.report",
-        "Limits": "onward.reward.code.sandbox",
+        "onward.reward.code.analyser": "CodeAnalyser",
+        "onward.reward.code.report": "CodeReport",
+        "onward.reward.code.sandbox": "Limits",
     },
 )

@@ -27,16 +27,14 @@ from onward.errors import EngineError
 from onward.feedback.tokens import MAX_SESSION, Subject, TokenKeys
 from onward.http.app import (
     HttpError,
-    Server,
     authorize,
-    check_exposure,
     load_keys,
     local_key,
     make_app,
     read_json,
     read_or_create_secret,
 )
-from onward.http.server import GRACE_SECONDS
+from onward.http.server import GRACE_SECONDS, Server, check_exposure
 from onward.ids import check_id, is_id
 from onward.roles import to_the_end
 from onward.serving.engines import Engine
