@@ -20,16 +20,14 @@ from onward.errors import ConfigError, TrainingError
 from onward.lm import losses
 from onward.lm.batches import Batches, Prepared
 from onward.lm.head import backward_logprobs
-from onward.lm.kl_coefficient import KlCoefficient
-from onward.lm.objective import PolicyObjective
+from onward.lm.objective import KlCoefficient, PolicyObjective
 from onward.lm.options import CriticConfig, LearnerConfig
 from onward.lm.packing import Packed
 from onward.lm.policy import Policy
-from onward.lm.saved import load_state, save_state
+from onward.lm.saved import load_state, save_state, trained_tensors
 from onward.lm.statistics import PartStatistics, StepMetrics, StepStatistics
 from onward.lm.stepper import Stepper, Stepping
 from onward.lm.tokens import TokenRow
-from onward.lm.trainable import trained_tensors
 from onward.lm.value import ValueHead
 
 __all__ = ["STATE_FILE", "CriticConfig", "Learner", "LearnerConfig", "StepMetrics"]

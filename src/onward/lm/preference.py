@@ -23,9 +23,8 @@ from onward.lm.head import backward_logprobs, token_logprobs
 from onward.lm.options import refuse_out_of_range
 from onward.lm.pairs import Pair
 from onward.lm.policy import Policy, split_by_tokens
-from onward.lm.saved import load_state, save_state
+from onward.lm.saved import load_state, save_state, trained_tensors
 from onward.lm.stepper import Stepper, Stepping
-from onward.lm.trainable import trained_tensors
 
 STATE_FILE = "preference.pt"
 

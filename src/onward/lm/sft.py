@@ -16,9 +16,9 @@ from onward.errors import TrainingError
 from onward.lm.head import backward_logprobs
 from onward.lm.packing import Packed, common_prefix
 from onward.lm.policy import Policy, split_by_tokens
+from onward.lm.saved import trained_tensors
 from onward.lm.stepper import Stepper
 from onward.lm.tokens import TokenRow
-from onward.lm.trainable import trained_tensors
 from onward.lm.trajectories import Trajectory
 
 

@@ -366,8 +366,8 @@ class Releaser:
 
 async def run(ctx: Context) -> None:
     """Runs the releaser role: acquires the lease and ticks, until cancelled."""
-    from onward.release.validation.remembered import Remembered
     from onward.release.validation.suite import EngineSuite
+    from onward.release.validation.trial import Remembered
 
     outcomes = StreamOutcomes(ctx.bus)
     releaser = Releaser(ctx, outcomes, Remembered(EngineSuite(ctx)), strategy=ctx.settings.release.strategy)

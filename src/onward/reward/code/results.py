@@ -18,7 +18,7 @@ import re2
 
 from onward.contracts import Trajectory, Turn
 from onward.reward.code.find import shell_texts, strings
-from onward.reward.code.invocations import Run, runs_in, runs_of_tool
+from onward.reward.code.shell import Run, runs_in, runs_of_tool
 
 FINDING_COST = 0.05
 _OUTPUT_LIMIT = 1_000_000

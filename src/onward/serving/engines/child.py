@@ -24,8 +24,7 @@ from onward.lm.request import Sample, SampleRequest
 from onward.processes import die_with_parent
 from onward.serving.engines import RequestRefusedError, wire
 from onward.serving.engines.registry import verify_adapter
-from onward.serving.engines.sampling import OnTokens, SamplingThread
-from onward.serving.engines.sessions import Remembered, SessionMemory
+from onward.serving.engines.sampling import OnTokens, Remembered, SamplingThread, SessionMemory
 from onward.serving.engines.vllm import VllmSampling, VoidSample
 from onward.serving.engines.vllm_http import VllmHttp
 

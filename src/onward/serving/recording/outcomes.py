@@ -29,7 +29,6 @@ from onward.feedback.votes import is_negative
 from onward.ids import derived_id
 from onward.lru import Lru
 from onward.serving.metrics import GatewayMetrics
-from onward.serving.recording.session_votes import SessionVotes
 from onward.serving.routing.assignments import Assignments
 from onward.serving.routing.router import Routes
 from onward.telemetry import logs
@@ -44,6 +43,34 @@ RELEASES_KEPT = 8
 Kind = Literal["error", "reward", "lost", "feedback"]
 _COUNTED = ("error", "reward", "lost", "feedback", "unknown")
 """Kinds after which a session owes no outcome."""
+
+
+class SessionVotes:
+    """Last vote per release and session: its time, and 1 for a negative or 0 for a positive vote.
+
+    The votes are read back from the outcome stream after a restart. So a redelivered vote is not forwarded
+    again, and an older vote never replaces a newer one.
+    """
+
+    def __init__(self) -> None:
+        self._last: Lru[str, dict[str, tuple[datetime, float]]] = Lru(RELEASES_KEPT)
+
+    def is_news(self, release_id: str, session_id: str, at: datetime, value: float) -> bool:
+        """Returns whether this vote changes the session's vote at the gates. A later vote with the same value
+        does not; it is stored as the last one."""
+        known = (self._last.get(release_id) or {}).get(session_id)
+        if known is None:
+            return True
+        if at > known[0] and value == known[1]:
+            self.note(release_id, session_id, at, value)
+        return at > known[0] and value != known[1]
+
+    def note(self, release_id: str, session_id: str, at: datetime, value: float) -> None:
+        """Stores a vote that was sent to the gates."""
+        sessions = self._last.setdefault(release_id, {})
+        known = sessions.get(session_id)
+        if known is None or at > known[0]:
+            sessions[session_id] = (at, value)
 
 
 class Outcomes:

@@ -10,7 +10,7 @@ against the rewarder.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -20,7 +20,42 @@ from onward.capture import provenance
 from onward.capture.collecting.enrich import is_unjudged
 from onward.contracts import Feedback
 from onward.lm import tokens
-from onward.training.data import conversations, votes
+from onward.reward.components.user_feedback import NEUTRAL
+from onward.training.data import conversations
+
+COMPONENT = "user_feedback"
+
+
+def vote(reward: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns weight, score and time of the explicit vote in a reward; None without a vote."""
+    part = (reward.get("reward_components") or {}).get(COMPONENT)
+    if part is None or (part.get("raw_data") or {}).get("kind") != "explicit":
+        return None
+    return {"weight": float(part["weight"]), "score": float(part["score"]), "at": str(reward["timestamp"])}
+
+
+def one_per_session(lines: Iterable[dict[str, Any]]) -> int:
+    """Removes from ``raw_total`` every explicit vote but the newest of its session; returns their number.
+
+    A line has under ``vote`` the result of ``vote`` for its reward; the field is deleted here.
+    """
+    newest: dict[str, dict[str, Any]] = {}
+    voted = [line for line in lines if "vote" in line]
+    for line in voted:
+        best = newest.get(line["session_id"])
+        if best is None or _order(line) > _order(best):
+            newest[line["session_id"]] = line
+    spare = [line for line in voted if newest[line["session_id"]] is not line]
+    for line in spare:
+        line["raw_total"] += line["vote"]["weight"] * (NEUTRAL - line["vote"]["score"])
+    for line in voted:
+        del line["vote"]
+    return len(spare)
+
+
+def _order(line: Mapping[str, Any]) -> tuple[str, str]:
+    return line["vote"]["at"], line["trajectory_id"]
+
 
 CALL_FIELDS = ("generation_id", "continues", "prompt_ids", "token_ids", "logprobs", "temperature", "top_p",
                "top_k")  # fmt: skip
@@ -108,7 +143,7 @@ def _scores(trajectory: Mapping[str, Any], reward: Mapping[str, Any] | None) -> 
     if reward is None:
         return {**about, "outcome": None, "success": None, "unparsable": False, "raw_total": None}
     outcome = reward["metadata"]["outcome"]
-    voted = votes.vote(reward)
+    voted = vote(reward)
     return {
         **about,
         "outcome": float(outcome["completion"]),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import TrainingError
-from onward.training.data import admission, corrections, votes
+from onward.training.data import admission, corrections
 from onward.training.data.admission import Rules, Scored
 from onward.training.spec.algorithms import ALGORITHMS
 
@@ -151,7 +151,7 @@ def freeze(
         if len(kept) >= sample_size:
             break
     shares.refuse(max_unscored_share, 1.0 if text else max_masked_share)
-    votes.one_per_session(kept)
+    admission.one_per_session(kept)
     made = write(
         kept, folder, algorithm, excluded, min_reward=rules.filters.get("min_reward"), return_from=return_from
     )

@@ -20,10 +20,9 @@ from onward.lm.learner import CriticConfig, Learner, LearnerConfig
 from onward.lm.pairs import Pair, make_pairs, usable
 from onward.lm.policy import Policy
 from onward.lm.preference import DpoConfig, PreferenceLearner
-from onward.lm.saved import load_state, save_state
+from onward.lm.saved import load_state, save_state, trained_tensors
 from onward.lm.stepper import Stepper, Stepping
 from onward.lm.tokens import TokenRow
-from onward.lm.trainable import trained_tensors
 from onward.lm.trajectories import NothingToLearnError, Selection, Trajectory
 from onward.training.spec.request import JobSpec
 
