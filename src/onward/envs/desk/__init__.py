@@ -6,7 +6,7 @@ constant or guessing policy can win. Partial credit (completion) is a separate n
 
 from onward.envs.desk.episode import MAX_STEPS, DeskOutcome, Episode, Message, Step
 from onward.envs.desk.reference import constant_policies, demonstrations, play, solve, success_rate
-from onward.envs.desk.tasks import KINDS, SPLITS, TEMPLATES, Task, panel_hash, task_from_id, tasks
+from onward.envs.desk.tasks import KINDS, SPLITS, TEMPLATES, Task, panel_hash, tasks
 from onward.envs.desk.tools import SYSTEM_PROMPT, TOOLS
 
 __all__ = [
@@ -27,6 +27,5 @@ __all__ = [
     "play",
     "solve",
     "success_rate",
-    "task_from_id",
     "tasks",
 ]
