@@ -13,7 +13,7 @@ from rich.text import Text
 
 from onward.capture.conversations.messages import NO_RESULT
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
-from onward.cli.exporting import Force, Out, carry_out
+from onward.cli.exporting import Force, Out, carry_out, check_format
 from onward.cli.help import Commands
 from onward.cli.tables import AsJson, Table, cell, ident, number, plain, print_json, say
 from onward.cli.trajectory_options import Filters, Limit, counted, with_filters
@@ -131,7 +131,7 @@ def export(
     onward trajectories export --format jsonl --since 7d --out week.jsonl
     onward trajectories export --format pairs --out pairs.jsonl
     """
-    form = _format(format)
+    form = check_format(format, FORMATS)
     rules = _rules(form, return_from, margin, per_task)
     which = filters.chosen()
     check_extra(form)
@@ -143,13 +143,6 @@ def export(
         load_settings(file, data_dir), which, limit, out, work, _written(form),
         force=force, folder=form == "datasets", as_json=as_json,
     )  # fmt: skip
-
-
-def _format(given: str) -> Format:
-    for name in FORMATS:
-        if name == given:
-            return name
-    raise ConfigError(f"There is no format {given[:40]!r}: give one of {', '.join(FORMATS)}.")
 
 
 def _rules(form: Format, return_from: str | None, margin: float | None, per_task: int | None) -> Rules:
