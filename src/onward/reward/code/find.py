@@ -36,20 +36,8 @@ _LABELS = {
     **dict.fromkeys(("powershell", "ps1", "pwsh"), "powershell"),
     **{name: name for name in ("java", "php", "sql", "swift", "scala", "r", "lua", "perl", "html", "css")},
 }
-_NOT_CODE = {
-    "text",
-    "txt",
-    "plaintext",
-    "output",
-    "log",
-    "json",
-    "yaml",
-    "yml",
-    "toml",
-    "ini",
-    "md",
-    "markdown",
-}
+_NOT_CODE = {"text", "txt", "plaintext", "output", "log", "json", "yaml", "yml", "toml", "ini", "md",
+             "markdown"}  # fmt: skip
 _SUFFIXES = {"pyi": PYTHON, "pyw": PYTHON, "pl": "perl", "htm": "html"}
 _SHEBANG: Any = re2.compile(r"^#!\s*/\S*?/?(?:env\s+(?:-S\s+)?)?([a-z]+)[0-9.]*(?:\s|$)")
 _LOOKS: tuple[tuple[str, Any], ...] = tuple(

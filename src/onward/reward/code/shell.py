@@ -125,9 +125,11 @@ _INTERPRETER: Any = re2.compile(r"^python[0-9.]*$")
 _CHOOSES = {
     "pylint": ("--disable", "--enable", "-d", "-e", "-E", "--errors-only", "--evaluation", "--rcfile",
                "--ignore"),
-    "flake8": ("--ignore", "--select", "--extend", "--config", "--per-file", "--max", "--exclude", "--format"),
+    "flake8": ("--ignore", "--select", "--extend", "--config", "--per-file", "--max", "--exclude",
+               "--format"),
     "ruff": ("--ignore", "--select", "--extend", "--config", "--per-file", "--exclude"),
-    "bandit": ("-s", "--skip", "-t", "--tests", "-c", "--configfile", "--ini", "-p", "--profile", "-x", "--exc"),
+    "bandit": ("-s", "--skip", "-t", "--tests", "-c", "--configfile", "--ini", "-p", "--profile", "-x",
+               "--exc"),
     "pytest": ("--collect", "--version", "-h", "--help"),
     "unittest": (),
 }  # fmt: skip

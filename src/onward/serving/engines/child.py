@@ -1,7 +1,7 @@
 """The engine child: ``python -m onward.serving.engines.child --socket S --model FOLDER``.
 
 The event loop renders messages and handles the socket. One other thread owns torch, or, with ``--vllm-url``,
-a vLLM server samples. Tokens of a conversation are extended, never rendered again (``sessions.py``). The
+a vLLM server samples. Tokens of a conversation are extended, never rendered again (``SessionMemory``). The
 control process must not import this module.
 """
 
