@@ -65,8 +65,7 @@ app = Commands(
 )
 
 ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="Settings file. Default: ./onward.toml where it exists."),
+    Path | None, typer.Option("--config", "-c", help="Settings file. Default: ./onward.toml where it exists.")
 ]
 DataDir = Annotated[
     Path | None, typer.Option("--dir", help="Data folder. Default: data_dir of the settings.")

@@ -79,8 +79,7 @@ def train(
     obs_noise: Annotated[
         float | None,
         typer.Option(
-            min=0,
-            help="Train under noise of so many running deviations, such as 0.2; evaluate without.",
+            min=0, help="Train under noise of so many running deviations, such as 0.2; evaluate without."
         ),
     ] = None,
     eval_every: Annotated[int | None, typer.Option(min=1, help="Steps between two evaluations.")] = None,

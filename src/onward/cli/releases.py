@@ -20,14 +20,7 @@ from onward.release.evidence.rates import ArmRates
 from onward.release.operator import command
 from onward.release.plan import SUPPORT, State
 from onward.release.record import ReleaseRecord, Releases
-from onward.release.wording import (
-    counted,
-    e_number,
-    probability,
-    safety_counts,
-    suite_counts,
-    what_happened,
-)
+from onward.release.wording import counted, e_number, probability, safety_counts, suite_counts, what_happened
 
 releases_app = Commands(
     help="""What was released and why not; what the release that is under way shall do.

@@ -125,8 +125,7 @@ def train(
         ),
     ] = None,
     demonstrations: Annotated[
-        int,
-        typer.Option(min=1, help="sft with --env: tasks that its reference shows.", rich_help_panel=DATA),
+        int, typer.Option(min=1, help="sft with --env: tasks that its reference shows.", rich_help_panel=DATA)
     ] = 400,
     model: Annotated[
         str,

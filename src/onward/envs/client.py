@@ -115,10 +115,7 @@ class EnvClient:
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._late:
             await asyncio.wait(self._late, timeout=self._deadlines.close)

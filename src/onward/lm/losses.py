@@ -139,12 +139,7 @@ def kl_loss(logp: Tensor, reference: Tensor, estimator: KlEstimator, mask: Tenso
 
 
 def value_loss(
-    values: Tensor,
-    old: Tensor,
-    returns: Tensor,
-    mask: Tensor | None = None,
-    *,
-    clip: float | None = 0.5,
+    values: Tensor, old: Tensor, returns: Tensor, mask: Tensor | None = None, *, clip: float | None = 0.5
 ) -> Tensor:
     """½ max((V − R)², (clip(V, V_old ± ``clip``) − R)²) per trained token (PPO2's form of 1707.06347).
 

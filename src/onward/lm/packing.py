@@ -107,11 +107,7 @@ class Packed:
     """
 
     def __init__(
-        self,
-        rows: Sequence[TokenRow],
-        prefix: int,
-        device: torch.device,
-        runs: Sequence[Run] | None = None,
+        self, rows: Sequence[TokenRow], prefix: int, device: torch.device, runs: Sequence[Run] | None = None
     ) -> None:
         runs = [Run(len(rows), prefix)] if runs is None else runs
         shared = [run.shared for run in runs for _ in range(run.rows)]

@@ -207,11 +207,7 @@ class PreferenceLearner(Stepping):
             self.policy.weights.unpack()
 
     def _step(
-        self,
-        batches: Batches,
-        members: list[tuple[list[int], list[int]]],
-        chosen: Sequence[int],
-        total: int,
+        self, batches: Batches, members: list[tuple[list[int], list[int]]], chosen: Sequence[int], total: int
     ) -> PreferenceMetrics:
         sharing = batches.sharing
         chosen = sorted(chosen, key=lambda p: sharing.prompt_of[members[p][0][0]] or 0)  # prompts together

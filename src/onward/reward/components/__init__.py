@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from onward.config import RewardSettings
 from onward.reward.components.accuracy import Accuracy
-from onward.reward.components.base import (
-    Component,
-    NotApplicable,
-    Score,
-    Scored,
-    ScoringContext,
-    Unscored,
-)
+from onward.reward.components.base import Component, NotApplicable, Score, Scored, ScoringContext, Unscored
 from onward.reward.components.code_quality import CodeQuality
 from onward.reward.components.custom import load
 from onward.reward.components.efficiency import Efficiency

@@ -95,10 +95,7 @@ class StoreQueue:
     """Stores first rewards in the warehouse: in order, and all that are waiting at once."""
 
     def __init__(
-        self,
-        ctx: Context,
-        fence: Callable[[], None],
-        on_stored: Callable[[Sequence[Batch]], Awaitable[None]],
+        self, ctx: Context, fence: Callable[[], None], on_stored: Callable[[Sequence[Batch]], Awaitable[None]]
     ) -> None:
         """``fence`` raises when nothing may be written any more; ``on_stored`` is called with the batches now
         durable."""

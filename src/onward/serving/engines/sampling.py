@@ -67,11 +67,7 @@ class SessionMemory:
         self._tokens = 0
 
     def find(
-        self,
-        session_id: str,
-        adapter: str | None,
-        messages: Messages,
-        tools: Sequence[dict[str, Any]] = (),
+        self, session_id: str, adapter: str | None, messages: Messages, tools: Sequence[dict[str, Any]] = ()
     ) -> Remembered | None:
         """Returns the longest remembered generation that ``messages`` continues, or None."""
         known = self._sessions.get(session_id)

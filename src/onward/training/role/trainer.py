@@ -228,9 +228,7 @@ class Trainer:
         )
         (folder / "spec.json").write_text(spec.model_dump_json(indent=1))
         await lease.renew(
-            start_digest=made["start_digest"],
-            dataset_sha256=made["dataset_sha256"],
-            samples=made["samples"],
+            start_digest=made["start_digest"], dataset_sha256=made["dataset_sha256"], samples=made["samples"]
         )
         return made
 
