@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import uuid
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Literal
 
 import nats.errors
-from nats.js import api
 
 from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
 from onward.bus.cancellation import cancellations, honour_cancellation
@@ -311,18 +309,9 @@ class Outcomes:
             honour_cancellation(asked)
             puller: Puller | None = None
             try:
-                config = api.ConsumerConfig(
-                    name=f"outcomes-{uuid.uuid4().hex}",
-                    deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
-                    opt_start_seq=after + 1,
-                    ack_policy=api.AckPolicy.NONE,
-                    filter_subject=subjects.OUTCOME,
-                    inactive_threshold=60.0,
-                    mem_storage=True,
-                    num_replicas=1,
+                puller = await Puller.after(
+                    self._bus, OUTCOMES_STREAM, subjects.OUTCOME, after, prefix="outcomes"
                 )
-                info = await self._bus.js.add_consumer(OUTCOMES_STREAM, config)
-                puller = await Puller.open(self._bus, OUTCOMES_STREAM, info.name)
                 while True:
                     honour_cancellation(asked)
                     batch = await puller.pull(512)
