@@ -25,7 +25,7 @@ STACKS = {
     "gate_up": ("gate_proj", "up_proj"),
     "down": ("down_proj",),
 }
-_BLOCK = {name: ("mlp" if name in ("gate_proj", "up_proj", "down_proj") else "self_attn")
+BLOCK = {name: ("mlp" if name in ("gate_proj", "up_proj", "down_proj") else "self_attn")
           for names in STACKS.values() for name in names}  # fmt: skip
 
 
@@ -55,10 +55,10 @@ class Adapter:
                 f"An adapter of rank {rank} on layers {list(layers)} is not possible: the rank must be "
                 f"at least 1 and the layers among 0 to {shape.layers - 1}."
             )
-        self.targets = sorted(_BLOCK if targets is None else set(targets))
-        if not self.targets or not set(self.targets) <= set(_BLOCK):
+        self.targets = sorted(BLOCK if targets is None else set(targets))
+        if not self.targets or not set(self.targets) <= set(BLOCK):
             raise ConfigError(
-                f"An adapter on {self.targets} is not possible: choose targets among {', '.join(_BLOCK)}."
+                f"An adapter on {self.targets} is not possible: choose targets among {', '.join(BLOCK)}."
             )
         self.dtype = dtype
         self.params: dict[str, Tensor] = {}
@@ -155,7 +155,7 @@ class Adapter:
         layers = sorted(
             {int(name.split(".layers.")[1].split(".")[0]) for name in tensors if ".layers." in name}
         )
-        targets = {name.split(".")[-3] for name in tensors} & set(_BLOCK)
+        targets = {name.split(".")[-3] for name in tensors} & set(BLOCK)
         adapter = cls(
             shape,
             int(config["r"]),
@@ -206,4 +206,4 @@ def _refuse_other_kinds(config: dict[str, Any], folder: Path) -> None:
 
 
 def _key(layer: int, name: str, matrix: str) -> str:
-    return f"base_model.model.model.layers.{layer}.{_BLOCK[name]}.{name}.lora_{matrix}.weight"
+    return f"base_model.model.model.layers.{layer}.{BLOCK[name]}.{name}.lora_{matrix}.weight"

@@ -199,14 +199,8 @@ def _update_state(
 
 
 def _component(scored: Scored, ranked: _Ranked, weight: float) -> RewardComponent:
-    window = {
-        "n": ranked.window.n,
-        "mean": ranked.window.mean,
-        "std": ranked.window.std,
-        "min": ranked.window.min,
-        "max": ranked.window.max,
-        "method": ranked.window.method,
-    }
+    names = ("n", "mean", "std", "min", "max", "method")
+    window = {name: getattr(ranked.window, name) for name in names}
     if ranked.least_std:
         window["least_std"] = ranked.least_std
     if ranked.gate != 1.0:
