@@ -91,7 +91,8 @@ def test_work_that_nobody_judged_is_left_out_and_fails_no_job(tmp_path: Path) ->
     unjudged.trajectory["metadata"] = {"capture": {"source": "gateway", "closed": "answer"}}
     scored = [task("a", sampling()), task("b", sampling()), unjudged]
     frozen = freeze(tmp_path, scored, max_unscored_share=0.2)
-    assert frozen.excluded == {"no_outcome": 1} and frozen.mean_return == 1.0
+    assert frozen.excluded == {"no_outcome": 1}
+    assert [line["outcome"] for line in dataset.read(frozen.path)] == [1.0, 1.0]
 
 
 def test_nothing_to_train_on_says_what_was_excluded(tmp_path: Path) -> None:
@@ -175,5 +176,5 @@ def test_greedy_answers_are_left_out_and_do_not_fail_the_job(tmp_path: Path) -> 
             task("greedy", sampling(temperature=0.0)),
         ],
     )
-    assert frozen.sources == ("a", "b")
+    assert [line["trajectory_id"] for line in dataset.read(frozen.path)] == ["a", "b"]
     assert frozen.excluded == {"greedy": 1}
