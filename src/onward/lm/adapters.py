@@ -27,6 +27,7 @@ STACKS = {
 }
 BLOCK = {name: ("mlp" if name in ("gate_proj", "up_proj", "down_proj") else "self_attn")
           for names in STACKS.values() for name in names}  # fmt: skip
+_OTHER = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out")
 
 
 class Adapter:
@@ -186,18 +187,7 @@ class Adapter:
 
 
 def _refuse_other_kinds(config: dict[str, Any], folder: Path) -> None:
-    wrong = [
-        name
-        for name in (
-            "use_dora",
-            "use_rslora",
-            "rank_pattern",
-            "alpha_pattern",
-            "modules_to_save",
-            "fan_in_fan_out",
-        )
-        if config.get(name)
-    ]
+    wrong = [name for name in _OTHER if config.get(name)]
     if config.get("peft_type") != "LORA" or config.get("bias", "none") != "none" or wrong:
         raise ConfigError(
             f"The adapter in {folder} is not plain LoRA ({', '.join(wrong) or config.get('peft_type')}): "

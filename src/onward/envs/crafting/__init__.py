@@ -25,19 +25,8 @@ RAW = (
     *("silver ore", "straw", "tin ore", "wool"),
 )
 MATERIALS = (
-    "amber",
-    "birch",
-    "bone",
-    "brass",
-    "bronze",
-    "clay",
-    "copper",
-    "glass",
-    "iron",
-    "linen",
-    "oak",
-    "stone",
-)
+    "amber", "birch", "bone", "brass", "bronze", "clay", "copper", "glass", "iron", "linen", "oak", "stone",
+)  # fmt: skip
 THINGS = (
     *("bell", "bowl", "box", "chain", "frame", "gear", "hammer", "handle", "hinge", "hook", "lamp", "lens"),
     *("panel", "pipe", "plate", "rod", "rope", "spring", "tile", "wheel"),

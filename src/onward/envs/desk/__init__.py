@@ -10,22 +10,7 @@ from onward.envs.desk.tasks import KINDS, SPLITS, TEMPLATES, Task, panel_hash, t
 from onward.envs.desk.tools import SYSTEM_PROMPT, TOOLS
 
 __all__ = [
-    "KINDS",
-    "MAX_STEPS",
-    "SPLITS",
-    "SYSTEM_PROMPT",
-    "TEMPLATES",
-    "TOOLS",
-    "DeskOutcome",
-    "Episode",
-    "Message",
-    "Step",
-    "Task",
-    "constant_policies",
-    "demonstrations",
-    "panel_hash",
-    "play",
-    "solve",
-    "success_rate",
-    "tasks",
-]
+    "KINDS", "MAX_STEPS", "SPLITS", "SYSTEM_PROMPT", "TEMPLATES", "TOOLS", "DeskOutcome", "Episode",
+    "Message", "Step", "Task", "constant_policies", "demonstrations", "panel_hash", "play", "solve",
+    "success_rate", "tasks",
+]  # fmt: skip

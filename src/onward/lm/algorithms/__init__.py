@@ -22,17 +22,9 @@ from onward.lm.statistics import StepMetrics
 from onward.lm.trajectories import Selection
 
 __all__ = [
-    "ALGORITHMS",
-    "Algorithm",
-    "Estimate",
-    "Grpo",
-    "Ppo",
-    "Reinforce",
-    "ReinforcePlusPlus",
-    "Rloo",
-    "from_options",
-    "learn",
-]
+    "ALGORITHMS", "Algorithm", "Estimate", "Grpo", "Ppo", "Reinforce", "ReinforcePlusPlus", "Rloo",
+    "from_options", "learn",
+]  # fmt: skip
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.type: kind for kind in (Ppo, Rloo, Grpo, Reinforce, ReinforcePlusPlus)

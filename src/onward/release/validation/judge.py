@@ -32,13 +32,8 @@ SKILL = 4
 """Answers of a kind that the current model must pass to have a skill that a candidate can lose wholly."""
 FLOOR = f"floor: no answer is passed, and the current model passes {SKILL} or more"
 NOT_RUN = (
-    "code_generation",
-    "data_analysis",
-    "research_synthesis",
-    "toxicity",
-    "jailbreak",
-    "human_evaluation",
-)
+    "code_generation", "data_analysis", "research_synthesis", "toxicity", "jailbreak", "human_evaluation",
+)  # fmt: skip
 """Checks that the published pipeline names and this one does not run."""
 
 

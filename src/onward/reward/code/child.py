@@ -26,15 +26,8 @@ from onward.reward.code.lint import Lint, Unusable
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _REFUSED = (
-    "socket.",
-    "subprocess.",
-    "os.exec",
-    "os.fork",
-    "os.posix_spawn",
-    "os.system",
-    "os.spawn",
-    "ctypes.",
-)
+    "socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.system", "os.spawn", "ctypes.",
+)  # fmt: skip
 _FILE_BYTES = 4 * 1024 * 1024
 _SIGNALS = {signal.SIGXCPU: "cpu_time", signal.SIGKILL: "cpu_time", signal.SIGALRM: "wall_time"}
 _LENGTH = struct.Struct(">I")

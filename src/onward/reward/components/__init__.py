@@ -14,23 +14,10 @@ from onward.reward.components.task_completion import TaskCompletion
 from onward.reward.components.user_feedback import UserFeedback
 
 __all__ = [
-    "Accuracy",
-    "CodeQuality",
-    "Component",
-    "Efficiency",
-    "NotApplicable",
-    "Rubric",
-    "RubricResult",
-    "RubricScore",
-    "Safety",
-    "Score",
-    "Scored",
-    "ScoringContext",
-    "TaskCompletion",
-    "Unscored",
-    "UserFeedback",
-    "components_of",
-]
+    "Accuracy", "CodeQuality", "Component", "Efficiency", "NotApplicable", "Rubric", "RubricResult",
+    "RubricScore", "Safety", "Score", "Scored", "ScoringContext", "TaskCompletion", "Unscored",
+    "UserFeedback", "components_of",
+]  # fmt: skip
 
 
 def components_of(settings: RewardSettings) -> tuple[Component, ...]:
