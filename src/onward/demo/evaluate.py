@@ -41,9 +41,7 @@ class TestPanel:
         self, model_id: str | None, adapter_digest: str | None, stage: Bar, panels: int | None = None
     ) -> Score:
         """Measures the success of a released model, or of the base model alone if both arguments are None.
-
-        ``panels``: fewer panels than usual.
-        """
+        ``panels``: fewer panels than usual."""
         panels = panels or self._panels
         results: list[suite.TaskResult] = []
         async with suite.engine_of(self._ctx) as engine:

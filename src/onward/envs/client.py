@@ -126,10 +126,7 @@ class EnvClient:
 
     def panel(self, split: str | None = None, seed: int = 0, n: int | None = None) -> list[TaskRef]:
         """Returns the first ``n`` tasks of a split. AgentGym's servers have one split and do not report its
-        size.
-
-        Raises NotFoundError for an unknown split, ConfigError where ``n`` is needed.
-        """
+        size. Raises NotFoundError for an unknown split, ConfigError where ``n`` is needed."""
         if self.meta is None:
             if n is None:
                 raise ConfigError(f"The server at {self._at} does not tell how many tasks it has: give n.")

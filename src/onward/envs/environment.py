@@ -232,10 +232,7 @@ def _breaking(ref: TaskRef) -> Iterator[None]:
 
 def parse_action(answer: str) -> str:
     """Returns the line after ``Action:``, or the whole answer where there is none; repeated spaces are
-    removed.
-
-    Raises ValueError when an answer names two actions.
-    """
+    removed. Raises ValueError when an answer names two actions."""
     found = _ACTION.findall(answer)
     if len(found) > 1:
         raise ValueError("Only one 'Action:' is allowed in an answer. Nothing was done.")

@@ -165,10 +165,8 @@ class Prepared:
         return [len(row.trained) for row in self.rows]
 
     def aligned(self, values: Sequence[float | Sequence[float] | Tensor], what: str) -> list[Tensor]:
-        """Converts ``values`` per input row to (trained tokens,) float32 tensors per kept row.
-
-        A value is one number for the row, or one per token of it, or one per trained token.
-        """
+        """Converts ``values`` per input row to (trained tokens,) float32 tensors per kept row. A value is one
+        number for the row, or one per token of it, or one per trained token."""
         if len(values) != len(self.given):
             raise TrainingError(
                 "DATA", f"There are {len(self.given)} rows but {len(values)} {what}s: give one each."
@@ -270,10 +268,7 @@ class Batches:
 
     def split(self, indices: Sequence[int]) -> list[list[int]]:
         """Splits rows into parts of at most ``limit`` computed tokens (after the common prefix) and at least
-        one row.
-
-        Rows of one prompt stay together; otherwise a part has rows of similar length.
-        """
+        one row. Rows of one prompt stay together; otherwise a part has rows of similar length."""
         units: list[list[int]] = []
         lengths: list[int] = []
         for together in self.sharing.together(indices):

@@ -38,10 +38,8 @@ PerToken = Sequence[float | Sequence[float] | Tensor]
 
 
 class Learner(Stepping):
-    """Owns the optimiser of one resident adapter, and of its critic if ``config.critic`` is set.
-
-    With ``adapter`` None all weights are trained in place; otherwise the base weights are never changed.
-    """
+    """Owns the optimiser of one resident adapter, and of its critic if ``config.critic`` is set. With
+    ``adapter`` None all weights are trained in place; otherwise the base weights are never changed."""
 
     def __init__(self, policy: Policy, adapter: str | None, config: LearnerConfig) -> None:
         if adapter is None and config.kl_coef > 0 and config.kl_reference == "base":
@@ -119,10 +117,7 @@ class Learner(Stepping):
 
     def reward_penalty(self) -> list[Tensor] | None:
         """Returns β k1 per trained token of each opened row, to subtract from its reward; None without such a
-        KL.
-
-        k1 = log π_start − log π_ref, without gradient: the policy gradient carries it.
-        """
+        KL. k1 = log π_start − log π_ref, without gradient: the policy gradient carries it."""
         if self.config.kl_in != "reward" or self.config.kl_coef == 0:
             return None
         coef = float(self._fixed["penalty_coef"])
@@ -293,10 +288,8 @@ class Learner(Stepping):
     # --- state -------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> bool:
-        """Writes parameters, optimiser and cursor, so that ``restore`` continues between two steps.
-
-        Right after a step that was not finite, writes nothing and returns False.
-        """
+        """Writes parameters, optimiser and cursor, so that ``restore`` continues between two steps. Right
+        after a step that was not finite, writes nothing and returns False."""
         if not self.finite:
             return False
         state = {

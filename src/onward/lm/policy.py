@@ -41,10 +41,8 @@ class Policy:
 
     @classmethod
     def load(cls, folder: Path, *, device: str = "cpu", dtype: str = "float32") -> Policy:
-        """Reads a transformers folder with a Llama-shaped network in safetensors.
-
-        Raises ConfigError for other content. On CPUs float32 is by far the fastest.
-        """
+        """Reads a transformers folder with a Llama-shaped network in safetensors. Raises ConfigError for
+        other content. On CPUs float32 is by far the fastest."""
         folder = Path(folder)
         shape = Shape.read(folder)
         where = torch.device(device)

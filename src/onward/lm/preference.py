@@ -157,10 +157,8 @@ class PreferenceLearner(Stepping):
     def _batches(
         self, pairs: Sequence[Pair], fresh: bool = False
     ) -> tuple[Batches, list[tuple[list[int], list[int]]]]:
-        """Returns batches over all rows, and for each pair the rows of its two sides.
-
-        All rows get temperature 1: the comparison is of answers, not of how they were drawn.
-        """
+        """Returns batches over all rows, and for each pair the rows of its two sides. All rows get
+        temperature 1: the comparison is of answers, not of how they were drawn."""
         config, rows = self.config, []
         members: list[tuple[list[int], list[int]]] = []
         for pair in pairs:

@@ -38,10 +38,7 @@ def warm_start_rows(
     trajectories: Sequence[Trajectory], min_reward: float, demonstrations: Sequence[TokenRow] = ()
 ) -> list[TokenRow]:
     """Returns rows to imitate: all ``demonstrations``, and those of trajectories that scored at least
-    ``min_reward``.
-
-    Unscored trajectories are left out. Raises TrainingError (DATA) when nothing is left.
-    """
+    ``min_reward``. Unscored trajectories are left out. Raises TrainingError (DATA) when nothing is left."""
     good = [one for one in trajectories if one.reward is not None and one.reward >= min_reward]
     rows = [*demonstrations, *(row for one in good for row in one.rows if row.trained)]
     if not rows:

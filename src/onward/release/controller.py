@@ -160,9 +160,7 @@ class Releaser:
 
     async def _idle_routes(self, pinned: Model | None, is_pinned: bool) -> None:
         """Sets the routes while no release is under way: the pinned model serves, else the current one.
-
-        Without a desired state nothing is written.
-        """
+        Without a desired state nothing is written."""
         now = await self.effects.desired.read()
         if now is None or (is_pinned and pinned is None):
             return

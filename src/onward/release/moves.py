@@ -149,10 +149,8 @@ def reject(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRec
 
 
 def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
-    """Stops the release: on a command, for a pin, or because no gateway can load the candidate.
-
-    If it had traffic, the current model is announced again.
-    """
+    """Stops the release: on a command, for a pin, or because no gateway can load the candidate. If it had
+    traffic, the current model is announced again."""
     closed = record.moved(
         State.ABORTED,
         now.text,

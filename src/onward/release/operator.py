@@ -21,9 +21,7 @@ D = TypeVar("D", bound=Document)
 
 async def command(bus: Bus, name: str, release: str | None = None, *, clock: Clock) -> None:
     """Sends one of COMMANDS to the releaser. ``release`` (its id, or its candidate's) limits it to that one.
-
-    Raises ContractError for an unknown command, NotFoundError if no such release is under way.
-    """
+    Raises ContractError for an unknown command, NotFoundError if no such release is under way."""
     if name not in COMMANDS:
         raise ContractError("command", f"{name!r} is no release command: expected {', '.join(COMMANDS)}.")
     records = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()

@@ -96,9 +96,7 @@ def pull(name: str, *, progress: Progress = lambda _: None) -> Path:
 
 def resolve(name_or_path: str, models_dir: Path) -> Path:
     """Returns the folder of a base model: ``tiny`` (in ``models_dir``), a pulled name, or a user's folder.
-
-    Raises NotFoundError with one sentence that says how to fix it.
-    """
+    Raises NotFoundError with one sentence that says how to fix it."""
     if name_or_path == TINY:
         folder = models_dir / TINY
         if not _looks_like_model(folder):

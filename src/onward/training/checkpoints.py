@@ -66,10 +66,8 @@ def write_manifest(
     start_digest: str | None = None,
     metrics: dict[str, Any] | None = None,
 ) -> Manifest:
-    """Writes ``manifest.json`` over every file of ``folder`` and returns the manifest.
-
-    Drafts of an attempt that was killed are removed first.
-    """
+    """Writes ``manifest.json`` over every file of ``folder`` and returns the manifest. Drafts of an attempt
+    that was killed are removed first."""
     remove_drafts(folder)
     files = {path.name: _sha256_file(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
     manifest = Manifest(
@@ -203,10 +201,8 @@ def _check_content(path: Path) -> None:
 
 
 def _check_safetensors(path: Path) -> None:
-    """Checks a header before any library parses it: its size, and the sizes and offsets of its tensors.
-
-    The tensors must be contiguous, inside the file, and as large as shape times dtype.
-    """
+    """Checks a header before any library parses it: its size, and the sizes and offsets of its tensors. The
+    tensors must be contiguous, inside the file, and as large as shape times dtype."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         head = file.read(8)

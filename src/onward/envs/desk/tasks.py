@@ -125,10 +125,7 @@ TEMPLATES = _templates()
 
 def tasks(split: str, n: int, seed: int = 0) -> list[Task]:
     """Returns ``n`` tasks of a split, kinds in turn (so balanced), no instructions twice while that is
-    possible.
-
-    The first k tasks do not depend on ``n``. Raises NotFoundError for an unknown split.
-    """
+    possible. The first k tasks do not depend on ``n``. Raises NotFoundError for an unknown split."""
     if split not in SPLITS:
         raise NotFoundError(f"There is no split {split!r}: choose one of {', '.join(SPLITS)}.")
     by_kind = {kind: [t for t in TEMPLATES if t.kind == kind and t.split == split] for kind in KINDS}

@@ -53,11 +53,8 @@ class Event:
 
 
 def parse(sequence: int, data: bytes, stored_at_ms: int | None = None) -> Event:
-    """Reads one message of RL_OUTCOMES. Raises ContractError.
-
-    ``stored_at_ms`` is the server's time of the message: a gateway whose clock runs ahead must not make other
-    sessions mature early.
-    """
+    """Reads one message of RL_OUTCOMES. Raises ContractError. ``stored_at_ms`` is the server's time of the
+    message: a gateway whose clock runs ahead must not make other sessions mature early."""
     outcome = decode(data, SessionOutcome)
     at = round(outcome.timestamp.timestamp() * 1000)
     if stored_at_ms is not None:

@@ -96,9 +96,7 @@ def compare(candidate: Sequence[TaskResult], current: Sequence[TaskResult]) -> C
 
 def worse_p(better: int, worse: int) -> float:
     """One-sided exact sign test: P(X ≥ ``worse``) for X ~ Binomial(better + worse, 1/2); 1 if none is worse.
-
-    A small value means that the candidate loses more answers than chance explains.
-    """
+    A small value means that the candidate loses more answers than chance explains."""
     n = better + worse
     return sum(math.comb(n, k) for k in range(worse, n + 1)) / 2**n
 

@@ -106,11 +106,8 @@ async def run_desk(
 
 
 class EngineSuite:
-    """Runs suite and checks of a release on this loop's engine.
-
-    An adapter stays loaded as long as the client that loaded it is connected, so one client serves from
-    ``prepare`` to ``finish``.
-    """
+    """Runs suite and checks of a release on this loop's engine. An adapter stays loaded as long as the client
+    that loaded it is connected, so one client serves from ``prepare`` to ``finish``."""
 
     def __init__(self, ctx: Context) -> None:
         from onward.capture.cleaning import redactor_of  # compiles the rules: only if answers are stored

@@ -142,10 +142,7 @@ def combine(
     scores: Mapping[str, Scored], normalised: Mapping[str, float], weights: Mapping[str, float]
 ) -> Total | None:
     """Returns the totals, all in [0, 1]. Returns None when no scored component has a weight: there is no
-    reward then.
-
-    Sums are correctly rounded (fsum), so the order of components is irrelevant.
-    """
+    reward then. Sums are correctly rounded (fsum), so the order of components is irrelevant."""
     given = {name: weights.get(name, 0.0) for name in scores}
     whole = math.fsum(given.values())
     if whole <= 0.0:

@@ -40,10 +40,8 @@ def stopping() -> HttpError:
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T], ending: asyncio.Event) -> T:
-    """Returns the result of ``work``, which is cancelled if the client goes away or ``ending`` is set.
-
-    Raises HttpError: 499 for a client that went away (no one reads it), 503 at the end of the gateway.
-    """
+    """Returns the result of ``work``, which is cancelled if the client goes away or ``ending`` is set. Raises
+    HttpError: 499 for a client that went away (no one reads it), 503 at the end of the gateway."""
     task, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
     ended = asyncio.create_task(ending.wait())
     try:
@@ -200,10 +198,8 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Chunks:
-    """Events of one answer: ``role`` first, any ``content``, then ``calls``, ``end`` and ``DONE``.
-
-    With ``include_usage`` a chunk without choices before the end holds the usage; all others have null usage.
-    """
+    """Events of one answer: ``role`` first, any ``content``, then ``calls``, ``end`` and ``DONE``. With
+    ``include_usage`` a chunk without choices before the end holds the usage; all others have null usage."""
 
     def __init__(self, generation_id: str, model: str, created: int, *, include_usage: bool) -> None:
         self._head = {

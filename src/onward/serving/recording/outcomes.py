@@ -254,10 +254,8 @@ class Outcomes:
     # Lost sessions.
 
     async def sweep(self) -> int:
-        """Publishes ``lost`` for sessions that have owed an outcome for too long; returns their number.
-
-        Does nothing while rewards wait in the stream: a session is lost only if none of its rewards is there.
-        """
+        """Publishes ``lost`` for sessions that have owed an outcome for too long; returns their number. Does
+        nothing while rewards wait in the stream: a session is lost only if none of its rewards is there."""
         self._follow_release()
         limit = self._clock.now() - timedelta(seconds=self._lost_after)
         late = [a for a in self._waiting.values() if datetime.fromisoformat(a.assigned_at) <= limit]

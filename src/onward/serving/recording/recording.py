@@ -68,10 +68,8 @@ class Journal:
             raise BusError(f"{path} is not a usable journal ({error}): move it away and restart.") from None
 
     def write(self, changed: Mapping[str, Mapping[str, Any]], gone: Iterable[str]) -> None:
-        """Stores these documents under their ids and deletes the ids in ``gone``, all or nothing.
-
-        Raises BusError if the file cannot be written.
-        """
+        """Stores these documents under their ids and deletes the ids in ``gone``, all or nothing. Raises
+        BusError if the file cannot be written."""
         rows = [
             (name, json.dumps(document, separators=(",", ":"), ensure_ascii=False))
             for name, document in changed.items()
@@ -137,9 +135,7 @@ class Recording:
         on_held: Callable[[str], None],
     ) -> None:
         """``on_error`` receives a step and its exception, ``on_held`` a reason for quarantine; in any thread.
-
-        Raises BusError for a file that cannot be used.
-        """
+        Raises BusError for a file that cannot be used."""
         self._clock, self._opt_out = clock, opt_out
         self._on_error, self._on_held = on_error, on_held
         self._quarantine, self._redactor = quarantine, redactor

@@ -44,10 +44,8 @@ class Assignments:
     async def begin(
         self, routes: Routes, session_id: str
     ) -> tuple[Assignment, asyncio.Task[Assignment] | None]:
-        """First contact within a release. Returns the assignment, and the write under way if it is new.
-
-        The task's result is the assignment that counts. Raises BusError if the bus is away.
-        """
+        """First contact within a release. Returns the assignment, and the write under way if it is new. The
+        task's result is the assignment that counts. Raises BusError if the bus is away."""
         before, revision = await self._read(session_id)
         if before is not None and before.release_id == routes.release_id:
             self._cache[session_id] = before

@@ -43,10 +43,7 @@ class Scored:
 @dataclass(frozen=True)
 class Rules:
     """Rules of a job. ``staleness`` maps the digest of each admitted policy to how many policies ago it
-    served.
-
-    None: any policy, for text. ``signing_key`` None checks no signature (a user's own files).
-    """
+    served. None: any policy, for text. ``signing_key`` None checks no signature (a user's own files)."""
 
     staleness: Mapping[str, int] | None
     signing_key: bytes | None
@@ -120,9 +117,7 @@ def _scores(trajectory: Mapping[str, Any], reward: Mapping[str, Any] | None) -> 
 
 def group_key(context: Mapping[str, Any]) -> str | None:
     """Returns the key of task, panel hash, seed and start state; the sampling policy is compared separately.
-
-    ``group_id`` names task and start together; the other fields about them must agree as well.
-    """
+    ``group_id`` names task and start together; the other fields about them must agree as well."""
     group = context.get("group_id")
     if group is None:
         return None
@@ -194,10 +189,8 @@ def masked(calls: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def _turn_rewards(trajectory: Mapping[str, Any], reward: Mapping[str, Any]) -> list[float] | None:
-    """Returns one number per call that can be trained on, or None if the reward has no dense part.
-
-    The rewards of other turns are added to the next such call, or to the last one, so that none is lost.
-    """
+    """Returns one number per call that can be trained on, or None if the reward has no dense part. The
+    rewards of other turns are added to the next such call, or to the last one, so that none is lost."""
     told = reward["metadata"].get("dense")
     if not told:
         return None

@@ -65,10 +65,8 @@ class Tempered(Algorithm):
 
 
 def standardised(values: Sequence[float]) -> list[float]:
-    """Scales to mean square 1 over the whole job, so that the learning rate does not depend on luck.
-
-    A scale below ``MIN_STD`` leaves the values unchanged, since scaling would blow noise up to full size.
-    """
+    """Scales to mean square 1 over the whole job, so that the learning rate does not depend on luck. A scale
+    below ``MIN_STD`` leaves the values unchanged, since scaling would blow noise up to full size."""
     scale = (sum(value * value for value in values) / len(values)) ** 0.5
     return list(values) if scale < MIN_STD else [value / scale for value in values]
 

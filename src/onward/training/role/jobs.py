@@ -82,10 +82,8 @@ class JobTable:
         self._clock = clock
 
     async def intake(self, request: TrainingRequest) -> tuple[JobRecord, bool]:
-        """Records a request once. Returns (record, created).
-
-        Raises ContractError("id_reuse") when the id is taken by a different request.
-        """
+        """Records a request once. Returns (record, created). Raises ContractError("id_reuse") when the id is
+        taken by a different request."""
         record = self._new(request, "queued")
         try:
             await self._bucket.create(key(record.job_id), _dump(record))
@@ -101,10 +99,8 @@ class JobTable:
     async def adopt(
         self, request: TrainingRequest, commit: Commit, *, start_digest: str | None, samples: int
     ) -> JobRecord:
-        """Records a checkpoint that was made and committed elsewhere as a completed job.
-
-        Raises ConflictError when the job id is taken.
-        """
+        """Records a checkpoint that was made and committed elsewhere as a completed job. Raises ConflictError
+        when the job id is taken."""
         record = self._new(request, "completed").model_copy(
             update={
                 "commit": commit,
