@@ -179,8 +179,7 @@ class EnvClient:
         return read_step(self._dialect, document, score_before)
 
     async def observe(self, number: int | str) -> str:
-        """Returns the present observation of the instance, whether the server sends a bare string or an
-        object."""
+        """Returns the present observation of the instance, from a bare string or an object."""
         path = f"/observation?id={number}"
         seconds = self._deadlines.observe
         return read_observation(await self._call(path, None, "observe_timeout", seconds, repeatable=True))
@@ -330,8 +329,7 @@ class RemotePlay:
         self._is_done = False
 
     async def step(self, answer: str) -> Reply:
-        """Plays one step. Raises EnvironmentFailure, and ConflictError once done: some servers would pay the
-        reward again."""
+        """Plays one step. Raises EnvironmentFailure; ConflictError once done: a server might pay twice."""
         if self._is_done:
             raise ConflictError("This episode is done: open another one.")
         reply = await self._client.step(self.id, answer, self._score)

@@ -210,8 +210,7 @@ class LocalSource:
 
     @contextlib.asynccontextmanager
     async def open(self, task: TaskRef) -> AsyncIterator[_LocalPlay]:
-        """Opens an episode. Raises NotFoundError for an unknown task, EnvironmentFailure when it cannot
-        begin."""
+        """Opens an episode. Raises NotFoundError (unknown task), EnvironmentFailure (it cannot begin)."""
         with _breaking(task):
             instance = self._environment.start(task)
         yield _LocalPlay(instance)
@@ -219,8 +218,7 @@ class LocalSource:
 
 @contextlib.contextmanager
 def _breaking(ref: TaskRef) -> Iterator[None]:
-    """Converts an environment's exception to EnvironmentFailure: it fails the episode, as behind a server,
-    not the run."""
+    """Converts an environment's exception to EnvironmentFailure: it fails the episode, not the run."""
     try:
         yield
     except OnwardError:

@@ -361,8 +361,7 @@ class _Playing:
 
 
 def _attempts(tasks: Sequence[TaskRef], attempts: int) -> Iterator[tuple[TaskRef, int]]:
-    """Yields tasks with attempt numbers. A repeated task continues its numbers, so that no two episodes have
-    one key."""
+    """Yields tasks with attempt numbers, which continue for a repeated task: no two episodes have one key."""
     seen: Counter[TaskRef] = Counter()
     for task in tasks:
         for _ in range(attempts):

@@ -39,7 +39,6 @@ def split_of(content: str) -> str:
 
 
 def panel_hash(definitions: Iterable[object]) -> str:
-    """Returns SHA-256 over the canonical JSON of tasks' definitions, in their order: equal panels, equal
-    hash."""
+    """Returns SHA-256 over the canonical JSON of tasks' definitions, in their order."""
     rows = json.dumps(list(definitions), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(rows.encode()).hexdigest()

@@ -50,8 +50,7 @@ class Operator:
         self._told: int | None = None
 
     async def pin(self) -> tuple[Model | None, bool]:
-        """Returns (the pinned model if it is known, whether anything is pinned). Raises one alert for an
-        unknown model."""
+        """Returns (the pinned model if known, whether anything is pinned). Alerts once if it is unknown."""
         asked, revision = await self._read(Pin)
         model_id = asked.model_id
         if not isinstance(model_id, str) or not model_id:

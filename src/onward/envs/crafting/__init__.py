@@ -177,8 +177,7 @@ class CraftingEnvironment(Environment):
         return lambda observation: next(commands)
 
     def random(self, task: Book, rng: random.Random) -> Player:
-        """Returns a player that follows a listed recipe or gets up to four of a raw material, with equal
-        probability."""
+        """Returns a player that follows any listed recipe or gets up to four of any raw material."""
         raw, recipes = sorted(task.raw), task.recipes
 
         def player(observation: str) -> str:

@@ -146,8 +146,7 @@ def tasks(split: str, n: int, seed: int = 0) -> list[Task]:
 
 
 def panel_hash(split: str, n: int | None = None, seed: int = 0) -> str:
-    """Returns SHA-256 over everything that defines the first ``n`` tasks of a split (default: the panel's
-    size)."""
+    """Returns SHA-256 over all that defines the first ``n`` tasks of a split (default: the panel's size)."""
     panel = tasks(split, PANEL_SIZES.get(split, 0) if n is None else n, seed)
     rows = [
         [

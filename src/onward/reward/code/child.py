@@ -34,8 +34,7 @@ _LENGTH = struct.Struct(">I")
 
 
 def main() -> None:
-    """Runs the child. Arguments: an empty folder, CPU seconds, wall seconds, MiB of memory. Reads frames from
-    stdin."""
+    """Runs the child. Arguments: empty folder, CPU and wall seconds, MiB of memory. Frames come on stdin."""
     folder, cpu, wall, memory = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     network = "namespace" if _leave_network() else "audit hook"
     requests, answers = os.dup(0), os.dup(1)
@@ -115,8 +114,7 @@ class _Server:
             return {"failed": "crashed", "detail": type(error).__name__}
 
     def _receive(self, pipe: int) -> None:
-        """Reads some bytes of a fork. When the fork has ended, for any reason, sends the answer to the
-        parent."""
+        """Reads some bytes of a fork. When it has ended, for any reason, sends the answer to the parent."""
         pid, name, received = self._running[pipe]
         piece = os.read(pipe, 65536)
         if piece:

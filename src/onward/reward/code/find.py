@@ -74,8 +74,7 @@ _LOOKED_AT = 20_000
 
 
 def by_label(label: str) -> str | None:
-    """Returns the language of a fence's label, a runtime or a kernel (``python3``, ``Nodejs``); None if
-    unknown."""
+    """Returns the language of a fence's label, a runtime or a kernel (``Nodejs``); None if unknown."""
     return _LABELS.get(label.strip().lower())
 
 

@@ -187,8 +187,7 @@ class Lint:
 
 
 def _only_standard_library() -> None:
-    """Makes astroid resolve no other import: it would read, and for compiled modules load, installed
-    packages."""
+    """Makes astroid resolve no other import: it would read installed packages, and load compiled ones."""
     from astroid.exceptions import AstroidImportError
     from astroid.manager import AstroidManager
 

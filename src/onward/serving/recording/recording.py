@@ -180,8 +180,7 @@ class Recording:
         self._journal.close()
 
     def _record(self, document: Document) -> bool:
-        """Puts a trajectory into the outbox or the quarantine. False: not possible now. None is ever
-        discarded here."""
+        """Puts a trajectory into the outbox, else the quarantine; discards none. False: not possible now."""
         try:
             if self._opt_out.matches_document(document):
                 return True

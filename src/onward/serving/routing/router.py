@@ -62,8 +62,7 @@ def base_routes(model_id: str) -> Routes:
 
 
 def parse_desired(data: bytes) -> Routes:
-    """Parses a stored ``Desired``. Raises ContractError if it cannot be served as written, ValueError if it
-    is no JSON."""
+    """Parses a ``Desired``. Raises ContractError if it cannot be served, ValueError if it is no JSON."""
     document = json.loads(data)
     try:
         desired, arms = Desired.model_validate(document), {}

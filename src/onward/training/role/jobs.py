@@ -184,8 +184,7 @@ class Held:
     def __init__(
         self, table: JobTable, record: JobRecord, revision: int, clock: Clock, term: float, started: float
     ) -> None:
-        """``started``: a time before the claim was sent. The lease then ends before another owner may
-        claim."""
+        """``started``: before the claim was sent, so the lease ends before another owner may claim."""
         self.record = record
         self.revision = revision
         self.lock = asyncio.Lock()
