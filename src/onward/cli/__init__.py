@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 
 class _Root(Group):
-    """The group ``onward`` itself, with its commands in panels.
-
-    A command's module is loaded when the command is called.
-    """
+    """The group ``onward`` itself, with its commands in panels. A command's module is loaded when the command
+    is called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

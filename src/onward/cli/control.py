@@ -231,9 +231,7 @@ def env_kwargs(assignments: list[str] | None) -> dict[str, Any] | None:
 
 def with_version(env: str) -> str:
     """Returns the environment id; adds the newest version when it has none, and reports that on stderr.
-
-    Presets know full ids only.
-    """
+    Presets know full ids only."""
     from onward.control.environments import newest_version
 
     newest = newest_version(env)

@@ -27,10 +27,8 @@ def print_json(document: Any) -> None:
 
 
 def say(*what: Any, style: str | None = None) -> None:
-    """Prints tables and sentences on standard output.
-
-    Sentences have no markup and wrap in a terminal. Their quoted commands are ready to paste.
-    """
+    """Prints tables and sentences on standard output. Sentences have no markup and wrap in a terminal. Their
+    quoted commands are ready to paste."""
     from rich.console import Console
     from rich.text import Text
 

@@ -194,10 +194,8 @@ async def _document(settings: Settings, prefix: str) -> dict[str, Any]:
 
 
 async def _named(w: Warehouse, prefix: str) -> str:
-    """Returns the one id that begins with ``prefix``.
-
-    Raises NotFoundError when there is none, ConfigError when several do and none equals it.
-    """
+    """Returns the one id that begins with ``prefix``. Raises NotFoundError when there is none, ConfigError
+    when several do and none equals it."""
     found = await trajectory_queries.ids_that_begin(w, prefix, _NAMED + 1)
     if not found:
         raise NotFoundError(
