@@ -28,6 +28,19 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
+async def is_set_within(event: asyncio.Event, seconds: float, clock: Clock) -> bool:
+    """Waits until ``event`` is set, at most ``seconds`` of ``clock``; returns whether it is set."""
+    import asyncio
+
+    waiter, timer = asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait({waiter, timer}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiter.cancel()
+        timer.cancel()
+    return event.is_set()
+
+
 class SystemClock:
     def now(self) -> datetime:
         return datetime.now(UTC)

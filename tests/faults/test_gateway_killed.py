@@ -15,7 +15,7 @@ from onward.bus import Bus, NatsServer, Outbox
 from onward.capture.collecting.quarantine import Keys, Quarantine
 from onward.clock import SystemClock
 from onward.config import load
-from onward.serving.recording.journal import Journal
+from onward.serving.recording.recording import Journal
 from onward.warehouse import Objects
 
 SECRET = "ghp_" + "aB3dE5fG7hJ9" * 3

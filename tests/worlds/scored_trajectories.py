@@ -60,7 +60,6 @@ def freeze(tmp_path: Path, scored: list[Any], **changes: Any) -> dataset.Dataset
         "signing_key": KEY,
         "sample_size": 100,
         "max_unscored_share": 0.5,
-        "return_from": "outcome",
         **changes,
     }
     return dataset.freeze(scored, tmp_path, **options)

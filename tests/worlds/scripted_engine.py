@@ -16,7 +16,7 @@ from typing import Any
 from onward.errors import EngineError
 from onward.ids import derived_id
 from onward.serving.engines import Generation, Messages, OnProgress, Progress, RequestRefusedError
-from onward.serving.engines.sessions import Remembered, SessionMemory
+from onward.serving.engines.sampling import Remembered, SessionMemory
 
 Script = Callable[[Messages, str | None], str]
 BASE_DIGEST = hashlib.sha256(b"scripted").hexdigest()

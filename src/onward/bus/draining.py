@@ -11,6 +11,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from onward.clock import is_set_within
 from onward.errors import ObjectError, OnwardError
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
@@ -114,11 +115,7 @@ async def _remove(outbox: Outbox, bus: Bus, done: list[int]) -> None:
 
 
 async def _wait(bus: Bus, more: asyncio.Event) -> None:
-    timer = asyncio.ensure_future(bus.clock.sleep(_LOOK_SECONDS))
-    waiter = asyncio.ensure_future(more.wait())
     try:
-        await asyncio.wait({timer, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        await is_set_within(more, _LOOK_SECONDS, bus.clock)
     finally:
-        timer.cancel()
-        waiter.cancel()
         more.clear()

@@ -8,11 +8,13 @@ from before a reconnect. Here a request ends by its own status message, by its c
 from __future__ import annotations
 
 import json
+import uuid
 from typing import TYPE_CHECKING
 
 import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from nats.js import api
 
 if TYPE_CHECKING:
     from onward.bus.connection import Bus
@@ -48,6 +50,23 @@ class Puller:
         inbox = bus.nc.new_inbox()
         subscription = await bus.nc.subscribe(inbox, pending_msgs_limit=-1, pending_bytes_limit=-1)
         return cls(bus, stream, consumer, inbox, subscription)
+
+    @classmethod
+    async def after(cls, bus: Bus, stream: str, subject: str, sequence: int, *, prefix: str) -> Puller:
+        """Opens a window on ``stream``: an ephemeral consumer without acks, for messages after ``sequence``.
+        Its name begins with ``prefix``."""
+        config = api.ConsumerConfig(
+            name=f"{prefix}-{uuid.uuid4().hex}",
+            deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=max(1, sequence + 1),
+            ack_policy=api.AckPolicy.NONE,
+            filter_subject=subject,
+            inactive_threshold=60.0,
+            mem_storage=True,
+            num_replicas=1,
+        )
+        info = await bus.js.add_consumer(stream, config)
+        return await cls.open(bus, stream, info.name)
 
     async def pull(self, count: int, *, linger: float = 0.0) -> list[Msg]:
         """Returns up to ``count`` messages that are available now.

@@ -15,35 +15,16 @@ import typer
 
 from onward import __version__
 from onward.cli.help import Command, Commands, Group
-from onward.cli.summaries import SUMMARIES
+from onward.cli.summaries import PANELS, SUMMARIES
 from onward.errors import OnwardError, runnable
 
 if TYPE_CHECKING:
     from onward.config import Settings
 
-PANELS: dict[str, tuple[str, ...]] = {
-    "First steps": ("demo", "up", "status", "run"),
-    "Agents and data": (
-        "trajectories",
-        "sft",
-        "redact",
-        "feedback",
-        "rewards",
-        "rescore",
-        "quarantine",
-        "dlq",
-    ),
-    "Training and control": ("jobs", "models", "train", "env", "control"),
-    "Operating": ("pause", "resume", "releases", "pin", "unpin", "streams", "contracts"),
-}
-"""Panels of ``onward --help``: title → command names, in this order."""
-
 
 class _Root(Group):
-    """The group ``onward`` itself, with its commands in panels.
-
-    A command's module is loaded when the command is called.
-    """
+    """The group ``onward`` itself, with its commands in panels. A command's module is loaded when the command
+    is called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -82,36 +63,19 @@ app = Commands(
 )
 
 ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="Settings file. Default: ./onward.toml where it exists."),
+    Path | None, typer.Option("--config", "-c", help="Settings file. Default: ./onward.toml where it exists.")
 ]
 DataDir = Annotated[
     Path | None, typer.Option("--dir", help="Data folder. Default: data_dir of the settings.")
 ]
 
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "demo": ("demo",),
     "service": ("up", "run"),
-    "status": ("status",),
-    "trajectories": ("trajectories",),
-    "sft": ("sft",),
-    "redact": ("redact",),
-    "train": ("train",),
-    "env": ("env",),
-    "rewards": ("rewards",),
-    "rescore": ("rescore",),
-    "streams": ("streams",),
-    "models": ("models",),
-    "jobs": ("jobs",),
-    "contracts": ("contracts",),
-    "dlq": ("dlq",),
-    "quarantine": ("quarantine",),
-    "feedback": ("feedback",),
-    "control": ("control",),
-    "control_evaluate": ("control",),
     "operator": ("pause", "resume", "pin", "unpin"),
     "releases": ("releases", "release"),
 }
+COMMANDS |= {name: (name,) for name in SUMMARIES if not any(name in names for names in COMMANDS.values())}
+COMMANDS["control_evaluate"] = ("control",)
 """Module → its commands. A command loads only its own module, so that it starts quickly."""
 
 

@@ -21,10 +21,8 @@ def check_choice(names: Sequence[Name] | None, every: bool, list_command: str) -
 
 
 def confirm_drop(count: int, one: str) -> None:
-    """Asks the user to confirm. ``one`` is the word for a dropped entry, in the singular.
-
-    Raises ConfigError when standard input is not a terminal.
-    """
+    """Asks the user to confirm. ``one`` is the word for a dropped entry, in the singular. Raises ConfigError
+    when standard input is not a terminal."""
     if not sys.stdin.isatty():
         raise ConfigError(f"No terminal to ask in: give --yes to drop {one}s for good.")
     typer.confirm(f"Drop {count} {one}{'s' if count != 1 else ''} for good?", abort=True)

@@ -25,9 +25,7 @@ def _group() -> None:
 
 
 @contracts_app.command()
-def export(
-    folder: Annotated[Path, typer.Argument(help="Where to write; created when absent.")],
-) -> None:
+def export(folder: Annotated[Path, typer.Argument(help="Where to write; created when absent.")]) -> None:
     """Export topics.json and every schema, in the file tree that existing publishers use.
 
     onward contracts export schemas

@@ -79,8 +79,7 @@ def train(
     obs_noise: Annotated[
         float | None,
         typer.Option(
-            min=0,
-            help="Train under noise of so many running deviations, such as 0.2; evaluate without.",
+            min=0, help="Train under noise of so many running deviations, such as 0.2; evaluate without."
         ),
     ] = None,
     eval_every: Annotated[int | None, typer.Option(min=1, help="Steps between two evaluations.")] = None,
@@ -232,9 +231,7 @@ def env_kwargs(assignments: list[str] | None) -> dict[str, Any] | None:
 
 def with_version(env: str) -> str:
     """Returns the environment id; adds the newest version when it has none, and reports that on stderr.
-
-    Presets know full ids only.
-    """
+    Presets know full ids only."""
     from onward.control.environments import newest_version
 
     newest = newest_version(env)

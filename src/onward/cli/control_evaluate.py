@@ -87,10 +87,8 @@ def _made_with(path: Path) -> dict[str, Any] | None:
 
 
 def _over_seeds(judged: list[Assessment]) -> dict[str, Any] | None:
-    """Returns statistics over several seeds of one task, with intervals from five seeds on.
-
-    Returns None for a single policy or for several tasks.
-    """
+    """Returns statistics over several seeds of one task, with intervals from five seeds on. Returns None for
+    a single policy or for several tasks."""
     from onward.control.evaluation.statistics import (
         FEWEST_SEEDS,
         iqm,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -13,7 +13,7 @@ from onward.cli import run_async
 from onward.cli.tables import print_json, say
 from onward.cli.trajectory_options import told
 from onward.config import Settings
-from onward.errors import NotFoundError
+from onward.errors import ConfigError, NotFoundError
 from onward.export import files
 from onward.export.run import Export, Report
 from onward.progress import Bars
@@ -22,6 +22,15 @@ from onward.warehouse.trajectory_queries import Chosen
 
 Out = Annotated[Path, typer.Option(metavar="PATH", help="Where to. It must not exist yet, but with --force.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there, once the new one is complete.")]
+Name = TypeVar("Name", bound=str)
+
+
+def check_format(given: str, formats: Mapping[Name, str]) -> Name:
+    """Returns the format that was given. Raises ConfigError when there is no such one."""
+    for name in formats:
+        if name == given:
+            return name
+    raise ConfigError(f"There is no format {given[:40]!r}: give one of {', '.join(formats)}.")
 
 
 def carry_out(

@@ -39,9 +39,7 @@ Document = dict[str, Any]
 
 
 @models_app.command()
-def pull(
-    name: Annotated[str, typer.Argument(help="Only smollm2; a folder of your own needs none.")],
-) -> None:
+def pull(name: Annotated[str, typer.Argument(help="Only smollm2; a folder of your own needs none.")]) -> None:
     """Download a base model by pinned version and checksum; a second call does nothing.
 
     onward models pull smollm2

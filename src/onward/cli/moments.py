@@ -13,10 +13,8 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def moment(text: str, option: str, clock: Clock) -> datetime:
-    """Parses an age before now, such as ``7d``, or an ISO 8601 time (UTC when it has no offset).
-
-    Raises ConfigError when ``text`` is neither, or when the age exceeds the range of dates.
-    """
+    """Parses an age before now, such as ``7d``, or an ISO 8601 time (UTC when it has no offset). Raises
+    ConfigError when ``text`` is neither, or when the age exceeds the range of dates."""
     if (age := _AGE.fullmatch(text)) is not None:
         try:
             return clock.now() - timedelta(**{_UNITS[age[2]]: int(age[1])})

@@ -182,10 +182,8 @@ async def _newest(settings: Settings, last: int) -> list[Reward]:
 
 
 def _ask(url: str, trajectory_id: str) -> dict[str, Any]:
-    """Fetches the explanation from the api role.
-
-    Raises ConfigError when there is no usable answer, NotFoundError with the api's own message.
-    """
+    """Fetches the explanation from the api role. Raises ConfigError when there is no usable answer,
+    NotFoundError with the api's own message."""
     key = os.environ.get(KEY_VARIABLE, "")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:

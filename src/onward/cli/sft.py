@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from onward.cli import ConfigFile, DataDir, app, load_settings
-from onward.cli.exporting import Force, Out, carry_out
+from onward.cli.exporting import Force, Out, carry_out, check_format
 from onward.cli.help import Commands
 from onward.cli.tables import AsJson
 from onward.cli.trajectory_options import Filters, Limit, counted, with_filters
-from onward.errors import ConfigError
 from onward.export.demonstrations import MIN_REWARD, Demonstrations, Form
 from onward.export.run import Export
 
@@ -59,7 +58,7 @@ def export(
 
     onward sft export --min-reward 0.8 --model gpt-4.1 --out demonstrations.jsonl
     """
-    made = Demonstrations(_form(format))
+    made = Demonstrations(check_format(format, FORMATS))
     which = replace(filters, outcome="success", min_reward=min_reward).chosen()
 
     def work(job: Export) -> Any:
@@ -70,10 +69,3 @@ def export(
         lambda report: f"{counted(report.written, 'demonstration')} from {report.stored:,} trajectories",
         force=force, as_json=as_json,
     )  # fmt: skip
-
-
-def _form(given: str) -> Form:
-    for name in FORMATS:
-        if name == given:
-            return name
-    raise ConfigError(f"There is no format {given[:40]!r}: give one of {', '.join(FORMATS)}.")

@@ -122,10 +122,7 @@ def _jobs(jobs: list[dict[str, Any]]) -> Table:
 
 def _releases(releases: list[dict[str, Any]]) -> Table:
     table = Table(
-        ident("candidate"),
-        "state",
-        "evidence",
-        title="Releases ('onward releases show' says more)",
+        ident("candidate"), "state", "evidence", title="Releases ('onward releases show' says more)"
     )
     for release in releases:
         table.add(release["model_id"], release["state"], _evidence(release))

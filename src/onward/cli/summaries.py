@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-SUMMARIES: dict[str, str] = {
-    "demo": "Watch an agent get better: the whole loop on this machine, with real parts and no "
-    "service needed.",
-    "up": "Run the whole loop in one process; what is not configured is embedded.",
-    "status": "Show what serves, what comes next and the last release; then streams, jobs, releases and"
-    " counts.",
-    "run": "Run one role beside others, so that it scales out.",
-    "trajectories": "What agents did, turn by turn: look, or take it to another library.",
-    "sft": "Demonstrations: what scored well, to imitate.",
-    "redact": "Print FILE without secrets and personal data. Each JSON line is redacted by itself.",
-    "feedback": "Votes from chat pages: tokens and their keys.",
-    "rewards": "Rewards: how one came about, scores of a file, what other weights would do.",
-    "rescore": "Score stored trajectories again, with present weights and components.",
-    "quarantine": "Held bodies: encrypted since they could not be redacted. Look, try again, or drop.",
-    "dlq": "Dead letters: messages that could not be processed. Look, send again, or drop.",
-    "jobs": "Training jobs: which ran, why one failed, what it came to.",
-    "models": "Base models on this machine, and the policies that were released.",
-    "train": "Train a policy from files (--data) or in an environment (--env). No service is needed.",
-    "env": "Environments: tasks with a verdict by program. List, serve or play them.",
-    "control": "Control policies for Gymnasium environments: train, evaluate, resume, export, compare.",
-    "pause": "Stop learning until 'onward resume': trajectories are still stored and scored.",
-    "resume": "Resume learning.",
-    "releases": "What was released and why not; what the release that is under way shall do.",
-    "pin": "Serve one model and release nothing until 'onward unpin'.",
-    "unpin": "Allow releases again.",
-    "streams": "JetStream streams: see and migrate differences.",
-    "contracts": "The messages that cross the bus, as JSON Schema.",
+PANELS: dict[str, dict[str, str]] = {
+    "First steps": {
+        "demo": "Watch an agent get better: the whole loop on this machine, with real parts and no "
+        "service needed.",
+        "up": "Run the whole loop in one process; what is not configured is embedded.",
+        "status": "Show what serves, what comes next and the last release; then streams, jobs, releases and"
+        " counts.",
+        "run": "Run one role beside others, so that it scales out.",
+    },
+    "Agents and data": {
+        "trajectories": "What agents did, turn by turn: look, or take it to another library.",
+        "sft": "Demonstrations: what scored well, to imitate.",
+        "redact": "Print FILE without secrets and personal data. Each JSON line is redacted by itself.",
+        "feedback": "Votes from chat pages: tokens and their keys.",
+        "rewards": "Rewards: how one came about, scores of a file, what other weights would do.",
+        "rescore": "Score stored trajectories again, with present weights and components.",
+        "quarantine": "Held bodies: encrypted since they could not be redacted. Look, try again, or drop.",
+        "dlq": "Dead letters: messages that could not be processed. Look, send again, or drop.",
+    },
+    "Training and control": {
+        "jobs": "Training jobs: which ran, why one failed, what it came to.",
+        "models": "Base models on this machine, and the policies that were released.",
+        "train": "Train a policy from files (--data) or in an environment (--env). No service is needed.",
+        "env": "Environments: tasks with a verdict by program. List, serve or play them.",
+        "control": "Control policies for Gymnasium environments: train, evaluate, resume, export, compare.",
+    },
+    "Operating": {
+        "pause": "Stop learning until 'onward resume': trajectories are still stored and scored.",
+        "resume": "Resume learning.",
+        "releases": "What was released and why not; what the release that is under way shall do.",
+        "pin": "Serve one model and release nothing until 'onward unpin'.",
+        "unpin": "Allow releases again.",
+        "streams": "JetStream streams: see and migrate differences.",
+        "contracts": "The messages that cross the bus, as JSON Schema.",
+    },
 }
+"""Panels of ``onward --help``: title → command → summary, in this order."""
+SUMMARIES = {name: text for panel in PANELS.values() for name, text in panel.items()}

@@ -44,10 +44,8 @@ async def run(ctx: Context) -> None:
 
 
 async def rewarded_since_snapshot(bus: Bus, warehouse: Warehouse) -> int:
-    """Counts the rewarded trajectories of the current policy since the last requested job.
-
-    This is the number that is compared with the threshold. It is used to show how far away the next job is.
-    """
+    """Counts the rewarded trajectories of the current policy since the last requested job. This is the number
+    that is compared with the threshold. It is used to show how far away the next job is."""
     digest, has_policy, _ = await _policy(bus)
     if not has_policy:
         return 0

@@ -30,30 +30,13 @@ class Stages:
         self._bars.__exit__(*exc)
 
     @contextmanager
-    def stage(self, name: str, title: str, total: float | None = None) -> Iterator[Stage]:
+    def stage(self, name: str, title: str, total: float | None = None) -> Iterator[Bar]:
         """Counts the time of its block as stage ``name``."""
         bar = self._bars.add(title, total)
         self._bars.plain(f"{title} …")
         started = time.monotonic()
         try:
-            yield Stage(bar)
+            yield bar
             bar.finish()
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
-
-
-class Stage:
-    """Handle of a running stage."""
-
-    def __init__(self, bar: Bar) -> None:
-        self._bar = bar
-
-    def update(
-        self,
-        done: float | None = None,
-        *,
-        total: float | None = None,
-        note: str = "",
-        title: str | None = None,
-    ) -> None:
-        self._bar.update(done, total=total, note=note, title=title)

@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from onward.context import Context
-from onward.demo.display import Stage
 from onward.envs import desk
+from onward.progress import Bar
 from onward.release.validation import suite
 from onward.serving.engines.registry import AdapterRegistry
 from onward.training.spec.recipes import Recipe
@@ -38,12 +38,10 @@ class TestPanel:
         self._max_tokens = recipe.max_tokens
 
     async def run(
-        self, model_id: str | None, adapter_digest: str | None, stage: Stage, panels: int | None = None
+        self, model_id: str | None, adapter_digest: str | None, stage: Bar, panels: int | None = None
     ) -> Score:
         """Measures the success of a released model, or of the base model alone if both arguments are None.
-
-        ``panels``: fewer panels than usual.
-        """
+        ``panels``: fewer panels than usual."""
         panels = panels or self._panels
         results: list[suite.TaskResult] = []
         async with suite.engine_of(self._ctx) as engine:

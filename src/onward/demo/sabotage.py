@@ -66,11 +66,7 @@ async def plant(ctx: Context, table: JobTable, current: DesiredArm, folder: Path
     )
     job_id = request.training_job_id
     made = checkpoints.write_manifest(
-        folder,
-        job_id=job_id,
-        epoch=1,
-        base_digest=manifest.base_digest,
-        start_digest=current.adapter_digest,
+        folder, job_id=job_id, epoch=1, base_digest=manifest.base_digest, start_digest=current.adapter_digest
     )
     commit = await checkpoints.store(ctx.objects, folder, made)
     return await table.adopt(request, commit, start_digest=current.adapter_digest, samples=1)

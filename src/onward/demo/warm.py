@@ -11,9 +11,9 @@ from typing import Any
 
 from onward import children
 from onward.config import Settings
-from onward.demo.display import Stage, Stages
+from onward.demo.display import Stages
 from onward.errors import OnwardError
-from onward.progress import PART
+from onward.progress import PART, Bar
 from onward.serving import base_models
 from onward.training import checkpoints
 from onward.training.spec.recipes import for_model
@@ -78,7 +78,7 @@ async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> 
     )
 
 
-async def _follow(child: asyncio.subprocess.Process, stage: Stage) -> dict[str, Any] | None:
+async def _follow(child: asyncio.subprocess.Process, stage: Bar) -> dict[str, Any] | None:
     success = ""
     done: dict[str, Any] | None = None
     async for event in children.events(child):

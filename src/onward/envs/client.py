@@ -115,10 +115,7 @@ class EnvClient:
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._late:
             await asyncio.wait(self._late, timeout=self._deadlines.close)
@@ -129,10 +126,7 @@ class EnvClient:
 
     def panel(self, split: str | None = None, seed: int = 0, n: int | None = None) -> list[TaskRef]:
         """Returns the first ``n`` tasks of a split. AgentGym's servers have one split and do not report its
-        size.
-
-        Raises NotFoundError for an unknown split, ConfigError where ``n`` is needed.
-        """
+        size. Raises NotFoundError for an unknown split, ConfigError where ``n`` is needed."""
         if self.meta is None:
             if n is None:
                 raise ConfigError(f"The server at {self._at} does not tell how many tasks it has: give n.")
@@ -185,8 +179,7 @@ class EnvClient:
         return read_step(self._dialect, document, score_before)
 
     async def observe(self, number: int | str) -> str:
-        """Returns the present observation of the instance, whether the server sends a bare string or an
-        object."""
+        """Returns the present observation of the instance, from a bare string or an object."""
         path = f"/observation?id={number}"
         seconds = self._deadlines.observe
         return read_observation(await self._call(path, None, "observe_timeout", seconds, repeatable=True))
@@ -336,8 +329,7 @@ class RemotePlay:
         self._is_done = False
 
     async def step(self, answer: str) -> Reply:
-        """Plays one step. Raises EnvironmentFailure, and ConflictError once done: some servers would pay the
-        reward again."""
+        """Plays one step. Raises EnvironmentFailure; ConflictError once done: a server might pay twice."""
         if self._is_done:
             raise ConflictError("This episode is done: open another one.")
         reply = await self._client.step(self.id, answer, self._score)

@@ -110,8 +110,7 @@ def dialect(name: str) -> Dialect:
 
 
 def recognise(greeting: object) -> Dialect:
-    """Identifies a server's dialect by its answer to ``GET /``. Raises ConfigError when that names no known
-    one."""
+    """Identifies a server's dialect by its answer to ``GET /``. Raises ConfigError for an unknown one."""
     said = greeting.lower() if isinstance(greeting, str) else ""
     for word, name in _GREETINGS.items():
         if word in said:
@@ -123,10 +122,7 @@ def recognise(greeting: object) -> Dialect:
 
 
 def read_id(document: object) -> int | str:
-    """Returns the id in the answer to ``/create``, from an object or bare. It is sent back unchanged.
-
-    Raises EnvironmentFailure.
-    """
+    """Returns the id in the answer to ``/create``, to be sent back unchanged. Raises EnvironmentFailure."""
     number = _refuse_error(document).get("id") if isinstance(document, dict) else document
     if isinstance(number, bool) or not isinstance(number, int | str):
         raise _bad("/create", f"an id was expected, {_shown(document)} came")
@@ -147,10 +143,8 @@ def read_observation(document: object, path: str = "/observation") -> str:
 
 
 def read_step(spoken: Dialect, document: object, score_before: float) -> Reply:
-    """Reads the answer to ``/step``. ``score_before`` counts where a server sends no score.
-
-    Raises EnvironmentFailure.
-    """
+    """Reads the answer to ``/step``. ``score_before`` counts where a server sends no score. Raises
+    EnvironmentFailure."""
     if not isinstance(document, dict):
         raise _bad("/step", f"an object was expected, {_shown(document)} came")
     fields = _refuse_error(document)

@@ -210,8 +210,7 @@ class LocalSource:
 
     @contextlib.asynccontextmanager
     async def open(self, task: TaskRef) -> AsyncIterator[_LocalPlay]:
-        """Opens an episode. Raises NotFoundError for an unknown task, EnvironmentFailure when it cannot
-        begin."""
+        """Opens an episode. Raises NotFoundError (unknown task), EnvironmentFailure (it cannot begin)."""
         with _breaking(task):
             instance = self._environment.start(task)
         yield _LocalPlay(instance)
@@ -219,8 +218,7 @@ class LocalSource:
 
 @contextlib.contextmanager
 def _breaking(ref: TaskRef) -> Iterator[None]:
-    """Converts an environment's exception to EnvironmentFailure: it fails the episode, as behind a server,
-    not the run."""
+    """Converts an environment's exception to EnvironmentFailure: it fails the episode, not the run."""
     try:
         yield
     except OnwardError:
@@ -232,10 +230,7 @@ def _breaking(ref: TaskRef) -> Iterator[None]:
 
 def parse_action(answer: str) -> str:
     """Returns the line after ``Action:``, or the whole answer where there is none; repeated spaces are
-    removed.
-
-    Raises ValueError when an answer names two actions.
-    """
+    removed. Raises ValueError when an answer names two actions."""
     found = _ACTION.findall(answer)
     if len(found) > 1:
         raise ValueError("Only one 'Action:' is allowed in an answer. Nothing was done.")

@@ -23,8 +23,7 @@ CAUSES: dict[str, str] = {
 
 
 class EnvironmentFailure(OnwardError):
-    """An environment's failure. ``cause`` is a key of ``CAUSES``; ``status`` is the HTTP status, if there was
-    one."""
+    """An environment's failure. ``cause`` is a key of ``CAUSES``; ``status`` is the HTTP status, if any."""
 
     def __init__(self, cause: str, message: str, status: int | None = None) -> None:
         assert cause in CAUSES

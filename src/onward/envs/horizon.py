@@ -16,8 +16,7 @@ _TEXT = re.compile(r"\d+(,\d+)*(/\d+)?")
 
 @dataclass(frozen=True)
 class HorizonSchedule:
-    """Turn limit ``turns[k]`` from step ``k * every`` on, the last one forever. One entry is a constant
-    limit."""
+    """Turn limit ``turns[k]`` from step ``k * every`` on, the last one forever."""
 
     turns: tuple[int, ...]
     every: int = 100

@@ -6,7 +6,7 @@ Differences from AgentGym are listed in docs/environments.md.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 PROTOCOL = "agentgym-a/1"
 
@@ -14,8 +14,6 @@ PROTOCOL = "agentgym-a/1"
 class CreateRequest(BaseModel):
     """Request of ``POST /create``. No body, ``{}`` and AgentGym's TextCraft fields set to null are
     equivalent."""
-
-    model_config = ConfigDict(extra="ignore")
 
     split: str | None = None
     data_idx: int = 0
@@ -29,8 +27,6 @@ class ResetRequest(BaseModel):
     """Request of ``POST /reset``: starts the ``data_idx``-th task of a split. Equal requests give equal
     starts."""
 
-    model_config = ConfigDict(extra="ignore")
-
     id: int
     data_idx: int = 0
     split: str | None = None
@@ -42,16 +38,12 @@ class ResetRequest(BaseModel):
 class StepRequest(BaseModel):
     """Request of ``POST /step``: ``action`` is the action, or a whole answer with one ``Action:`` line."""
 
-    model_config = ConfigDict(extra="ignore")
-
     id: int
     action: str
 
 
 class CloseRequest(BaseModel):
     """Request of ``POST /close``; the answer is true, or false for an instance that is not open."""
-
-    model_config = ConfigDict(extra="ignore")
 
     id: int
 
@@ -83,8 +75,6 @@ class Detail(State):
 
 class Meta(BaseModel):
     """Answer to ``GET /meta``: everything that a client must know before it plays."""
-
-    model_config = ConfigDict(extra="ignore")
 
     protocol: str = PROTOCOL
     name: str

@@ -21,9 +21,7 @@ BUILT_IN: dict[str, str] = {
 
 def find(name: str) -> Environment:
     """Returns a built-in environment by its name, or ``package.module:object``: an Environment or its class.
-
-    Raises NotFoundError for an unknown name, ConfigError for an object that is no environment.
-    """
+    Raises NotFoundError for an unknown name, ConfigError for an object that is no environment."""
     place = BUILT_IN.get(name, name)
     module_name, _, attribute = place.partition(":")
     if not module_name or not attribute:

@@ -26,9 +26,7 @@ async def open_source(
     place: str, *, dialect: str | None = None, key: str | None = None
 ) -> AsyncIterator[TaskSource]:
     """Opens ``place``: a built-in name, ``package.module:object``, or ``http://HOST:PORT`` of a server.
-
-    ``dialect`` and ``key`` are for a server. Raises NotFoundError, ConfigError, EnvironmentFailure.
-    """
+    ``dialect`` and ``key`` are for a server. Raises NotFoundError, ConfigError, EnvironmentFailure."""
     if "://" not in place:
         yield LocalSource(registry.find(place))
         return

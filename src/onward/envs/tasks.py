@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-
-from onward.errors import NotFoundError
 
 SPLITS = ("train", "validation", "test")
 """Policies are trained on the first, chosen on the second, reported on the third."""
 
-_ID = re.compile(r"([a-z][a-z0-9_]{0,39})-([a-z]{1,20})-(\d{1,15})-(\d{1,9})")
 _TENTHS = {0: "test", 1: "validation"}
 
 
@@ -35,18 +31,6 @@ class TaskRef:
         """Id such as ``maze-test-0-17``; usable as an id everywhere in Onward."""
         return f"{self.environment}-{self.split}-{self.seed}-{self.index}"
 
-    @classmethod
-    def from_id(cls, task_id: str) -> TaskRef:
-        """Returns the task with this id. Raises NotFoundError when it is not the id of a task."""
-        found = _ID.fullmatch(task_id)
-        if found is None:
-            raise NotFoundError(
-                f"{task_id[:60]!r} is not the id of a task: give ENVIRONMENT-SPLIT-SEED-INDEX, "
-                f"such as maze-test-0-17."
-            )
-        environment, split, seed, index = found.groups()
-        return cls(environment, split, int(index), int(seed))
-
 
 def split_of(content: str) -> str:
     """Returns the split of a task with this content: a tenth test, a tenth validation, the rest train."""
@@ -55,7 +39,6 @@ def split_of(content: str) -> str:
 
 
 def panel_hash(definitions: Iterable[object]) -> str:
-    """Returns SHA-256 over the canonical JSON of tasks' definitions, in their order: equal panels, equal
-    hash."""
+    """Returns SHA-256 over the canonical JSON of tasks' definitions, in their order."""
     rows = json.dumps(list(definitions), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(rows.encode()).hexdigest()

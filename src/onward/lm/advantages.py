@@ -124,10 +124,8 @@ def _members(groups: Sequence[Hashable], trainable: Sequence[bool] | None, metho
 
 
 def place_reward(mask: Tensor, reward: Tensor) -> Tensor:
-    """Returns rewards (rows, tokens) with each row's ``reward`` at its last trainable token.
-
-    Raises TrainingError when a row has no trainable token: its reward would be lost silently.
-    """
+    """Returns rewards (rows, tokens) with each row's ``reward`` at its last trainable token. Raises
+    TrainingError when a row has no trainable token: its reward would be lost silently."""
     mask = mask.bool()
     if not bool(mask.any(-1).all()):
         raise TrainingError("DATA", "A row has no trainable token to carry its reward: leave such rows out.")

@@ -7,8 +7,9 @@ per update, without a graph, and reused in every epoch when memory allows.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -16,10 +17,111 @@ from torch import Tensor
 
 from onward.errors import TrainingError
 from onward.lm.head import token_logprobs
-from onward.lm.packing import Packed
+from onward.lm.packing import Packed, Run, common_prefix
 from onward.lm.policy import Policy, split_by_tokens
-from onward.lm.sharing import Piece, Sharing
 from onward.lm.tokens import TokenRow
+
+MIN_SHARED = 8
+"""A prompt that saves fewer tokens per row is not worth a separate attention call."""
+
+Piece = tuple[str, int]
+"""A stretch of tokens that is computed once: ("prefix", 0), ("prompt", its number), ("row", its number)."""
+
+
+@dataclass
+class Sharing:
+    """Parts shared by the rows of one update: the prefix of all, and prompts with several answers.
+
+    A prompt is shared short of its last token, since the log-prob of the first sampled token is computed
+    there, row by row. Rows are identified by their index.
+    """
+
+    prefix: int
+    """Number of tokens that all rows begin with."""
+    lengths: list[int]
+    prompt_of: list[int | None]
+    """The prompt that a row shares with others; None if it shares no more than the prefix."""
+    prompts: list[int]
+    """Length of each shared prompt, the prefix included."""
+    members: list[list[int]] = field(default_factory=list)
+    """Rows of each shared prompt."""
+
+    @classmethod
+    def of(cls, rows: Sequence[TokenRow]) -> Sharing:
+        prefix = common_prefix(rows)
+        same: dict[tuple[int, ...], list[int]] = {}
+        for i, row in enumerate(rows):
+            same.setdefault(tuple(row.ids[: _prompt(row)]), []).append(i)
+        found = cls(prefix, [len(row) for row in rows], [None] * len(rows), [])
+        for ids, members in same.items():
+            if len(members) > 1 and len(ids) - 1 - prefix >= MIN_SHARED:
+                for i in members:
+                    found.prompt_of[i] = len(found.prompts)
+                found.prompts.append(len(ids) - 1)
+                found.members.append(members)
+        return found
+
+    @property
+    def tokens(self) -> int:
+        """Tokens to compute when every piece is computed once."""
+        prompts = sum(length - self.prefix for length in self.prompts)
+        return self.prefix + prompts + sum(self.rest(i) for i in range(len(self.lengths)))
+
+    def _shared(self, i: int) -> int:
+        prompt = self.prompt_of[i]
+        return self.prefix if prompt is None else self.prompts[prompt]
+
+    def prompt(self, i: int) -> int:
+        """Tokens between the prefix of all and row ``i``'s own rest."""
+        return self._shared(i) - self.prefix
+
+    def rest(self, i: int) -> int:
+        """Tokens that only row ``i`` has."""
+        return self.lengths[i] - self._shared(i)
+
+    def together(self, indices: Sequence[int]) -> list[list[int]]:
+        """Groups ``indices`` into neighbours: single rows by length first, then the rows of each prompt."""
+        alone = sorted((i for i in indices if self.prompt_of[i] is None), key=lambda i: (self.lengths[i], i))
+        groups: dict[int, list[int]] = {}
+        for i in sorted(indices, key=lambda i: (self.lengths[i], i)):
+            prompt = self.prompt_of[i]
+            if prompt is not None:
+                groups.setdefault(prompt, []).append(i)
+        return [[i] for i in alone] + list(groups.values())
+
+    def shuffled(self, shuffle: random.Random) -> list[int]:
+        """Returns all rows in random order, with those of one prompt next to each other, which is cheaper."""
+        units = [[i] for i, prompt in enumerate(self.prompt_of) if prompt is None] + self.members
+        return [i for unit in shuffle.sample(units, len(units)) for i in unit]
+
+    def runs(self, part: Sequence[int]) -> list[Run]:
+        """Neighbouring rows of ``part`` with the same prompt (or with none)."""
+        runs: list[Run] = []
+        last: int | None = -1
+        for i in part:
+            prompt = self.prompt_of[i]
+            if runs and prompt == last:
+                runs[-1] = Run(runs[-1].rows + 1, runs[-1].shared)
+            else:
+                runs.append(Run(1, self._shared(i)))
+            last = prompt
+        return runs
+
+    def pieces(self, part: Sequence[int]) -> list[Piece]:
+        """Returns the pieces of the stream of ``part``, in the order of ``Packed.pieces``."""
+        prompts: list[Piece] = []
+        at = 0
+        for run in self.runs(part):
+            prompt = self.prompt_of[part[at]]
+            prompts.append(("none", 0) if prompt is None else ("prompt", prompt))
+            at += run.rows
+        return [("prefix", 0), *prompts, *(("row", i) for i in part)]
+
+
+def _prompt(row: TokenRow) -> int:
+    """Tokens before the first sampled one."""
+    return row.sampled.index(True) if True in row.sampled else len(row)
+
 
 Behaviour = Literal["recorded", "recompute", "unused"]
 
@@ -63,10 +165,8 @@ class Prepared:
         return [len(row.trained) for row in self.rows]
 
     def aligned(self, values: Sequence[float | Sequence[float] | Tensor], what: str) -> list[Tensor]:
-        """Converts ``values`` per input row to (trained tokens,) float32 tensors per kept row.
-
-        A value is one number for the row, or one per token of it, or one per trained token.
-        """
+        """Converts ``values`` per input row to (trained tokens,) float32 tensors per kept row. A value is one
+        number for the row, or one per token of it, or one per trained token."""
         if len(values) != len(self.given):
             raise TrainingError(
                 "DATA", f"There are {len(self.given)} rows but {len(values)} {what}s: give one each."
@@ -168,10 +268,7 @@ class Batches:
 
     def split(self, indices: Sequence[int]) -> list[list[int]]:
         """Splits rows into parts of at most ``limit`` computed tokens (after the common prefix) and at least
-        one row.
-
-        Rows of one prompt stay together; otherwise a part has rows of similar length.
-        """
+        one row. Rows of one prompt stay together; otherwise a part has rows of similar length."""
         units: list[list[int]] = []
         lengths: list[int] = []
         for together in self.sharing.together(indices):

@@ -48,11 +48,8 @@ class Chat:
         return tuple(sorted(ids))
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> list[int]:
-        """Returns the ids of ``messages`` followed by the opening of the assistant's turn.
-
-        ``tools`` (schemas as in the chat API) are shown by the template, or in words if it does not support
-        tools.
-        """
+        """Returns the ids of ``messages`` followed by the opening of the assistant's turn. ``tools`` (schemas
+        as in the chat API) are shown by the template, or in words if it does not support tools."""
         mark = self._mark([*messages, *tools])
         return self._encode(self._text(messages, mark, prompt=True, tools=tools), mark)
 

@@ -15,10 +15,8 @@ from onward.errors import NotFoundError
 
 
 def gguf_to_safetensors(gguf: Path, out: Path) -> None:
-    """Writes ``config.json``, ``model.safetensors`` and the tokenizer files of ``gguf`` into ``out``.
-
-    Takes about half a minute for 135 M parameters. Raises NotFoundError when ``gguf`` is not a file.
-    """
+    """Writes ``config.json``, ``model.safetensors`` and the tokenizer files of ``gguf`` into ``out``. Takes
+    about half a minute for 135 M parameters. Raises NotFoundError when ``gguf`` is not a file."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if not gguf.is_file():

@@ -22,9 +22,7 @@ def draw(
     top_p: list[float] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Returns tokens and log-probs, both (rows,), for ``logits`` (rows, vocab), which are overwritten.
-
-    ``temperature`` None means 1 for all; 0 takes the most probable token with log-prob 0 (a point mass).
-    """
+    ``temperature`` None means 1 for all; 0 takes the most probable token with log-prob 0 (a point mass)."""
     logits = logits.float()
     greedy = None
     if temperature is not None:

@@ -21,10 +21,8 @@ CHUNK = 64
 def token_logprobs(
     hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """``(logp, entropy)`` in nats, both (positions,) float32, without a graph.
-
-    logp = log softmax(hidden·headᵀ / T)[target]; entropy is that of the same distribution.
-    """
+    """``(logp, entropy)`` in nats, both (positions,) float32, without a graph. logp = log
+    softmax(hidden·headᵀ / T)[target]; entropy is that of the same distribution."""
     logp, entropy = _results(hidden)
     with torch.no_grad():
         for part in _chunks(len(hidden)):

@@ -20,16 +20,14 @@ from onward.errors import ConfigError, TrainingError
 from onward.lm import losses
 from onward.lm.batches import Batches, Prepared
 from onward.lm.head import backward_logprobs
-from onward.lm.kl_coefficient import KlCoefficient
-from onward.lm.objective import PolicyObjective
+from onward.lm.objective import KlCoefficient, PolicyObjective
 from onward.lm.options import CriticConfig, LearnerConfig
 from onward.lm.packing import Packed
 from onward.lm.policy import Policy
-from onward.lm.saved import load_state, save_state
+from onward.lm.saved import load_state, save_state, trained_tensors
 from onward.lm.statistics import PartStatistics, StepMetrics, StepStatistics
 from onward.lm.stepper import Stepper, Stepping
 from onward.lm.tokens import TokenRow
-from onward.lm.trainable import trained_tensors
 from onward.lm.value import ValueHead
 
 __all__ = ["STATE_FILE", "CriticConfig", "Learner", "LearnerConfig", "StepMetrics"]
@@ -40,10 +38,8 @@ PerToken = Sequence[float | Sequence[float] | Tensor]
 
 
 class Learner(Stepping):
-    """Owns the optimiser of one resident adapter, and of its critic if ``config.critic`` is set.
-
-    With ``adapter`` None all weights are trained in place; otherwise the base weights are never changed.
-    """
+    """Owns the optimiser of one resident adapter, and of its critic if ``config.critic`` is set. With
+    ``adapter`` None all weights are trained in place; otherwise the base weights are never changed."""
 
     def __init__(self, policy: Policy, adapter: str | None, config: LearnerConfig) -> None:
         if adapter is None and config.kl_coef > 0 and config.kl_reference == "base":
@@ -121,10 +117,7 @@ class Learner(Stepping):
 
     def reward_penalty(self) -> list[Tensor] | None:
         """Returns β k1 per trained token of each opened row, to subtract from its reward; None without such a
-        KL.
-
-        k1 = log π_start − log π_ref, without gradient: the policy gradient carries it.
-        """
+        KL. k1 = log π_start − log π_ref, without gradient: the policy gradient carries it."""
         if self.config.kl_in != "reward" or self.config.kl_coef == 0:
             return None
         coef = float(self._fixed["penalty_coef"])
@@ -295,10 +288,8 @@ class Learner(Stepping):
     # --- state -------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> bool:
-        """Writes parameters, optimiser and cursor, so that ``restore`` continues between two steps.
-
-        Right after a step that was not finite, writes nothing and returns False.
-        """
+        """Writes parameters, optimiser and cursor, so that ``restore`` continues between two steps. Right
+        after a step that was not finite, writes nothing and returns False."""
         if not self.finite:
             return False
         state = {

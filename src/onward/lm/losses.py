@@ -37,10 +37,8 @@ def clipped_loss(
     clip_epsilon_high: float | None = None,
     dual_clip: float | None = 3.0,
 ) -> Tensor:
-    """Loss per token, −min(rA, clip(r)A) (PPO, 1707.06347, eq. 7), r = exp(logp − old).
-
-    For A < 0 it is at most −``dual_clip``·A (dual clip, 1912.09729, eq. 5). 0 where ``mask`` is false.
-    """
+    """Loss per token, −min(rA, clip(r)A) (PPO, 1707.06347, eq. 7), r = exp(logp − old). For A < 0 it is at
+    most −``dual_clip``·A (dual clip, 1912.09729, eq. 5). 0 where ``mask`` is false."""
     advantages = masked(advantages, mask)
     ratio = log_ratio(logp, old, mask).exp()
     high = clip_epsilon if clip_epsilon_high is None else clip_epsilon_high
@@ -139,17 +137,10 @@ def kl_loss(logp: Tensor, reference: Tensor, estimator: KlEstimator, mask: Tenso
 
 
 def value_loss(
-    values: Tensor,
-    old: Tensor,
-    returns: Tensor,
-    mask: Tensor | None = None,
-    *,
-    clip: float | None = 0.5,
+    values: Tensor, old: Tensor, returns: Tensor, mask: Tensor | None = None, *, clip: float | None = 0.5
 ) -> Tensor:
-    """½ max((V − R)², (clip(V, V_old ± ``clip``) − R)²) per trained token (PPO2's form of 1707.06347).
-
-    The larger term is taken, so that clipping never rewards a jump away from the return.
-    """
+    """½ max((V − R)², (clip(V, V_old ± ``clip``) − R)²) per trained token (PPO2's form of 1707.06347). The
+    larger term is taken, so that clipping never rewards a jump away from the return."""
     values, old, returns = masked(values, mask), masked(old, mask), masked(returns, mask)
     loss = (values - returns) ** 2
     if clip is not None:

@@ -14,6 +14,24 @@ from torch import Tensor
 from onward.lm import losses
 from onward.lm.options import LearnerConfig
 
+GAIN, BOUND = 0.1, 0.2  # K_β and the clipping bound of the error in the paper
+
+
+@dataclass
+class KlCoefficient:
+    """β ← β (1 + 0.1·clip(KL/target − 1, ±0.2)) after each step; constant without a target (Ziegler et al.,
+    1909.08593, section 2.2)."""
+
+    value: float
+    target: float | None = None
+
+    def observe(self, kl: float) -> None:
+        """``kl`` in nats per token; a number that is not finite is ignored."""
+        if self.target is None or not abs(kl) < float("inf"):
+            return
+        error = max(-BOUND, min(BOUND, kl / self.target - 1.0))
+        self.value *= 1.0 + GAIN * error
+
 
 @dataclass
 class PolicyObjective:

@@ -55,10 +55,8 @@ def _causal(length: int, before: int, device: torch.device) -> Tensor:
 
 
 def common_prefix(rows: Sequence[TokenRow]) -> int:
-    """Returns the length of the prefix that all rows share, short of each row's last context token.
-
-    The token before a row's first sampled token stays outside, since its logits are needed per row.
-    """
+    """Returns the length of the prefix that all rows share, short of each row's last context token. The token
+    before a row's first sampled token stays outside, since its logits are needed per row."""
     if not rows:
         return 0
     limit = min((row.sampled.index(True) if True in row.sampled else len(row)) for row in rows) - 1
@@ -107,11 +105,7 @@ class Packed:
     """
 
     def __init__(
-        self,
-        rows: Sequence[TokenRow],
-        prefix: int,
-        device: torch.device,
-        runs: Sequence[Run] | None = None,
+        self, rows: Sequence[TokenRow], prefix: int, device: torch.device, runs: Sequence[Run] | None = None
     ) -> None:
         runs = [Run(len(rows), prefix)] if runs is None else runs
         shared = [run.shared for run in runs for _ in range(run.rows)]
@@ -162,11 +156,8 @@ class Packed:
         return [self.prefix, *(run.extra for run in self._runs), *self.lengths]
 
     def attend(self, shape: Shape) -> Any:
-        """Returns the ``Attend`` of this layout.
-
-        Shared tokens see themselves and the tokens before them. A row sees its shared tokens and its own
-        past.
-        """
+        """Returns the ``Attend`` of this layout. Shared tokens see themselves and the tokens before them. A
+        row sees its shared tokens and its own past."""
         h, kv, g, d = shape.heads, shape.kv_heads, shape.group, shape.head_dim
         sizes = [self.prefix, *(run.extra for run in self._runs), *(run.total for run in self._runs)]
         prefix_mask = None if self._prefix_mask is None else self._prefix_mask.repeat(g, 1)

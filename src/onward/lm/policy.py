@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from onward.errors import ConfigError, ConflictError, NotFoundError
-from onward.lm.adapters import Adapter
+from onward.lm.adapters import BLOCK, STACKS, Adapter
 from onward.lm.head import token_logprobs
 from onward.lm.network import Layer, Segment, Shape, Weights, final_norm, rope_table, run_layers
 from onward.lm.packing import Packed, common_prefix
@@ -41,10 +41,8 @@ class Policy:
 
     @classmethod
     def load(cls, folder: Path, *, device: str = "cpu", dtype: str = "float32") -> Policy:
-        """Reads a transformers folder with a Llama-shaped network in safetensors.
-
-        Raises ConfigError for other content. On CPUs float32 is by far the fastest.
-        """
+        """Reads a transformers folder with a Llama-shaped network in safetensors. Raises ConfigError for
+        other content. On CPUs float32 is by far the fastest."""
         folder = Path(folder)
         shape = Shape.read(folder)
         where = torch.device(device)
@@ -210,22 +208,14 @@ def split_by_tokens(items: Sequence[int], lengths: Sequence[int], limit: int) ->
     return runs
 
 
-_STACKED = (
-    ("qkv", "self_attn", ("q_proj", "k_proj", "v_proj")),
-    ("out", "self_attn", ("o_proj",)),
-    ("gate_up", "mlp", ("gate_proj", "up_proj")),
-    ("down", "mlp", ("down_proj",)),
-)
-
-
 def _from_transformers(shape: Shape, raw: dict[str, Tensor]) -> Weights:
     orders = {"q_proj": shape.rope_order(shape.heads), "k_proj": shape.rope_order(shape.kv_heads)}
     layers = []
     for i in range(shape.layers):
         prefix = f"model.layers.{i}."
         stacked: dict[str, Any] = {}
-        for field, block, names in _STACKED:
-            parts = [raw[f"{prefix}{block}.{name}.weight"] for name in names]
+        for field, names in STACKS.items():
+            parts = [raw[f"{prefix}{BLOCK[name]}.{name}.weight"] for name in names]
             parts = [p[orders[n]] if n in orders else p for n, p in zip(names, parts, strict=True)]
             stacked[field] = torch.cat(parts).contiguous()
         layers.append(
@@ -248,12 +238,12 @@ def _to_transformers(shape: Shape, weights: Weights) -> dict[str, Tensor]:
         prefix = f"model.layers.{i}."
         raw[prefix + "input_layernorm.weight"] = layer.attention_norm
         raw[prefix + "post_attention_layernorm.weight"] = layer.mlp_norm
-        for field, block, names in _STACKED:
+        for field, names in STACKS.items():
             parts = getattr(layer, field).split([sizes[name][0] for name in names])
             for name, part in zip(names, parts, strict=True):
                 if name in orders:
                     part = part[torch.argsort(orders[name])]
-                raw[f"{prefix}{block}.{name}.weight"] = part
+                raw[f"{prefix}{BLOCK[name]}.{name}.weight"] = part
     if not shape.tied:
         raw["lm_head.weight"] = weights.head
     return raw

@@ -23,9 +23,8 @@ from onward.lm.head import backward_logprobs, token_logprobs
 from onward.lm.options import refuse_out_of_range
 from onward.lm.pairs import Pair
 from onward.lm.policy import Policy, split_by_tokens
-from onward.lm.saved import load_state, save_state
+from onward.lm.saved import load_state, save_state, trained_tensors
 from onward.lm.stepper import Stepper, Stepping
-from onward.lm.trainable import trained_tensors
 
 STATE_FILE = "preference.pt"
 
@@ -158,10 +157,8 @@ class PreferenceLearner(Stepping):
     def _batches(
         self, pairs: Sequence[Pair], fresh: bool = False
     ) -> tuple[Batches, list[tuple[list[int], list[int]]]]:
-        """Returns batches over all rows, and for each pair the rows of its two sides.
-
-        All rows get temperature 1: the comparison is of answers, not of how they were drawn.
-        """
+        """Returns batches over all rows, and for each pair the rows of its two sides. All rows get
+        temperature 1: the comparison is of answers, not of how they were drawn."""
         config, rows = self.config, []
         members: list[tuple[list[int], list[int]]] = []
         for pair in pairs:
@@ -208,11 +205,7 @@ class PreferenceLearner(Stepping):
             self.policy.weights.unpack()
 
     def _step(
-        self,
-        batches: Batches,
-        members: list[tuple[list[int], list[int]]],
-        chosen: Sequence[int],
-        total: int,
+        self, batches: Batches, members: list[tuple[list[int], list[int]]], chosen: Sequence[int], total: int
     ) -> PreferenceMetrics:
         sharing = batches.sharing
         chosen = sorted(chosen, key=lambda p: sharing.prompt_of[members[p][0][0]] or 0)  # prompts together

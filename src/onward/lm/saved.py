@@ -1,4 +1,4 @@
-"""The state of a training process, as one file that is replaced whole.
+"""The tensors that training changes, and the state of a training process: one file that is replaced whole.
 
 The names and shapes of the trained tensors are stored with it, so that it is never restored into another
 adapter.
@@ -15,6 +15,15 @@ from torch import Tensor
 
 from onward.errors import ConfigError
 from onward.files import whole
+from onward.lm.policy import Policy
+
+
+def trained_tensors(policy: Policy, adapter: str | None) -> dict[str, Tensor]:
+    """Returns the tensors that training ``adapter`` changes; with None every weight of the network. After a
+    step with ``adapter`` None the sampler's copies of the weights are stale until ``Weights.unpack``."""
+    if adapter is not None:
+        return policy.adapter(adapter).params
+    return {f"weights.{i}": tensor for i, tensor in enumerate(policy.weights.tensors())}
 
 
 def save_state(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

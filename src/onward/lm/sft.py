@@ -16,9 +16,9 @@ from onward.errors import TrainingError
 from onward.lm.head import backward_logprobs
 from onward.lm.packing import Packed, common_prefix
 from onward.lm.policy import Policy, split_by_tokens
+from onward.lm.saved import trained_tensors
 from onward.lm.stepper import Stepper
 from onward.lm.tokens import TokenRow
-from onward.lm.trainable import trained_tensors
 from onward.lm.trajectories import Trajectory
 
 
@@ -38,10 +38,7 @@ def warm_start_rows(
     trajectories: Sequence[Trajectory], min_reward: float, demonstrations: Sequence[TokenRow] = ()
 ) -> list[TokenRow]:
     """Returns rows to imitate: all ``demonstrations``, and those of trajectories that scored at least
-    ``min_reward``.
-
-    Unscored trajectories are left out. Raises TrainingError (DATA) when nothing is left.
-    """
+    ``min_reward``. Unscored trajectories are left out. Raises TrainingError (DATA) when nothing is left."""
     good = [one for one in trajectories if one.reward is not None and one.reward >= min_reward]
     rows = [*demonstrations, *(row for one in good for row in one.rows if row.trained)]
     if not rows:

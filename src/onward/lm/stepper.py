@@ -75,10 +75,7 @@ class Stepper:
 
     def step(self, loss: float = 0.0) -> tuple[float, bool]:
         """Takes a step; returns (gradient norm before clipping, True if the step was taken) and clears
-        gradients.
-
-        ``loss`` is unscaled and is only checked for being finite.
-        """
+        gradients. ``loss`` is unscaled and is only checked for being finite."""
         self._collect()
         norm = float(torch.nn.utils.clip_grad_norm_(self.masters, self.max_grad_norm))
         other = 0.0

@@ -16,9 +16,7 @@ from onward.errors import OnwardError
 @dataclass(frozen=True)
 class Call:
     """One generation. ``prompt_ids`` are the tokens after generation ``continues``, or the whole prompt.
-
-    ``logprobs`` None: the probabilities of the drawn tokens were not recorded.
-    """
+    ``logprobs`` None: the probabilities of the drawn tokens were not recorded."""
 
     prompt_ids: list[int]
     token_ids: list[int]
@@ -136,10 +134,7 @@ def rows_from_calls(calls: Iterable[Call]) -> list[TokenRow]:
 
 def prompt_of(calls: Iterable[Call], generation_id: str) -> list[int]:
     """Returns all tokens before the sampled ones of ``generation_id``, sampled ones of earlier calls
-    included.
-
-    The calls that it continues must be in ``calls`` and have their tokens (see ``left_out``).
-    """
+    included. The calls that it continues must be in ``calls`` and have their tokens (see ``left_out``)."""
     known = {call.generation_id: call for call in calls}
     call = known[generation_id]
     parts = [call.prompt_ids]

@@ -98,10 +98,8 @@ class Trajectory:
 
 @dataclass
 class Selection:
-    """The trajectories that take part, and the number of excluded ones by reason.
-
-    ``observers`` are scored, count in baselines and are not trained on.
-    """
+    """The trajectories that take part, and the number of excluded ones by reason. ``observers`` are scored,
+    count in baselines and are not trained on."""
 
     trajectories: list[Trajectory]
     observers: list[Trajectory] = field(default_factory=list)

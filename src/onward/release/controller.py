@@ -175,9 +175,7 @@ class Releaser:
 
     async def _idle_routes(self, pinned: Model | None, is_pinned: bool) -> None:
         """Sets the routes while no release is under way: the pinned model serves, else the current one.
-
-        Without a desired state nothing is written.
-        """
+        Without a desired state nothing is written."""
         now = await self.effects.desired.read()
         if now is None or (is_pinned and pinned is None):
             return
@@ -382,8 +380,8 @@ class Releaser:
 
 async def run(ctx: Context) -> None:
     """Runs the releaser role: ticks while it holds the lease, until cancelled."""
-    from onward.release.validation.remembered import Remembered
     from onward.release.validation.suite import EngineSuite
+    from onward.release.validation.trial import Remembered
 
     outcomes = StreamOutcomes(ctx.bus)
     releaser = Releaser(ctx, outcomes, Remembered(EngineSuite(ctx)), strategy=ctx.settings.release.strategy)

@@ -19,11 +19,7 @@ from onward.release.plan import ramp_schedule
 from onward.release.record import Model, ReleaseRecord
 
 ENGINE = "local"
-NOT_VALIDATED = {
-    "benchmark_passed": False,
-    "safety_checks_passed": False,
-    "performance_regression": False,
-}
+NOT_VALIDATED = {"benchmark_passed": False, "safety_checks_passed": False, "performance_regression": False}
 
 
 def announced(document: dict[str, Any]) -> dict[str, Any]:
@@ -50,10 +46,7 @@ def candidate_serves(
 def promoted(record: ReleaseRecord, settings: Settings, endpoint: str, now: datetime) -> dict[str, Any]:
     """Returns the event for a finished release whose candidate gets all traffic."""
     document = _deployment(record, "promoted", record.candidate, settings, endpoint, now)
-    document["deployment_config"] |= {
-        "rollout_strategy": record.schedule.strategy,
-        "traffic_percentage": 100,
-    }
+    document["deployment_config"] |= {"rollout_strategy": record.schedule.strategy, "traffic_percentage": 100}
     document["metadata"] |= {
         "previous_model": record.current.model_id,
         "evidence": record.shown,
@@ -85,11 +78,7 @@ def restored(
             "note": record.asked_why,
         }
     elif event == "rollback":
-        document["metadata"] |= {
-            "why": record.reason,
-            "crossed_at": record.crossed_at,
-            **_counted(record),
-        }
+        document["metadata"] |= {"why": record.reason, "crossed_at": record.crossed_at, **_counted(record)}
     return document
 
 

@@ -32,10 +32,8 @@ SETTLE_SECONDS = 60.0
 
 
 async def install_base(ctx: Context, releases: Releases, suite: Suite) -> bool:
-    """Installs the base model if nothing was ever installed, so that its work can be learned from.
-
-    Returns whether a first model is now installed; False while no engine reports which base model it serves.
-    """
+    """Installs the base model if nothing was ever installed, so that its work can be learned from. Returns
+    whether a first model is now installed; False while no engine reports which base model it serves."""
     if await releases.current() is not None:
         return True
     try:
@@ -124,10 +122,8 @@ async def _carry_out(ctx: Context, releases: Releases, record: ReleaseRecord) ->
 
 
 async def _untouched_base(ctx: Context, releases: Releases) -> Model:
-    """Returns the installed base model once it is settled. Raises ConflictError after a later release.
-
-    A restart carries out an unsettled record again, so nothing may replace the base model earlier.
-    """
+    """Returns the installed base model once it is settled. Raises ConflictError after a later release. A
+    restart carries out an unsettled record again, so nothing may replace the base model earlier."""
     until = ctx.clock.monotonic() + SETTLE_SECONDS
     while True:
         found = await releases.get(FIRST)

@@ -26,6 +26,7 @@ HOLD_WORDS = {
 }
 SELF_ENDING = ("silence", "sample_ratio")
 """Holds that end by themselves when their cause is gone."""
+_NOT_HELD: dict[str, Any] = {"held_from": None, "held_why": None, "overdue": False}
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,7 @@ def enter(record: ReleaseRecord, step: int, matured: int, why: str, now: Now) ->
         step_served=0.0,
         step_total=0.0,
         step_sessions=matured,
-        held_from=None,
-        held_why=None,
-        overdue=False,
+        **_NOT_HELD,
     )
 
 
@@ -112,9 +111,7 @@ def promote(record: ReleaseRecord, why: str, now: Now) -> ReleaseRecord:
         decision="promoted",
         reason=reason,
         closed_at=now.text,
-        held_from=None,
-        held_why=None,
-        overdue=False,
+        **_NOT_HELD,
     )
     document = events.promoted(done, now.settings, now.endpoint, now.at)
     message = f"Model {record.candidate.model_id} serves everybody now: {reason}."
@@ -164,9 +161,7 @@ def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
         decision="aborted",
         reason=words,
         closed_at=now.text,
-        held_from=None,
-        held_why=None,
-        overdue=False,
+        **_NOT_HELD,
     )
     owed: list[dict[str, Any]] = []
     if record.started_at is not None and record.kind == "candidate":

@@ -21,9 +21,7 @@ D = TypeVar("D", bound=Document)
 
 async def command(bus: Bus, name: str, release: str | None = None, *, clock: Clock) -> None:
     """Sends one of COMMANDS to the releaser. ``release`` (its id, or its candidate's) limits it to that one.
-
-    Raises ContractError for an unknown command, NotFoundError if no such release is under way.
-    """
+    Raises ContractError for an unknown command, NotFoundError if no such release is under way."""
     if name not in COMMANDS:
         raise ContractError("command", f"{name!r} is no release command: expected {', '.join(COMMANDS)}.")
     records = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()
@@ -65,8 +63,7 @@ class Operator:
         self._told: int | None = None
 
     async def pin(self) -> tuple[Model | None, bool]:
-        """Returns (the pinned model if it is known, whether anything is pinned). Raises one alert for an
-        unknown model."""
+        """Returns (the pinned model if known, whether anything is pinned). Alerts once if it is unknown."""
         asked, revision = await self._read(Pin)
         model_id = asked.model_id
         if not isinstance(model_id, str) or not model_id:

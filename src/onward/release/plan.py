@@ -181,9 +181,7 @@ def step_verdict(
 
 def next_model_id(pattern: str, keys: Iterable[str]) -> str:
     """Returns the id after the highest one among ``keys`` (of ``rl_models``) made by ``pattern``; 1 if none.
-
-    ``agent-zero-rl-v{n}``; in ``agent-zero-rl-v2.{n}`` only the last number counts: after v2.3, v2.4.
-    """
+    ``agent-zero-rl-v{n}``; in ``agent-zero-rl-v2.{n}`` only the last number counts: after v2.3, v2.4."""
     numbers = [0, *_numbers(pattern, keys)]
     return pattern.replace("{n}", str(max(numbers) + 1))
 

@@ -235,10 +235,8 @@ class Releases:
         return await self._models.keys()
 
     async def names_given(self) -> list[str]:
-        """Returns the keys of all names that a model ever had, also of candidates that were never released.
-
-        A name is stored with its proposal. So a restart finds it, and no other candidate gets it.
-        """
+        """Returns the keys of all names that a model ever had, also of candidates that were never released. A
+        name is stored with its proposal. So a restart finds it, and no other candidate gets it."""
         candidates = [model_key(record.candidate.model_id) for record in await self.all()]
         return sorted({*await self._models.keys(), *candidates})
 

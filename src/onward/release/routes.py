@@ -101,9 +101,7 @@ class DesiredWriter:
 
     async def set(self, wanted: DesiredRoutes) -> int:
         """Makes ``wanted`` the desired state and returns its revision. An unchanged state is not written.
-
-        Raises ConflictError if a releaser with a higher epoch has written.
-        """
+        Raises ConflictError if a releaser with a higher epoch has written."""
         entry = await self._bucket.get(Desired.KEY)
         desired = Desired(**dict(wanted), revision=1, epoch=self.epoch)
         if entry is None:

@@ -9,13 +9,6 @@ from onward.reward.scoring.score import Provenance, reward_id, score
 from onward.reward.scoring.state import State
 
 __all__ = [
-    "NotApplicable",
-    "Provenance",
-    "Scored",
-    "ScoringContext",
-    "State",
-    "Unscored",
-    "components_of",
-    "reward_id",
-    "score",
-]
+    "NotApplicable", "Provenance", "Scored", "ScoringContext", "State", "Unscored", "components_of",
+    "reward_id", "score",
+]  # fmt: skip

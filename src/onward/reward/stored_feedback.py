@@ -15,8 +15,7 @@ from onward.warehouse import Warehouse, reward_queries
 
 Row = dict[str, Any]
 KEYS = 100_000
-"""Maximum number of trajectories and sessions known to have feedback; above it the warehouse is always
-queried."""
+"""Most trajectories and sessions known to have feedback; above it the warehouse is always queried."""
 SKEW = timedelta(minutes=5)
 """Maximum lead of an agent's clock over the server's."""
 MOST = 100
@@ -95,8 +94,7 @@ def is_about(feedback: Row, trajectory: Row) -> bool:
 
 
 def moment(value: datetime | str) -> datetime:
-    """Returns the time of a row in whole milliseconds, as the warehouse stores it; the warehouse returns
-    text."""
+    """Returns the time of a row (the warehouse returns text) in whole milliseconds, as it is stored."""
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 

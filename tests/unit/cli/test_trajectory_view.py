@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from trajectory_store import trajectory
 
-from onward.cli.trajectory_view import view
+from onward.cli.trajectories import view
 
 
 def test_failures_repeats_release_and_feedback_are_told(

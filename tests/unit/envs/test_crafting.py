@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from onward.envs.crafting import CRAFTING, Book, Recipe
-from onward.envs.crafting.recipes import CRAFTED, GOALS, MAX_PLAN, RAW, draw
+from onward.envs.crafting import CRAFTED, CRAFTING, GOALS, MAX_PLAN, RAW, Book, Recipe, draw
 
 LAMP = Book(
     goal="brass lamp",

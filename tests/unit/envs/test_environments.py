@@ -70,7 +70,7 @@ def test_no_task_is_in_two_splits_whatever_the_seed(environment: Environment) ->
 def test_no_task_comes_twice_in_a_panel(environment: Environment, split: str) -> None:
     panel = environment.panel(split)
     assert len({str(environment.definition(environment.task(ref))) for ref in panel}) == len(panel)
-    assert all(is_id(ref.task_id) and TaskRef.from_id(ref.task_id) == ref for ref in panel)
+    assert all(is_id(ref.task_id) for ref in panel)
 
 
 @pytest.mark.parametrize("name", NEW)

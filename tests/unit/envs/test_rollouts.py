@@ -273,4 +273,3 @@ async def test_a_limit_below_one_is_refused(limit: str) -> None:
 def test_a_task_is_named_by_split_seed_and_index() -> None:
     ref = TaskRef("maze", "test", 17, 3)
     assert ref.task_id == "maze-test-3-17"
-    assert TaskRef.from_id("maze-test-3-17") == ref

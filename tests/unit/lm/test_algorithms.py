@@ -457,7 +457,7 @@ def test_kl_in_the_reward_costs_what_each_token_strayed(policy: Policy) -> None:
 
 
 def test_the_kl_coefficient_steers_to_its_target() -> None:
-    from onward.lm.kl_coefficient import KlCoefficient
+    from onward.lm.objective import KlCoefficient
 
     coefficient = KlCoefficient(1.0, target=0.1)
     coefficient.observe(0.2)  # twice the target: the error is clipped to 0.2

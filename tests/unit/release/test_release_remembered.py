@@ -5,7 +5,7 @@ from __future__ import annotations
 from release_world import FakeSuite
 
 from onward.release.validation.judge import validate
-from onward.release.validation.remembered import POLICIES, Remembered
+from onward.release.validation.trial import POLICIES, Remembered
 
 
 def suites(**success: float) -> tuple[FakeSuite, Remembered]:

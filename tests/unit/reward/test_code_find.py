@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from code_documents import answer, call, made_of
 
-from onward.reward.code.find import MAX_PIECES, Found, fences, find_code
-from onward.reward.code.languages import by_label, by_name, by_text
+from onward.reward.code.find import MAX_PIECES, Found, by_label, by_name, by_text, fences, find_code
 from onward.reward.code.shell import commands, split_heredocs
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from code_documents import answer, call, made_of, run
 
-from onward.reward.code.invocations import Run, runs_in
 from onward.reward.code.results import Results, finding_score, results_of
+from onward.reward.code.shell import Run, runs_in
 
 RATED = "************* Module x\nx.py:1:0: C0114: Missing (x)\n\nYour code has been rated at {}/10\n"
 BANDIT = (

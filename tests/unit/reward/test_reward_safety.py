@@ -1,7 +1,8 @@
-"""Every safety rule against the examples in its own file, and the score that findings make."""
+"""Every safety rule against its examples, and the score that findings make."""
 
 import pytest
 from reward_documents import trajectory, turn
+from safety_examples import EXAMPLES
 
 from onward.reward import ScoringContext
 from onward.reward.components import Safety
@@ -10,12 +11,14 @@ from onward.reward.components.safety_rules import RULES
 from onward.reward.measures.baselines import Baselines
 from onward.reward.measures.judgement import judge
 
-POSITIVES = [
-    pytest.param(rule, text, id=f"{rule.name}-{i}") for rule in RULES for i, text in enumerate(rule.positives)
-]
-NEGATIVES = [
-    pytest.param(rule, text, id=f"{rule.name}-{i}") for rule in RULES for i, text in enumerate(rule.negatives)
-]
+POSITIVES, NEGATIVES = (
+    [
+        pytest.param(rule, text, id=f"{rule.name}-{i}")
+        for rule in RULES
+        for i, text in enumerate(EXAMPLES[rule.name][kind])
+    ]
+    for kind in (0, 1)
+)
 
 
 def call(command: str, n: int = 1, key: str = "command") -> dict:

@@ -4,7 +4,7 @@ import stat
 import pytest
 
 from onward.errors import BusError
-from onward.serving.recording.journal import Journal
+from onward.serving.recording.recording import Journal
 
 
 def test_what_is_written_is_there_after_a_restart_and_what_is_gone_is_not(tmp_path):

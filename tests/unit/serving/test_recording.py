@@ -17,8 +17,7 @@ from onward.clock import ManualClock, SystemClock
 from onward.config import load
 from onward.errors import BusError
 from onward.redaction import Redactor
-from onward.serving.recording.journal import Journal
-from onward.serving.recording.recording import JOURNAL, OUTBOX, Recording, Work
+from onward.serving.recording.recording import JOURNAL, OUTBOX, Journal, Recording, Work
 from onward.serving.recording.write_behind import WriteBehind
 from onward.warehouse import Objects
 

@@ -8,7 +8,6 @@ from onward.contracts.buckets import Assignment
 from onward.errors import ContractError
 from onward.serving.routing.router import (
     Arm,
-    AssignmentCache,
     Routes,
     assign,
     base_routes,
@@ -92,16 +91,6 @@ def test_a_desired_state_that_cannot_be_served_is_refused(arms):
 def test_keys_of_sessions_are_safe_and_of_fixed_length():
     assert session_key("../ > *") != session_key("../ > * ")
     assert len(session_key("x" * 512)) == 32
-
-
-def test_the_cache_is_bounded():
-    cache = AssignmentCache(2)
-    made = [assign(_routes(), f"s{n}", "2026-01-01T00:00:00.000Z") for n in range(3)]
-    cache.put(made[0])
-    cache.put(made[1])
-    assert cache.get("s0") is made[0]
-    cache.put(made[2])
-    assert cache.get("s1") is None and cache.get("s0") is made[0]
 
 
 def test_before_any_release_the_base_serves():

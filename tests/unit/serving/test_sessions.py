@@ -1,4 +1,4 @@
-from onward.serving.engines.sessions import Remembered, SessionMemory
+from onward.serving.engines.sampling import Remembered, SessionMemory
 
 
 def _user(text):

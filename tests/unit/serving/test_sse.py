@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from onward.serving.protocol.sse import Chunks, failure
+from onward.serving.http.streaming import Chunks, failure
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
 

@@ -38,8 +38,8 @@ def test_refusals_are_counted_by_reason_and_never_trained(tmp_path: Path) -> Non
         "truncated_support": 2,
         "bad_signature": 1,
     }
-    assert [line["trajectory_id"] for line in dataset.read(frozen.path)] == ["good-1", "good-2"]
-    assert frozen.mean_return == pytest.approx((1.0 + 0.25) / 2)
+    kept = [(line["trajectory_id"], line["outcome"]) for line in dataset.read(frozen.path)]
+    assert kept == [("good-1", 1.0), ("good-2", 0.25)]
 
 
 def _void(**changes: Any) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def test_an_unscored_trajectory_is_not_a_zero_and_too_many_fail_the_job(tmp_path
         task("b", sampling()),
         task("c", sampling(), rewarded=False),
     ]
-    assert freeze(tmp_path, scored).mean_return == 1.0
+    assert [line["outcome"] for line in dataset.read(freeze(tmp_path, scored).path)] == [1.0, 1.0]
     with pytest.raises(TrainingError, match="1 of 3 trajectories are unscored") as caught:
         freeze(tmp_path, scored, max_unscored_share=0.2)
     assert caught.value.code == "DATA"
@@ -91,7 +91,8 @@ def test_work_that_nobody_judged_is_left_out_and_fails_no_job(tmp_path: Path) ->
     unjudged.trajectory["metadata"] = {"capture": {"source": "gateway", "closed": "answer"}}
     scored = [task("a", sampling()), task("b", sampling()), unjudged]
     frozen = freeze(tmp_path, scored, max_unscored_share=0.2)
-    assert frozen.excluded == {"no_outcome": 1} and frozen.mean_return == 1.0
+    assert frozen.excluded == {"no_outcome": 1}
+    assert [line["outcome"] for line in dataset.read(frozen.path)] == [1.0, 1.0]
 
 
 def test_nothing_to_train_on_says_what_was_excluded(tmp_path: Path) -> None:
@@ -175,5 +176,5 @@ def test_greedy_answers_are_left_out_and_do_not_fail_the_job(tmp_path: Path) -> 
             task("greedy", sampling(temperature=0.0)),
         ],
     )
-    assert frozen.sources == ("a", "b")
+    assert [line["trajectory_id"] for line in dataset.read(frozen.path)] == ["a", "b"]
     assert frozen.excluded == {"greedy": 1}

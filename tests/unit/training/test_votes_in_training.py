@@ -2,7 +2,7 @@
 
 import pytest
 
-from onward.training.data.votes import one_per_session, vote
+from onward.training.data.admission import one_per_session, vote
 
 
 def line(name: str, session: str, score: float | None, at: str) -> dict:

@@ -16,9 +16,10 @@ from onward.errors import ConfigError, TrainingError
 from onward.lm.chat import Chat
 from onward.lm.policy import Policy
 from onward.training import checkpoints
+from onward.training.data import conversations
 from onward.training.spec import recipes
 from onward.training.warm_start import desk_attempts, desk_base
-from onward.training.warm_start.warmup import WarmUpResult, demonstration_row, warm_up
+from onward.training.warm_start.warmup import WarmUpResult, warm_up
 
 TINY = recipes.for_model("tiny")
 
@@ -55,7 +56,7 @@ def test_demonstration_row_trains_the_answers_and_their_ends_only(base: Path) ->
     chat = Chat(Policy.load(base).tokenizer)
     for told in desk.demonstrations(10):
         talk: list[dict[str, Any]] = [dict(message) for message in told]
-        row = demonstration_row(chat, told)
+        row = conversations.token_row(chat, told, known=True)
         trained = [i for i, sampled in zip(row.ids, row.sampled, strict=True) if sampled]
         answers = [m["content"] for m in talk if m["role"] == "assistant"]
         assert trained == [i for a in answers for i in [*chat.encode(a), chat.end_of_turn]]

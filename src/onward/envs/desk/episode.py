@@ -146,8 +146,7 @@ class Episode:
         return Step(None, True, "response", tool_args, None)
 
     def _is_right(self, text: str) -> bool:
-        """Checks that the answer contains the value, and no other value that the agent has not seen (no list
-        of guesses)."""
+        """Checks that the answer contains the value and no other that the agent has not seen (no guesses)."""
         words = _words(text)
         guesses = {w for w in words if w in _VALUES or w[-1].isdigit()} - self._seen
         return self.task.answer.lower() in words and guesses <= {self.task.answer.lower()}

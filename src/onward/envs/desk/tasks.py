@@ -125,10 +125,7 @@ TEMPLATES = _templates()
 
 def tasks(split: str, n: int, seed: int = 0) -> list[Task]:
     """Returns ``n`` tasks of a split, kinds in turn (so balanced), no instructions twice while that is
-    possible.
-
-    The first k tasks do not depend on ``n``. Raises NotFoundError for an unknown split.
-    """
+    possible. The first k tasks do not depend on ``n``. Raises NotFoundError for an unknown split."""
     if split not in SPLITS:
         raise NotFoundError(f"There is no split {split!r}: choose one of {', '.join(SPLITS)}.")
     by_kind = {kind: [t for t in TEMPLATES if t.kind == kind and t.split == split] for kind in KINDS}
@@ -148,19 +145,8 @@ def tasks(split: str, n: int, seed: int = 0) -> list[Task]:
     return found
 
 
-def task_from_id(task_id: str) -> Task:
-    """Returns the task to which ``tasks`` gave this id. Raises NotFoundError."""
-    parts = task_id.split("-")
-    if len(parts) != 4 or parts[0] != "desk" or parts[1] not in SPLITS:
-        raise NotFoundError(f"{task_id[:60]!r} is not the id of a desk task: give desk-SPLIT-SEED-INDEX.")
-    if not (parts[2].isdigit() and parts[3].isdigit() and int(parts[3]) < 100_000):
-        raise NotFoundError(f"{task_id[:60]!r} is not the id of a desk task: give desk-SPLIT-SEED-INDEX.")
-    return tasks(parts[1], int(parts[3]) + 1, int(parts[2]))[-1]
-
-
 def panel_hash(split: str, n: int | None = None, seed: int = 0) -> str:
-    """Returns SHA-256 over everything that defines the first ``n`` tasks of a split (default: the panel's
-    size)."""
+    """Returns SHA-256 over all that defines the first ``n`` tasks of a split (default: the panel's size)."""
     panel = tasks(split, PANEL_SIZES.get(split, 0) if n is None else n, seed)
     rows = [
         [

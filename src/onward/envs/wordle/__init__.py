@@ -56,8 +56,7 @@ class WordleEnvironment(Environment):
         return _Board(task.word)
 
     def reference(self, task: Secret) -> Player:
-        """Returns a player that guesses the word which best divides the remaining ones. It knows ``WORDS``
-        and not the secret."""
+        """Returns a player that guesses the word which best divides the remaining ones of ``WORDS``."""
         return _Solver().guess
 
     def random(self, task: Secret, rng: random.Random) -> Player:

@@ -22,17 +22,9 @@ from onward.lm.statistics import StepMetrics
 from onward.lm.trajectories import Selection
 
 __all__ = [
-    "ALGORITHMS",
-    "Algorithm",
-    "Estimate",
-    "Grpo",
-    "Ppo",
-    "Reinforce",
-    "ReinforcePlusPlus",
-    "Rloo",
-    "from_options",
-    "learn",
-]
+    "ALGORITHMS", "Algorithm", "Estimate", "Grpo", "Ppo", "Reinforce", "ReinforcePlusPlus", "Rloo",
+    "from_options", "learn",
+]  # fmt: skip
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.type: kind for kind in (Ppo, Rloo, Grpo, Reinforce, ReinforcePlusPlus)
@@ -40,10 +32,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 
 def from_options(options: Mapping[str, Any]) -> Algorithm:
-    """Builds the algorithm named by ``options["type"]``, with the other options as its settings.
-
-    Raises ConfigError, listing the valid names, when the name or an option is unknown.
-    """
+    """Builds the algorithm named by ``options["type"]``, with the other options as its settings. Raises
+    ConfigError, listing the valid names, when the name or an option is unknown."""
     rest = dict(options)
     name = rest.pop("type", None)
     kind = ALGORITHMS.get(str(name))

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from onward.lm import advantages
-from onward.lm.algorithms.base import (
-    Algorithm,
-    Estimate,
-    RowTensors,
-    padded_rewards,
-    unpadded,
-)
+from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, padded_rewards, unpadded
 from onward.lm.options import refuse_out_of_range
 from onward.lm.trajectories import Selection
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import heapq
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from onward.config import ReleaseSettings
@@ -53,11 +53,8 @@ class Event:
 
 
 def parse(sequence: int, data: bytes, stored_at_ms: int | None = None) -> Event:
-    """Reads one message of RL_OUTCOMES. Raises ContractError.
-
-    ``stored_at_ms`` is the server's time of the message: a gateway whose clock runs ahead must not make other
-    sessions mature early.
-    """
+    """Reads one message of RL_OUTCOMES. Raises ContractError. ``stored_at_ms`` is the server's time of the
+    message: a gateway whose clock runs ahead must not make other sessions mature early."""
     outcome = decode(data, SessionOutcome)
     at = round(outcome.timestamp.timestamp() * 1000)
     if stored_at_ms is not None:
@@ -104,15 +101,6 @@ class Rules:
             maturity=maturity,
             horizon=2 * (round(settings.lost_after_seconds * 1000) + max(maturity.values())),
         )
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "alpha": self.alpha,
-            "ceiling": self.ceiling,
-            "margin": self.margin,
-            "maturity": dict(self.maturity),
-            "horizon": self.horizon,
-        }
 
 
 class _Intake:
@@ -213,15 +201,8 @@ def _short(session_id: str) -> str:
 
 
 def _tally() -> dict[str, float]:
-    return {
-        "judged": 0,
-        "failed": 0,
-        "lost": 0,
-        "rewarded": 0,
-        "reward_sum": 0.0,
-        "feedback": 0,
-        "negative": 0,
-    }
+    counts = dict.fromkeys(("judged", "failed", "lost", "rewarded"), 0)
+    return {**counts, "reward_sum": 0.0, "feedback": 0, "negative": 0}
 
 
 class Evidence:
@@ -376,7 +357,7 @@ class Evidence:
         """Returns everything as JSON, cursor included."""
         return {
             "release_id": self.release_id,
-            "rules": self.rules.state(),
+            "rules": asdict(self.rules),
             "cursor": self.cursor,
             "models": list(self.models) if self.models else None,
             "watermark": self.watermark,

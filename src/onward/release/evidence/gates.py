@@ -48,10 +48,8 @@ def candidate_share(weight: float, ratio: float) -> float:
 
 
 class RateGate:
-    """(A): tests that the candidate's failure rate is more than ``allowed`` times the current one's.
-
-    Only failing units matter, so the base rate, its drift and outages of both arms cancel.
-    """
+    """(A): tests that the candidate's failure rate is more than ``allowed`` times the current one's. Only
+    failing units matter, so the base rate, its drift and outages of both arms cancel."""
 
     def __init__(self, allowed: float) -> None:
         self.allowed = allowed
@@ -118,10 +116,8 @@ class MeanGate:
 
 
 class RatioGuard:
-    """(F): tests that the split of sessions between the arms differs from the weights they were drawn with.
-
-    A rejection means that assignment or reporting is broken: hold, never roll back.
-    """
+    """(F): tests that the split of sessions between the arms differs from the weights they were drawn with. A
+    rejection means that assignment or reporting is broken: hold, never roll back."""
 
     def __init__(self) -> None:
         self.logs = [0.0] * len(RATIO_ALTERNATIVES)

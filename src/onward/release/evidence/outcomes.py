@@ -6,12 +6,10 @@ cursor, so nothing is skipped and nothing depends on the server's state of this 
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 from typing import Protocol
 
 import nats.errors
-from nats.js import api
 
 from onward.bus import Bus
 from onward.bus.pull import PullBroken, Puller
@@ -83,7 +81,7 @@ class StreamOutcomes:
         try:
             if self._puller is None or self._next != after + 1:
                 await self.close()
-                self._puller = await self._open(after + 1)
+                self._puller = await Puller.after(self._bus, STREAM, subjects.OUTCOME, after, prefix="gates")
             messages = await self._puller.pull(limit)
         except PullBroken as error:
             await self.close()
@@ -110,17 +108,3 @@ class StreamOutcomes:
                 await puller.close(delete=True)
             except nats.errors.Error:
                 pass
-
-    async def _open(self, start: int) -> Puller:
-        config = api.ConsumerConfig(
-            name=f"gates-{uuid.uuid4().hex}",
-            deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=max(1, start),
-            ack_policy=api.AckPolicy.NONE,
-            filter_subject=subjects.OUTCOME,
-            inactive_threshold=60.0,
-            mem_storage=True,
-            num_replicas=1,
-        )
-        info = await self._bus.js.add_consumer(STREAM, config)
-        return await Puller.open(self._bus, STREAM, info.name)

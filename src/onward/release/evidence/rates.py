@@ -26,18 +26,17 @@ class ArmRates(BaseModel):
 
 def rates_of(evidence: Evidence) -> dict[str, ArmRates]:
     """Returns arm → its counts."""
-    arms = evidence.summary()["arms"]
     return {
         arm: ArmRates(
-            sessions=arms[arm]["judged"],
-            errors=arms[arm]["failed"],
-            error_rate=arms[arm]["error_rate"],
-            outcomes=arms[arm]["rewarded"],
-            mean_outcome=arms[arm]["mean_outcome"],
-            feedback=arms[arm]["feedback"],
-            negative=arms[arm]["negative"],
+            sessions=told["judged"],
+            errors=told["failed"],
+            error_rate=told["error_rate"],
+            outcomes=told["rewarded"],
+            mean_outcome=told["mean_outcome"],
+            feedback=told["feedback"],
+            negative=told["negative"],
         )
-        for arm in ARMS
+        for arm, told in evidence.summary()["arms"].items()
     }
 
 

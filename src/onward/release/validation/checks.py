@@ -94,10 +94,8 @@ def shortened(answer: str) -> str:
 
 
 async def run_checks(complete: Complete, redact: Redact) -> list[CheckResult]:
-    """Runs every check ``SAMPLES`` times, all concurrently, in sessions of their own.
-
-    An answer is redacted before it is cut, because half a secret is not recognised.
-    """
+    """Runs every check ``SAMPLES`` times, all concurrently, in sessions of their own. An answer is redacted
+    before it is cut, because half a secret is not recognised."""
 
     async def one(check: Check, sample: int) -> CheckResult:
         messages = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": check.request}]

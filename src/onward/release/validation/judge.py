@@ -32,13 +32,8 @@ SKILL = 4
 """Answers of a kind that the current model must pass to have a skill that a candidate can lose wholly."""
 FLOOR = f"floor: no answer is passed, and the current model passes {SKILL} or more"
 NOT_RUN = (
-    "code_generation",
-    "data_analysis",
-    "research_synthesis",
-    "toxicity",
-    "jailbreak",
-    "human_evaluation",
-)
+    "code_generation", "data_analysis", "research_synthesis", "toxicity", "jailbreak", "human_evaluation",
+)  # fmt: skip
 """Checks that the published pipeline names and this one does not run."""
 
 
@@ -101,9 +96,7 @@ def compare(candidate: Sequence[TaskResult], current: Sequence[TaskResult]) -> C
 
 def worse_p(better: int, worse: int) -> float:
     """One-sided exact sign test: P(X ≥ ``worse``) for X ~ Binomial(better + worse, 1/2); 1 if none is worse.
-
-    A small value means that the candidate loses more answers than chance explains.
-    """
+    A small value means that the candidate loses more answers than chance explains."""
     n = better + worse
     return sum(math.comb(n, k) for k in range(worse, n + 1)) / 2**n
 

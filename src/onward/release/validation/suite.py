@@ -54,12 +54,7 @@ async def play(task: desk.Task, complete: Complete, session_id: str) -> TaskResu
 
 
 async def play_all(
-    complete: Complete,
-    size: int,
-    *,
-    split: str = "validation",
-    seed: int = 0,
-    at_once: int = AT_ONCE,
+    complete: Complete, size: int, *, split: str = "validation", seed: int = 0, at_once: int = AT_ONCE
 ) -> list[TaskResult]:
     """Plays ``size`` tasks of ``split`` in the order of ``desk.tasks``. Results have the same order."""
     tasks: Sequence[desk.Task] = desk.tasks(split, size, seed)
@@ -103,13 +98,7 @@ async def engine_of(ctx: Context) -> AsyncIterator[LocalEngine]:
 
 
 async def run_desk(
-    engine: Engine,
-    adapter_digest: str | None,
-    *,
-    split: str,
-    size: int,
-    seed: int = 0,
-    max_tokens: int,
+    engine: Engine, adapter_digest: str | None, *, split: str, size: int, seed: int = 0, max_tokens: int
 ) -> list[TaskResult]:
     """Plays the desk with an adapter that this client of the engine has loaded (None: the base model)."""
     complete = completing(engine, adapter_digest, seed=seed, max_tokens=max_tokens, label="suite")
@@ -117,11 +106,8 @@ async def run_desk(
 
 
 class EngineSuite:
-    """Runs suite and checks of a release on this loop's engine.
-
-    An adapter stays loaded as long as the client that loaded it is connected, so one client serves from
-    ``prepare`` to ``finish``.
-    """
+    """Runs suite and checks of a release on this loop's engine. An adapter stays loaded as long as the client
+    that loaded it is connected, so one client serves from ``prepare`` to ``finish``."""
 
     def __init__(self, ctx: Context) -> None:
         from onward.capture.cleaning import redactor_of  # compiles the rules: only if answers are stored

@@ -33,8 +33,7 @@ _OFTEN = ("child_died", "wall_time", "crashed")
 
 
 class CodeAnalyser:
-    """Used with ``async with`` or ``with``, or with ``start`` and ``stop``. The child starts at the first
-    code."""
+    """Used with ``async with``, ``with``, or ``start`` and ``stop``. The child starts at the first code."""
 
     def __init__(self, *, limits: Limits | None = None, parallel: int = 2, cache_size: int = 4096) -> None:
         """``parallel``: pieces of code at a time; ``cache_size``: cached answers, about 1 KB each."""

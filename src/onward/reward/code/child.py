@@ -26,23 +26,15 @@ from onward.reward.code.lint import Lint, Unusable
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _REFUSED = (
-    "socket.",
-    "subprocess.",
-    "os.exec",
-    "os.fork",
-    "os.posix_spawn",
-    "os.system",
-    "os.spawn",
-    "ctypes.",
-)
+    "socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.system", "os.spawn", "ctypes.",
+)  # fmt: skip
 _FILE_BYTES = 4 * 1024 * 1024
 _SIGNALS = {signal.SIGXCPU: "cpu_time", signal.SIGKILL: "cpu_time", signal.SIGALRM: "wall_time"}
 _LENGTH = struct.Struct(">I")
 
 
 def main() -> None:
-    """Runs the child. Arguments: an empty folder, CPU seconds, wall seconds, MiB of memory. Reads frames from
-    stdin."""
+    """Runs the child. Arguments: empty folder, CPU and wall seconds, MiB of memory. Frames come on stdin."""
     folder, cpu, wall, memory = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     network = "namespace" if _leave_network() else "audit hook"
     requests, answers = os.dup(0), os.dup(1)
@@ -122,8 +114,7 @@ class _Server:
             return {"failed": "crashed", "detail": type(error).__name__}
 
     def _receive(self, pipe: int) -> None:
-        """Reads some bytes of a fork. When the fork has ended, for any reason, sends the answer to the
-        parent."""
+        """Reads some bytes of a fork. When it has ended, for any reason, sends the answer to the parent."""
         pid, name, received = self._running[pipe]
         piece = os.read(pipe, 65536)
         if piece:

@@ -82,10 +82,8 @@ class Lint:
             self.tools["bandit"] = version("bandit")
 
     def warm_up(self, folder: Path) -> Iterator[None]:
-        """Reads the modules that most code uses, one step at a time: a fork inherits all earlier steps.
-
-        All of it is fixed text, so it cannot make two answers to one question differ.
-        """
+        """Reads the modules that most code uses, one step at a time: a fork inherits all earlier steps. All
+        of it is fixed text, so it cannot make two answers to one question differ."""
         from astroid import MANAGER
         from astroid.exceptions import AstroidError
 
@@ -189,8 +187,7 @@ class Lint:
 
 
 def _only_standard_library() -> None:
-    """Makes astroid resolve no other import: it would read, and for compiled modules load, installed
-    packages."""
+    """Makes astroid resolve no other import: it would read installed packages, and load compiled ones."""
     from astroid.exceptions import AstroidImportError
     from astroid.manager import AstroidManager
 

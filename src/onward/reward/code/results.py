@@ -18,7 +18,7 @@ import re2
 
 from onward.contracts import Trajectory, Turn
 from onward.reward.code.find import shell_texts, strings
-from onward.reward.code.invocations import Run, runs_in, runs_of_tool
+from onward.reward.code.shell import Run, runs_in, runs_of_tool
 
 FINDING_COST = 0.05
 _OUTPUT_LIMIT = 1_000_000
@@ -150,9 +150,7 @@ def _has_verdict(text: str) -> bool:
 
 def _worst(tool: str, text: str, *, clean: bool) -> tuple[str, Any] | None:
     """Returns the worst verdict of ``tool`` in an output, with the matched words; None when there is none.
-
-    ``clean``: the tool ran alone and succeeded, so that an empty output of flake8 means no finding.
-    """
+    ``clean``: the tool ran alone and succeeded, so that an empty output of flake8 means no finding."""
     if tool in ("pytest", "unittest"):
         runs = list(_pytest(text) if tool == "pytest" else _unittest(text))
         return min(runs, key=lambda run: run[1][0] / run[1][1], default=None)

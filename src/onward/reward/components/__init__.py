@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from onward.config import RewardSettings
 from onward.reward.components.accuracy import Accuracy
-from onward.reward.components.base import (
-    Component,
-    NotApplicable,
-    Score,
-    Scored,
-    ScoringContext,
-    Unscored,
-)
+from onward.reward.components.base import Component, NotApplicable, Score, Scored, ScoringContext, Unscored
 from onward.reward.components.code_quality import CodeQuality
 from onward.reward.components.custom import load
 from onward.reward.components.efficiency import Efficiency
@@ -21,23 +14,10 @@ from onward.reward.components.task_completion import TaskCompletion
 from onward.reward.components.user_feedback import UserFeedback
 
 __all__ = [
-    "Accuracy",
-    "CodeQuality",
-    "Component",
-    "Efficiency",
-    "NotApplicable",
-    "Rubric",
-    "RubricResult",
-    "RubricScore",
-    "Safety",
-    "Score",
-    "Scored",
-    "ScoringContext",
-    "TaskCompletion",
-    "Unscored",
-    "UserFeedback",
-    "components_of",
-]
+    "Accuracy", "CodeQuality", "Component", "Efficiency", "NotApplicable", "Rubric", "RubricResult",
+    "RubricScore", "Safety", "Score", "Scored", "ScoringContext", "TaskCompletion", "Unscored",
+    "UserFeedback", "components_of",
+]  # fmt: skip
 
 
 def components_of(settings: RewardSettings) -> tuple[Component, ...]:

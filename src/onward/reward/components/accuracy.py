@@ -73,8 +73,7 @@ def _contains(answer: str, expected: Mapping[str, Any]) -> float:
 
 
 def _number(answer: str, expected: Mapping[str, Any]) -> float:
-    """Compares the last number at the answer's end, within ``tolerance`` (absolute; default 1e-9 of the
-    value)."""
+    """Compares the last number of the answer, within ``tolerance`` (absolute; default 1e-9 of the value)."""
     wanted, tolerance = _finite(expected["answer"], "answer"), expected.get("tolerance")
     allowed = 1e-9 * max(1.0, abs(wanted)) if tolerance is None else _finite(tolerance, "tolerance")
     numbers = _NUMBER.findall(answer[-_READ_FOR_NUMBERS:])
@@ -84,8 +83,7 @@ def _number(answer: str, expected: Mapping[str, Any]) -> float:
 
 
 def _json(answer: str, expected: Mapping[str, Any]) -> float:
-    """Compares the whole answer as JSON, in any order of keys. A fence of three backticks around it is
-    removed."""
+    """Compares the whole answer as JSON, in any order of keys, without a fence of three backticks."""
     try:
         return float(_same(json.loads(_unfenced(answer)), expected["answer"]))
     except (ValueError, RecursionError):

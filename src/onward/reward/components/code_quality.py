@@ -64,8 +64,7 @@ def quality_parts(report: CodeReport) -> dict[str, float]:
 
 
 def _source(report: CodeReport) -> Source:
-    """Returns ``linter`` if there is a linter result, else ``test_results`` if there are tests, else
-    ``automated``."""
+    """Returns ``linter`` with a linter result, else ``test_results`` with tests, else ``automated``."""
     if report.linter is not None:
         return "linter"
     return "test_results" if report.tests is not None else "automated"

@@ -70,8 +70,7 @@ class Efficiency:
 
 
 def _less_is_better(value: float, baseline: Baseline) -> float:
-    """Returns (mean − value)/deviation, capped to ±2. Without any deviation the sign of the difference
-    decides."""
+    """Returns (mean − value)/deviation, capped to ±2; without deviation the sign of the difference counts."""
     if baseline.std > 0.0:
         return max(-Z_CAP, min(Z_CAP, (baseline.mean - value) / baseline.std))
     if value == baseline.mean:

@@ -88,10 +88,7 @@ class Baselines:
 
 def effort(trajectory: Trajectory) -> dict[str, float]:
     """Returns turns, seconds, redundant_calls, and tokens where they are known."""
-    measures = {
-        "turns": float(len(trajectory.turns)),
-        "redundant_calls": float(redundant_calls(trajectory)),
-    }
+    measures = {"turns": float(len(trajectory.turns)), "redundant_calls": float(redundant_calls(trajectory))}
     seconds = (trajectory.end_timestamp - trajectory.start_timestamp).total_seconds()
     if seconds >= 0.0:
         measures["seconds"] = seconds

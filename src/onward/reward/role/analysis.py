@@ -1,22 +1,20 @@
 """Reports on the code of trajectories before scoring, with a limit on concurrency and on time.
 
-Without the optional part ``code`` there is no analyser: the code was then not examined, which is not the same
-as no code. A report that fails or takes too long makes the trajectory unscored, never zero.
+Without an analyser the code was not examined, which is not the same as no code. A report that fails or takes
+too long makes the trajectory unscored, never zero.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
 
 from onward.config import RewardSettings
 from onward.contracts import Trajectory
+from onward.reward.code.analyser import CodeAnalyser
+from onward.reward.code.report import CodeReport
 from onward.reward.components import Unscored
 from onward.telemetry import logs
-
-if TYPE_CHECKING:
-    from onward.reward.code.report import CodeReport
 
 MAX_CONCURRENT = 4
 REPORT_SECONDS = 60.0
@@ -24,30 +22,15 @@ REPORT_SECONDS = 60.0
 _log = logs.get("rewarder")
 
 
-class Analyser(Protocol):
-    """Protocol of ``onward.reward.code.CodeAnalyser``."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    async def report(self, trajectory: Trajectory) -> CodeReport | Unscored | None: ...
-
-
-def code_analyser(settings: RewardSettings) -> Analyser | None:
-    """Returns the analyser if the part ``code`` is installed and ``code_quality`` has a weight, else None."""
-    try:
-        from onward.reward import code
-    except ImportError:
-        return None
-    analyser = getattr(code, "CodeAnalyser", None)
-    return analyser() if analyser is not None and settings.code_quality > 0.0 else None
+def code_analyser(settings: RewardSettings) -> CodeAnalyser | None:
+    """Returns the analyser if ``code_quality`` has a weight, else None."""
+    return CodeAnalyser() if settings.code_quality > 0.0 else None
 
 
 class Analysis:
     """Requests reports for a batch. Without an ``analyser`` no code is examined."""
 
-    def __init__(self, analyser: Analyser | None) -> None:
+    def __init__(self, analyser: CodeAnalyser | None) -> None:
         self._analyser = analyser
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 

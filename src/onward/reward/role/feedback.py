@@ -123,8 +123,7 @@ class FeedbackReader:
             return Piece(message, validate(bare, Feedback), secret=True, redaction_error=type(error).__name__)
 
     def _unreadable(self, message: Message, error: ContractError) -> Piece:
-        """Makes a dead letter with a clean body. A message that cannot be shown to be clean is sealed
-        instead."""
+        """Makes a dead letter with a clean body; a message that cannot be shown to be clean is sealed."""
         try:
             try:
                 document = decode_document(message.data)

@@ -44,8 +44,7 @@ class RewardMetrics:
             self._metrics.unscored.labels(reason=item.why.reason).inc()
 
     def observe(self, row: dict[str, Any], arrived: datetime, model_version: str) -> None:
-        """Records a reward. ``row``: of table ``rewards``, published now; ``arrived``: its trajectory's time
-        on the stream."""
+        """Records a published row of ``rewards``; ``arrived``: its trajectory's time on the stream."""
         seconds = (self._clock.now() - arrived).total_seconds()
         self._metrics.rewarder_seconds.observe(max(0.0, seconds))
         self._metrics.trajectory_reward.observe(row["total_reward"])
@@ -73,8 +72,7 @@ class UnscoredAlert:
         self._raised_at: float | None = None
 
     async def check(self, recent: Sequence[str]) -> None:
-        """Checks the share. ``recent``: per trajectory, oldest first, the cause why it is unscored; empty for
-        a scored one."""
+        """Checks the share. ``recent``: causes per trajectory, oldest first; empty for a scored one."""
         causes = Counter(cause for cause in recent if cause)
         share = causes.total() / len(recent) if recent else 0.0
         self._metrics.unscored_share.set(share)

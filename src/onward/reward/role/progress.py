@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from onward.bus import Bus, Message
-from onward.clock import Clock
+from onward.clock import Clock, is_set_within
 from onward.context import Context
 from onward.contracts.buckets import RewarderState
 from onward.errors import BusError
@@ -121,14 +121,7 @@ class CollectorProgress:
 
     async def _acknowledgement_within(self, seconds: float) -> bool:
         """Checks whether an acknowledgement is received within ``seconds``."""
-        arrival = asyncio.ensure_future(self._arrived.wait())
-        timeout = asyncio.ensure_future(self._clock.sleep(seconds))
-        try:
-            await asyncio.wait({arrival, timeout}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            arrival.cancel()
-            timeout.cancel()
-        found = self._arrived.is_set()
+        found = await is_set_within(self._arrived, seconds, self._clock)
         self._arrived.clear()
         return found
 

@@ -95,13 +95,9 @@ class StoreQueue:
     """Stores first rewards in the warehouse: in order, and all that are waiting at once."""
 
     def __init__(
-        self,
-        ctx: Context,
-        fence: Callable[[], None],
-        on_stored: Callable[[Sequence[Batch]], Awaitable[None]],
+        self, ctx: Context, fence: Callable[[], None], on_stored: Callable[[Sequence[Batch]], Awaitable[None]]
     ) -> None:
-        """``fence`` raises when nothing may be written any more; ``on_stored`` is called with the batches now
-        durable."""
+        """``fence`` raises when nothing may be written; ``on_stored`` gets the batches now durable."""
         self._ctx, self._fence, self._on_stored = ctx, fence, on_stored
         self._batches: list[Batch] = []
         self._work, self._room, self._empty = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -144,8 +140,7 @@ class StoreQueue:
 
 
 async def published_first_rewards(bus: Bus) -> dict[str, bytes]:
-    """Returns trajectory id → payload of its first reward, from the newest ``TAIL`` messages. Raises
-    BusError."""
+    """Returns trajectory id → its first reward, from the newest ``TAIL`` messages. Raises BusError."""
     slots = asyncio.Semaphore(_CONCURRENT_READS)
 
     async def read(sequence: int) -> bytes:

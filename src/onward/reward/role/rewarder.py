@@ -24,9 +24,10 @@ from onward.context import Context
 from onward.contracts import Trajectory
 from onward.contracts.buckets import RewarderState
 from onward.errors import BusError, ConflictError
+from onward.reward.code.analyser import CodeAnalyser
 from onward.reward.components import Unscored, components_of
 from onward.reward.role import feedback, publishing
-from onward.reward.role.analysis import Analyser, Analysis, code_analyser
+from onward.reward.role.analysis import Analysis, code_analyser
 from onward.reward.role.feedback import FeedbackReader
 from onward.reward.role.monitoring import RewardMetrics, UnscoredAlert, watch_lag
 from onward.reward.role.progress import Checkpoint, CollectorProgress
@@ -136,7 +137,7 @@ class Rewarder:
         stored_until: int = 0,
         published: Mapping[str, bytes] | None = None,
         may_write: Callable[[], bool] = lambda: True,
-        analyser: Analyser | None = None,
+        analyser: CodeAnalyser | None = None,
     ) -> None:
         """``stored_until``: up to this message of the stream, first rewards may be stored already;
         ``published``: trajectory id → first rewards that were published and may not be stored."""
@@ -173,7 +174,7 @@ class Rewarder:
         ctx: Context,
         *,
         may_write: Callable[[], bool] = lambda: True,
-        analyser: Analyser | None = None,
+        analyser: CodeAnalyser | None = None,
     ) -> Rewarder:
         """Loads the rewarder from its checkpoint. A stream recreated since is read from its beginning."""
         window = ctx.settings.reward.window

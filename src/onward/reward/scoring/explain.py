@@ -42,8 +42,7 @@ async def look_up(
 
 
 async def unknown_id(warehouse: Warehouse, name: str) -> NotFoundError:
-    """Builds the error for an id that ``look_up`` does not find. For a session's id it names trajectories of
-    that session."""
+    """Builds the error for an id that ``look_up`` does not find; for a session's it names trajectories."""
     found = await reward_queries.trajectories_of_sessions(warehouse, [name], _SHOWN)
     if found:
         return NotFoundError(

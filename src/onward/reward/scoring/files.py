@@ -50,11 +50,7 @@ class Answer:
 
 
 def score_file(
-    source: BinaryIO,
-    name: str,
-    settings: RewardSettings,
-    redactor: Redactor,
-    analyse: Analyse | None = None,
+    source: BinaryIO, name: str, settings: RewardSettings, redactor: Redactor, analyse: Analyse | None = None
 ) -> Iterator[Answer]:
     """Scores one trajectory, a JSON list of them, or JSON lines, each by itself.
 

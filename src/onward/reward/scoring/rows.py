@@ -105,9 +105,7 @@ def superseding_reward(
     feedback: Sequence[Feedback] = (),
 ) -> Row | Unscored | None:
     """Returns the row of a further reward, against ``state``, which is unchanged; None where nothing changed.
-
-    ``newest``: the row of the reward that it replaces; None where the trajectory is unscored so far.
-    """
+    ``newest``: the row of the reward that it replaces; None where the trajectory is unscored so far."""
     old = None if newest is None else decode(newest["payload"].encode(), Reward, max_bytes=2 * MAX_BYTES)
     if old is not None and cause.only is not None:
         components = _with_stored(components, old, cause.only)

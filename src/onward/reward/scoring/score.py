@@ -142,10 +142,7 @@ def combine(
     scores: Mapping[str, Scored], normalised: Mapping[str, float], weights: Mapping[str, float]
 ) -> Total | None:
     """Returns the totals, all in [0, 1]. Returns None when no scored component has a weight: there is no
-    reward then.
-
-    Sums are correctly rounded (fsum), so the order of components is irrelevant.
-    """
+    reward then. Sums are correctly rounded (fsum), so the order of components is irrelevant."""
     given = {name: weights.get(name, 0.0) for name in scores}
     whole = math.fsum(given.values())
     if whole <= 0.0:
@@ -199,14 +196,8 @@ def _update_state(
 
 
 def _component(scored: Scored, ranked: _Ranked, weight: float) -> RewardComponent:
-    window = {
-        "n": ranked.window.n,
-        "mean": ranked.window.mean,
-        "std": ranked.window.std,
-        "min": ranked.window.min,
-        "max": ranked.window.max,
-        "method": ranked.window.method,
-    }
+    names = ("n", "mean", "std", "min", "max", "method")
+    window = {name: getattr(ranked.window, name) for name in names}
     if ranked.least_std:
         window["least_std"] = ranked.least_std
     if ranked.gate != 1.0:

@@ -1,7 +1,7 @@
 """The engine child: ``python -m onward.serving.engines.child --socket S --model FOLDER``.
 
 The event loop renders messages and handles the socket. One other thread owns torch, or, with ``--vllm-url``,
-a vLLM server samples. Tokens of a conversation are extended, never rendered again (``sessions.py``). The
+a vLLM server samples. Tokens of a conversation are extended, never rendered again (``SessionMemory``). The
 control process must not import this module.
 """
 
@@ -24,8 +24,7 @@ from onward.lm.request import Sample, SampleRequest
 from onward.processes import die_with_parent
 from onward.serving.engines import RequestRefusedError, wire
 from onward.serving.engines.registry import verify_adapter
-from onward.serving.engines.sampling import OnTokens, SamplingThread
-from onward.serving.engines.sessions import Remembered, SessionMemory
+from onward.serving.engines.sampling import OnTokens, Remembered, SamplingThread, SessionMemory
 from onward.serving.engines.vllm import VllmSampling, VoidSample
 from onward.serving.engines.vllm_http import VllmHttp
 from onward.training import checkpoints

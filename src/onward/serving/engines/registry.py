@@ -27,10 +27,8 @@ _FORBIDDEN = ("auto_map", "auto_mapping", "trust_remote_code")
 
 
 def verify_adapter(folder: Path, digest: str) -> Manifest:
-    """Checks the files against the manifest, the manifest against ``digest``, and the configuration.
-
-    Raises TamperedError. The gateway calls it before it offers an adapter, the engine before it loads one.
-    """
+    """Checks the files against the manifest, the manifest against ``digest``, and the configuration. Raises
+    TamperedError. The gateway calls it before it offers an adapter, the engine before it loads one."""
     manifest = checkpoints.verify(folder)
     if manifest.adapter_digest != digest:
         raise TamperedError(

@@ -38,10 +38,8 @@ class Choice:
     prompt_ids: list[int] | None = None
 
     def add(self, part: dict[str, Any]) -> tuple[list[int], list[float]]:
-        """Adds one response or stream chunk and returns its new ids and log-probs.
-
-        Raises EngineError if ids and log-probs disagree.
-        """
+        """Adds one response or stream chunk and returns its new ids and log-probs. Raises EngineError if ids
+        and log-probs disagree."""
         ids = part.get("token_ids")
         said = part.get("logprobs") or {}
         values = said.get("token_logprobs") or []

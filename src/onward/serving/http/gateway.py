@@ -20,7 +20,7 @@ from fastapi.responses import JSONResponse, Response
 from onward.capture import provenance
 from onward.capture.cleaning import judge_of
 from onward.capture.collecting.quarantine import Keys, Quarantine
-from onward.clock import utc_text
+from onward.clock import is_set_within, utc_text
 from onward.context import Context
 from onward.contracts.buckets import Traffic
 from onward.errors import EngineError
@@ -182,12 +182,12 @@ class Gateway:
         """Refuses new calls, ends the running ones, then records what is open and closes the files."""
         self._ctx.ready["gateway"] = False
         self._stopping = True
-        if not await self._is_idle_within(GRACE_SECONDS):
+        if not await is_set_within(self._idle, GRACE_SECONDS, self._clock):
             _log.warning("calls are ended before their answer", calls=self._in_flight)
         self._ending.set()
         await self.server.stop()
         # A client that reads nothing was cut off by the server: its call ends a little later.
-        await self._is_idle_within(GRACE_SECONDS)
+        await is_set_within(self._idle, GRACE_SECONDS, self._clock)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -219,16 +219,6 @@ class Gateway:
     async def drain(self) -> None:
         """Waits until no call runs. Pause first."""
         await self._idle.wait()
-
-    async def _is_idle_within(self, seconds: float) -> bool:
-        timer = asyncio.ensure_future(self._clock.sleep(seconds))
-        idle = asyncio.ensure_future(self._idle.wait())
-        try:
-            await asyncio.wait({timer, idle}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-            idle.cancel()
-        return self._idle.is_set()
 
     async def _follow_control(self) -> None:
         """Follows the operator's switch ``Traffic``."""

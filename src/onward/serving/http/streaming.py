@@ -7,6 +7,7 @@ ends the sampling, and so does a gateway that stops. The tokens sampled until th
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -18,7 +19,6 @@ from onward.capture.conversations.answers import settled
 from onward.clock import Clock
 from onward.http.app import HttpError, error_body
 from onward.serving.http.calls import Call, Calls, Live
-from onward.serving.protocol.sse import Chunks, failure
 from onward.serving.recording.capture import Asked, Capture
 
 T = TypeVar("T")
@@ -40,10 +40,8 @@ def stopping() -> HttpError:
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T], ending: asyncio.Event) -> T:
-    """Returns the result of ``work``, which is cancelled if the client goes away or ``ending`` is set.
-
-    Raises HttpError: 499 for a client that went away (no one reads it), 503 at the end of the gateway.
-    """
+    """Returns the result of ``work``, which is cancelled if the client goes away or ``ending`` is set. Raises
+    HttpError: 499 for a client that went away (no one reads it), 503 at the end of the gateway."""
     task, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
     ended = asyncio.create_task(ending.wait())
     try:
@@ -194,3 +192,59 @@ class _Streamed(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             await self._on_end()
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Chunks:
+    """Events of one answer: ``role`` first, any ``content``, then ``calls``, ``end`` and ``DONE``. With
+    ``include_usage`` a chunk without choices before the end holds the usage; all others have null usage."""
+
+    def __init__(self, generation_id: str, model: str, created: int, *, include_usage: bool) -> None:
+        self._head = {
+            "id": f"chatcmpl-{generation_id}",
+            "object": "chat.completion.chunk",
+            "created": created,
+            "model": model,
+        }
+        self._include_usage = include_usage
+
+    def role(self) -> bytes:
+        return self._delta({"role": "assistant", "content": ""})
+
+    def content(self, text: str) -> bytes:
+        return self._delta({"content": text})
+
+    def calls(self, calls: list[dict[str, Any]]) -> bytes:
+        """Returns events for each tool call: its name, then its arguments in one piece."""
+        events = b""
+        for index, call in enumerate(calls):
+            function = call["function"]
+            opening = {**call, "index": index, "function": {"name": function["name"], "arguments": ""}}
+            events += self._delta({"tool_calls": [opening]})
+            arguments = {"index": index, "function": {"arguments": function["arguments"]}}
+            events += self._delta({"tool_calls": [arguments]})
+        return events
+
+    def end(self, answer: dict[str, Any]) -> bytes:
+        """Returns the finish reason with the ``onward`` part, the usage if requested, and the end."""
+        reason = answer["choices"][0]["finish_reason"]
+        events = self._delta({}, finish_reason=reason, onward=answer["onward"])
+        if self._include_usage:
+            events += _event({**self._head, "choices": [], "usage": answer["usage"]})
+        return events + DONE
+
+    def _delta(self, delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+        usage = {"usage": None} if self._include_usage else {}
+        return _event({**self._head, "choices": [choice], **usage, **more})
+
+
+def failure(body: dict[str, Any]) -> bytes:
+    """Returns an error event for a stream that has begun. Clients raise it: no ``[DONE]`` follows."""
+    return _event(body)
+
+
+def _event(document: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(document, ensure_ascii=False)}\n\n".encode()

@@ -1,2 +1,1 @@
-"""The OpenAI protocol, as pure functions: ``openai`` has requests and completions, ``sse`` the streamed form,
-and ``tools`` the tool schemas and tool calls."""
+"""The OpenAI protocol as pure functions: requests, tools and completions."""

@@ -1,7 +1,7 @@
 """Recording of the gateway's calls as trajectories, in the background.
 
 ``conversations`` finds the conversation of a request, ``capture`` drives the recording, and ``trajectory``
-makes the documents. ``write_behind`` queues them; ``recording`` writes them to outbox, ``journal`` or
-quarantine. ``closing`` has the request that closes a session. ``outcomes`` and ``session_votes`` report
-session outcomes and votes to the gates of a release.
+makes the documents. ``write_behind`` queues them; ``recording`` writes them to outbox, journal or quarantine.
+``closing`` has the request that closes a session. ``outcomes`` reports session outcomes and votes to the
+gates of a release.
 """

@@ -212,11 +212,7 @@ class Capture:
     # Closing.
 
     async def close(
-        self,
-        name: str,
-        owner: str | None,
-        outcome: dict[str, Any] | None,
-        feedback: Said | None = None,
+        self, name: str, owner: str | None, outcome: dict[str, Any] | None, feedback: Said | None = None
     ) -> list[dict[str, Any]]:
         """Ends the open tasks of a session, or the one task with this trajectory id, and records them.
 

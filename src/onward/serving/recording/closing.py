@@ -65,10 +65,8 @@ class Closings:
         self._latest[owner, name] = closing
 
     def find(self, name: str, owner: str | None, outcome: Outcome | None) -> Closing | None:
-        """Returns the remembered close, or None.
-
-        Raises HttpError 409 if it had another outcome. A request without an outcome does not conflict.
-        """
+        """Returns the remembered close, or None. Raises HttpError 409 if it had another outcome. A request
+        without an outcome does not conflict."""
         closing = self._latest.get((owner, name))
         if closing is not None and outcome is not None and outcome != closing.outcome:
             raise HttpError(

@@ -119,9 +119,7 @@ class Conversations:
 
     def find(self, links: Sequence[bytes]) -> Conversation | None:
         """Returns the conversation whose latest answer is the last one in a request that was given here.
-
-        ``links`` are those of ``chain`` over its messages. A conversation with a running call is skipped.
-        """
+        ``links`` are those of ``chain`` over its messages. A conversation with a running call is skipped."""
         return self._heads.find(links[:-1], lambda conversation: not conversation.busy)
 
     def begin(self, session_id: str, owner: str, *, is_named: bool, recorded: bool) -> Conversation:

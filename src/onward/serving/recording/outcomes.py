@@ -9,13 +9,11 @@ published for a session whose release is closed or rolled back.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Literal
 
 import nats.errors
-from nats.js import api
 
 from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
 from onward.bus.cancellation import until_cancelled
@@ -29,7 +27,6 @@ from onward.ids import derived_id
 from onward.lru import Lru
 from onward.roles import together
 from onward.serving.metrics import GatewayMetrics
-from onward.serving.recording.session_votes import SessionVotes
 from onward.serving.routing.assignments import Assignments
 from onward.serving.routing.router import Routes
 from onward.telemetry import logs
@@ -44,6 +41,34 @@ RELEASES_KEPT = 8
 Kind = Literal["error", "reward", "lost", "feedback"]
 _COUNTED = ("error", "reward", "lost", "feedback", "unknown")
 """Kinds after which a session owes no outcome."""
+
+
+class SessionVotes:
+    """Last vote per release and session: its time, and 1 for a negative or 0 for a positive vote.
+
+    The votes are read back from the outcome stream after a restart. So a redelivered vote is not forwarded
+    again, and an older vote never replaces a newer one.
+    """
+
+    def __init__(self) -> None:
+        self._last: Lru[str, dict[str, tuple[datetime, float]]] = Lru(RELEASES_KEPT)
+
+    def is_news(self, release_id: str, session_id: str, at: datetime, value: float) -> bool:
+        """Returns whether this vote changes the session's vote at the gates. A later vote with the same value
+        does not; it is stored as the last one."""
+        known = (self._last.get(release_id) or {}).get(session_id)
+        if known is None:
+            return True
+        if at > known[0] and value == known[1]:
+            self.note(release_id, session_id, at, value)
+        return at > known[0] and value != known[1]
+
+    def note(self, release_id: str, session_id: str, at: datetime, value: float) -> None:
+        """Stores a vote that was sent to the gates."""
+        sessions = self._last.setdefault(release_id, {})
+        known = sessions.get(session_id)
+        if known is None or at > known[0]:
+            sessions[session_id] = (at, value)
 
 
 class Outcomes:
@@ -223,10 +248,8 @@ class Outcomes:
     # Lost sessions.
 
     async def sweep(self) -> int:
-        """Publishes ``lost`` for sessions that have owed an outcome for too long; returns their number.
-
-        Does nothing while rewards wait in the stream: a session is lost only if none of its rewards is there.
-        """
+        """Publishes ``lost`` for sessions that have owed an outcome for too long; returns their number. Does
+        nothing while rewards wait in the stream: a session is lost only if none of its rewards is there."""
         self._follow_release()
         limit = self._clock.now() - timedelta(seconds=self._lost_after)
         late = [a for a in self._waiting.values() if datetime.fromisoformat(a.assigned_at) <= limit]
@@ -276,18 +299,9 @@ class Outcomes:
         for _ in rounds:
             puller: Puller | None = None
             try:
-                config = api.ConsumerConfig(
-                    name=f"outcomes-{uuid.uuid4().hex}",
-                    deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
-                    opt_start_seq=after + 1,
-                    ack_policy=api.AckPolicy.NONE,
-                    filter_subject=subjects.OUTCOME,
-                    inactive_threshold=60.0,
-                    mem_storage=True,
-                    num_replicas=1,
+                puller = await Puller.after(
+                    self._bus, OUTCOMES_STREAM, subjects.OUTCOME, after, prefix="outcomes"
                 )
-                info = await self._bus.js.add_consumer(OUTCOMES_STREAM, config)
-                puller = await Puller.open(self._bus, OUTCOMES_STREAM, info.name)
                 for _ in rounds:
                     batch = await puller.pull(512)
                     if not batch:

@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,8 +33,72 @@ from onward.clock import Clock
 from onward.contracts import Feedback, encode, subjects, validate
 from onward.errors import BusError, ConflictError, OutboxFullError
 from onward.redaction import Redactor
-from onward.serving.recording.journal import Journal
 from onward.telemetry.crashpoints import crashpoint
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS open (trajectory_id TEXT PRIMARY KEY, document BLOB NOT NULL);
+"""
+
+
+class Journal:
+    """Open conversations, which a killed gateway would otherwise lose: one SQLite file, mode 0600.
+
+    It holds the redacted trajectory that each would be if it ended now, and never any text that was not
+    redacted. An entry is removed only after its trajectory is in the outbox. Any thread may call; durable on
+    return.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises BusError for a file that is no journal or cannot be made."""
+        self._path = path
+        self._lock = threading.Lock()
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._file = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
+            self._file.execute("PRAGMA journal_mode=WAL")
+            self._file.execute("PRAGMA synchronous=FULL")
+            self._file.execute("PRAGMA secure_delete=ON")
+            self._file.executescript(_SCHEMA)
+        except OSError as error:
+            raise BusError(
+                f"The journal {path} cannot be made ({error.strerror}): give a path that can be written."
+            ) from None
+        except sqlite3.Error as error:
+            raise BusError(f"{path} is not a usable journal ({error}): move it away and restart.") from None
+
+    def write(self, changed: Mapping[str, Mapping[str, Any]], gone: Iterable[str]) -> None:
+        """Stores these documents under their ids and deletes the ids in ``gone``, all or nothing. Raises
+        BusError if the file cannot be written."""
+        rows = [
+            (name, json.dumps(document, separators=(",", ":"), ensure_ascii=False))
+            for name, document in changed.items()
+        ]
+        with self._lock:
+            try:
+                self._file.execute("BEGIN IMMEDIATE")
+                self._file.executemany("INSERT OR REPLACE INTO open VALUES (?, ?)", rows)
+                self._file.executemany("DELETE FROM open WHERE trajectory_id = ?", [(name,) for name in gone])
+                self._file.execute("COMMIT")
+            except sqlite3.Error as error:
+                if self._file.in_transaction:
+                    with suppress(sqlite3.Error):
+                        self._file.execute("ROLLBACK")
+                raise BusError(f"The journal {self._path} cannot be written ({error}).") from None
+
+    def read(self) -> list[dict[str, Any]]:
+        """Returns the documents of an earlier gateway. Raises BusError if the file cannot be read."""
+        try:
+            with self._lock:
+                rows = self._file.execute("SELECT document FROM open ORDER BY rowid").fetchall()
+        except sqlite3.Error as error:
+            raise BusError(f"{self._path} is not readable ({error}): move it away and restart.") from None
+        return [json.loads(row[0]) for row in rows]
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
 
 Document = dict[str, Any]
 OUTBOX = "gateway.db"
@@ -67,9 +135,7 @@ class Recording:
         on_held: Callable[[str], None],
     ) -> None:
         """``on_error`` receives a step and its exception, ``on_held`` a reason for quarantine; in any thread.
-
-        Raises BusError for a file that cannot be used.
-        """
+        Raises BusError for a file that cannot be used."""
         self._clock, self._opt_out = clock, opt_out
         self._on_error, self._on_held = on_error, on_held
         self._quarantine, self._redactor = quarantine, redactor
@@ -114,8 +180,7 @@ class Recording:
         self._journal.close()
 
     def _record(self, document: Document) -> bool:
-        """Puts a trajectory into the outbox or the quarantine. False: not possible now. None is ever
-        discarded here."""
+        """Puts a trajectory into the outbox, else the quarantine; discards none. False: not possible now."""
         try:
             if self._opt_out.matches_document(document):
                 return True

@@ -12,17 +12,20 @@ from onward.bus import Bus
 from onward.clock import Clock, utc_text
 from onward.contracts.buckets import Assignment
 from onward.errors import BusError, ConflictError
-from onward.serving.routing.router import AssignmentCache, Routes, assign, session_key
+from onward.lru import Lru
+from onward.serving.routing.router import Routes, assign, session_key
 
 BUS_SECONDS = 2.0
 """Seconds for recording a session. After that it is served by current and not counted."""
+MOST_KNOWN = 100_000
+"""Assignments in memory, the most recently used ones; the bucket is the truth."""
 
 
 class Assignments:
     def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bucket = bus.bucket(Assignment.BUCKET)
         self._bus, self._clock = bus, clock
-        self._cache = AssignmentCache()
+        self._cache: Lru[str, Assignment] = Lru(MOST_KNOWN)
 
     async def find(self, session_id: str) -> Assignment | None:
         """Returns the session's newest assignment, under any release. Raises BusError."""
@@ -30,7 +33,7 @@ class Assignments:
         if known is None:
             known = (await self._read(session_id))[0]
             if known is not None:
-                self._cache.put(known)
+                self._cache[session_id] = known
         return known
 
     def known(self, routes: Routes, session_id: str) -> Assignment | None:
@@ -41,13 +44,11 @@ class Assignments:
     async def begin(
         self, routes: Routes, session_id: str
     ) -> tuple[Assignment, asyncio.Task[Assignment] | None]:
-        """First contact within a release. Returns the assignment, and the write under way if it is new.
-
-        The task's result is the assignment that counts. Raises BusError if the bus is away.
-        """
+        """First contact within a release. Returns the assignment, and the write under way if it is new. The
+        task's result is the assignment that counts. Raises BusError if the bus is away."""
         before, revision = await self._read(session_id)
         if before is not None and before.release_id == routes.release_id:
-            self._cache.put(before)
+            self._cache[session_id] = before
             return before, None
         chosen = assign(routes, session_id, utc_text(self._clock.now()), before)
         return chosen, asyncio.create_task(self._write(chosen, revision))
@@ -85,5 +86,5 @@ class Assignments:
             if first is None or first.release_id != chosen.release_id:
                 raise BusError("The session's record changed twice: it is not counted.") from None
             chosen = first
-        self._cache.put(chosen)
+        self._cache[chosen.session_id] = chosen
         return chosen

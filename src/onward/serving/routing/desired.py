@@ -34,8 +34,7 @@ PROBE = [{"role": "user", "content": "Say one word."}]
 
 
 class DesiredState:
-    """Keeps ``routes`` equal to the desired state in bucket ``rl_releases`` and reports them in
-    ``rl_gateways``."""
+    """Keeps ``routes`` equal to the desired state in ``rl_releases``; reports them in ``rl_gateways``."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The sticky assignment of sessions to arms, as pure functions and one small cache.
+"""The sticky assignment of sessions to arms, as pure functions.
 
 A session is assigned once per release, at first contact, by a hash of (release, session) against the
 candidate's weight at that moment. It keeps its arm for the life of the release: a change of weights affects
@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 
 from onward.contracts.buckets import ArmName, Assignment, Desired, DesiredArm
 from onward.errors import ContractError
-from onward.lru import Lru
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,7 @@ def base_routes(model_id: str) -> Routes:
 
 
 def parse_desired(data: bytes) -> Routes:
-    """Parses a stored ``Desired``. Raises ContractError if it cannot be served as written, ValueError if it
-    is no JSON."""
+    """Parses a ``Desired``. Raises ContractError if it cannot be served, ValueError if it is no JSON."""
     document = json.loads(data)
     try:
         desired, arms = Desired.model_validate(document), {}
@@ -131,16 +129,3 @@ def assign(routes: Routes, session_id: str, assigned_at: str, before: Assignment
 def session_key(session_id: str) -> str:
     """Returns the key in ``rl_sessions``: a session id may be any text, a key may not."""
     return hashlib.sha256(session_id.encode()).hexdigest()[:32]
-
-
-class AssignmentCache:
-    """The most recently used assignments; the bucket is the truth."""
-
-    def __init__(self, size: int = 100_000) -> None:
-        self._known: Lru[str, Assignment] = Lru(size)
-
-    def get(self, session_id: str) -> Assignment | None:
-        return self._known.get(session_id)
-
-    def put(self, assignment: Assignment) -> None:
-        self._known[assignment.session_id] = assignment

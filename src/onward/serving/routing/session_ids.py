@@ -26,10 +26,8 @@ class Session:
 
 
 def session_of(request: Request, chat: openai.ChatRequest, caller: Caller, key: bytes) -> Session:
-    """Returns header ``Onward-Session``, else ``user``, else a hash of API key and first user message.
-
-    A ``user`` that is a valid id is used unchanged; any other is replaced by its keyed hash.
-    """
+    """Returns header ``Onward-Session``, else ``user``, else a hash of API key and first user message. A
+    ``user`` that is a valid id is used unchanged; any other is replaced by its keyed hash."""
     header = request.headers.get("onward-session")
     if header:
         return Session(check_id(header, "The header Onward-Session"), True)

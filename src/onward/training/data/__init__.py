@@ -1,4 +1,4 @@
 """Training data of a job. ``frozen`` makes a job's data from the warehouse, once; ``dataset`` is the file
 format and its limits; ``files`` reads a user's own files. ``admission`` decides which trajectories are used,
-``votes``, ``corrections`` and ``conversations`` handle votes, user corrections and plain text.
+``corrections`` and ``conversations`` handle user corrections and plain text.
 """

@@ -10,7 +10,7 @@ against the rewarder.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -20,12 +20,11 @@ from onward.capture import provenance
 from onward.capture.collecting.enrich import is_unjudged
 from onward.contracts import Feedback
 from onward.lm import tokens
-from onward.training.data import conversations, votes
+from onward.reward.components.user_feedback import NEUTRAL
+from onward.training.data import conversations
 
 CALL_FIELDS = ("generation_id", "continues", "prompt_ids", "token_ids", "logprobs", "temperature", "top_p",
                "top_k")  # fmt: skip
-
-
 _TOKENS = ("prompt_ids", "token_ids", "logprobs")
 _TEXT_REMAINS = frozenset({"no_tokens", "broken_chain"})
 """Reasons for missing usable tokens that leave the text usable."""
@@ -44,10 +43,7 @@ class Scored:
 @dataclass(frozen=True)
 class Rules:
     """Rules of a job. ``staleness`` maps the digest of each admitted policy to how many policies ago it
-    served.
-
-    None: any policy, for text. ``signing_key`` None checks no signature (a user's own files).
-    """
+    served. None: any policy, for text. ``signing_key`` None checks no signature (a user's own files)."""
 
     staleness: Mapping[str, int] | None
     signing_key: bytes | None
@@ -108,7 +104,7 @@ def _scores(trajectory: Mapping[str, Any], reward: Mapping[str, Any] | None) -> 
     if reward is None:
         return {**about, "outcome": None, "success": None, "unparsable": False, "raw_total": None}
     outcome = reward["metadata"]["outcome"]
-    voted = votes.vote(reward)
+    voted = vote(reward)
     return {
         **about,
         "outcome": float(outcome["completion"]),
@@ -121,9 +117,7 @@ def _scores(trajectory: Mapping[str, Any], reward: Mapping[str, Any] | None) -> 
 
 def group_key(context: Mapping[str, Any]) -> str | None:
     """Returns the key of task, panel hash, seed and start state; the sampling policy is compared separately.
-
-    ``group_id`` names task and start together; the other fields about them must agree as well.
-    """
+    ``group_id`` names task and start together; the other fields about them must agree as well."""
     group = context.get("group_id")
     if group is None:
         return None
@@ -195,10 +189,8 @@ def masked(calls: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def _turn_rewards(trajectory: Mapping[str, Any], reward: Mapping[str, Any]) -> list[float] | None:
-    """Returns one number per call that can be trained on, or None if the reward has no dense part.
-
-    The rewards of other turns are added to the next such call, or to the last one, so that none is lost.
-    """
+    """Returns one number per call that can be trained on, or None if the reward has no dense part. The
+    rewards of other turns are added to the next such call, or to the last one, so that none is lost."""
     told = reward["metadata"].get("dense")
     if not told:
         return None
@@ -216,3 +208,37 @@ def _turn_rewards(trajectory: Mapping[str, Any], reward: Mapping[str, Any]) -> l
         return None
     result[-1] += waiting
     return result
+
+
+def vote(reward: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns weight, score and time of the explicit vote in a reward; None without a vote."""
+    part = (reward.get("reward_components") or {}).get("user_feedback")
+    if part is None or (part.get("raw_data") or {}).get("kind") != "explicit":
+        return None
+    return {"weight": float(part["weight"]), "score": float(part["score"]), "at": str(reward["timestamp"])}
+
+
+def one_per_session(lines: Iterable[dict[str, Any]]) -> int:
+    """Removes from ``raw_total`` every explicit vote but the newest of its session, so that a single user
+    cannot vote a policy up or down; returns their number.
+
+    A line has under ``vote`` the result of ``vote`` for its reward; the field is deleted here. Only
+    ``raw_total`` contains votes, never the outcome. A vote that does not count is replaced by the neutral
+    score, under its own weight.
+    """
+    newest: dict[str, dict[str, Any]] = {}
+    voted = [line for line in lines if "vote" in line]
+    for line in voted:
+        best = newest.get(line["session_id"])
+        if best is None or _order(line) > _order(best):
+            newest[line["session_id"]] = line
+    spare = [line for line in voted if newest[line["session_id"]] is not line]
+    for line in spare:
+        line["raw_total"] += line["vote"]["weight"] * (NEUTRAL - line["vote"]["score"])
+    for line in voted:
+        del line["vote"]
+    return len(spare)
+
+
+def _order(line: Mapping[str, Any]) -> tuple[str, str]:
+    return line["vote"]["at"], line["trajectory_id"]

@@ -70,10 +70,8 @@ def _order(feedback: Feedback) -> tuple[datetime, str]:
 
 
 def usable_count(rows: Iterable[Mapping[str, Any]]) -> int:
-    """Counts the trajectories (or sessions) whose last correction contains an answer.
-
-    ``rows`` are corrections in order of time, with ``trajectory_id`` (or empty), ``session_id``, ``comment``.
-    """
+    """Counts the trajectories (or sessions) whose last correction contains an answer. ``rows`` are
+    corrections in order of time, with ``trajectory_id`` (or empty), ``session_id``, ``comment``."""
     last = {(row["trajectory_id"], row["trajectory_id"] or row["session_id"]): row for row in rows}
     return sum(problem(row["comment"]) is None for row in last.values())
 

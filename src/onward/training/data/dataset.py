@@ -10,12 +10,12 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from onward.errors import TrainingError
-from onward.training.data import admission, corrections, votes
+from onward.training.data import admission, corrections
 from onward.training.data.admission import Rules, Scored
 from onward.training.spec.algorithms import ALGORITHMS
 
@@ -51,8 +51,6 @@ class Dataset:
     sha256: str
     samples: int
     excluded: Mapping[str, int]
-    mean_return: float
-    sources: tuple[str, ...] = field(default=(), repr=False)
     calls: int = 0
     """Sampled answers that were examined; ``masked_calls`` of them have no token that can be trained on."""
     masked_calls: int = 0
@@ -113,7 +111,6 @@ def freeze(
     signing_key: bytes,
     sample_size: int,
     max_unscored_share: float,
-    return_from: str,
     max_masked_share: float = 0.5,
     filters: Mapping[str, Any] | None = None,
     algorithm: str = "reinforce",
@@ -151,10 +148,8 @@ def freeze(
         if len(kept) >= sample_size:
             break
     shares.refuse(max_unscored_share, 1.0 if text else max_masked_share)
-    votes.one_per_session(kept)
-    made = write(
-        kept, folder, algorithm, excluded, min_reward=rules.filters.get("min_reward"), return_from=return_from
-    )
+    admission.one_per_session(kept)
+    made = write(kept, folder, algorithm, excluded, min_reward=rules.filters.get("min_reward"))
     return replace(made, calls=shares.calls, masked_calls=shares.masked_calls)
 
 
@@ -165,7 +160,6 @@ def write(
     excluded: Counter[str],
     *,
     min_reward: float | None = None,
-    return_from: str = "outcome",
 ) -> Dataset:
     """Writes the lines selected by ``keep``. Raises TrainingError("DATA")."""
     kept = keep(lines, algorithm, excluded, min_reward=min_reward)
@@ -174,16 +168,7 @@ def write(
     )
     path = folder / FILE
     path.write_bytes(body)
-    name = "raw_total" if return_from == "raw_total" else "outcome"
-    returns = [line[name] for line in kept if line[name] is not None]
-    return Dataset(
-        path=path,
-        sha256=hashlib.sha256(body).hexdigest(),
-        samples=len(kept),
-        excluded=dict(excluded),
-        mean_return=sum(returns) / max(1, len(returns)),
-        sources=tuple(line["trajectory_id"] for line in kept),
-    )
+    return Dataset(path, hashlib.sha256(body).hexdigest(), len(kept), dict(excluded))
 
 
 def keep(

@@ -84,7 +84,6 @@ async def _dataset(
         sample_size=config.dataset.sample_size,
         max_unscored_share=settings.training.max_unscored_share,
         max_masked_share=settings.training.max_masked_share,
-        return_from=numbers.get("return_from", settings.training.return_from),
         filters=_filters(asked),
         algorithm=config.algorithm,
         older_digest=older,

@@ -54,10 +54,7 @@ class Actor:
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """Makes the sampler. ``for_training``: the episodes are trained on, so no setting may distort
-        log-probs.
-
-        ``check`` is called between two tokens and may raise, which ends the run.
-        """
+        log-probs. ``check`` is called between two tokens and may raise, which ends the run."""
         self._chat = Chat(policy.tokenizer)
         shape = policy.shape
         per_token = 2 * shape.layers * shape.kv_heads * shape.head_dim * policy.weights.norm.element_size()
@@ -150,9 +147,7 @@ class Actor:
 
 def trajectory(episode: Episode, *, per_turn: bool) -> Trajectory:
     """Builds the trajectory of an episode. Unscored stays unscored; attempts at one task share a group.
-
-    ``per_turn`` gives each turn's own reward to its answer, for algorithms that can place it.
-    """
+    ``per_turn`` gives each turn's own reward to its answer, for algorithms that can place it."""
     calls = [turn.action.sampling.call for turn in episode.turns]
     rows = rows_from_calls(calls)
     rewards = [turn.reward for turn in episode.turns] if per_turn and episode.is_scored and rows else None

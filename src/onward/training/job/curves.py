@@ -16,17 +16,9 @@ from onward.control.running.log import Events
 
 LINES, TABLE, PICTURE = "metrics.jsonl", "metrics.csv", "curves.png"
 _DRAWN = (
-    "reward_mean",
-    "success_rate",
-    "loss",
-    "kl_divergence",
-    "clip_fraction",
-    "ess",
-    "policy_entropy",
-    "accuracy",
-    "margin",
-    "tokens_per_second",
-)
+    "reward_mean", "success_rate", "loss", "kl_divergence", "clip_fraction", "ess", "policy_entropy",
+    "accuracy", "margin", "tokens_per_second",
+)  # fmt: skip
 _RATES = frozenset({"success_rate", "clip_fraction", "ess", "accuracy"})
 """Metrics drawn from 0 to 1."""
 _WORDS = {"kl_divergence": "KL divergence", "ess": "effective sample size (share)"}

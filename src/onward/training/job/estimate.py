@@ -35,12 +35,11 @@ _HELD_OUT_TURNS = 30.0
 
 @dataclass(frozen=True)
 class Load:
-    """Work for the network: rows of one update, their tokens, sampled tokens of all updates."""
+    """Work for the network: rows of one update, and their tokens."""
 
     rows: int
     row_tokens: float
     updates: int = 1
-    sampled_tokens: float = 0.0
     turns: float = 0.0
     """Answers per row; 0 if nothing is sampled."""
 
@@ -90,7 +89,6 @@ def load_of(spec: JobSpec, rows: int = 0, row_tokens: float = 0.0) -> Load:
         rows=plan.episodes,
         row_tokens=_OBSERVATION_TOKENS + turns * (answer + _OBSERVATION_TOKENS),
         updates=plan.steps,
-        sampled_tokens=plan.steps * plan.episodes * turns * answer,
         turns=turns,
     )
 

@@ -71,10 +71,8 @@ class Prepared:
 
 
 def prepare(wish: Wish) -> Prepared:
-    """Resolves and checks all that is possible before a file is written.
-
-    Raises ConfigError, NotFoundError or TrainingError with one sentence.
-    """
+    """Resolves and checks all that is possible before a file is written. Raises ConfigError, NotFoundError or
+    TrainingError with one sentence."""
     _check(wish)
     recipe = recipes.for_model(wish.model)
     environment: plan.EnvironmentPlan | None = None
@@ -129,10 +127,8 @@ def write(prepared: Prepared, wish: Wish) -> None:
 
 
 def resumed(out: Path, steps: int | None) -> JobSpec:
-    """Returns the spec of the run in ``out``; an environment's ``steps`` may be raised.
-
-    Raises ConfigError if there is no run, or if its steps cannot be changed.
-    """
+    """Returns the spec of the run in ``out``; an environment's ``steps`` may be raised. Raises ConfigError if
+    there is no run, or if its steps cannot be changed."""
     try:
         spec = JobSpec.model_validate_json((out / SPEC).read_bytes())
     except FileNotFoundError:
@@ -148,11 +144,8 @@ def resumed(out: Path, steps: int | None) -> JobSpec:
 
 
 async def run(out: Path, spec: JobSpec, on_event: Callable[[Event], None]) -> Event:
-    """Runs the child to its end and returns its last event (``done``, ``stopped``).
-
-    At the first Ctrl-C the child saves its state; a second one kills it. Raises TrainingError with the
-    child's message.
-    """
+    """Runs the child to its end and returns its last event (``done``, ``stopped``). At the first Ctrl-C the
+    child saves its state; a second one kills it. Raises TrainingError with the child's message."""
     child = await children.start(
         "onward.training.job.worker",
         str(out),

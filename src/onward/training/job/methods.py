@@ -20,10 +20,9 @@ from onward.lm.learner import CriticConfig, Learner, LearnerConfig
 from onward.lm.pairs import Pair, make_pairs, usable
 from onward.lm.policy import Policy
 from onward.lm.preference import DpoConfig, PreferenceLearner
-from onward.lm.saved import load_state, save_state
+from onward.lm.saved import load_state, save_state, trained_tensors
 from onward.lm.stepper import Stepper, Stepping
 from onward.lm.tokens import TokenRow
-from onward.lm.trainable import trained_tensors
 from onward.lm.trajectories import NothingToLearnError, Selection, Trajectory
 from onward.training.spec.request import JobSpec
 
@@ -66,10 +65,8 @@ class Tempered(Algorithm):
 
 
 def standardised(values: Sequence[float]) -> list[float]:
-    """Scales to mean square 1 over the whole job, so that the learning rate does not depend on luck.
-
-    A scale below ``MIN_STD`` leaves the values unchanged, since scaling would blow noise up to full size.
-    """
+    """Scales to mean square 1 over the whole job, so that the learning rate does not depend on luck. A scale
+    below ``MIN_STD`` leaves the values unchanged, since scaling would blow noise up to full size."""
     scale = (sum(value * value for value in values) / len(values)) ** 0.5
     return list(values) if scale < MIN_STD else [value / scale for value in values]
 

@@ -158,10 +158,8 @@ class OnPolicy:
         return {name: value for name, value in found.items() if value is not None}
 
     def _learn(self, episodes: Sequence[Episode]) -> dict[str, Any]:
-        """Returns metrics of the update's last optimiser step; empty if all attempts ended alike.
-
-        Raises TrainingError (DATA) for invalid attempts, which no further step would correct.
-        """
+        """Returns metrics of the update's last optimiser step; empty if all attempts ended alike. Raises
+        TrainingError (DATA) for invalid attempts, which no further step would correct."""
         per_turn = ALGORITHMS[self.spec.algorithm].places_rewards
         played = [trajectory(one, per_turn=per_turn) for one in episodes]
         try:

@@ -151,10 +151,7 @@ class _Run:
 
     def _on_data(self, policy: Policy, method: Method, facts: dict[str, Any]) -> dict[str, Any]:
         """Takes the remaining optimiser steps on the frozen dataset; returns metrics of the last step and of
-        the data.
-
-        ``facts`` are those of the saved state; after its last step only the summary remains.
-        """
+        the data. ``facts`` are those of the saved state; after its last step only the summary remains."""
         done = int(facts.get("step", 0))
         lines = dataset.read(self.folder / dataset.FILE)
         _refuse_work_of_others(lines, self.spec.start_digest or policy.base_digest)
@@ -284,10 +281,8 @@ def _load(folder: Path, spec: JobSpec) -> tuple[Policy, dict[str, Any] | None]:
 
 
 def _refuse_work_of_others(lines: list[dict[str, Any]], trained: str) -> None:
-    """Raises TrainingError for files with the work of another policy than the one in training.
-
-    ``policy`` in a line is the policy that sampled it. Another policy's log-probs give no valid ratio.
-    """
+    """Raises TrainingError for files with the work of another policy than the one in training. ``policy`` in
+    a line is the policy that sampled it. Another policy's log-probs give no valid ratio."""
     others = sorted({line["policy"] for line in lines if "policy" in line} - {trained})
     if others:
         raise TrainingError(

@@ -82,10 +82,8 @@ class JobTable:
         self._clock = clock
 
     async def intake(self, request: TrainingRequest) -> tuple[JobRecord, bool]:
-        """Records a request once. Returns (record, created).
-
-        Raises ContractError("id_reuse") when the id is taken by a different request.
-        """
+        """Records a request once. Returns (record, created). Raises ContractError("id_reuse") when the id is
+        taken by a different request."""
         record = self._new(request, "queued")
         try:
             await self._bucket.create(key(record.job_id), _dump(record))
@@ -101,10 +99,8 @@ class JobTable:
     async def adopt(
         self, request: TrainingRequest, commit: Commit, *, start_digest: str | None, samples: int
     ) -> JobRecord:
-        """Records a checkpoint that was made and committed elsewhere as a completed job.
-
-        Raises ConflictError when the job id is taken.
-        """
+        """Records a checkpoint that was made and committed elsewhere as a completed job. Raises ConflictError
+        when the job id is taken."""
         record = self._new(request, "completed").model_copy(
             update={
                 "commit": commit,
@@ -188,8 +184,7 @@ class Held:
     def __init__(
         self, table: JobTable, record: JobRecord, revision: int, clock: Clock, term: float, started: float
     ) -> None:
-        """``started``: a time before the claim was sent. The lease then ends before another owner may
-        claim."""
+        """``started``: before the claim was sent, so the lease ends before another owner may claim."""
         self.record = record
         self.revision = revision
         self.lock = asyncio.Lock()

@@ -107,10 +107,8 @@ class Trainer:
         return (record.owner or "").split(":")[0] == self.node
 
     async def _reap(self, record: JobRecord, revision: int, grace: float | None) -> None:
-        """Requeues a running job whose owner is gone: its revision did not change for a whole lease.
-
-        Called only while no job runs here. A job that this process still owns was therefore abandoned by it.
-        """
+        """Requeues a running job whose owner is gone: its revision did not change for a whole lease. Called
+        only while no job runs here. A job that this process still owns was therefore abandoned by it."""
         if record.state != "running":
             return
         now = self.ctx.clock.monotonic()
@@ -228,9 +226,7 @@ class Trainer:
         )
         (folder / "spec.json").write_text(spec.model_dump_json(indent=1))
         await lease.renew(
-            start_digest=made["start_digest"],
-            dataset_sha256=made["dataset_sha256"],
-            samples=made["samples"],
+            start_digest=made["start_digest"], dataset_sha256=made["dataset_sha256"], samples=made["samples"]
         )
         return made
 

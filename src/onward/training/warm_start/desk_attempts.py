@@ -48,10 +48,8 @@ def attempt(
     seed: int = 0,
     batch: int = 64,
 ) -> list[Attempt]:
-    """Runs one attempt per entry of ``tasks`` (repeat a task for a group), in that order.
-
-    The same arguments give the same attempts, whatever the load of the machine.
-    """
+    """Runs one attempt per entry of ``tasks`` (repeat a task for a group), in that order. The same arguments
+    give the same attempts, whatever the load of the machine."""
     chat = Chat(policy.tokenizer)
     sampler = Sampler(policy, max_batch=batch)
     running = [_start(chat, task, temperature) for task in tasks]

@@ -23,10 +23,8 @@ _WORD = re.compile(r"[A-Za-z]+")
 
 
 def build(folder: Path, lines: Sequence[Mapping[str, Any]], seed: int = 0) -> Path:
-    """Writes an untrained network to ``folder``; the same lines and seed give the same files.
-
-    Raises ConfigError if no line has text.
-    """
+    """Writes an untrained network to ``folder``; the same lines and seed give the same files. Raises
+    ConfigError if no line has text."""
     messages = [message for line in lines for message in line.get("messages", ())]
     if messages:
         written = [line["correction"]["answer"] for line in lines if "correction" in line]

@@ -15,7 +15,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -188,16 +188,11 @@ def _restore(parameters: list[Any], kept: list[Any]) -> None:
 def _demonstration_rows(chat: Chat, plan: WarmUp, seed: int) -> Iterator[TokenRow]:
     """Yields the same demonstrations in every pass: their number is the number of distinct conversations."""
     rows = [
-        demonstration_row(chat, talk)
+        conversations.token_row(chat, talk, known=True)
         for talk in desk.demonstrations(plan.demonstrations, seed, plan.careless)
     ]
     for _ in range(-(-plan.max_steps * plan.batch_rows // plan.demonstrations)):
         yield from rows
-
-
-def demonstration_row(chat: Chat, messages: list[desk.Message]) -> TokenRow:
-    """Encodes a conversation as the engine would have seen it; the assistant's turns count as sampled."""
-    return conversations.token_row(chat, messages, known=True)
 
 
 def _check(policy: Policy, adapter: str | None, recipe: Recipe, seed: int) -> dict[str, Any]:
@@ -267,18 +262,8 @@ def main(argv: list[str] | None = None) -> int:
     except OnwardError as error:
         emit("failed", code=getattr(error, "code", "DATA"), message=str(error))
         return 1
-    emit(
-        "done",
-        base_folder=str(result.base_folder),
-        adapter_folder=str(result.adapter_folder),
-        adapter_digest=result.adapter_digest,
-        steps=result.steps,
-        success=result.success,
-        by_kind=result.by_kind,
-        mixed_share=result.mixed_share,
-        seconds=result.seconds,
-        raw_success=result.raw_success,
-    )
+    folders = {name: str(getattr(result, name)) for name in ("base_folder", "adapter_folder")}
+    emit("done", **(asdict(result) | folders))
     return 0
 
 
