@@ -12,7 +12,6 @@ from onward.api import service
 from onward.clock import SystemClock
 from onward.config import HttpSettings, Settings
 from onward.errors import ConfigError, NotFoundError, PortBusyError
-from onward.http import app as httpbase
 from onward.http.app import AllowedHosts, ApiKeys, HttpError, load_keys, make_app, read_json, require
 from onward.http.server import Server, check_exposure
 from onward.telemetry.metrics import Metrics
