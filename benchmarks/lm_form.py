@@ -38,8 +38,7 @@ from onward.lm.chat import Chat
 from onward.lm.policy import Policy
 from onward.lm.sampler import Sampler, SampleRequest
 from onward.lm.trajectories import Trajectory
-from onward.release.validation import checks
-from onward.release.validation import judge as validation
+from onward.release.validation import checks, comparison
 from onward.release.validation.suite import TaskResult
 from onward.training.job import methods
 from onward.training.spec import recipes
@@ -173,8 +172,8 @@ def run(v0: Path, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
         kept = {name: value.detach().clone() for name, value in parameters.items()}
         learned = learn(policy, spec, memory, tried)
         new_tasks, new_checked = judge(policy)
-        safe, _ = validation.judge_checks(new_checked, checked)
-        good = validation.compare(new_tasks, tasks).difference >= -0.05
+        safe, _ = comparison.compare_checks(new_checked, checked)
+        good = comparison.compare(new_tasks, tasks).difference >= -0.05
         forms.append(well_formed(policy))
         rejected_for_form += not safe
         if safe and good:

@@ -27,7 +27,7 @@ from pydantic import (
 
 from onward.contracts.cron import is_cron
 from onward.errors import ConfigError
-from onward.spelling import nearest
+from onward.spelling import closest_name
 
 Algorithm = Literal["ppo", "dpo", "rloo", "grpo", "reinforce"]
 REWARD_COMPONENTS = (
@@ -495,7 +495,7 @@ def _sentence(error: ValidationError, file: Path | None) -> str:
             field = getattr(section, "model_fields", {}).get(str(part))
             section = field.annotation if field else get_args(section)[1]
         known = ", ".join(sorted(section.model_fields))
-        near = nearest(str(first["loc"][-1]), section.model_fields)
+        near = closest_name(str(first["loc"][-1]), section.model_fields)
         if near is None:
             return f"Unknown setting {where!r}{source}: expected one of {known}."
         meant = ".".join([*(str(part) for part in first["loc"][:-1]), near])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onward.warehouse.rows_in_memory import JustStored
+from onward.warehouse.recent_rows import RecentRows
 
 if TYPE_CHECKING:
     from onward.bus import Bus
@@ -37,5 +37,5 @@ class Context:
     """Role name → whether it does its work now; ``/ready`` answers from it."""
     endpoints: dict[str, str] = field(default_factory=dict)
     """Addresses that the roles have bound: ``gateway_url``, ``api_url``."""
-    just_stored: JustStored = field(default_factory=JustStored)
+    recent_rows: RecentRows = field(default_factory=RecentRows)
     """Trajectories that the collector of this process stored a moment ago."""

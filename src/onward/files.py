@@ -22,12 +22,12 @@ from onward.errors import ConfigError
 def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Writes ``data`` to ``path``, in a folder that exists. ``mode`` is that of the new file, less the umask.
     Raises OSError."""
-    with whole(path, mode) as out:
+    with open_whole(path, mode) as out:
         out.write(data)
 
 
 @contextmanager
-def whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+def open_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Opens a file to write. It appears at ``path`` when the block ends, but not if the block raises."""
     with replacing(path) as partial:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -54,7 +54,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def remove_drafts(folder: Path, name: str = "*") -> None:
-    """Removes what processes that died in ``whole`` or ``replacing`` left for ``name`` in ``folder``.
+    """Removes what processes that died in ``open_whole`` or ``replacing`` left for ``name`` in ``folder``.
 
     Invariants: no other process may be writing there.
     """

@@ -1,7 +1,7 @@
 """Objects that must react to a fork: locks, threads and open databases do not survive one.
 
-``follow(thing)`` registers an object: its hooks are called around every ``os.fork`` of this process, as long
-as the object lives. Threads fork one after the other. A hook must not raise and must not wait for a thread
+``register_fork_hooks(thing)`` registers an object: its hooks are called around every ``os.fork`` of this
+process, as long as the object lives. Threads fork one after the other. A hook must not raise and must not wait for a thread
 that could itself be forking.
 """
 
@@ -35,7 +35,7 @@ class Gate(Forking):
         self._changed = threading.Condition()
         self._inside = 0
         self._forking = False
-        follow(self)
+        register_fork_hooks(self)
 
     def __enter__(self) -> None:
         with self._changed:
@@ -63,7 +63,7 @@ class Gate(Forking):
         self._changed, self._forking = threading.Condition(), False
 
 
-def follow(thing: Forking) -> None:
+def register_fork_hooks(thing: Forking) -> None:
     """Registers ``thing``: its hooks are called around every fork from now on."""
     with _one_at_a_time:
         _followed.add(thing)

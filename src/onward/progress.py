@@ -153,7 +153,7 @@ class Bars:
         if self._live is not None:
             self._live.stop()
 
-    def add(self, title: str, total: float | None = None, completed: float = 0.0) -> Bar:
+    def add_bar(self, title: str, total: float | None = None, completed: float = 0.0) -> Bar:
         """Starts another line."""
         bar = Bar(self, title, total, completed)
         self._active.append(bar)

@@ -86,7 +86,7 @@ async def _acquire(lease: Lease, log: Any) -> None:
 
 async def _while_held(lease: Lease, work: Callable[[Lease], Awaitable[None]]) -> None:
     """Runs ``work``. The lease is renewed until ``work`` has ended, also while it finishes."""
-    async with _beside(lease.keep()) as renewal, _beside(work(lease)) as working:
+    async with _beside(lease.keep_renewed()) as renewal, _beside(work(lease)) as working:
         await asyncio.wait({renewal, working}, return_when=asyncio.FIRST_COMPLETED)
     for task in (working, renewal):
         if not task.cancelled():

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def closest_name(name: str, known: Iterable[str]) -> str | None:
     """Returns the known name most similar to ``name``, or one whose words begin with its letters (``lr``:
     ``learning_rate``); None if there is none."""
     names = list(known)

@@ -61,7 +61,7 @@ class Table:
         self._sections: set[int] = set()
         self._upright = False
 
-    def add(self, *cells: Any, style: str = "") -> None:
+    def add_row(self, *cells: Any, style: str = "") -> None:
         """Adds a row; a cell may be any plain value, or a ``Text`` with its own style."""
         if len(cells) != len(self.columns):
             raise ValueError(f"{len(cells)} cells for {len(self.columns)} columns")
@@ -146,7 +146,7 @@ def facts(values: Mapping[str, Any], title: str = "") -> Table:
     """Returns one record as a block of names and values, at any width."""
     table = Table(*values, title=title)
     table._upright = True
-    table.add(*values.values())
+    table.add_row(*values.values())
     return table
 
 

@@ -12,7 +12,7 @@ import pytest
 from gateway_child import gateway, kept, recorded
 
 from onward.bus import Bus, NatsServer, Outbox
-from onward.capture.collecting.quarantine import Keys, Quarantine
+from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.clock import SystemClock
 from onward.config import load
 from onward.serving.recording.recording import Journal
@@ -103,8 +103,10 @@ async def test_killed_around_the_quarantine_is_one_held_body(server, bus, tmp_pa
     async with gateway(server, tmp_path, unclean=True):
         await nothing_open(tmp_path)
     settings = load(environ={}, overrides={"data_dir": str(tmp_path / "data")})
-    quarantine = Quarantine(Objects.open(tmp_path / "objects"), Keys.of(settings), SystemClock())
-    (held,) = await quarantine.held()
+    quarantine = Quarantine(
+        Objects.open(tmp_path / "objects"), QuarantineKeys.from_settings(settings), SystemClock()
+    )
+    (held,) = await quarantine.list_held()
     assert (held.trajectory_id, held.reason) == (name, "unclean")
     _, message = await quarantine.open(held.held_id)
     assert json.loads(message.data)["trajectory_id"] == name

@@ -61,7 +61,7 @@ async def test_ten_minutes_without_nats_disturb_no_agent_and_then_all_arrives_in
     await asyncio.to_thread(record, recorder, "before")
     await until(lambda: not recorder.pending())
     client = delivery._bus
-    assert client is not None and not delivery.away
+    assert client is not None and not delivery.is_offline
 
     await server.stop()
     start = clock.monotonic()
@@ -71,7 +71,7 @@ async def test_ten_minutes_without_nats_disturb_no_agent_and_then_all_arrives_in
         assert recorder.pending() == number + 1
     assert clock.monotonic() - start == 600.0
     assert recorder.stats().recorded == 61 and recorder.stats().failed == 0
-    assert delivery.away and not running.done()
+    assert delivery.is_offline and not running.done()
 
     await server.start()
     await until(lambda: not recorder.pending())
@@ -129,7 +129,7 @@ async def test_an_agent_that_starts_and_ends_without_nats_is_not_kept_waiting(tm
     recorder = Recorder(tmp_path / "o.db", nats_url="nats://127.0.0.1:9", known_secrets=[])
     await asyncio.to_thread(record, recorder, "s")
     async with asyncio.timeout(30):
-        while not recorder._drainer or not recorder._drainer.away:
+        while not recorder._drainer or not recorder._drainer.is_offline:
             await asyncio.sleep(0.05)
     began = time.monotonic()
     await asyncio.to_thread(recorder.close, 600.0)

@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 from release_world import Crash, Policy, World
 
-from onward.release.evidence.evidence import Evidence, Rules, parse
+from onward.release.evidence.evidence import Evidence, GateRules, parse
 
 QUICK = {
     "steps": [0.25, 0.5, 1.0], "step_minutes": [60, 60, 0], "min_sessions": [3, 12, 0], "time_scale": 0.0005,
@@ -80,7 +80,7 @@ async def test_evidence_after_a_crash_equals_a_replay_of_the_stream():
         assert stored is not None
         start = 0
         models = (record.current.model_id, record.candidate.model_id)
-        replayed = Evidence(record.release_id, Rules.of(world.settings.release), start, models)
+        replayed = Evidence(record.release_id, GateRules.from_settings(world.settings.release), start, models)
         for message in world.stream.messages:
             if message.sequence <= stored["cursor"]:
                 replayed.apply(parse(message.sequence, message.data, message.stored_at))

@@ -22,7 +22,7 @@ from pathlib import Path
 from onward.bus import Bus
 from onward.clock import ManualClock, SystemClock
 from onward.release.controller import Releaser
-from onward.release.evidence.outcomes import StreamOutcomes
+from onward.release.evidence.outcome_source import OutcomeStream
 from onward.release.record import Releases
 from release_world import FakeSuite
 from release_stream import context, gateway_follows, publish
@@ -32,7 +32,7 @@ async def main():
     clock = ManualClock(start=SystemClock().now())
     ctx = context(bus, clock, Path(sys.argv[2]))
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
-    releaser = Releaser(ctx, StreamOutcomes(bus), FakeSuite({"d1": 0.6}, {}))
+    releaser = Releaser(ctx, OutcomeStream(bus), FakeSuite({"d1": 0.6}, {}))
     count = (await bus.js.stream_info("RL_OUTCOMES")).state.last_seq
     for _ in range(80):
         desired = await gateway_follows(bus, clock)

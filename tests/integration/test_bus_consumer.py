@@ -10,7 +10,7 @@ import pytest
 
 from onward.bus import Ack, Bus, DeadLetter, Message, Retry, consume
 from onward.bus import consumer as module
-from onward.bus.deadletter import dead_letters, replay, show
+from onward.bus.deadletter import dead_letters, read_one, replay
 from onward.errors import NotFoundError, StreamDriftError, WarehouseError
 
 STREAM = "RL_TRAJECTORIES"
@@ -390,17 +390,17 @@ async def test_only_the_subject_that_was_asked_for(bus):
 async def test_a_dead_letter_is_stored_with_its_reason_before_it_is_acknowledged(bus, monkeypatch):
     await bus.publish(SUBJECT, b"{bad", msg_id="t1", headers={"X": "y"})
     order: list[str] = []
-    bury, reply = module.bury, module._Consumption._reply
+    store_dead_letter, reply = module.store_dead_letter, module._Consumption._reply
 
     async def seen_bury(*args):
-        await bury(*args)
+        await store_dead_letter(*args)
         order.append("stored")
 
     async def seen_reply(self, message, answer):
         order.append("acked")
         await reply(self, message, answer)
 
-    monkeypatch.setattr(module, "bury", seen_bury)
+    monkeypatch.setattr(module, "store_dead_letter", seen_bury)
     monkeypatch.setattr(module._Consumption, "_reply", seen_reply)
     reader = Reader(bus, lambda _: DeadLetter("not_json", "line 1\nzeile ä"))
     await reader.until(1)
@@ -473,12 +473,12 @@ async def test_a_body_too_large_to_carry_is_left_in_its_stream(bus):
     await dead.stop()
     (letter,) = await dead_letters(bus)
     assert letter.size == len(body)
-    assert (await show(bus, letter.sequence)).body == body
+    assert (await read_one(bus, letter.sequence)).body == body
 
 
 async def test_an_unknown_dead_letter_is_one_sentence(bus):
     for sequence in (0, -1, 5):
         with pytest.raises(NotFoundError, match="There is no dead letter"):
-            await show(bus, sequence)
+            await read_one(bus, sequence)
     with pytest.raises(NotFoundError):
         await replay(bus, 5)

@@ -12,7 +12,7 @@ from onward.bus import Bus, NatsServer
 from onward.bus.deadletter import dead_letters, replay
 from onward.capture import claim_check as claims
 from onward.capture.collecting import collector
-from onward.capture.collecting.quarantine import Keys, Quarantine
+from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.clock import SystemClock
 from onward.config import load
 from onward.context import Context
@@ -78,7 +78,7 @@ async def claim(ctx, one: dict, *, stand_in: bytes | None = None, body: bytes | 
     body = body or canonical_json(one)
     made = await claims.store(ctx.objects, one["trajectory_id"], body, ctx.clock.now())
     headers = {claims.HEADER: made.header()}
-    await publish(ctx, stand_in or claims.stand_in(one, made), one["trajectory_id"], headers)
+    await publish(ctx, stand_in or claims.stand_in_message(one, made), one["trajectory_id"], headers)
     return made
 
 
@@ -201,8 +201,8 @@ async def test_a_claimed_body_that_is_no_trajectory_is_put_aside_with_its_reason
 
 
 async def test_a_claimed_body_that_cannot_be_redacted_is_held_and_comes_back_by_claim(ctx, monkeypatch):
-    from onward.capture.collecting import second_try
-    from onward.capture.collecting.verdict import Judge
+    from onward.capture.collecting import quarantine_retry
+    from onward.capture.collecting.inspection import Inspector
     from onward.redaction import redactor
 
     def broken(*_, **__):
@@ -214,9 +214,9 @@ async def test_a_claimed_body_that_cannot_be_redacted_is_held_and_comes_back_by_
     monkeypatch.undo()
     assert await rows(ctx) == [] and await bodies(ctx) == []
     assert await ctx.objects.list("claims") == []
-    quarantine = Quarantine(ctx.objects, Keys.of(ctx.settings), ctx.clock)
-    (held,) = await quarantine.held()
-    await second_try.retry(ctx.bus, quarantine, held.held_id, ctx.clock, Judge())
+    quarantine = Quarantine(ctx.objects, QuarantineKeys.from_settings(ctx.settings), ctx.clock)
+    (held,) = await quarantine.list_held()
+    await quarantine_retry.retry(ctx.bus, quarantine, held.held_id, ctx.clock, Inspector())
     await collect(ctx)
     assert [row["n_turns"] for row in await rows(ctx)] == [40]
     assert len(await ctx.objects.list("claims")) == 1

@@ -214,4 +214,6 @@ async def test_a_message_near_the_limit_is_collected(ctx):
     assert 0.9 * MAX_BYTES < len(json.dumps(body)) < MAX_BYTES
     await publish(ctx, body)
     await collect(ctx)
-    assert (await queries.stored(ctx.warehouse, [body["trajectory_id"]])).keys() == {body["trajectory_id"]}
+    assert (await queries.stored_identities(ctx.warehouse, [body["trajectory_id"]])).keys() == {
+        body["trajectory_id"]
+    }

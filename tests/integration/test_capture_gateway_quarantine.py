@@ -22,9 +22,9 @@ from quarantine_world import (  # noqa: F401
 )
 
 from onward.bus.deadletter import dead_letters
-from onward.capture.collecting.quarantine import Keys, Quarantine
-from onward.capture.collecting.second_try import retry
-from onward.capture.collecting.verdict import Fate, Judge
+from onward.capture.collecting.inspection import Fate, Inspector
+from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
+from onward.capture.collecting.quarantine_retry import retry
 from onward.capture.opt_out import OptOut
 from onward.clock import ManualClock
 from onward.errors import NotFoundError, ObjectError
@@ -40,7 +40,7 @@ async def test_what_the_gateway_cannot_redact_is_held_encrypted_and_a_retry_stor
         break_redaction(patch)
         async with gateway(ctx) as (_, client):
             name = await ask_and_close(client, f"use {SECRET}")
-    (held,) = await quarantine(ctx).held()
+    (held,) = await quarantine(ctx).list_held()
     assert (held.source, held.reason, held.error) == ("gateway", "redaction", "RuntimeError")
     assert held.trajectory_id == name and held.size > 500
     assert count(ctx, "onward_held_total", reason="redaction") == 1
@@ -51,7 +51,7 @@ async def test_what_the_gateway_cannot_redact_is_held_encrypted_and_a_retry_stor
     assert code == 0 and held.held_id in output
     with monkeypatch.context() as patch:
         break_redaction(patch)
-        still = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())
+        still = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Inspector())
         assert (still.fate, still.reason) == (Fate.HOLD, "redaction")
     await retry_and_die(ctx, server, "quarantine.sent")
     code, output = await onward(ctx, server, "retry", held.held_id)
@@ -61,15 +61,17 @@ async def test_what_the_gateway_cannot_redact_is_held_encrypted_and_a_retry_stor
     assert row["trajectory_id"] == name and "use <GITHUB_TOKEN:1>" in row["payload"]
     (body,) = await bodies(ctx)
     assert json.loads(body)["turns"][0]["action"]["sampling"]["tokens_void"]
-    assert await quarantine(ctx).held() == []
+    assert await quarantine(ctx).list_held() == []
     await assert_nowhere(server, warehouse[1])
 
 
 async def test_what_the_gateway_held_for_longer_than_a_trajectory_may_be_old_is_still_stored(ctx):
     body, came = old_document(ctx.clock.now())
-    then = Quarantine(ctx.objects, Keys.of(ctx.settings), ManualClock(came))
-    held = await then.hold_captured(body["trajectory_id"], json.dumps(body).encode(), "redaction", "KeyError")
-    assert (await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())).fate is Fate.STORE
+    then = Quarantine(ctx.objects, QuarantineKeys.from_settings(ctx.settings), ManualClock(came))
+    held = await then.hold_trajectory(
+        body["trajectory_id"], json.dumps(body).encode(), "redaction", "KeyError"
+    )
+    assert (await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Inspector())).fate is Fate.STORE
     await collect(ctx)
     assert len(await rows(ctx)) == 1 and await dead_letters(ctx.bus) == []
 
@@ -85,10 +87,10 @@ async def test_a_fault_of_the_gateways_redactor_that_passes_holds_nothing(ctx, m
 
     async with gateway(ctx) as (running, client):
         # No journal: the first call is the record's.
-        monkeypatch.setattr(running.capture.behind, "_changed", list)
+        monkeypatch.setattr(running.capture.writer, "_changed", list)
         monkeypatch.setattr("onward.redaction.redactor.redact_trajectory", once)
         await ask_and_close(client, f"use {SECRET}")
-    assert await quarantine(ctx).held() == [] and len(calls) >= 2
+    assert await quarantine(ctx).list_held() == [] and len(calls) >= 2
 
 
 async def test_a_store_that_is_away_keeps_what_the_gateway_could_not_redact(ctx, monkeypatch):
@@ -98,12 +100,12 @@ async def test_a_store_that_is_away_keeps_what_the_gateway_could_not_redact(ctx,
     break_redaction(monkeypatch)
     async with gateway(ctx) as (_, client):
         with monkeypatch.context() as patch:
-            patch.setattr(Quarantine, "hold_captured", away)
+            patch.setattr(Quarantine, "hold_trajectory", away)
             body = {"model": "onward", "messages": [{"role": "user", "content": f"use {SECRET}"}]}
             await client.post("/v1/chat/completions", json=body, headers={"Onward-Session": "s1"})
             refused = await client.post("/v1/sessions/s1/close", json={"status": "failed"})
             assert refused.status_code == 503
-    assert [held.source for held in await quarantine(ctx).held()] == ["gateway"]
+    assert [held.source for held in await quarantine(ctx).list_held()] == ["gateway"]
 
 
 async def test_a_retry_of_the_gateways_honours_an_opt_out_that_came_later(ctx, monkeypatch):
@@ -111,12 +113,14 @@ async def test_a_retry_of_the_gateways_honours_an_opt_out_that_came_later(ctx, m
         break_redaction(patch)
         async with gateway(ctx) as (_, client):
             await ask_and_close(client, f"use {SECRET}")
-    (held,) = await quarantine(ctx).held()
-    judge = Judge(opt_out=OptOut.parse("session:s1"))
+    (held,) = await quarantine(ctx).list_held()
+    inspector = Inspector(opt_out=OptOut.parse("session:s1"))
     for _ in range(2):
         with contextlib.suppress(NotFoundError):
-            assert (await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, judge)).fate is Fate.DROP
-    assert await quarantine(ctx).held() == [] and await bodies(ctx) == []
+            assert (
+                await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, inspector)
+            ).fate is Fate.DROP
+    assert await quarantine(ctx).list_held() == [] and await bodies(ctx) == []
     entry = await ctx.bus.bucket("rl_capture").get("opted_out")
     assert json.loads(entry.value)["recent"][-1] == held.held_id
 

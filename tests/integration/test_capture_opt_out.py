@@ -40,7 +40,7 @@ async def test_opt_out_by_session_agent_and_user_drops_before_storage(ctx, wareh
     assert [row["session_id"] for row in await rows(ctx)] == [kept]
     assert len(await bodies(ctx)) == 1
     assert await dead_letters(ctx.bus) == []
-    assert await quarantine(ctx).held() == []
+    assert await quarantine(ctx).list_held() == []
     assert count(ctx, "onward_opted_out_total") == 2
     entry = await ctx.bus.bucket("rl_capture").get("opted_out")
     assert json.loads(entry.value)["count"] == 2

@@ -24,9 +24,9 @@ from quarantine_world import (  # noqa: F401
 from onward.bus.deadletter import dead_letters
 from onward.capture import claim_check
 from onward.capture.collecting import collector
+from onward.capture.collecting.inspection import Fate, Inspector
 from onward.capture.collecting.quarantine import KEY_FILE, Quarantine
-from onward.capture.collecting.second_try import retry
-from onward.capture.collecting.verdict import Fate, Judge
+from onward.capture.collecting.quarantine_retry import retry
 from onward.capture.recorder import Recorder
 from onward.contracts import MAX_BYTES, canonical_json, subjects
 from onward.errors import BusError, ObjectError
@@ -68,7 +68,7 @@ async def test_a_fault_a_too_deep_and_a_too_large_body_end_encrypted_and_listed(
     await publish(ctx, SECRET.encode("utf-16"))
     assert on_disk(warehouse[1], SECRET.encode())
     await collect(ctx)
-    held = await quarantine(ctx).held()
+    held = await quarantine(ctx).list_held()
     assert [(h.reason, h.error) for h in held] == [
         ("redaction", "RuntimeError"),
         ("too_deep", "ContractError"),
@@ -97,7 +97,7 @@ async def test_a_crash_while_holding_loses_and_doubles_nothing(ctx, server, ware
     await crash(server, warehouse[1], f"collector.{point}")
     break_redaction(monkeypatch)
     await collect(ctx)
-    (held,) = await quarantine(ctx).held()
+    (held,) = await quarantine(ctx).list_held()
     assert await bodies(ctx) == []
     _, message = await quarantine(ctx).open(held.held_id)
     assert json.loads(message.data)["turns"][0]["observation"]["content"] == f"use {SECRET}"
@@ -115,10 +115,10 @@ async def test_a_poisonous_row_is_held_and_not_left_raw(ctx, server, warehouse, 
         patch.setattr("onward.capture.collecting.enrich.row", broken)
         await publish(ctx, document(1, text=f"use {SECRET}"))
         await collect(ctx)
-    (held,) = await quarantine(ctx).held()
+    (held,) = await quarantine(ctx).list_held()
     assert (held.reason, held.error) == ("handler_error", "KeyError")
     assert await dead_letters(ctx.bus) == []
-    await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())
+    await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Inspector())
     await collect(ctx)
     assert len(await rows(ctx)) == 1
     await assert_nowhere(server, warehouse[1])
@@ -158,7 +158,7 @@ async def test_a_message_that_cannot_be_published_again_is_held_and_not_left_raw
     with monkeypatch.context() as patch:
         patch.setattr(collector, "republish", broken)
         await collect(ctx)
-    (held,) = await quarantine(ctx).held()
+    (held,) = await quarantine(ctx).list_held()
     assert (held.reason, held.error) == ("handler_error", "KeyError")
     assert held.trajectory_id == document(1)["trajectory_id"]
     assert (await dead_letters(ctx.bus), await bodies(ctx)) == ([], [])
@@ -203,7 +203,7 @@ async def test_a_raw_claimed_body_that_cannot_be_deleted_yet_is_deleted_later(
     monkeypatch.setattr(Path, "unlink", read_only_at_first)
     await collect(ctx)
     assert len(refused) == 2
-    assert (await dead_letters(ctx.bus), await quarantine(ctx).held()) == ([], [])
+    assert (await dead_letters(ctx.bus), await quarantine(ctx).list_held()) == ([], [])
     (row,) = await rows(ctx)
     assert row["n_turns"] == 30
     await assert_nowhere(server, warehouse[1])
@@ -244,12 +244,12 @@ async def test_a_large_body_is_held_whole_and_once_even_when_its_message_comes_a
     monkeypatch.setattr(collector, "erase", away_once)
     await collect(ctx)
     assert len(calls) == 2
-    (held,) = await quarantine(ctx).held()
+    (held,) = await quarantine(ctx).list_held()
     assert held.size == len(data)
     assert await dead_letters(ctx.bus) == []
     assert await bodies(ctx) == []
     monkeypatch.setattr("onward.redaction.redactor.redact_trajectory", redact_trajectory)
-    assert (await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())).fate is Fate.STORE
+    assert (await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Inspector())).fate is Fate.STORE
     await collect(ctx)
     (row,) = await rows(ctx)
     assert row["n_turns"] == 30 and "use <GITHUB_TOKEN:1>" in row["payload"]
@@ -282,7 +282,7 @@ async def test_a_store_that_is_away_keeps_the_message_where_it_is(ctx, warehouse
     assert await dead_letters(ctx.bus) == []
     key.unlink() if good is None else key.write_text(good)
     await collect(ctx)
-    assert len(await quarantine(ctx).held()) == 1
+    assert len(await quarantine(ctx).list_held()) == 1
     assert await bodies(ctx) == []
 
 

@@ -20,8 +20,8 @@ from quarantine_world import (  # noqa: F401
 from onward.bus import Message
 from onward.bus.deadletter import dead_letters
 from onward.capture.collecting import collector
-from onward.capture.collecting.second_try import retry
-from onward.capture.collecting.verdict import Fate, Judge
+from onward.capture.collecting.inspection import Fate, Inspector
+from onward.capture.collecting.quarantine_retry import retry
 from onward.capture.opt_out import OptOut
 from onward.contracts import subjects
 from onward.errors import NotFoundError
@@ -36,8 +36,8 @@ async def test_retry_after_the_fault_is_gone_stores_exactly_one_trajectory(
     break_redaction(monkeypatch)
     await publish(ctx, document(1, text=f"use {SECRET}"))
     await collect(ctx)
-    (held,) = await quarantine(ctx).held()
-    still = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())
+    (held,) = await quarantine(ctx).list_held()
+    still = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Inspector())
     assert (still.fate, still.reason) == (Fate.HOLD, "redaction")
     monkeypatch.setattr("onward.redaction.redactor.redact_trajectory", redact_trajectory)
     code, output = await onward(ctx, server, "retry", held.held_id)
@@ -48,7 +48,7 @@ async def test_retry_after_the_fault_is_gone_stores_exactly_one_trajectory(
     (row,) = await rows(ctx)
     assert "use <GITHUB_TOKEN:1>" in row["payload"]
     assert count(ctx, "onward_duplicates_total", stream=collector.STREAM) == 0
-    assert await quarantine(ctx).held() == []
+    assert await quarantine(ctx).list_held() == []
     await assert_nowhere(server, warehouse[1])
 
 
@@ -58,7 +58,7 @@ async def test_a_crash_while_retrying_loses_and_doubles_nothing(ctx, server, war
         break_redaction(patch)
         await publish(ctx, document(1, text=f"use {SECRET}"))
         await collect(ctx)
-    (held,) = await quarantine(ctx).held()
+    (held,) = await quarantine(ctx).list_held()
     await retry_and_die(ctx, server, f"quarantine.{point}")
     await collect(ctx)
     code, output = await onward(ctx, server, "retry", "--all")
@@ -67,7 +67,7 @@ async def test_a_crash_while_retrying_loses_and_doubles_nothing(ctx, server, war
     (row,) = await rows(ctx)
     assert "<GITHUB_TOKEN:1>" in row["payload"]
     assert len(await bodies(ctx)) == 1
-    assert await quarantine(ctx).held() == []
+    assert await quarantine(ctx).list_held() == []
     with pytest.raises(NotFoundError):
         await quarantine(ctx).open(held.held_id)
     await assert_nowhere(server, warehouse[1])
@@ -80,12 +80,12 @@ async def test_a_held_body_that_is_clean_but_unusable_becomes_a_dead_letter(ctx,
         break_redaction(patch)
         await publish(ctx, wrong)
         await collect(ctx)
-    (held,) = await quarantine(ctx).held()
-    result = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())
-    assert (result.fate, result.reason) == (Fate.BURY, "schema")
+    (held,) = await quarantine(ctx).list_held()
+    result = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Inspector())
+    assert (result.fate, result.reason) == (Fate.DEAD_LETTER, "schema")
     (letter,) = await dead_letters(ctx.bus)
     assert b"use <GITHUB_TOKEN:1>" in letter.body
-    assert await quarantine(ctx).held() == []
+    assert await quarantine(ctx).list_held() == []
 
 
 async def test_what_was_held_for_longer_than_a_trajectory_may_be_old_is_still_stored(ctx):
@@ -93,7 +93,7 @@ async def test_what_was_held_for_longer_than_a_trajectory_may_be_old_is_still_st
     body, came = old_document(ctx.clock.now())
     message = Message(json.dumps(body).encode(), {}, subjects.TRAJECTORY, 7, 1, came)
     held = await quarantine(ctx).hold(collector.STREAM, message, "redaction")
-    result = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge())
+    result = await retry(ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Inspector())
     assert (result.fate, result.reason) == (Fate.STORE, "")
     await collect(ctx)
     (row,) = await rows(ctx)
@@ -106,33 +106,33 @@ async def test_a_retry_honours_an_opt_out_that_came_later(ctx, monkeypatch):
         break_redaction(patch)
         await publish(ctx, document(1, text=f"use {SECRET}"))
         await collect(ctx)
-    (held,) = await quarantine(ctx).held()
+    (held,) = await quarantine(ctx).list_held()
     result = await retry(
-        ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Judge(opt_out=OptOut.parse("session:s1"))
+        ctx.bus, quarantine(ctx), held.held_id, ctx.clock, Inspector(opt_out=OptOut.parse("session:s1"))
     )
     assert result.fate is Fate.DROP
     await collect(ctx)
     assert await rows(ctx) == []
-    assert await quarantine(ctx).held() == []
+    assert await quarantine(ctx).list_held() == []
 
 
 async def test_dropping_asks_first_and_is_audited(ctx, server, monkeypatch):
     break_redaction(monkeypatch)
     await publish(ctx, document(1, text=f"use {SECRET}"))
     await collect(ctx)
-    (held,) = await quarantine(ctx).held()
+    (held,) = await quarantine(ctx).list_held()
     code, output = await onward(ctx, server, "drop", held.held_id)
     assert code == 2 and "--yes" in output
     code, output = await onward(ctx, server, "drop")
     assert code == 2 and "--all" in output
-    assert len(await quarantine(ctx).held()) == 1
+    assert len(await quarantine(ctx).list_held()) == 1
     code, output = await onward(ctx, server, "show", held.held_id, "--json")
     assert code == 0 and json.loads(output)["reason"] == "redaction"
     code, output = await onward(ctx, server, "show", held.held_id)
     assert code == 0 and f"held_id        {held.held_id}" in output
     code, output = await onward(ctx, server, "drop", held.held_id, "--yes")
     assert (code, output) == (0, f"{held.held_id}: dropped for good.\n")
-    assert await quarantine(ctx).held() == []
+    assert await quarantine(ctx).list_held() == []
     entry = json.loads((await ctx.bus.js.get_msg("RL_AUDIT", seq=1)).data or b"")
     assert (entry["event"], entry["held_id"], entry["size"]) == (
         "quarantine.drop", held.held_id, held.size,

@@ -32,7 +32,7 @@ async def onward(data_dir: Path, words: str) -> tuple[int, str]:
 async def job(bus: Bus) -> str:
     table = JobTable(bus.bucket("rl_jobs"), SystemClock())
     request = {**examples.TRAINING_REQUEST, "training_job_id": new_id()}
-    record, _ = await table.intake(TrainingRequest.model_validate(request))
+    record, _ = await table.register(TrainingRequest.model_validate(request))
     record, revision = await table.get(record.job_id)
     record, revision = await table.claim(record, revision, "here")
     error = JobError(code="DATA", message="Only 3 of 100 trajectories can be learned from.")

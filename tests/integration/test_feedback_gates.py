@@ -14,9 +14,9 @@ from onward.config import ReleaseSettings
 from onward.contracts import Feedback, encode, subjects, validate
 from onward.feedback.tokens import Subject, TokenKeys, TokenRefusedError
 from onward.ids import new_id
-from onward.release.evidence.evidence import Evidence, Rules, parse
+from onward.release.evidence.evidence import Evidence, GateRules, parse
 from onward.reward.components.user_feedback import UserFeedback
-from onward.serving.recording.outcomes import Outcomes
+from onward.serving.recording.outcome_publisher import OutcomePublisher
 from onward.serving.routing.assignments import Assignments
 
 OFF = {"gateway": False}
@@ -125,7 +125,7 @@ async def test_redelivery_and_a_restart_tell_a_vote_once(world):
     await _publish(world, *votes)
     await world.gateway.outcomes.on_feedback(_messages(world, votes))
     assert await _told(world) == [("s1", 1.0), ("s1", 0.0)]
-    again = Outcomes(
+    again = OutcomePublisher(
         world.bus,
         world.clock,
         Assignments(world.bus, world.clock),
@@ -201,7 +201,7 @@ async def _evidence(world) -> Evidence:
     """What the gates know after the votes' time, from the stream itself; the clock of maturity is moved by
     two sessions, one of each arm, that were assigned after all others."""
     info = await world.bus.js.stream_info("RL_OUTCOMES")
-    rules = Rules.of(ReleaseSettings())
+    rules = GateRules.from_settings(ReleaseSettings())
     evidence = Evidence("r1", rules)
     last, arms = None, {}
     for sequence in range(1, info.state.last_seq + 1):

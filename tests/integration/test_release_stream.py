@@ -15,12 +15,12 @@ from onward.clock import ManualClock, SystemClock
 from onward.contracts import ModelDeployed, decode
 from onward.release import controller
 from onward.release.controller import Releaser, install_initial
-from onward.release.evidence.outcomes import STREAM, StreamOutcomes
+from onward.release.evidence.outcome_source import STREAM, OutcomeStream
 from onward.release.record import Releases
 
 
 async def test_outcomes_are_read_from_any_cursor_in_order(bus: Bus):
-    reader = StreamOutcomes(bus)
+    reader = OutcomeStream(bus)
     assert await reader.last_sequence() == 0
     assert await reader.read(0, 10) == []
     for n in range(25):
@@ -35,7 +35,7 @@ async def test_outcomes_are_read_from_any_cursor_in_order(bus: Bus):
 
 
 async def test_a_deleted_consumer_costs_nothing(bus: Bus):
-    reader = StreamOutcomes(bus)
+    reader = OutcomeStream(bus)
     for n in range(6):
         await publish(bus, SystemClock(), n, "r", "current", "reward", 1.0)
     assert len(await reader.read(0, 3)) == 3
@@ -62,7 +62,7 @@ async def test_a_bad_release_is_taken_back_on_real_buckets_and_streams(bus: Bus,
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
     await install_initial(ctx, "d0", "checkpoints/warm/0")
     await add_job(bus)
-    releaser = Releaser(ctx, StreamOutcomes(bus), FakeSuite({"d1": 0.6}, {}))
+    releaser = Releaser(ctx, OutcomeStream(bus), FakeSuite({"d1": 0.6}, {}))
     count = 0
     for _ in range(60):
         desired = await gateway_follows(bus, clock)

@@ -26,7 +26,7 @@ from reward_world import (
 
 from onward.bus.deadletter import dead_letters
 from onward.capture.collecting import collector
-from onward.capture.collecting.quarantine import Keys, Quarantine
+from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.capture.opt_out import OptOut
 from onward.clock import utc_text
 from onward.contracts import Reward, decode, encode, subjects
@@ -103,7 +103,7 @@ async def test_feedback_between_storing_and_scoring_is_left_to_the_first_scoring
         active = Rewarder(ctx, State(40), None)
 
         async def stored() -> bool:
-            return "t1" in await queries.stored(ctx.warehouse, ["t1"])
+            return "t1" in await queries.stored_identities(ctx.warehouse, ["t1"])
 
         await until(stored)
         await active.feedback.handle(await messages(ctx.bus, "RL_FEEDBACK"))
@@ -208,7 +208,7 @@ async def test_a_vote_counts_even_where_its_comment_cannot_be_redacted(ctx):
             raise RedactionError("The redactor failed.")
 
     reader = active.feedback
-    reader._judge = SimpleNamespace(opt_out=reader._judge.opt_out, redactor=Broken())
+    reader._inspector = SimpleNamespace(opt_out=reader._inspector.opt_out, redactor=Broken())
     await say(ctx.bus, said("f1", trajectory_id="t1", comment="private words"))
     await reader.handle(await messages(ctx.bus, "RL_FEEDBACK"))
     (row,) = (await reward_queries.feedback_by_id(ctx.warehouse, ["f1"])).values()
@@ -216,14 +216,14 @@ async def test_a_vote_counts_even_where_its_comment_cannot_be_redacted(ctx):
     assert (await history(ctx, "t1"))[-1].reward_components["user_feedback"].score == 0.0
     (left,) = await messages(ctx.bus, "RL_FEEDBACK")
     assert "private" not in left.data.decode()
-    (held,) = await Quarantine(ctx.objects, Keys.of(ctx.settings), ctx.clock).held()
+    (held,) = await Quarantine(ctx.objects, QuarantineKeys.from_settings(ctx.settings), ctx.clock).list_held()
     assert (held.stream, held.error) == ("RL_FEEDBACK", "RedactionError")
 
 
 async def test_a_session_that_opted_out_leaves_no_feedback(ctx):
     active = await scored(ctx, trajectory(1))
-    active.feedback._judge = SimpleNamespace(
-        opt_out=OptOut.parse("session:s1"), redactor=active.feedback._judge.redactor
+    active.feedback._inspector = SimpleNamespace(
+        opt_out=OptOut.parse("session:s1"), redactor=active.feedback._inspector.redactor
     )
     await say(ctx.bus, said("f1", trajectory_id="t1"))
     await active.feedback.handle(await messages(ctx.bus, "RL_FEEDBACK"))

@@ -114,7 +114,7 @@ async def test_what_was_published_and_never_stored_is_stored_as_it_is_and_the_vo
         await publish(ctx.bus, trajectory(1))
 
         async def stored() -> bool:
-            return "t1" in await queries.stored(ctx.warehouse, ["t1"])
+            return "t1" in await queries.stored_identities(ctx.warehouse, ["t1"])
 
         await until(stored)
         dead = await Rewarder.load(ctx)

@@ -29,7 +29,7 @@ from serving_world import World, eventually
 
 from onward import Recorder, wrap_openai
 from onward.capture import provenance
-from onward.capture.collecting.quarantine import Keys, Quarantine
+from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.contracts import Feedback, Trajectory, decode, to_document
 from onward.serving.recording.trajectory import trajectory
 
@@ -60,8 +60,8 @@ async def test_an_answered_conversation_that_no_trajectory_can_hold_is_held_encr
         conversation.metadata["deep"] = deep
         if ends == "close":
             assert (await close(world, "s1"))["closed"][0]["trajectory_id"] == conversation.id
-    quarantine = Quarantine(world.ctx.objects, Keys.of(world.settings), world.clock)
-    (held,) = await quarantine.held()
+    quarantine = Quarantine(world.ctx.objects, QuarantineKeys.from_settings(world.settings), world.clock)
+    (held,) = await quarantine.list_held()
     assert (held.trajectory_id, held.reason, held.source) == (conversation.id, "too_deep", "gateway")
     _, message = await quarantine.open(held.held_id)
     body = json.loads(message.data)
@@ -85,8 +85,8 @@ async def test_a_conversation_of_which_no_trajectory_can_be_made_is_held_and_dis
     await close(world, "s2")
     (found,) = await trajectories(world, 1)
     assert found["session_id"] == "s2"
-    quarantine = Quarantine(world.ctx.objects, Keys.of(world.settings), world.clock)
-    (held,) = await quarantine.held()
+    quarantine = Quarantine(world.ctx.objects, QuarantineKeys.from_settings(world.settings), world.clock)
+    (held,) = await quarantine.list_held()
     assert held.trajectory_id == odd["trajectory_id"]
     (turn,) = json.loads((await quarantine.open(held.held_id))[1].data)["turns"]
     assert (turn["new"], turn["text"]) == (

@@ -142,7 +142,7 @@ async def test_an_answer_goes_out_whatever_happens_to_capture(world, monkeypatch
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr("onward.serving.recording.capture.chain", broken)
+    monkeypatch.setattr("onward.serving.recording.capture.links_of", broken)
     assert (await world.ask("s1"))["choices"][0]["message"]["content"] == "base: hello"
     monkeypatch.undo()
     monkeypatch.setattr("onward.serving.recording.capture.Exchange", broken)
@@ -157,7 +157,7 @@ async def test_an_answer_goes_out_whatever_happens_to_capture(world, monkeypatch
 
 async def test_a_full_outbox_delays_and_drops_nothing(world, monkeypatch):
     await world.ask("s1")
-    files = world.gateway.capture.behind._files
+    files = world.gateway.capture.writer._files
     monkeypatch.setattr(files._outbox, "max_bytes", 10)
     for _ in range(2):
         refused = await world.client.post("/sessions/s1/close", json={"status": "failed"})

@@ -137,12 +137,12 @@ async def test_ids_that_are_not_the_tokens_of_the_log_probs_are_refused(sampling
 def test_fewer_log_probs_than_tokens_are_refused():
     part = {"text": "ab", "token_ids": [5, 6], "prompt_token_ids": [1], "finish_reason": "stop"}
     tokens = ["token_id:5", "token_id:6"]
-    assert Choice().add({**part, "logprobs": {"tokens": tokens, "token_logprobs": [-1.0, -2.0]}})[1] == [
+    assert Choice().add_part({**part, "logprobs": {"tokens": tokens, "token_logprobs": [-1.0, -2.0]}})[1] == [
         -1,
         -2,
     ]
     with pytest.raises(EngineError, match="2 token ids that are not the tokens of its 1 log-probs"):
-        Choice().add({**part, "logprobs": {"tokens": tokens, "token_logprobs": [-1.0]}})
+        Choice().add_part({**part, "logprobs": {"tokens": tokens, "token_logprobs": [-1.0]}})
 
 
 async def test_a_server_without_token_ids_is_told_the_version(sampling, server):

@@ -115,11 +115,11 @@ async def test_a_batch_may_span_hundreds_of_days(w):
 async def test_stored_returns_the_hash_of_each_stored_id(w):
     rows = [trajectory("t1", 1), trajectory("t2", 2)]
     await w.insert("trajectories", rows)
-    assert await queries.stored(w, ["t1", "t2", "t9"]) == {
+    assert await queries.stored_identities(w, ["t1", "t2", "t9"]) == {
         row["trajectory_id"]: row["payload_sha256"] for row in rows
     }
-    assert await queries.stored(w, []) == {}
-    assert await queries.stored(w, [f"x{i}" for i in range(4500)]) == {}
+    assert await queries.stored_identities(w, []) == {}
+    assert await queries.stored_identities(w, [f"x{i}" for i in range(4500)]) == {}
 
 
 async def test_the_newest_reward_is_shown_and_the_history_stays(w):

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from onward.forks import IMPORTING, Forking, follow
+from onward.forks import IMPORTING, Forking, register_fork_hooks
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a fork with threads is the point
 
@@ -45,7 +45,7 @@ def fork_and_reap() -> None:
 def test_a_thread_that_forks_while_another_does_is_told_after_it():
     watched = Watched()
     watched.second = threading.Thread(target=fork_and_reap, name="second")
-    follow(watched)
+    register_fork_hooks(watched)
     first = threading.Thread(target=fork_and_reap, name="first")
     first.start()
     first.join(30)
@@ -59,7 +59,7 @@ def test_a_child_forks_again_and_follows_more():
     if child == 0:
         signal.alarm(30)  # ends a child that is stuck
         try:
-            follow(Forking())
+            register_fork_hooks(Forking())
             fork_and_reap()
             thread = threading.Thread(target=fork_and_reap)
             thread.start()

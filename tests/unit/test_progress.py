@@ -22,7 +22,7 @@ def drawn(width: int, title: str, note: str) -> str:
     now = [0.0]
     console = terminal(width)
     bars = Bars(console, title_width=24, now=lambda: now[0])
-    bar = bars.add(title, 4)
+    bar = bars.add_bar(title, 4)
     now[0] = 83.0
     bar.update(2, note=note)
     with console.capture() as captured:
@@ -85,7 +85,7 @@ def test_times_are_as_short_as_they_can_be() -> None:
 def test_time_left_is_taken_from_the_mean_speed_since_the_start_and_runs_down_between_updates() -> None:
     now = [0.0]
     bars = Bars(terminal(80), now=lambda: now[0])
-    resumed = bars.add("grpo", 100, completed=40)
+    resumed = bars.add_bar("grpo", 100, completed=40)
     assert resumed.left is None
     now[0] = 20.0
     resumed.update(50)  # ten steps in 20 s: the fifty others take 100 s
@@ -107,10 +107,10 @@ def live(console: Console, work: Callable[[Bars], None]) -> str:
 
 def test_a_finished_line_stays_on_the_terminal_and_one_that_was_interrupted_too() -> None:
     def work(bars: Bars) -> None:
-        bars.add("first", 3).finish()
+        bars.add_bar("first", 3).finish()
         for number in range(40):  # more than the terminal has lines
-            bars.add(f"stage {number}").finish()
-        bars.add("last", 3).update(1, note="cut short")
+            bars.add_bar(f"stage {number}").finish()
+        bars.add_bar("last", 3).update(1, note="cut short")
 
     text = live(terminal(80), work)
     assert [text.count(name) >= 1 for name in ("first", "stage 0 ", "stage 39 ", "cut short")] == [True] * 4
@@ -120,7 +120,7 @@ def test_without_a_terminal_there_is_a_line_every_ten_seconds_and_one_at_the_end
     now = [0.0]
     out = io.StringIO()
     with Bars(Console(width=80, file=out), now=lambda: now[0]) as bars:
-        bar = bars.add("seed 3", 1000)
+        bar = bars.add_bar("seed 3", 1000)
         for second in range(21):
             now[0] = float(second)
             bar.update(10 * second + 10, note=f"return {second}")
@@ -136,7 +136,7 @@ def test_without_a_terminal_a_fitted_line_loses_the_end_of_its_note_and_not_its_
     now = [0.0]
     out = io.StringIO()
     with Bars(Console(width=80, file=out), fitted=True, now=lambda: now[0]) as bars:
-        bar = bars.add("Cycle 1: v1 at 10%", 4)
+        bar = bars.add_bar("Cycle 1: v1 at 10%", 4)
         now[0] = 10.0
         bar.update(1, note="errors 1.2% vs 0.9% · E 0.23 · 113 sessions · and one more fact")
         bar.finish(full=False)
@@ -148,6 +148,6 @@ def test_without_a_terminal_a_fitted_line_loses_the_end_of_its_note_and_not_its_
 def test_a_quiet_command_prints_nothing() -> None:
     for console in (terminal(80), Console(file=io.StringIO())):
         with Bars(console, quiet=True) as bars:
-            bars.add("seed 3", 10).update(5, note="return 1")
+            bars.add_bar("seed 3", 10).update(5, note="return 1")
         assert isinstance(console.file, io.StringIO)
         assert console.file.getvalue() == ""

@@ -4,14 +4,14 @@ import pytest
 
 from onward import config
 from onward.errors import ConfigError
-from onward.spelling import nearest
+from onward.spelling import closest_name
 
 
 @pytest.mark.parametrize(
     ("given", "meant"), [("threshhold", "threshold"), ("lr", "learning_rate"), ("zzz", None)]
 )
 def test_a_name_is_near_by_its_letters_or_by_its_initials(given: str, meant: str | None) -> None:
-    assert nearest(given, ["threshold", "learning_rate", "epochs"]) == meant
+    assert closest_name(given, ["threshold", "learning_rate", "epochs"]) == meant
 
 
 def test_a_mistyped_setting_names_the_one_that_was_meant() -> None:

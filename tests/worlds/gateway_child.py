@@ -24,7 +24,7 @@ GATEWAY = """
 import asyncio, os, resource, sys
 from pathlib import Path
 from onward.bus import Bus
-from onward.capture.recorder.intake import Intake
+from onward.capture.recorder.preparation import Intake
 from onward.errors import ContractError
 from serving_world import World
 

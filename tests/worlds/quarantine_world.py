@@ -20,7 +20,7 @@ from collector_world import document, on_disk
 from scripted_engine import ScriptedEngine
 
 from onward.bus import Bus, NatsServer
-from onward.capture.collecting.quarantine import Keys, Quarantine
+from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.cli import main
 from onward.clock import SystemClock, utc_text
 from onward.config import load
@@ -98,7 +98,7 @@ def make(bus, warehouse, **capture):
 
 
 def quarantine(ctx) -> Quarantine:
-    return Quarantine(ctx.objects, Keys.of(ctx.settings), ctx.clock)
+    return Quarantine(ctx.objects, QuarantineKeys.from_settings(ctx.settings), ctx.clock)
 
 
 def old_document(now) -> tuple[dict, datetime]:

@@ -16,7 +16,7 @@ from onward.context import Context
 from onward.contracts import SessionOutcome, encode, subjects
 from onward.errors import ConflictError, EngineError
 from onward.release.controller import Releaser, install_initial
-from onward.release.evidence.outcomes import Stored
+from onward.release.evidence.outcome_source import Stored
 from onward.release.record import ReleaseRecord
 from onward.release.validation.checks import CHECKS, SAMPLES, CheckResult
 from onward.release.validation.suite import TaskResult

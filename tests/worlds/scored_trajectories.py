@@ -51,7 +51,7 @@ def task(
     outcome = {"success": success, "completion": 1.0 if success else 0.25, "unparsable": unparsable}
     raw_total = 0.7 if success else 0.2
     reward = {"metadata": {"raw_total": raw_total, "outcome": outcome}} if rewarded else None
-    return dataset.Scored(trajectory, reward)
+    return dataset.ScoredTrajectory(trajectory, reward)
 
 
 def freeze(tmp_path: Path, scored: list[Any], **changes: Any) -> dataset.Dataset:
@@ -62,4 +62,4 @@ def freeze(tmp_path: Path, scored: list[Any], **changes: Any) -> dataset.Dataset
         "max_unscored_share": 0.5,
         **changes,
     }
-    return dataset.freeze(scored, tmp_path, **options)
+    return dataset.assemble(scored, tmp_path, **options)

@@ -16,7 +16,7 @@ from typing import Any
 from onward.errors import EngineError
 from onward.ids import derived_id
 from onward.serving.engines import Generation, Messages, OnProgress, Progress, RequestRefusedError
-from onward.serving.engines.sampling import Remembered, SessionMemory
+from onward.serving.engines.sampling import FinishedGeneration, SessionMemory
 
 Script = Callable[[Messages, str | None], str]
 BASE_DIGEST = hashlib.sha256(b"scripted").hexdigest()
@@ -88,9 +88,9 @@ class ScriptedEngine:
         }
         if on_progress is not None and self.piece:
             await self._tell(on_progress, record, text)
-        self._memory.add(
+        self._memory.put(
             session_id,
-            Remembered(generation_id, adapter, list(messages), text, [*full, *tokens], True, tools),
+            FinishedGeneration(generation_id, adapter, list(messages), text, [*full, *tokens], True, tools),
         )
         sampling = record | {
             "token_ids": tokens,

@@ -88,7 +88,7 @@ class World:
     async def trainer(self, attempt: Callable[..., Any]) -> AsyncIterator[asyncio.Task[None]]:
         trainer = service.Trainer(self.ctx)
         trainer._attempt = attempt  # type: ignore[method-assign]
-        task = asyncio.create_task(trainer.work())
+        task = asyncio.create_task(trainer.run_jobs())
         try:
             yield task
         finally:

@@ -16,7 +16,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from onward.capture.cleaning import judge_of
+from onward.capture.cleaning import inspector_of
 from onward.clock import utc_text
 from onward.context import Context
 from onward.errors import ConflictError, OutboxFullError, RedactionError
@@ -40,13 +40,16 @@ class FeedbackApi:
         settings = ctx.settings.feedback
         self._ctx, self._clock = ctx, ctx.clock
         self._keys = TokenKeys(ctx.settings.run_dir)
-        judge = judge_of(ctx.settings)  # after the keys were made: it redacts them
+        inspector = inspector_of(ctx.settings)  # after the keys were made: it redacts them
         self._lifetime = timedelta(days=settings.token_days)
         self._sessions = RateLimit(settings.per_session_per_minute, ctx.clock)
         self._addresses = RateLimit(settings.per_address_per_minute, ctx.clock)
         self._callers = RateLimit(settings.per_key_per_minute, ctx.clock)
         self.intake = FeedbackIntake(
-            ctx.settings.data_dir / "outbox", clock=ctx.clock, redactor=judge.redactor, opt_out=judge.opt_out
+            ctx.settings.data_dir / "outbox",
+            clock=ctx.clock,
+            redactor=inspector.redactor,
+            opt_out=inspector.opt_out,
         )
 
     def add_to(self, app: FastAPI) -> None:
@@ -103,13 +106,13 @@ class FeedbackApi:
         said = votes.read_vote(document, by_key=caller is not None)
         session_id, trajectory_id = votes.read_subject(document)
         if subject is not None:
-            votes.within(subject, session_id, trajectory_id)
+            votes.check_scope(subject, session_id, trajectory_id)
         else:
             subject = await self._subject(session_id, trajectory_id)
         if "turn_id" in said and subject.trajectory_id is None:
             raise HttpError(400, "'turn_id' needs the trajectory that the turn is of.", param="turn_id")
         feedback_id = _feedback_id(request, document, caller, subject)
-        _wait(self._sessions.take(subject.session_id), "on this session")
+        _wait(self._sessions.take_token(subject.session_id), "on this session")
         said["session_id"] = subject.session_id
         if subject.trajectory_id is not None:
             said["trajectory_id"] = subject.trajectory_id
@@ -127,7 +130,7 @@ class FeedbackApi:
 
     async def _make_token(self, request: Request) -> dict[str, Any]:
         caller = authorize(request, "feedback")
-        _wait(self._callers.take(caller.key_hash), "with this API key")
+        _wait(self._callers.take_token(caller.key_hash), "with this API key")
         document = await read_json(request)
         unknown = document.keys() - {"session_id", "trajectory_id", "expires_in"}
         if unknown:
@@ -158,7 +161,7 @@ class FeedbackApi:
             except HttpError:
                 self._limit_address(request)
                 raise
-            _wait(self._callers.take(caller.key_hash), "with this API key")
+            _wait(self._callers.take_token(caller.key_hash), "with this API key")
             return caller, None
         self._limit_address(request)
         if way == "none":
@@ -170,7 +173,7 @@ class FeedbackApi:
 
     def _limit_address(self, request: Request) -> None:
         address = network_of(request.client.host) if request.client else ""
-        _wait(self._addresses.take(address), "from this address")
+        _wait(self._addresses.take_token(address), "from this address")
 
     async def _subject(self, session_id: str | None, trajectory_id: str | None) -> Subject:
         """Returns the subject of a vote with an API key; looks up the session of a trajectory if it is

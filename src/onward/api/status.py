@@ -57,7 +57,7 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
         "unscored": await queries.unscored_count(warehouse),
         "unscored_share": await reward_queries.unscored_share(warehouse),
         "rescore": await _stored(bus, RescoreProgress),
-        "held": await quarantine.count(Objects.open(settings.objects_at)),
+        "held": await quarantine.count_held(Objects.open(settings.objects_at)),
         "opted_out": (await read_document(bus, OptOutCount) or OptOutCount()).count,
         "next_job": next_job,
         "serving": None if serving is None else to_document(serving),

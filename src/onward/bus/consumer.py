@@ -20,7 +20,7 @@ from nats.aio.msg import Msg
 from nats.js import api
 
 from onward.bus.cancellation import cancellations, honour_cancellation
-from onward.bus.deadletter import bury
+from onward.bus.deadletter import store_dead_letter
 from onward.bus.pull import PullBroken, Puller
 from onward.clock import Clock
 from onward.errors import (
@@ -244,7 +244,9 @@ class _Consumption:
             for message, answer in zip(raw, answers, strict=True):
                 if isinstance(answer, DeadLetter):
                     body = message.data if answer.body is None else answer.body
-                    await bury(self.bus, self.stream, _message(message), answer.reason, answer.detail, body)
+                    await store_dead_letter(
+                        self.bus, self.stream, _message(message), answer.reason, answer.detail, body
+                    )
             await asyncio.gather(*(self._reply(m, a) for m, a in zip(raw, answers, strict=True)))
         except (nats.errors.Error, BusError) as error:
             # An unacknowledged message is delivered again, and handlers are idempotent.

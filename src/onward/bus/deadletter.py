@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logs.get("bus")
 
 STREAM = "RL_DLQ"
-BURY_SECONDS = 10.0
+DEADLINE_SECONDS = 10.0
 REASON = "Onward-Reason"
 DETAIL = "Onward-Detail"
 SOURCE_STREAM = "Onward-Stream"
@@ -41,7 +41,7 @@ OMITTED = "Onward-Body-Omitted"
 @dataclass(frozen=True)
 class DeadLetterRecord:
     sequence: int
-    """Sequence in RL_DLQ, which ``show`` and ``replay`` take."""
+    """Sequence in RL_DLQ, which ``read_one`` and ``replay`` take."""
     stream: str
     subject: str
     source_sequence: int
@@ -55,7 +55,9 @@ class DeadLetterRecord:
     body: bytes
 
 
-async def bury(bus: Bus, stream: str, message: Message, reason: str, detail: str, body: bytes) -> None:
+async def store_dead_letter(
+    bus: Bus, stream: str, message: Message, reason: str, detail: str, body: bytes
+) -> None:
     """Stores a dead letter and returns once the server has it. The same message again is a duplicate. Raises
     BusError if the server is unreachable for 10 s: the message is then not acknowledged."""
     headers = {k: v for k, v in message.headers.items() if not k.startswith(("Nats-", "Onward-"))}
@@ -65,15 +67,17 @@ async def bury(bus: Bus, stream: str, message: Message, reason: str, detail: str
     headers[SOURCE_SEQUENCE] = str(message.sequence)
     headers[SOURCE_SUBJECT] = message.subject
     headers[SOURCE_ID] = _one_line(message.headers.get("Nats-Msg-Id", ""), 200)
-    if not fits(bus, body):
+    if not fits_dead_letter(bus, body):
         headers[OMITTED] = str(len(body))
         body = b""
     msg_id = derived_id("dead letter", stream, str(message.sequence), message.timestamp.isoformat())
-    await bus.publish(f"{subjects.DLQ}.{stream}", body, msg_id=msg_id, headers=headers, deadline=BURY_SECONDS)
+    await bus.publish(
+        f"{subjects.DLQ}.{stream}", body, msg_id=msg_id, headers=headers, deadline=DEADLINE_SECONDS
+    )
     log.warning("dead letter", stream=stream, sequence=message.sequence, reason=reason)
 
 
-def fits(bus: Bus, body: bytes) -> bool:
+def fits_dead_letter(bus: Bus, body: bytes) -> bool:
     """Returns whether a dead letter stores ``body``; a larger one is left in its stream."""
     return len(body) <= bus.nc.max_payload - 64 * 1024
 
@@ -97,7 +101,7 @@ async def dead_letters(
     return found
 
 
-async def show(bus: Bus, sequence: int) -> DeadLetterRecord:
+async def read_one(bus: Bus, sequence: int) -> DeadLetterRecord:
     """Returns one dead letter. Raises NotFoundError if there is none with that sequence."""
     with _answered("The dead letter could not be read", _unknown(sequence)):
         return _record(await bus.js.get_msg(STREAM, seq=max(1, sequence)))
@@ -109,7 +113,7 @@ async def replay(bus: Bus, sequence: int, *, keep: bool = False) -> PubAck:
     If the body was left out, the original is read from its stream. Raises NotFoundError if neither exists. A
     crash in between replays it once more, which consumers recognise by its id.
     """
-    record = await show(bus, sequence)
+    record = await read_one(bus, sequence)
     body = record.body
     if not body and record.source_sequence:
         body = await _original(bus, record)

@@ -61,7 +61,7 @@ async def drain(outbox: Outbox, bus: Bus, *, once: bool, send: Send | None) -> i
                 return published
             else:
                 with suppress(OnwardError):  # it can wait
-                    await asyncio.to_thread(outbox.give_room_back)
+                    await asyncio.to_thread(outbox.reclaim_space)
                 await _wait(bus, more)
     finally:
         outbox.wake_with(None)
@@ -88,7 +88,7 @@ async def _send(outbox: Outbox, bus: Bus, batch: list[Waiting], send: Send, held
                 await send(message)
             except PublishRejectedError as error:
                 log.error("a message was refused and stays in the outbox", reason=str(error))
-                await asyncio.to_thread(outbox.mark, message.seq, str(error))
+                await asyncio.to_thread(outbox.mark_refused, message.seq, str(error))
                 continue
             except ObjectError as error:
                 log.warning("a message waits for the object store", reason=str(error))

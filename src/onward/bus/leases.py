@@ -21,7 +21,7 @@ log = logs.get("lease")
 
 
 class Lease:
-    """A lease: ``await acquire()`` until it returns an epoch, then ``renew`` within the TTL, or ``keep``."""
+    """A lease: ``acquire`` until it returns an epoch, then ``renew`` within the TTL, or ``keep_renewed``."""
 
     def __init__(self, bucket: Bucket, name: str, owner: str, ttl: float, clock: Clock) -> None:
         """``name`` is the key; ``owner`` must differ between processes and restarts; ``ttl`` in seconds."""
@@ -107,7 +107,7 @@ class Lease:
             self._valid_until = started + self.ttl
             return
 
-    async def keep(self) -> None:
+    async def keep_renewed(self) -> None:
         """Renews every third of the TTL until cancelled. Raises ConflictError if the lease is lost."""
         while True:
             await self.clock.sleep(self.ttl / 3)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from onward.bus.outbox_file import OutboxFile, is_full_disk
 from onward.errors import ConflictError, OutboxFullError
-from onward.forks import Forking, follow
+from onward.forks import Forking, register_fork_hooks
 from onward.telemetry.crashpoints import crashpoint
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Outbox(Forking):
         self._file = OutboxFile(self.path)
         self._wake: Callable[[], None] | None = None
         self._turns: set[int] = set()
-        follow(self)
+        register_fork_hooks(self)
 
     def put(
         self,
@@ -246,7 +246,7 @@ class Outbox(Forking):
                 _delete(file, sequences)
             crashpoint("outbox.removed")
 
-    def mark(self, seq: int, error: str) -> None:
+    def mark_refused(self, seq: int, error: str) -> None:
         """Marks a message as refused, with the reason; it no longer waits."""
         with self._file.removing() as file:
             file.execute("UPDATE queue SET error = ? WHERE seq = ?", (error, seq))
@@ -260,7 +260,7 @@ class Outbox(Forking):
                 (time.time() - RECEIPT_SECONDS, RECEIPTS_AT_A_TIME),
             ).rowcount
 
-    def give_room_back(self) -> None:
+    def reclaim_space(self) -> None:
         """Shrinks the file a little at a time: after an outage it stays as large as it ever was."""
         with self._file.removing() as file:
             (free,) = file.execute("PRAGMA freelist_count").fetchone()

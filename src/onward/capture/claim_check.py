@@ -89,7 +89,7 @@ def parse(header: str) -> Claim:
     )
 
 
-def is_of(header: str, trajectory_id: str) -> bool:
+def claims_trajectory(header: str, trajectory_id: str) -> bool:
     """Returns whether ``header`` claims a body of that trajectory, in our own form alone."""
     try:
         claim = parse(header)
@@ -133,12 +133,12 @@ async def resolve(objects: Objects, message: Message) -> Message:
     return replace(message, data=await fetch(objects, parse(message.headers[HEADER])))
 
 
-def direct(message: Message) -> Message:
+def without_claim(message: Message) -> Message:
     """Returns ``message``, which now contains its whole body, without its claim."""
     return replace(message, headers={k: v for k, v in message.headers.items() if k != HEADER})
 
 
-async def forget(objects: Objects, headers: Mapping[str, str], keep: Claim | None) -> None:
+async def delete_body(objects: Objects, headers: Mapping[str, str], keep: Claim | None) -> None:
     """Deletes the raw body that ``headers`` claim, unless it is ``keep``. Raises ObjectError."""
     if HEADER not in headers:
         return
@@ -150,7 +150,7 @@ async def forget(objects: Objects, headers: Mapping[str, str], keep: Claim | Non
         await objects.delete(claim.uri)
 
 
-def stand_in(document: dict[str, Any], claim: Claim) -> bytes:
+def stand_in_message(document: dict[str, Any], claim: Claim) -> bytes:
     """Returns the message that stands for ``document``: a valid trajectory of one turn. Deterministic."""
     metadata = {key: document["metadata"][key] for key in _KEPT_METADATA if key in document["metadata"]}
     context = {
@@ -208,12 +208,12 @@ async def publish(
         document = json.loads(body)
         claim = await store(objects, document["trajectory_id"], body, now)
         crashpoint("claims.stored")
-        body, headers = stand_in(document, claim), {**headers, HEADER: claim.header()}
+        body, headers = stand_in_message(document, claim), {**headers, HEADER: claim.header()}
     await bus.publish(subject, body, msg_id=msg_id, headers=headers)
     return claim
 
 
-def sender(bus: Bus, objects: Objects | None, clock: Clock) -> Send:
+def outbox_sender(bus: Bus, objects: Objects | None, clock: Clock) -> Send:
     """Wraps ``publish`` in the form that an outbox calls."""
 
     async def send(message: Waiting) -> None:
@@ -230,7 +230,7 @@ def sender(bus: Bus, objects: Objects | None, clock: Clock) -> Send:
     return send
 
 
-async def clean(objects: Objects, now: datetime) -> int:
+async def delete_old(objects: Objects, now: datetime) -> int:
     """Deletes bodies stored more than KEEP ago, claimed or not; returns their number. Raises ObjectError."""
     oldest = f"{(now - KEEP).astimezone(UTC):%Y%m%d}"
     gone = 0

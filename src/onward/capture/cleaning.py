@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from onward.capture.collecting.verdict import Judge
+from onward.capture.collecting.inspection import Inspector
 from onward.capture.opt_out import OptOut
 from onward.config import Settings
 from onward.redaction import Known, Redactor
@@ -33,9 +33,9 @@ def redactor_of(settings: Settings, environ: Mapping[str, str] | None = None) ->
     return Redactor(known, tuple(settings.capture.optional_kinds))
 
 
-def judge_of(settings: Settings) -> Judge:
+def inspector_of(settings: Settings) -> Inspector:
     """Returns the judge for these settings. Raises ConfigError."""
-    return Judge(redactor_of(settings), OptOut.parse(settings.capture.opt_out))
+    return Inspector(redactor_of(settings), OptOut.parse(settings.capture.opt_out))
 
 
 def _given(settings: Settings) -> dict[str, str]:

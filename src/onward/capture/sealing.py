@@ -30,7 +30,7 @@ def seal(facts: bytes, plain: bytes, key: bytes) -> bytes:
     return facts + b"\n" + nonce + AESGCM(key).encrypt(nonce, plain, facts)
 
 
-def parts(data: bytes) -> tuple[bytes, bytes]:
+def split_sealed(data: bytes) -> tuple[bytes, bytes]:
     """Returns the line of facts and the rest."""
     facts, _, sealed = data.partition(b"\n")
     return facts, sealed
@@ -50,18 +50,18 @@ def key_id_of(key: bytes) -> str:
     return hashlib.sha256(b"onward quarantine key id\x00" + key).hexdigest()[:8]
 
 
-def key_in(file: Path) -> bytes:
+def read_or_create_key(file: Path) -> bytes:
     """Reads the key; creates the file (mode 0600) at first use. Raises ObjectError if it cannot be written or
     read, ConfigError if it contains no key."""
     try:
         if not file.exists():
             write_secret_once(file, base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode())
-        return key_of(file.read_text(encoding="ascii", errors="replace"), str(file))
+        return parse_key(file.read_text(encoding="ascii", errors="replace"), str(file))
     except OSError as error:
         raise ObjectError(f"{file} cannot be made or read: {error.strerror}.") from None
 
 
-def key_of(text: str, where: str) -> bytes:
+def parse_key(text: str, where: str) -> bytes:
     """Decodes a key from base64. Raises ConfigError, which names ``where``, for anything else."""
     try:
         key = base64.b64decode(

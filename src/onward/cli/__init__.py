@@ -71,7 +71,7 @@ DataDir = Annotated[
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "service": ("up", "run"),
-    "operator": ("pause", "resume", "pin", "unpin"),
+    "switches": ("pause", "resume", "pin", "unpin"),
     "releases": ("releases", "release"),
 }
 COMMANDS |= {name: (name,) for name in SUMMARIES if not any(name in names for names in COMMANDS.values())}

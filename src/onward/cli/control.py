@@ -10,7 +10,7 @@ import typer
 
 from onward.cli import app
 from onward.cli.help import Commands
-from onward.cli.tables import Table, print_json, say
+from onward.cli.output import Table, print_json, print_text
 from onward.control.algorithms.registry import ALGORITHMS, check_fits, check_name
 from onward.control.core import config, fields
 from onward.control.running import presets
@@ -211,8 +211,8 @@ def _show(rows: dict[str, str], as_json: bool, columns: tuple[str, str]) -> None
         return
     table = Table(*columns)
     for row in rows.items():
-        table.add(*row)
-    say(table)
+        table.add_row(*row)
+    print_text(table)
 
 
 def env_kwargs(assignments: list[str] | None) -> dict[str, Any] | None:
@@ -262,17 +262,17 @@ def _go(
         if not again:
             folder.check_free()
     with Display(as_json) as display:
-        result = train_all([Task(*task) for task in tasks], display.take, processes)
+        result = train_all([Task(*task) for task in tasks], display.show_event, processes)
     summaries = result.summaries
     trained = {summary["seed"]: summary for summary in summaries}
     for run, folder, _ in tasks:
         if run.seed in trained:
             draw([folder.path], folder.picture)
             for line in outcome(trained[run.seed], folder.path):
-                display.say(line)
+                display.print_text(line)
     if picture is not None and len(summaries) > 1:
         draw([folder.path for run, folder, _ in tasks if run.seed in trained], picture)
-        display.say(f"Curves of all seeds: {picture}")
+        display.print_text(f"Curves of all seeds: {picture}")
     if result.failure is not None:
         raise result.failure
     if any(summary["end"] == "interrupted" for summary in summaries) or len(summaries) < len(tasks):

@@ -36,7 +36,7 @@ class Display:
     def __exit__(self, *exc: object) -> None:
         self._bars.__exit__(*exc)
 
-    def take(self, event: Event) -> None:
+    def show_event(self, event: Event) -> None:
         """Displays one event of a trainer."""
         if self._as_json:
             typer.echo(json.dumps(event))
@@ -44,21 +44,21 @@ class Display:
         seed = event.get("seed", 0)
         kind = event["event"]
         if kind == "started":
-            self._seeds[seed] = self._bars.add(f"seed {seed}", event["total"], event["step"])
+            self._seeds[seed] = self._bars.add_bar(f"seed {seed}", event["total"], event["step"])
             if event["resumed"]:
-                self.say(f"seed {seed}: going on after step {event['step']:,}.")
+                self.print_text(f"seed {seed}: going on after step {event['step']:,}.")
         elif kind == "evaluated":
             self._evaluations[seed] = event["eval_return"]
         elif kind == "row":
             self._row(seed, event)
         elif kind == "solved":
-            self.say(f"seed {seed}: solved at episode {event['episode']:,}, {event['seconds']:.1f} s.")
+            self.print_text(f"seed {seed}: solved at episode {event['episode']:,}, {event['seconds']:.1f} s.")
         elif kind == "failed":
-            self.say(f"seed {seed}: {event['message']}")
+            self.print_text(f"seed {seed}: {event['message']}")
         if kind in ("done", "failed") and seed in self._seeds:
             self._seeds[seed].finish(full=False)
 
-    def say(self, text: str) -> None:
+    def print_text(self, text: str) -> None:
         """Prints a line for the user; prints nothing with ``--json``."""
         if not self._as_json:
             self.console.print(runnable(text), highlight=False, soft_wrap=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onward.cli.control import EnvSet, control, env_kwargs, with_version
-from onward.cli.tables import Table, number, print_json, say
+from onward.cli.output import Table, number, print_json, print_text
 from onward.errors import ControlError
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ def _show(path: Path, judged: Assessment) -> None:
         success = "" if score.success is None else f"{score.success:.0%}"
         ratio = "" if score.ratio is None else f"{score.ratio:.0%}"
         cells = f"{score.mean:.2f}", f"{score.std:.2f}", f"{score.length:.1f}", success, ratio
-        table.add(score.name, *cells)
-    say(table)
+        table.add_row(score.name, *cells)
+    print_text(table)
 
 
 @control.command()
@@ -211,6 +211,6 @@ def compare(
     for side in both:
         reached = "not reached" if side.seconds_to_threshold is None else f"{side.seconds_to_threshold:.1f}"
         success = "" if side.final_success is None else f"{side.final_success:.0%}"
-        table.add(side.side, f"{side.steps_per_second:,.0f}", reached, f"{side.final_mean:.1f}", success)
-    say(table)
+        table.add_row(side.side, f"{side.steps_per_second:,.0f}", reached, f"{side.final_mean:.1f}", success)
+    print_text(table)
     typer.echo(f"steps/s: {ratio:.2f} × stable-baselines3")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from onward.cli import app, run_async
-from onward.cli.tables import console
+from onward.cli.output import console
 from onward.telemetry import logs
 
 COSTS = {

@@ -13,7 +13,7 @@ from onward.bus import Bus, deadletter
 from onward.cli import ConfigFile, DataDir, app, load_settings, renamed, run_async
 from onward.cli.choosing import Yes, check_choice, confirm_drop
 from onward.cli.help import Commands
-from onward.cli.tables import AsJson, Table, number, plain, print_json, say
+from onward.cli.output import AsJson, Table, number, plain, print_json, print_text
 from onward.clock import SystemClock
 from onward.errors import OnwardError
 from onward.telemetry import audit
@@ -57,8 +57,8 @@ def list_letters(
         return
     table = Table(number("number"), "stream", "reason", "detail", number("bytes"), empty="no dead letters")
     for letter in found:
-        table.add(letter.sequence, letter.stream, letter.reason, letter.detail, letter.size)
-    say(table)
+        table.add_row(letter.sequence, letter.stream, letter.reason, letter.detail, letter.size)
+    print_text(table)
 
 
 @dlq_app.command()
@@ -72,15 +72,15 @@ def show(
 
     async def work() -> deadletter.DeadLetterRecord:
         async with host.attached(load_settings(file, data_dir)) as (bus, _):
-            return await deadletter.show(bus, sequence)
+            return await deadletter.read_one(bus, sequence)
 
     letter = run_async(work())
     if as_json:
         print_json({**_facts(letter), "headers": letter.headers, **_body(letter.body)})
         return
-    say(f"stream: {letter.stream}", f"reason: {letter.reason}", f"detail: {letter.detail}")
+    print_text(f"stream: {letter.stream}", f"reason: {letter.reason}", f"detail: {letter.detail}")
     for name, value in letter.headers.items():
-        say(f"header {name}: {value}")
+        print_text(f"header {name}: {value}")
     for line in letter.body.decode("utf-8", "replace").splitlines():
         typer.echo(plain(line))
 
@@ -128,7 +128,7 @@ def drop(
     async def work() -> None:
         clock = SystemClock()
         async with host.attached(load_settings(file, data_dir)) as (bus, _):
-            chosen = [await deadletter.show(bus, one) for one in await _chosen(bus, numbers, every)]
+            chosen = [await deadletter.read_one(bus, one) for one in await _chosen(bus, numbers, every)]
             if not yes:
                 confirm_drop(len(chosen), "dead letter")
             for letter in chosen:
@@ -139,7 +139,7 @@ def drop(
     run_async(work())
 
 
-renamed.keep(dlq_app, "dlq replay", retry)
+renamed.keep_old_name(dlq_app, "dlq replay", retry)
 
 
 async def _chosen(bus: Bus, numbers: list[int] | None, every: bool) -> list[int]:

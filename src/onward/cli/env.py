@@ -10,7 +10,7 @@ import typer
 
 from onward.cli import ConfigFile, app, load_settings, run_async
 from onward.cli.help import Commands
-from onward.cli.tables import AsJson, Column, Table, ident, number, print_json, say
+from onward.cli.output import AsJson, Column, Table, ident, number, print_json, print_text
 from onward.envs import registry
 from onward.envs.environment import Environment, LocalSource
 from onward.envs.policies import random_policy, reference_policy, success_rate
@@ -63,8 +63,8 @@ def list_environments(
             f"{row['reward_range'][0]:g} to {row['reward_range'][1]:g}",
             row["panel_hash"][:12],
         ]
-        table.add(*cells, *(f"{row[name]:.2f}" for name in measured))
-    say(table)
+        table.add_row(*cells, *(f"{row[name]:.2f}" for name in measured))
+    print_text(table)
 
 
 @env_app.command()

@@ -10,15 +10,15 @@ import typer
 from rich.console import Console
 
 from onward.cli import run_async
-from onward.cli.tables import print_json, say
-from onward.cli.trajectory_options import told
+from onward.cli.output import print_json, print_text
+from onward.cli.trajectory_options import left_out_sentence
 from onward.config import Settings
 from onward.errors import ConfigError, NotFoundError
-from onward.export import files
+from onward.export import writers
 from onward.export.run import Export, Report
 from onward.progress import Bars
 from onward.warehouse.embedded import reading
-from onward.warehouse.trajectory_queries import Chosen
+from onward.warehouse.trajectory_queries import TrajectorySelection
 
 Out = Annotated[Path, typer.Option(metavar="PATH", help="Where to. It must not exist yet, but with --force.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there, once the new one is complete.")]
@@ -33,9 +33,9 @@ def check_format(given: str, formats: Mapping[Name, str]) -> Name:
     raise ConfigError(f"There is no format {given[:40]!r}: give one of {', '.join(formats)}.")
 
 
-def carry_out(
+def run_export(
     settings: Settings,
-    which: Chosen,
+    which: TrajectorySelection,
     limit: int | None,
     out: Path,
     work: Callable[[Export], Awaitable[Report]],
@@ -50,20 +50,20 @@ def carry_out(
     Raises ConfigError when ``out`` already exists or cannot be written, NotFoundError when nothing was
     written.
     """
-    files.check(out, force=force, folder=folder)
+    writers.check(out, force=force, folder=folder)
 
     async def exported() -> Report:
         async with reading(settings) as w:
             with Bars(Console(stderr=True), quiet=as_json) as bars:
                 job = Export(w, which, limit, out)
-                bar = bars.add("Exporting", await job.count())
+                bar = bars.add_bar("Exporting", await job.count())
                 job.on_progress = bar.update
                 report = await work(job)
                 bar.finish(full=report.written > 0)
                 return report
 
     report = run_async(exported())
-    rest = told(report.left_out)
+    rest = left_out_sentence(report.left_out)
     if not report.written:
         stored = f"of {report.stored:,} trajectories; {rest}" if report.stored else "since nothing is stored"
         raise NotFoundError(f"Nothing was written to {out}: none {stored}.")
@@ -79,4 +79,4 @@ def carry_out(
             }
         )
     else:
-        say(f"Wrote {words(report)} to {out}{f'; {rest}' if rest else ''}.")
+        print_text(f"Wrote {words(report)} to {out}{f'; {rest}' if rest else ''}.")

@@ -10,7 +10,7 @@ from onward import host
 from onward.bus import Bus
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.help import Commands
-from onward.cli.tables import AsJson, Table, facts, ident, number, print_json, say
+from onward.cli.output import AsJson, Table, facts, ident, number, print_json, print_text
 from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, NotFoundError
@@ -53,10 +53,11 @@ def list_jobs(
         empty=f"no job is {state}" if state else "no job was asked for yet",
     )  # fmt: skip
     for job in shown:
-        table.add(
-            *(job[name] for name in ("job_id", "state", "algorithm", "attempt", "samples")), came_to(job)
+        table.add_row(
+            *(job[name] for name in ("job_id", "state", "algorithm", "attempt", "samples")),
+            result_phrase(job),
         )
-    say(table)
+    print_text(table)
 
 
 @jobs_app.command()
@@ -77,7 +78,7 @@ def show(
     if as_json:
         print_json(found)
         return
-    say(facts({"job": found.pop("job_id"), "came to": came_to(found), **found}))
+    print_text(facts({"job": found.pop("job_id"), "came to": result_phrase(found), **found}))
 
 
 async def _all(settings: Settings) -> list[dict[str, Any]]:
@@ -101,7 +102,7 @@ async def _one(settings: Settings, job_id: str) -> dict[str, Any]:
     raise NotFoundError(f"There is no job {job_id!r}: 'onward jobs list' shows them.")
 
 
-def came_to(job: dict[str, Any]) -> str:
+def result_phrase(job: dict[str, Any]) -> str:
     """Returns one phrase: the error, the release, or the progress."""
     error, release = job["error"], job["release"]
     if error is not None and job["state"] in ("failed", "queued"):

@@ -11,7 +11,7 @@ from onward import host
 from onward.bus import Bus
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.help import Commands
-from onward.cli.tables import AsJson, Table, facts, ident, number, print_json, say
+from onward.cli.output import AsJson, Table, facts, ident, number, print_json, print_text
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, NotFoundError
@@ -49,7 +49,7 @@ def pull(name: Annotated[str, typer.Argument(help="Only smollm2; a folder of you
 
 
 @models_app.command()
-def add(
+def add_bar(
     folder: Annotated[
         Path, typer.Argument(help="A run of 'onward train', or a LoRA adapter of peft or TRL.")
     ],
@@ -77,7 +77,7 @@ def add(
     if as_json:
         print_json(_document(model, None))
         return
-    say(f"{model.model_id} is stored. Release it with 'onward models release {model.model_id}'.")
+    print_text(f"{model.model_id} is stored. Release it with 'onward models release {model.model_id}'.")
 
 
 @models_app.command(name="list")
@@ -91,25 +91,27 @@ def list_models(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJs
     """
     settings = load_settings(file, data_dir)
     released = run_async(_released(settings))
-    base = base_models.known()
+    base = base_models.list_known()
     if as_json:
         print_json({"base": base, "released": released})
         return
     table = Table("name", "state", "what it is", title="Base models")
     for model in base:
-        table.add(model["name"], model["state"], model["about"])
-    say(table, "")
+        table.add_row(model["name"], model["state"], model["about"])
+    print_text(table, "")
     if released is None:
-        say(f"Nothing ever ran on {settings.data_dir}: name the folder of your loop with --dir, or start one "
-            "with 'onward up'.")  # fmt: skip
+        print_text(
+            f"Nothing ever ran on {settings.data_dir}: name the folder of your loop with --dir, or start one "
+            "with 'onward up'."
+        )
         return
     table = Table(
         ident("model"), "state", ident("made from"), number("trajectories"), ident("served from"),
         title="Policies",
     )  # fmt: skip
     for model in released:
-        table.add(*(model[name] for name in ("model_id", "state", "parent", "samples", "since")))
-    say(table)
+        table.add_row(*(model[name] for name in ("model_id", "state", "parent", "samples", "since")))
+    print_text(table)
 
 
 @models_app.command()
@@ -128,12 +130,12 @@ def show(
         print_json(found)
         return
     releases = found.pop("releases", [])
-    say(facts(found))
+    print_text(facts(found))
     if releases:
         table = Table(ident("release"), "as", "state", ident("when"), "why", title="Releases")
         for one in releases:
-            table.add(*(one[name] for name in ("release_id", "as", "state", "at", "why")))
-        say("", table)
+            table.add_row(*(one[name] for name in ("release_id", "as", "state", "at", "why")))
+        print_text("", table)
 
 
 @models_app.command()
@@ -161,7 +163,7 @@ def release(
         )
         return
     begins = "It begins now" if runs else "It begins when the loop runs ('onward up')"
-    say(f"{begins}: {model_id} is compared with {record.current.model_id}. "
+    print_text(f"{begins}: {model_id} is compared with {record.current.model_id}. "
         f"'onward releases show {model_id}' shows what came of it.")  # fmt: skip
 
 
@@ -190,7 +192,7 @@ def rollback(
     async def work() -> ReleaseRecord:
         clock = SystemClock()
         async with host.attached(load_settings(file, data_dir)) as (bus, _):
-            asked = await restore.ask(bus, model_id, reason.strip(), clock=clock)
+            asked = await restore.request_restore(bus, model_id, reason.strip(), clock=clock)
             if not as_json:
                 typer.echo(f"Going back from {asked.candidate.model_id} to {asked.current.model_id}.")
             return await _carried_out(bus, asked, clock)
@@ -209,7 +211,7 @@ def rollback(
             }
         )
     elif done.verified_zero_at:
-        say(f"{restored} serves alone on every live gateway; {taken} is rolled back.")
+        print_text(f"{restored} serves alone on every live gateway; {taken} is rolled back.")
     elif done.settled:
         what = f"{taken} serves on" if done.undone else "Nothing was changed"
         typer.echo(f"{what}: {done.history[-1]['why']}.", err=True)
@@ -267,7 +269,7 @@ def _document(model: Model, since: str | None) -> Document:
 
 
 async def _found(settings: Settings, model_id: str) -> Document:
-    base = next((model for model in base_models.known() if model["name"] == model_id), None)
+    base = next((model for model in base_models.list_known() if model["name"] == model_id), None)
     if not host.has_records(settings):
         if base is None:
             raise NotFoundError(

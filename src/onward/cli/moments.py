@@ -12,7 +12,7 @@ _AGE = re.compile(r"(\d{1,6})([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def moment(text: str, option: str, clock: Clock) -> datetime:
+def parse_time(text: str, option: str, clock: Clock) -> datetime:
     """Parses an age before now, such as ``7d``, or an ISO 8601 time (UTC when it has no offset). Raises
     ConfigError when ``text`` is neither, or when the age exceeds the range of dates."""
     if (age := _AGE.fullmatch(text)) is not None:

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from onward import host
-from onward.capture.cleaning import judge_of
-from onward.capture.collecting.quarantine import Held, Keys, Quarantine
-from onward.capture.collecting.second_try import Retried, discard, retry
-from onward.capture.collecting.verdict import Fate
+from onward.capture.cleaning import inspector_of
+from onward.capture.collecting.inspection import Fate
+from onward.capture.collecting.quarantine import HeldMessage, Quarantine, QuarantineKeys
+from onward.capture.collecting.quarantine_retry import RetryResult, discard, retry
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.choosing import Yes, check_choice, confirm_drop
 from onward.cli.help import Commands
-from onward.cli.tables import AsJson, Table, facts, ident, number, print_json, say
+from onward.cli.output import AsJson, Table, facts, ident, number, print_json, print_text
 from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, OnwardError
@@ -33,7 +33,7 @@ Names = Annotated[list[str] | None, typer.Argument(metavar="ID", help="From the 
 All = Annotated[bool, typer.Option("--all", help="Everything that is held.")]
 _RESULTS = {
     Fate.STORE: "published clean",
-    Fate.BURY: "clean, but not usable: now a dead letter",
+    Fate.DEAD_LETTER: "clean, but not usable: now a dead letter",
     Fate.DROP: "dropped: its session, agent or user opted out",
     Fate.HOLD: "still held",
 }
@@ -42,7 +42,9 @@ _RESULTS = {
 def _quarantine(settings: Settings) -> Quarantine:
     if settings.objects.models_url is None and not settings.data_dir.is_dir():
         raise ConfigError(f"There is no data folder {settings.data_dir}: name it with --dir.")
-    return Quarantine(Objects.open(settings.objects_at), Keys.of(settings), SystemClock())
+    return Quarantine(
+        Objects.open(settings.objects_at), QuarantineKeys.from_settings(settings), SystemClock()
+    )
 
 
 @quarantine_app.command(name="list")
@@ -59,8 +61,8 @@ def list_held(
     onward quarantine list --limit 20
     """
 
-    async def work() -> list[Held]:
-        return await _quarantine(load_settings(file, data_dir)).held(limit)
+    async def work() -> list[HeldMessage]:
+        return await _quarantine(load_settings(file, data_dir)).list_held(limit)
 
     found = run_async(work())
     if as_json:
@@ -68,8 +70,8 @@ def list_held(
         return
     table = Table(ident("id"), ident("since"), "reason", number("bytes"), empty="nothing is held")
     for held in found:
-        table.add(held.held_id, _to_seconds(held.since), held.reason, held.size)
-    say(table)
+        table.add_row(held.held_id, _to_seconds(held.since), held.reason, held.size)
+    print_text(table)
 
 
 @quarantine_app.command()
@@ -84,14 +86,14 @@ def show(
     onward quarantine show 12-4f1c9a07
     """
 
-    async def work() -> Held:
+    async def work() -> HeldMessage:
         return await _quarantine(load_settings(file, data_dir)).facts(name)
 
     found = asdict(run_async(work()))
     if as_json:
         print_json(found)
     else:
-        say(facts(found))
+        print_text(facts(found))
 
 
 @quarantine_app.command(name="retry")
@@ -107,12 +109,12 @@ def retry_held(
 
     async def work() -> int:
         settings = load_settings(file, data_dir)
-        judge, clock, left = judge_of(settings), SystemClock(), 0
+        inspector, clock, left = inspector_of(settings), SystemClock(), 0
         async with host.attached(settings) as (bus, _):
             quarantine = _quarantine(settings)
             for name in await _chosen(quarantine, names, every):
                 try:
-                    result = await retry(bus, quarantine, name, clock, judge)
+                    result = await retry(bus, quarantine, name, clock, inspector)
                 except OnwardError as error:
                     if not every:
                         raise
@@ -160,9 +162,9 @@ def _to_seconds(since: str) -> str:
 
 async def _chosen(quarantine: Quarantine, names: list[str] | None, every: bool) -> list[str]:
     check_choice(names, every, "onward quarantine list")
-    return [held.held_id for held in await quarantine.held()] if every else list(names or ())
+    return [held.held_id for held in await quarantine.list_held()] if every else list(names or ())
 
 
-def _sentence(result: Retried) -> str:
+def _sentence(result: RetryResult) -> str:
     reason = f" ({result.reason})" if result.reason else ""
     return f"{result.held_id}: {_RESULTS[result.fate]}{reason}."

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from onward.capture.file_redaction import KINDS, Kind, Piece, pieces
 from onward.cli import app
-from onward.cli.tables import Table, number, print_json, say
+from onward.cli.output import Table, number, print_json, print_text
 from onward.errors import ConfigError
 from onward.progress import Bars
 from onward.redaction import POLICY_VERSION, Known, Redactor, table
@@ -135,8 +135,8 @@ def _print_rules(as_json: bool) -> None:
     title = f"Policy version {POLICY_VERSION}"
     shown = Table("kind", number("layer"), "recognised by", number("examples"), title=title)
     for row in rows:
-        shown.add(*row)
-    say(shown)
+        shown.add_row(*row)
+    print_text(shown)
 
 
 @contextlib.contextmanager
@@ -162,7 +162,7 @@ def _watched(found: Iterator[Piece], stream: BinaryIO, source: str) -> Iterator[
         yield from found
         return
     with Bars(Console(stderr=True)) as bars:
-        bar = bars.add(Path(source).name, size)
+        bar = bars.add_bar(Path(source).name, size)
         for piece in found:
             done = stream.tell()
             bar.update(done, note=f"{done >> 20:,} of {size >> 20:,} MiB")

@@ -12,15 +12,22 @@ from rich.text import Text
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, renamed, run_async
 from onward.cli.help import Commands
-from onward.cli.tables import AsJson, Table, facts, ident, number, plain, print_json, say
+from onward.cli.output import AsJson, Table, facts, ident, number, plain, print_json, print_text
 from onward.clock import SystemClock
 from onward.contracts.buckets import COMMANDS
 from onward.errors import NotFoundError
+from onward.release.commands import send_command
 from onward.release.evidence.rates import ArmRates
-from onward.release.operator import command
 from onward.release.plan import SUPPORT, State
 from onward.release.record import ReleaseRecord, Releases
-from onward.release.wording import counted, e_number, probability, safety_counts, suite_counts, what_happened
+from onward.release.wording import (
+    e_number,
+    probability,
+    rate_text,
+    safety_counts,
+    suite_counts,
+    what_happened,
+)
 
 releases_app = Commands(
     help="""What was released and why not; what the release that is under way shall do.
@@ -68,7 +75,7 @@ def list_releases(
     if as_json:
         print_json([_document(record) for record in records])
     else:
-        say(list_table(records))
+        print_text(list_table(records))
 
 
 @releases_app.command()
@@ -86,12 +93,12 @@ def show(
     else:
         show_release(record)
         for other in others if name else ():
-            say("", f"Before it, release {other.release_id}: {what_happened(other)}")
+            print_text("", f"Before it, release {other.release_id}: {what_happened(other)}")
 
 
 def _found(records: list[ReleaseRecord], name: str | None) -> list[ReleaseRecord]:
     """Returns the releases of that name, oldest first: a model may be released and later rolled back."""
-    called = [record for record in records if name is None or record.is_called(name)]
+    called = [record for record in records if name is None or record.has_name(name)]
     if not called:
         if name is None:
             raise NotFoundError("There is no release yet: the first one follows the first training job.")
@@ -106,10 +113,10 @@ def _tell(what: str, release: str | None, file: Path | None, data_dir: Path | No
     async def work() -> None:
         settings = load_settings(file, data_dir)
         async with host.attached(settings) as (bus, _):
-            await command(bus, what, release, clock=SystemClock())
+            await send_command(bus, what, release, clock=SystemClock())
 
     run_async(work())
-    say(f"Sent to the releaser: {what}. 'onward releases show' shows what came of it.")
+    print_text(f"Sent to the releaser: {what}. 'onward releases show' shows what came of it.")
 
 
 @releases_app.command()
@@ -172,7 +179,7 @@ def _with_option(name: str) -> Callable[..., None]:
 
 
 for _name in COMMANDS:
-    renamed.keep(release_app, f"release {_name}", _with_option(_name))
+    renamed.keep_old_name(release_app, f"release {_name}", _with_option(_name))
 
 
 JUDGES = {
@@ -190,17 +197,17 @@ def list_table(records: list[ReleaseRecord]) -> Table:
     """Builds a table with one row per release."""
     table = Table(ident("candidate"), ident("begun"), "state", "why", empty="no release yet")
     for record in records:
-        table.add(record.candidate.model_id, _minute(record.created_at), str(record.state), record.reason)
+        table.add_row(record.candidate.model_id, _minute(record.created_at), str(record.state), record.reason)
     return table
 
 
 def show_release(record: ReleaseRecord) -> None:
     """Prints one release: facts, validation, checks, evidence and history."""
-    say(plain(what_happened(record)), "", _facts(record))
+    print_text(plain(what_happened(record)), "", _facts(record))
     for part in (_validation, _checks, _answers, _evidence, _history):
         found = list(part(record))
         if found:
-            say("", *found)
+            print_text("", *found)
 
 
 def _facts(record: ReleaseRecord) -> Table:
@@ -232,7 +239,7 @@ def _validation(record: ReleaseRecord) -> Iterator[Any]:
     title = f"Validation: {summary['suite']}, success by kind"
     table = Table("kind", number("candidate"), number("current"), title=title)
     for kind, rates in summary["by_kind"].items():
-        table.add(kind, f"{rates['candidate']:.2f}", f"{rates['current']:.2f}")
+        table.add_row(kind, f"{rates['candidate']:.2f}", f"{rates['current']:.2f}")
     yield table
     yield f"All {summary['tasks']} tasks: {suite_counts(summary)}."
     not_run = (record.validation or {}).get("not_run")
@@ -251,10 +258,10 @@ def _checks(record: ReleaseRecord) -> Iterator[Any]:
         table.section()
         for check, counts in fact.get("by_check", {}).items():
             passed = [f"{counts[arm]} of {counts['of']}" for arm in ("candidate", "current")]
-            table.add(kind, check, *passed, BLANK, BLANK)
+            table.add_row(kind, check, *passed, BLANK, BLANK)
         verdict = fact.get("verdict") or ("passed" if fact["ok"] else "failed")
         of, p = fact["of"], probability(fact["p"]).removeprefix("p ")
-        table.add(kind, "all", f"{fact['passed']} of {of}", f"{fact['current']} of {of}", p, verdict)
+        table.add_row(kind, "all", f"{fact['passed']} of {of}", f"{fact['current']} of {of}", p, verdict)
     yield table
     safety = safety_counts(record.validation)
     if safety:
@@ -270,7 +277,7 @@ def _answers(record: ReleaseRecord) -> Iterator[Any]:
     if failing:
         table = Table("kind", "check", "answer", title="Failing answers of the candidate")
         for kind, one in failing:
-            table.add(kind, one["check_id"], one["answer"])
+            table.add_row(kind, one["check_id"], one["answer"])
         yield table
 
 
@@ -279,9 +286,9 @@ def _evidence(record: ReleaseRecord) -> Iterator[Any]:
         return
     rates = [record.rates.get(arm, ArmRates()) for arm in ("candidate", "current")]
     seen = {
-        "error": [counted(arm.errors, arm.sessions) for arm in rates],
+        "error": [rate_text(arm.errors, arm.sessions) for arm in rates],
         "reward": [_mean(arm) for arm in rates],
-        "feedback": [counted(arm.negative, arm.feedback) for arm in rates],
+        "feedback": [rate_text(arm.negative, arm.feedback) for arm in rates],
         "all": [BLANK, BLANK],
     }
     arms = number("candidate"), number("current")
@@ -289,7 +296,7 @@ def _evidence(record: ReleaseRecord) -> Iterator[Any]:
     for gate, judges in JUDGES.items():
         if gate == "all":
             table.section()
-        table.add(gate, judges, *seen[gate], e_number(record.e_values.get(gate, 1.0)))
+        table.add_row(gate, judges, *seen[gate], e_number(record.e_values.get(gate, 1.0)))
     yield table
     alpha = ((record.evidence or {}).get("rules") or {}).get("alpha")
     if alpha:
@@ -307,7 +314,7 @@ def _history(record: ReleaseRecord) -> Iterator[Any]:
     table = Table(ident("at"), "state", number("step"), "why", title="History")
     for line in record.history:
         step = line["step"] + 1 if line["state"] not in BEFORE_TRAFFIC else BLANK
-        table.add(_minute(line["at"]), line["state"], step, line["why"])
+        table.add_row(_minute(line["at"]), line["state"], step, line["why"])
     yield table
 
 

@@ -18,10 +18,10 @@ RENAMED = {
     "release hold": "releases hold",
     "release resume": "releases resume",
 }
-"""Old name → new name. Entries and their calls of ``keep`` are removed with the release after 0.1.0."""
+"""Old name → new name. Entries and calls of ``keep_old_name`` are removed with the release after 0.1.0."""
 
 
-def keep(group: Commands, old: str, command: Callable[..., Any]) -> None:
+def keep_old_name(group: Commands, old: str, command: Callable[..., Any]) -> None:
     """Registers ``old``, a key of RENAMED, in ``group`` as a hidden name of ``command``."""
     new = RENAMED[old]
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from onward import host
 from onward.bus import Bus
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
-from onward.cli.moments import moment
+from onward.cli.moments import parse_time
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.contracts.buckets import RescoreProgress, RescoreRequest
@@ -59,7 +59,7 @@ def rescore(
         settings, clock = load_settings(file, data_dir), SystemClock()
         if component is not None:
             _check_component(component, settings)
-        start = moment(since, "--since", clock) if since is not None else None
+        start = parse_time(since, "--since", clock) if since is not None else None
         async with host.attached(settings) as (bus, _):
             if stop:
                 ended = await rescoring.stop_run(bus)
@@ -88,7 +88,7 @@ def _check_component(name: str, settings: Settings) -> None:
 async def _watch(bus: Bus, clock: Clock, run_id: str, quiet: bool) -> RescoreProgress:
     console = Console(stderr=True)
     with Bars(console, quiet=quiet or not console.is_terminal) as bars:
-        bar = bars.add("Waiting for the rewarder")
+        bar = bars.add_bar("Waiting for the rewarder")
         while True:
             done = await rescoring.read_progress(bus, run_id)
             if done is not None:

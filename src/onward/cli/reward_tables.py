@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
-from onward.cli.tables import Table, ident
-from onward.cli.tables import number as right
+from onward.cli.output import Table, ident
+from onward.cli.output import number as right
 from onward.reward.scoring.explain import number
 
 Document = Mapping[str, Any]
@@ -96,11 +96,11 @@ def _components(found: Document) -> Table:
             part["score"], part["normalised"], part["configured_weight"], weight,
             weight * part["score"], weight * part["normalised"],
         )  # fmt: skip
-        table.add(_short(name), *(f"{value:.4f}" for value in numbers))
+        table.add_row(_short(name), *(f"{value:.4f}" for value in numbers))
     table.section()
     blank = Text()
     totals = (f"{found[name]:.4f}" for name in ("raw_total", "total_reward"))
-    table.add("total", blank, blank, blank, blank, *totals)
+    table.add_row("total", blank, blank, blank, blank, *totals)
     return table
 
 
@@ -124,7 +124,7 @@ def _signals(signals: Mapping[str, Mapping[str, Any]]) -> Table:
     columns = list(dict.fromkeys(key for row in signals.values() for key in row))
     table = Table("signal", *map(right, columns))
     for name, row in signals.items():
-        table.add(_short(name), *(_value(row.get(key)) for key in columns))
+        table.add_row(_short(name), *(_value(row.get(key)) for key in columns))
     return table
 
 
@@ -145,7 +145,7 @@ def show_newest(rows: Sequence[Document], console: Console) -> None:
     table = Table(ident("trajectory"), ident("session"), ident("when (UTC)"), right("total"))
     for row in rows:
         when, total = str(row["ts"])[:19], f"{row['total_reward']:.4f}"
-        table.add(row["trajectory_id"], row["session_id"], when, total)
+        table.add_row(row["trajectory_id"], row["session_id"], when, total)
     console.print(table)
 
 
@@ -172,7 +172,7 @@ def show_simulation(found: Document, console: Console) -> None:
     names = ("n", "rho", "mean old", "mean new", "shift")
     table = Table("task type", *map(right, names), title="By task type")
     for kind, row in found["by_task_type"].items():
-        table.add(
+        table.add_row(
             _short(kind or "-"), row["n"], _rho(row["spearman"]), f"{row['mean_old']:.4f}",
             f"{row['mean_new']:.4f}", f"{row['mean_shift']:+.4f}",
         )  # fmt: skip

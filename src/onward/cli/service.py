@@ -9,7 +9,7 @@ import typer
 
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
-from onward.cli.tables import Table, facts, say
+from onward.cli.output import Table, facts, print_text
 from onward.config import Settings
 from onward.errors import ConfigError, program
 from onward.http.server import without_login
@@ -32,7 +32,7 @@ def up(
     """
     logs.setup(log_level)
     settings = load_settings(file, data_dir)
-    run_async(host.up(settings, announce=typer.echo, introduce=lambda loop: say(*introduction(loop))))
+    run_async(host.up(settings, announce=typer.echo, introduce=lambda loop: print_text(*introduction(loop))))
 
 
 @app.command(name="run")

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from onward.cli import ConfigFile, DataDir, app, load_settings
-from onward.cli.exporting import Force, Out, carry_out, check_format
+from onward.cli.exporting import Force, Out, check_format, run_export
 from onward.cli.help import Commands
-from onward.cli.tables import AsJson
-from onward.cli.trajectory_options import Filters, Limit, counted, with_filters
+from onward.cli.output import AsJson
+from onward.cli.trajectory_options import Filters, Limit, plural, with_filters
 from onward.export.demonstrations import MIN_REWARD, Demonstrations, Form
 from onward.export.run import Export
 
@@ -59,13 +59,13 @@ def export(
     onward sft export --min-reward 0.8 --model gpt-4.1 --out demonstrations.jsonl
     """
     made = Demonstrations(check_format(format, FORMATS))
-    which = replace(filters, outcome="success", min_reward=min_reward).chosen()
+    which = replace(filters, outcome="success", min_reward=min_reward).selection()
 
     def work(job: Export) -> Any:
         return job.demonstrations(made)
 
-    carry_out(
+    run_export(
         load_settings(file, data_dir), which, limit, out, work,
-        lambda report: f"{counted(report.written, 'demonstration')} from {report.stored:,} trajectories",
+        lambda report: f"{plural(report.written, 'demonstration')} from {report.stored:,} trajectories",
         force=force, as_json=as_json,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 from onward import host, warehouse
 from onward.api import status as facts
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
-from onward.cli.tables import AsJson, Table, ident, number, plain, print_json, say
+from onward.cli.output import AsJson, Table, ident, number, plain, print_json, print_text
 from onward.clock import SystemClock
 from onward.release.evidence.rates import ArmRates
 from onward.release.wording import e_number, error_rates
@@ -42,21 +42,21 @@ def status(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = 
 def show(found: dict[str, Any], endpoints: dict[str, Any]) -> None:
     """Prints a document of ``api.status.collect``: three sentences, points that need attention, tables."""
     for sentence in found["sentences"].values():
-        say(plain(sentence))
+        print_text(plain(sentence))
     for sentence in _attention(found):
-        say(plain(sentence), style="yellow")
-    say("", _releases(found["releases"]), "", _jobs(found["jobs"]))
+        print_text(plain(sentence), style="yellow")
+    print_text("", _releases(found["releases"]), "", _jobs(found["jobs"]))
     for job in found["jobs"]:
         if job["error"]:
-            say(plain(f"Job {job['job_id']} ({job['state']}): {job['error']}"))
-    say("", _streams(found["streams"]), "")
+            print_text(plain(f"Job {job['job_id']} ({job['state']}): {job['error']}"))
+    print_text("", _streams(found["streams"]), "")
     for sentence in _counts(found):
-        say(plain(sentence))
+        print_text(plain(sentence))
     for name, address in endpoints.items():
         if name.endswith("_url"):
-            say(f"{name.removesuffix('_url')}: {address}")
+            print_text(f"{name.removesuffix('_url')}: {address}")
     for name, why in found["not_active"].items():
-        say(f"Not active: {name}: {why}.", style="dim")
+        print_text(f"Not active: {name}: {why}.", style="dim")
 
 
 def _attention(found: dict[str, Any]) -> Iterator[str]:
@@ -105,9 +105,9 @@ def _streams(streams: list[dict[str, Any]]) -> Table:
     table = Table(ident("stream"), number("messages"), number("bytes"), "lag by consumer", title="Streams")
     for stream in streams:
         if stream.get("missing"):
-            table.add(stream["name"], None, None, "missing: see 'onward streams plan'")
+            table.add_row(stream["name"], None, None, "missing: see 'onward streams plan'")
         else:
-            table.add(stream["name"], stream["messages"], stream["bytes"], stream["lag"])
+            table.add_row(stream["name"], stream["messages"], stream["bytes"], stream["lag"])
     return table
 
 
@@ -116,7 +116,7 @@ def _jobs(jobs: list[dict[str, Any]]) -> Table:
         ident("job"), "state", number("attempt"), number("samples"), number("percent"), title="Jobs"
     )
     for job in jobs:
-        table.add(*(job[name] for name in ("job_id", "state", "attempt", "samples", "percent")))
+        table.add_row(*(job[name] for name in ("job_id", "state", "attempt", "samples", "percent")))
     return table
 
 
@@ -125,7 +125,7 @@ def _releases(releases: list[dict[str, Any]]) -> Table:
         ident("candidate"), "state", "evidence", title="Releases ('onward releases show' says more)"
     )
     for release in releases:
-        table.add(release["model_id"], release["state"], _evidence(release))
+        table.add_row(release["model_id"], release["state"], _evidence(release))
     return table
 
 

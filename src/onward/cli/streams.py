@@ -10,7 +10,7 @@ from onward import host
 from onward.bus import Bus, streams
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.help import Commands
-from onward.cli.tables import AsJson, Table, print_json, say
+from onward.cli.output import AsJson, Table, print_json, print_text
 from onward.clock import SystemClock
 from onward.config import Settings
 
@@ -44,8 +44,10 @@ async def _work(bus: Bus, apply: bool, as_json: bool) -> None:
     elif found:
         table = Table("stream", "field", "declared", "on the server", "can lose data", "why", "migration")
         for one in found:
-            table.add(one.stream, one.field, one.declared, one.server, one.loses_data, one.why, one.migration)
-        say(table)
+            table.add_row(
+                one.stream, one.field, one.declared, one.server, one.loses_data, one.why, one.migration
+            )
+        print_text(table)
     else:
         typer.echo("Every stream is as declared.")
     if apply and found:

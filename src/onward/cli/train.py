@@ -15,13 +15,13 @@ from rich.console import Console
 
 from onward import extras
 from onward.cli import app, run_async
-from onward.cli.train_display import Display, tell_plan
+from onward.cli.train_display import Display, print_plan
 from onward.errors import ConfigError
 from onward.lm.sizes import Sizes
 from onward.serving import base_models
 from onward.training.data import dataset
 from onward.training.job import estimate, local
-from onward.training.job.local import Wish
+from onward.training.job.local import RunOptions
 from onward.training.spec import recipes
 from onward.training.spec.algorithms import ALGORITHMS
 from onward.training.spec.environment_plan import EnvironmentPlan
@@ -173,7 +173,7 @@ def train(
     if steps:
         plan["steps"] = steps
     extras.require("lm", "torch", "Training")
-    wish = Wish(
+    wanted = RunOptions(
         algorithm=algorithm,
         model=model if model in recipes.RECIPES else Path(model).name,
         model_folder=None if model == base_models.TINY else base_models.resolve(model, Path("models")),
@@ -185,7 +185,7 @@ def train(
         spec=spec,
         plan=plan,
     )
-    prepared = local.prepare(wish)
+    prepared = local.prepare(wanted)
     if prepared.excluded:
         typer.echo(f"Left out: {local.excluded_text(prepared.excluded)}.", err=True)
     if dry_run:
@@ -193,7 +193,7 @@ def train(
         return
     if env is not None and "://" in env:
         asyncio.run(local.reachable(env, plan.get("dialect")))
-    local.write(prepared, wish)
+    local.write(prepared, wanted)
     _go(out, prepared.spec, as_json)
 
 
@@ -225,22 +225,22 @@ def _refuse_others(ctx: typer.Context, allowed: Collection[str], where: str) -> 
 
 def _go(out: Path, spec: JobSpec, as_json: bool) -> None:
     with Display(out, spec, as_json) as display:
-        last = run_async(local.run(out, spec, display.take))
-    display.tell_end(last)
+        last = run_async(local.run(out, spec, display.show_event))
+    display.show_end(last)
     if last["event"] == "stopped":
         raise typer.Exit(130)
 
 
-def _dry_run(prepared: local.Prepared, as_json: bool) -> None:
+def _dry_run(prepared: local.PreparedRun, as_json: bool) -> None:
     """Prints the settings, memory by formula, and time by formula from the machine's measured speed."""
     told = forecast(prepared)
     if as_json:
         typer.echo(json.dumps(told, indent=1))
         return
-    tell_plan(Console(), told)
+    print_plan(Console(), told)
 
 
-def forecast(prepared: local.Prepared) -> dict[str, Any]:
+def forecast(prepared: local.PreparedRun) -> dict[str, Any]:
     """Estimates a run before its start: ``{spec, parameters, trained, memory_bytes, seconds, data}``."""
     spec = prepared.spec
     network = estimate.TINY if prepared.tiny_from is not None else Sizes.read(Path(spec.model_folder))

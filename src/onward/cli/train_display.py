@@ -55,7 +55,7 @@ class Display:
         self.curves.write()
         self.curves.close()
 
-    def take(self, event: dict[str, Any]) -> None:
+    def show_event(self, event: dict[str, Any]) -> None:
         """Displays one event of the child process."""
         if self._as_json:
             typer.echo(json.dumps(event))
@@ -72,7 +72,7 @@ class Display:
         elif kind == "stopping" and event["times"] == 1:
             self._say("Stopping after this step; Ctrl-C again stops at once, back to the last saved state.")
 
-    def tell_end(self, last: dict[str, Any]) -> None:
+    def show_end(self, last: dict[str, Any]) -> None:
         """Prints the result and its location."""
         if self._as_json:
             return
@@ -109,9 +109,9 @@ class Display:
         step, total, metrics = event["step"], event["total_steps"], event["metrics"]
         if self.curves.rows and self.curves.rows[-1]["step"] >= step:
             self.curves.start_at(step - 1)
-        self.curves.add(step, metrics)
+        self.curves.add_step(step, metrics)
         if self._bar is None:
-            self._bar = self._bars.add(self.spec.algorithm, total, self._resumed_at)
+            self._bar = self._bars.add_bar(self.spec.algorithm, total, self._resumed_at)
         shown = [form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics]
         self._bar.update(step, total=total, note=PART.join([f"{step:,}/{total:,}", *shown]))
         if step == total:
@@ -126,7 +126,7 @@ class Display:
             self.console.print(runnable(text), highlight=False, soft_wrap=True)
 
 
-def tell_plan(console: Console, told: dict[str, Any]) -> None:
+def print_plan(console: Console, told: dict[str, Any]) -> None:
     """Prints a dry run as text."""
     spec, memory = told["spec"], told["memory_bytes"]
     console.print(

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from onward.capture.conversations.messages import NO_RESULT
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
-from onward.cli.exporting import Force, Out, carry_out, check_format
+from onward.cli.exporting import Force, Out, check_format, run_export
 from onward.cli.help import Commands
-from onward.cli.tables import AsJson, Table, cell, ident, number, plain, print_json, say
-from onward.cli.trajectory_options import Filters, Limit, counted, with_filters
+from onward.cli.output import AsJson, Table, cell, ident, number, plain, print_json, print_text
+from onward.cli.trajectory_options import Filters, Limit, plural, with_filters
 from onward.config import Settings
 from onward.errors import ConfigError, NotFoundError
 from onward.export import records
@@ -26,7 +26,7 @@ from onward.ids import check_id
 from onward.warehouse import queries, reward_queries, trajectory_queries
 from onward.warehouse.client import Warehouse
 from onward.warehouse.embedded import reading
-from onward.warehouse.trajectory_queries import Chosen
+from onward.warehouse.trajectory_queries import TrajectorySelection
 
 WIDE = 120
 """Terminal columns from which a list also shows agent, model and domain."""
@@ -61,16 +61,16 @@ def list_(
 
     onward trajectories list --since 7d --agent my-agent --min-reward 0.8
     """
-    which = filters.chosen()
+    which = filters.selection()
     rows, matching, stored = run_async(_rows(load_settings(file, data_dir), which, limit))
     if as_json:
         print_json(rows)
     elif not stored:
-        say("No trajectory is stored yet.")
+        print_text("No trajectory is stored yet.")
     elif not rows:
-        say(f"None of the {stored:,} stored trajectories matches.")
+        print_text(f"None of the {stored:,} stored trajectories matches.")
     else:
-        say(_table(rows), f"{len(rows):,} of {matching:,} that match, {stored:,} are stored.")
+        print_text(_table(rows), f"{len(rows):,} of {matching:,} that match, {stored:,} are stored.")
 
 
 @trajectories_app.command()
@@ -133,13 +133,13 @@ def export(
     """
     form = check_format(format, FORMATS)
     rules = _rules(form, return_from, margin, per_task)
-    which = filters.chosen()
+    which = filters.selection()
     check_extra(form)
 
     def work(job: Export) -> Any:
         return job.trajectories(form, rules)
 
-    carry_out(
+    run_export(
         load_settings(file, data_dir), which, limit, out, work, _written(form),
         force=force, folder=form == "datasets", as_json=as_json,
     )  # fmt: skip
@@ -163,13 +163,15 @@ def _rules(form: Format, return_from: str | None, margin: float | None, per_task
 def _written(form: Format) -> Any:
     def words(report: Report) -> str:
         if form == "pairs":
-            return f"{counted(report.written, 'pair')} of {report.used:,} of {report.stored:,} trajectories"
+            return f"{plural(report.written, 'pair')} of {report.used:,} of {report.stored:,} trajectories"
         return f"{report.written:,} of {report.stored:,} trajectories"
 
     return words
 
 
-async def _rows(settings: Settings, which: Chosen, limit: int) -> tuple[list[dict[str, Any]], int, int]:
+async def _rows(
+    settings: Settings, which: TrajectorySelection, limit: int
+) -> tuple[list[dict[str, Any]], int, int]:
     """Returns summaries, the number that match, and the number stored."""
     async with reading(settings) as w:
         counts = await trajectory_queries.reasons(w, which)
@@ -219,7 +221,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         began = str(row["start_ts"])[:16].replace("T", " ")
         reward = "-" if row["raw_total"] is None else f"{row['raw_total']:.4f}"
         values = (row["agent_id"], row["model_version"], row["domain"]) if wide else ()
-        table.add(row["trajectory_id"], began, row["n_turns"], _outcome(row), reward, *values)
+        table.add_row(row["trajectory_id"], began, row["n_turns"], _outcome(row), reward, *values)
     return table
 
 
@@ -324,7 +326,7 @@ def _reward(document: Document) -> Iterator[RenderableType]:
     metadata = reward["metadata"]
     table = Table("component", number("score"), number("weight"), "why", title="Reward")
     for name, part in reward["reward_components"].items():
-        table.add(name, f"{part['score']:.4f}", f"{part['weight']:.4f}", part.get("reasoning"))
+        table.add_row(name, f"{part['score']:.4f}", f"{part['weight']:.4f}", part.get("reasoning"))
     yield table
     totals = {"raw_total": metadata.get("raw_total"), "total_reward": reward["total_reward"]}
     yield Text(", ".join(f"{name} {value:.4f}" for name, value in totals.items() if value is not None))
@@ -339,7 +341,7 @@ def _feedback(said: list[Document]) -> Iterator[RenderableType]:
         return
     table = Table("when", "kind", "signal", number("value"), "comment", title="Feedback")
     for row in said:
-        table.add(str(row["ts"])[:19], row["kind"], row["signal"], row["value"], row["comment"])
+        table.add_row(str(row["ts"])[:19], row["kind"], row["signal"], row["value"], row["comment"])
     yield Text()
     yield table
 

@@ -10,10 +10,10 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from onward.cli.moments import moment
+from onward.cli.moments import parse_time
 from onward.clock import SystemClock
 from onward.errors import ConfigError
-from onward.warehouse.trajectory_queries import OUTCOMES, Chosen
+from onward.warehouse.trajectory_queries import OUTCOMES, TrajectorySelection
 
 _WHICH = "Which trajectories"
 
@@ -43,7 +43,7 @@ class Filters:
     min_reward: Annotated[float | None, _option("Reward (raw_total) of at least this.")] = None
     max_reward: Annotated[float | None, _option("Reward (raw_total) of at most this.")] = None
 
-    def chosen(self) -> Chosen:
+    def selection(self) -> TrajectorySelection:
         """Builds the selection. Raises ConfigError for values that cannot match."""
         clock = SystemClock()
         low, high = self.min_reward, self.max_reward
@@ -56,11 +56,11 @@ class Filters:
                 raise ConfigError(f"{option} {value:g} is no reward: give a number such as 0.7.")
         if low is not None and high is not None and low > high:
             raise ConfigError(f"No reward is at least {low:g} and at most {high:g}: swap them.")
-        begin = None if self.since is None else moment(self.since, "--since", clock)
-        end = None if self.until is None else moment(self.until, "--until", clock)
+        begin = None if self.since is None else parse_time(self.since, "--since", clock)
+        end = None if self.until is None else parse_time(self.until, "--until", clock)
         if begin is not None and end is not None and begin >= end:
             raise ConfigError("--since is not before --until, so nothing matches: swap them.")
-        return Chosen(**{**vars(self), "since": begin, "until": end})
+        return TrajectorySelection(**{**vars(self), "since": begin, "until": end})
 
 
 def with_filters(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -115,12 +115,12 @@ WORDS: dict[str, str] = {
 """Reason why a trajectory is left out → its words, in the order of the report."""
 
 
-def told(left_out: Mapping[str, int]) -> str:
+def left_out_sentence(left_out: Mapping[str, int]) -> str:
     """Formats counts as ``left out: 3 unscored, 2 of another agent``; empty when nothing was left out."""
     counts = [f"{left_out[reason]:,} {words}" for reason, words in WORDS.items() if left_out.get(reason)]
     return f"left out: {', '.join(counts)}" if counts else ""
 
 
-def counted(count: int, word: str) -> str:
+def plural(count: int, word: str) -> str:
     """Formats a count with its word: ``1 pair``, ``1,200 pairs``."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"

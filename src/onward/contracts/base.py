@@ -2,8 +2,8 @@
 
 The models follow JSON Schema's idea of a type, not pydantic's: "1" is no number, true is no integer, 1.0 is
 an integer. A field made with ``optional`` may be None in Python and is left out of the JSON. One made with
-``nullable`` is written as null. One made with ``ours`` is in an open part of a published schema: on decoding,
-a value of another shape is kept unchanged but read as None.
+``nullable`` is written as null. One made with ``own_field`` is in an open part of a published schema: on
+decoding, a value of another shape is kept unchanged but read as None.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from onward.clock import utc_text
 from onward.ids import ID_PATTERN, is_id
 
 KEEP_FOREIGN = {"foreign": "keep"}
-"""Validation context of the decoder: values of another shape in ``ours`` fields are kept, not refused."""
+"""Validation context of the decoder: values of another shape in an ``own_field`` are kept, not refused."""
 
 MAX_FAULTS = 100
 """Faults of one value that are examined one by one; a hostile message can have a million."""
@@ -149,7 +149,7 @@ def nullable(description: str, **more: Any) -> Any:
     return Field(default=None, description=description, json_schema_extra=Shape(nullable=True), **more)
 
 
-def ours(description: str, **more: Any) -> Any:
+def own_field(description: str, **more: Any) -> Any:
     """Makes an optional field of Onward's own, in a part that the published schema leaves open."""
     return Field(default=None, description=description, json_schema_extra=Shape(ours=True), **more)
 

@@ -25,7 +25,7 @@ from onward.contracts.base import (
     Text,
     Timestamp,
     optional,
-    ours,
+    own_field,
     required,
 )
 
@@ -69,15 +69,15 @@ class DeploymentMetadata(ExtendedPart):
         "Who approved."
     )
     previous_model: Text | None = optional("Model that served before.")
-    event: Text | None = ours(
+    event: Text | None = own_field(
         "What happened.", examples=["candidate", "ramp", "promoted", "rollback", "closed"]
     )
-    release_id: Text | None = ours("The release.")
-    reason: Text | None = ours(
+    release_id: Text | None = own_field("The release.")
+    reason: Text | None = own_field(
         "Why a model was taken back.",
         examples=["high_error_rate", "performance_degradation", "user_dissatisfaction"],
     )
-    engine: Text | None = ours("Engine behind the gateway.", examples=["local", "vllm"])
+    engine: Text | None = own_field("Engine behind the gateway.", examples=["local", "vllm"])
 
 
 class ModelDeployed(Message):

@@ -26,7 +26,7 @@ from onward.contracts.base import (
     Text,
     Timestamp,
     optional,
-    ours,
+    own_field,
     required,
 )
 
@@ -71,16 +71,16 @@ class RewardMetadata(ExtendedPart):
         "How it was computed."
     )
     confidence: Share | None = optional("Confidence in the reward, 0 low to 1 high.")
-    raw_total: Number | None = ours("Weighted sum of the raw scores: absolute, comparable over time.")
-    outcome: RewardOutcome | None = ours("What happened, absolute.")
-    model_digest: Text | None = ours("Digest of the policy that acted.")
-    release_id: Text | None = ours("Release under which the session was assigned.")
-    task_type: Text | None = ours("Kind of task that the baselines were kept for.")
-    contradictions: ListOf[Text] | None = ours("What the results say against the outcome that was told.")
-    dense: ListOf[TurnReward] | None = ours(
+    raw_total: Number | None = own_field("Weighted sum of the raw scores: absolute, comparable over time.")
+    outcome: RewardOutcome | None = own_field("What happened, absolute.")
+    model_digest: Text | None = own_field("Digest of the policy that acted.")
+    release_id: Text | None = own_field("Release under which the session was assigned.")
+    task_type: Text | None = own_field("Kind of task that the baselines were kept for.")
+    contradictions: ListOf[Text] | None = own_field("What the results say against the outcome that was told.")
+    dense: ListOf[TurnReward] | None = own_field(
         "Parts of raw_total by turn, which sum to it (reward_type dense)."
     )
-    supersedes: Id | None = ours("Reward of the same trajectory that this one replaces.")
+    supersedes: Id | None = own_field("Reward of the same trajectory that this one replaces.")
 
 
 class Reward(Message):

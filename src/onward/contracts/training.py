@@ -27,7 +27,7 @@ from onward.contracts.base import (
     Timestamp,
     nullable,
     optional,
-    ours,
+    own_field,
     required,
 )
 from onward.contracts.trajectory import Domain
@@ -56,7 +56,7 @@ class DatasetSpec(ExtendedPart):
     stream_name: Text | None = optional("Stream, when source is nats_stream.", examples=["RL_TRAJECTORIES"])
     filter: DatasetFilter | None = optional("Which trajectories.")
     sample_size: Positive = required("Number of trajectories to use.")
-    environment: Object | None = ours("Environment to sample from, when source is local.")
+    environment: Object | None = own_field("Environment to sample from, when source is local.")
 
 
 class Hyperparameters(Part):

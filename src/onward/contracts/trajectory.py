@@ -29,7 +29,7 @@ from onward.contracts.base import (
     TokenId,
     nullable,
     optional,
-    ours,
+    own_field,
     required,
 )
 
@@ -81,7 +81,7 @@ class Action(ExtendedPart):
     tool_name: Text | None = optional("Name of the tool called, when type is tool_call.")
     tool_args: Object | None = optional("Arguments passed to the tool.")
     raw_response: Text | None = optional("Full answer of the language model, thoughts included.")
-    sampling: Sampling | None = ours("The gateway's record of the generation behind this action.")
+    sampling: Sampling | None = own_field("The gateway's record of the generation behind this action.")
 
 
 class Result(ExtendedPart):
@@ -92,7 +92,7 @@ class Result(ExtendedPart):
         "answer could not be read as an action."
     )
     execution_time_ms: Annotated[Number, Field(ge=0)] | None = optional("Execution time in milliseconds.")
-    checks: Object | None = ours("Results of checks on produced code: linter, tests, security.")
+    checks: Object | None = own_field("Results of checks on produced code: linter, tests, security.")
 
 
 class Turn(Part):
@@ -109,8 +109,8 @@ class TaskContext(ExtendedPart):
     instructions: Text = required("The user's request.")
     complexity_score: Share | None = optional("Estimated complexity, 0 simple to 1 very complex.")
     domain: Domain | None = optional("Domain of the task.")
-    task_type: Text | None = ours("Finer kind of task; baselines are kept per task type.")
-    group_id: Text | None = ours("Attempts with the same group id are tries of one task from one start.")
+    task_type: Text | None = own_field("Finer kind of task; baselines are kept per task type.")
+    group_id: Text | None = own_field("Attempts with the same group id are tries of one task from one start.")
 
 
 class Outcome(Part):
@@ -135,8 +135,8 @@ class TrajectoryMetadata(ExtendedPart):
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = optional("Sampling temperature.")
     total_tokens: Count | None = optional("Tokens used in all.")
     total_cost_usd: Annotated[Number, Field(ge=0)] | None = optional("Cost in US dollars.")
-    outcome: Outcome | None = ours("How the task ended.")
-    release: ReleaseTag | None = ours("Release and arm that served the session.")
+    outcome: Outcome | None = own_field("How the task ended.")
+    release: ReleaseTag | None = own_field("Release and arm that served the session.")
 
 
 class Trajectory(Message):

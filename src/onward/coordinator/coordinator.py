@@ -40,7 +40,7 @@ OPEN_JOBS = jobs.TRANSITIONS.keys() - jobs.TERMINAL
 async def run(ctx: Context) -> None:
     """Runs until cancelled; ready while it can decide."""
     coordinator = Coordinator(ctx)
-    await together(coordinator.watch_jobs(), coordinator.decide_for_ever())
+    await together(coordinator.watch_jobs(), coordinator.run_decisions())
 
 
 async def rewarded_since_snapshot(bus: Bus, warehouse: Warehouse) -> int:
@@ -77,7 +77,7 @@ class Coordinator:
         self._waiting_since: dict[str, float] = {}
         self._said: str | None = None
 
-    async def decide_for_ever(self) -> None:
+    async def run_decisions(self) -> None:
         for _ in until_cancelled():
             try:
                 await self.tick()
@@ -225,10 +225,10 @@ class Coordinator:
             stream="RL_TRAINING",
             durable="coordinator",
             subject=subjects.TRAINING_STATUS,
-            handler=self.hear,
+            handler=self.on_status,
         )
 
-    async def hear(self, messages: list[Message]) -> list[Disposition]:
+    async def on_status(self, messages: list[Message]) -> list[Disposition]:
         for message in messages:
             with contextlib.suppress(ContractError):  # the archiver dead-letters unreadable ones
                 status = decode(message.data, TrainingStatus)

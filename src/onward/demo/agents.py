@@ -27,7 +27,7 @@ from onward.processes import die_with_parent
 
 
 @dataclass
-class Traffic:
+class TaskLimit:
     """Limit of tasks that may start: ``allowed``, or no limit while ``flowing``."""
 
     allowed: int = 0
@@ -35,7 +35,7 @@ class Traffic:
     stopping: bool = False
     running: int = 0
 
-    def take(self) -> bool:
+    def start_task(self) -> bool:
         if self.flowing:
             self.running += 1
             return True
@@ -57,21 +57,21 @@ class Fleet:
         self.model = model
         self.max_tokens = max_tokens
         self.run = run
-        self.traffic = Traffic()
+        self.limit = TaskLimit()
         self.tasks = _endless(seed)
         self.number = itertools.count(1)
 
-    async def agent(self) -> None:
-        while not self.traffic.stopping:
-            if not self.traffic.take():
+    async def run_agent(self) -> None:
+        while not self.limit.stopping:
+            if not self.limit.start_task():
                 await asyncio.sleep(0.02)
                 continue
             try:
-                await self.work(next(self.tasks))
+                await self.run_task(next(self.tasks))
             finally:
-                self.traffic.running -= 1
+                self.limit.running -= 1
 
-    async def work(self, task: desk.Task) -> None:
+    async def run_task(self, task: desk.Task) -> None:
         """Runs one task from the first message to the recorded outcome."""
         session_id = f"{self.run}-{next(self.number)}"
         episode = desk.Episode(task)
@@ -89,7 +89,7 @@ class Fleet:
             observation = messages[-1]["content"]
             done = False
             while not done:
-                answer = await self.ask(messages, session_id)
+                answer = await self.call_model(messages, session_id)
                 if answer is None:
                     error = "the model did not answer"
                     break
@@ -126,7 +126,7 @@ class Fleet:
             recorded=bool(first),
         )
 
-    async def ask(self, messages: list[dict[str, str]], session_id: str) -> dict[str, Any] | None:
+    async def call_model(self, messages: list[dict[str, str]], session_id: str) -> dict[str, Any] | None:
         """Makes one model call. Waits while the gateway is paused; returns None after three failures."""
         failures = 0
         while failures < 3:
@@ -179,7 +179,7 @@ async def _commands(fleet: Fleet) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    traffic = fleet.traffic
+    traffic = fleet.limit
     while line := await reader.readline():
         word, *rest = line.decode().split()
         if word == "run":
@@ -211,7 +211,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         limits=httpx.Limits(max_connections=arguments.width),
     ) as client:
         fleet = Fleet(client, recorder, arguments.model, arguments.seed, arguments.max_tokens, arguments.run)
-        agents = [asyncio.create_task(fleet.agent()) for _ in range(arguments.width)]
+        agents = [asyncio.create_task(fleet.run_agent()) for _ in range(arguments.width)]
         _say(event="ready")
         await _commands(fleet)
         await asyncio.gather(*agents)

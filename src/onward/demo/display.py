@@ -32,7 +32,7 @@ class Stages:
     @contextmanager
     def stage(self, name: str, title: str, total: float | None = None) -> Iterator[Bar]:
         """Counts the time of its block as stage ``name``."""
-        bar = self._bars.add(title, total)
+        bar = self._bars.add_bar(title, total)
         self._bars.plain(f"{title} …")
         started = time.monotonic()
         try:

@@ -58,7 +58,7 @@ class AgentsProcess:
         self._reader = asyncio.create_task(self._read())
         await self._wait(self._ready, "start")
 
-    async def flow(self) -> None:
+    async def run_freely(self) -> None:
         """Starts tasks without a limit until ``pause``."""
         await self._send("flow")
 

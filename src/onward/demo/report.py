@@ -60,7 +60,7 @@ def candidates(result: Result) -> Table:
     )
     for cycle in result.cycles:
         current, candidate = (cycle.rates.get(arm, Rates()) for arm in ("current", "candidate"))
-        table.add(
+        table.add_row(
             cycle.candidate,
             _pair(cycle.validation_current, cycle.validation_success),
             _pair(current.error_rate, candidate.error_rate, percent=True),

@@ -26,7 +26,7 @@ from onward.demo.evaluate import TestPanel
 from onward.demo.fleet import AgentsProcess
 from onward.demo.result import Check, Cycle, FailingAnswer, KindResult, Rates, Result
 from onward.demo.settings import demo_settings, pace_of
-from onward.demo.warm import Warmed, warm_up
+from onward.demo.warm import WarmStart, warm_up
 from onward.errors import OnwardError
 from onward.files import check_file
 from onward.progress import PART
@@ -115,7 +115,7 @@ class Demonstration:
             duplicates=len(verdict["duplicates"]),
         )
 
-    async def _install(self, warmed: Warmed) -> None:
+    async def _install(self, warmed: WarmStart) -> None:
         """Installs v0 as the serving model and waits until a gateway reports it as served. Raises OnwardError
         when none does within a minute."""
         from onward.release.controller import install_initial
@@ -178,7 +178,7 @@ class Demonstration:
         """Runs the agents until the coordinator has requested a job and it is in the job table."""
         digest = (await self._current()).adapter_digest or ""
         self.agents.reset()
-        await self.agents.flow()
+        await self.agents.run_freely()
         threshold = self.settings.training.threshold
         title = f"Cycle {number}: agents at work"
         with self.stages.stage("collect", title, total=threshold) as stage:
@@ -209,7 +209,7 @@ class Demonstration:
                 stage.update(note="" if sabotaged else "same tasks for both models")
                 await asyncio.sleep(POLL_SECONDS)
         if not release.closed:
-            await self.agents.flow()
+            await self.agents.run_freely()
             release = await self._ramp(number, job)
         self.cycles.append(_cycle_of(number, job, release, sabotaged))
         self.console.print(report.ended(self.cycles[-1]), style="bold", markup=False, highlight=False)
@@ -240,7 +240,9 @@ class Demonstration:
         await self.agents.pause()
         with self.stages.stage("sabotage", f"Cycle {number}: planting"):
             current = await self._current()
-            job = await sabotage.plant(self.ctx, self.table, current, self.settings.data_dir / "sabotage")
+            job = await sabotage.commit_damaged_copy(
+                self.ctx, self.table, current, self.settings.data_dir / "sabotage"
+            )
         await self._follow(number, job, sabotaged=True)
 
     async def _release_of(self, job_id: str) -> ReleaseRecord | None:

@@ -24,7 +24,7 @@ NOISE = 3.0
 """Standard deviation of the noise, in units of each matrix's own root mean square."""
 
 
-def ruin(folder: Path, seed: int = 0) -> None:
+def damage_adapter(folder: Path, seed: int = 0) -> None:
     """Adds noise to each second factor (``lora_B``) of the adapter in ``folder``; the model then babbles."""
     from safetensors.numpy import load_file, save_file
 
@@ -40,7 +40,7 @@ def ruin(folder: Path, seed: int = 0) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-async def plant(ctx: Context, table: JobTable, current: DesiredArm, folder: Path) -> JobRecord:
+async def commit_damaged_copy(ctx: Context, table: JobTable, current: DesiredArm, folder: Path) -> JobRecord:
     """Commits a ruined copy of the ``current`` arm as a completed job and returns its record."""
     model = await read_document(ctx.bus, ModelEntry, model_key(current.model_id))
     assert model is not None
@@ -48,7 +48,7 @@ async def plant(ctx: Context, table: JobTable, current: DesiredArm, folder: Path
 
     manifest = await checkpoints.fetch(ctx.objects, model.object_prefix, folder)
     (folder / checkpoints.MANIFEST).unlink()
-    ruin(folder)
+    damage_adapter(folder)
     request = TrainingRequest.model_validate(
         {
             "training_job_id": f"sabotage-{new_id()}",

@@ -21,7 +21,7 @@ from onward.warehouse import Objects
 
 
 @dataclass(frozen=True)
-class Warmed:
+class WarmStart:
     """The first policy: an adapter in ``folder``, and the figures measured during the warm start."""
 
     folder: Path
@@ -39,7 +39,7 @@ class Warmed:
         return (await checkpoints.store(objects, self.folder, manifest)).object_prefix
 
 
-async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> Warmed:
+async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> WarmStart:
     """Trains v0 in the data folder. Raises OnwardError, with the child's own message, when it fails."""
     out = settings.data_dir / "warm-up"
     models = settings.data_dir / "models"
@@ -62,7 +62,7 @@ async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> 
     if done is None:
         raise OnwardError(f"The warm start ended without a result: see {log}.")
     manifest = checkpoints.verify(Path(done["adapter_folder"]))
-    return Warmed(
+    return WarmStart(
         folder=Path(done["adapter_folder"]),
         adapter_digest=manifest.adapter_digest,
         job_id=manifest.job_id,

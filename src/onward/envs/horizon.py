@@ -41,6 +41,6 @@ class HorizonSchedule:
         turns, _, every = text.partition("/")
         return cls(tuple(int(part) for part in turns.split(",")), int(every) if every else 100)
 
-    def at(self, step: int) -> int:
+    def turns_at(self, step: int) -> int:
         """Returns the turn limit at a training step, counted from 0."""
         return self.turns[min(max(step, 0) // self.every, len(self.turns) - 1)]

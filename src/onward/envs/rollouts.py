@@ -27,12 +27,12 @@ class PolicyTimeoutError(OnwardError):
     """Raised when the policy did not answer in time; the episodes of that call are unscored."""
 
 
-class Batches:
+class PolicyBatches:
     """Collects the conversations of many episodes into calls of one policy, one call at a time.
 
     The next one starts when every running episode waits for it, so that an environment in this process always
     fills whole batches. A slow server delays the others only for ``linger`` seconds. Use ``async with
-    batches: action = await batches.ask(conversation)``, while ``run()`` runs.
+    batches: action = await batches.request_action(conversation)``, while ``run()`` runs.
     """
 
     def __init__(self, act: Act, max_batch: int, linger_seconds: float | None, policy_seconds: float) -> None:
@@ -41,7 +41,7 @@ class Batches:
         self._changed = asyncio.Event()
         self._playing = 0
 
-    async def __aenter__(self) -> Batches:
+    async def __aenter__(self) -> PolicyBatches:
         """Registers one more running episode."""
         self._playing += 1
         return self
@@ -50,7 +50,7 @@ class Batches:
         self._playing -= 1
         self._changed.set()
 
-    async def ask(self, conversation: Any) -> Any:
+    async def request_action(self, conversation: Any) -> Any:
         """Returns the policy's action. Raises PolicyTimeoutError."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((conversation, future))
@@ -267,7 +267,7 @@ async def rollouts(
     """
     _check(attempts=attempts, horizon=horizon, concurrency=concurrency, max_batch=max_batch)
     limit = source.horizon if horizon is None else min(horizon, source.horizon)
-    batches = Batches(policy.act, max_batch or concurrency, linger_seconds, policy_seconds)
+    batches = PolicyBatches(policy.act, max_batch or concurrency, linger_seconds, policy_seconds)
     places = asyncio.Semaphore(concurrency)
     episodes: list[Episode | None] = [None] * (len(tasks) * attempts)
 
@@ -293,7 +293,9 @@ async def rollouts(
 class _Playing:
     """State of one running episode."""
 
-    def __init__(self, source: Source, batches: Batches, task: TaskRef, attempt: int, limit: int) -> None:
+    def __init__(
+        self, source: Source, batches: PolicyBatches, task: TaskRef, attempt: int, limit: int
+    ) -> None:
         self.source, self.batches, self.task, self.attempt, self.limit = source, batches, task, attempt, limit
         self.key = f"{task.task_id}-a{attempt}"
         self.messages: list[Message] = []
@@ -333,7 +335,7 @@ class _Playing:
         left = self.limit - turn
         messages, actions = tuple(self.messages), tuple(self.actions)
         conversation = Conversation(self.key, self.task, self.attempt, turn, left, messages, actions)
-        return await self.batches.ask(conversation)
+        return await self.batches.request_action(conversation)
 
     def _end(
         self,

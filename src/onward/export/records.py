@@ -14,7 +14,7 @@ from typing import Any
 
 from onward.warehouse import queries, trajectory_queries
 from onward.warehouse.client import Warehouse
-from onward.warehouse.trajectory_queries import Chosen
+from onward.warehouse.trajectory_queries import TrajectorySelection
 
 ID_PAGE = 20_000
 PORTION_BYTES = 8 << 20
@@ -39,7 +39,9 @@ class Record:
         return None if self.reward is None else (self.reward.get("metadata") or {}).get("outcome")
 
 
-async def newest(w: Warehouse, chosen: Chosen, limit: int | None = None) -> AsyncIterator[Record]:
+async def newest(
+    w: Warehouse, chosen: TrajectorySelection, limit: int | None = None
+) -> AsyncIterator[Record]:
     """Yields the matching records, newest first, ``limit`` at most."""
     left = limit
     after: tuple[str, str] | None = None
@@ -54,7 +56,9 @@ async def newest(w: Warehouse, chosen: Chosen, limit: int | None = None) -> Asyn
         left = None if left is None else left - len(page)
 
 
-async def groups(w: Warehouse, chosen: Chosen, most: int) -> AsyncIterator[tuple[list[Record], int]]:
+async def groups(
+    w: Warehouse, chosen: TrajectorySelection, most: int
+) -> AsyncIterator[tuple[list[Record], int]]:
     """Yields the matching attempts of each group, ``most`` at most, and the number of further ones."""
     members: list[Record] = []
     group, counted, beyond = "", 0, 0

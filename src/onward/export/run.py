@@ -12,14 +12,14 @@ from typing import Any, Literal
 from onward import extras
 from onward.capture.conversations.messages import conversation
 from onward.errors import ConfigError
-from onward.export import columns, files, records
+from onward.export import columns, records, writers
 from onward.export.demonstrations import Demonstrations, openai_line
-from onward.export.files import Put
 from onward.export.pairs import MOST_PER_GROUP, Pairs, Rules
 from onward.export.records import Record
+from onward.export.writers import Put
 from onward.warehouse import trajectory_queries
 from onward.warehouse.client import Warehouse
-from onward.warehouse.trajectory_queries import Chosen
+from onward.warehouse.trajectory_queries import TrajectorySelection
 
 Format = Literal["jsonl", "parquet", "openai", "pairs", "datasets"]
 FORMATS: dict[Format, str] = {
@@ -50,7 +50,7 @@ class Export:
     """One export. Call ``count`` first. No file is made if there is nothing to write."""
 
     w: Warehouse
-    chosen: Chosen
+    chosen: TrajectorySelection
     limit: int | None
     out: Path
     on_progress: OnProgress = lambda _: None
@@ -71,15 +71,15 @@ class Export:
         if form == "pairs":
             return await self._pairs(rules or Rules())
         if form == "parquet":
-            return await self._each(files.parquet(self.out), columns.row)
+            return await self._each(writers.parquet(self.out), columns.row)
         if form == "datasets":
-            return await self._each(files.dataset(self.out), columns.trainable_row)
+            return await self._each(writers.dataset(self.out), columns.trainable_row)
         make = _openai if form == "openai" else _whole
-        return await self._each(files.json_lines(self.out), make, "no_answer")
+        return await self._each(writers.json_lines(self.out), make, "no_answer")
 
     async def demonstrations(self, made: Demonstrations) -> Report:
         """Writes those of the matching trajectories that can be imitated."""
-        return await self._each(files.json_lines(self.out), made.line, left_out=made.left_out)
+        return await self._each(writers.json_lines(self.out), made.line, left_out=made.left_out)
 
     async def _each(
         self,
@@ -107,7 +107,7 @@ class Export:
         pairs = Pairs(rules)
         used: set[str] = set()
         written = seen = 0
-        with _written_to(self.out), files.json_lines(self.out) as put:
+        with _written_to(self.out), writers.json_lines(self.out) as put:
             async for members, beyond in records.groups(self.w, self.chosen, MOST_PER_GROUP):
                 seen += len(members) + beyond
                 pairs.left_out["beyond"] += beyond

@@ -21,7 +21,7 @@ class RateLimit:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """Name → (tokens left, time of that count); the most recently used is at the end."""
 
-    def take(self, name: str) -> float:
+    def take_token(self, name: str) -> float:
         """Takes one token; returns the seconds to wait until there is one, 0 if it was taken."""
         if not self._size:
             return 0.0

@@ -83,7 +83,7 @@ def read_vote(document: Mapping[str, Any], *, by_key: bool) -> dict[str, Any]:
     return said
 
 
-def within(subject: Subject, session_id: str | None, trajectory_id: str | None) -> None:
+def check_scope(subject: Subject, session_id: str | None, trajectory_id: str | None) -> None:
     """Checks that a body names nothing beyond the subject of its token. Raises HttpError 403."""
     if session_id not in (None, subject.session_id):
         raise _beyond("This feedback token is for another session: leave 'session_id' out.", "session_id")

@@ -47,7 +47,7 @@ class Sharing:
     """Rows of each shared prompt."""
 
     @classmethod
-    def of(cls, rows: Sequence[TokenRow]) -> Sharing:
+    def from_rows(cls, rows: Sequence[TokenRow]) -> Sharing:
         prefix = common_prefix(rows)
         same: dict[tuple[int, ...], list[int]] = {}
         for i, row in enumerate(rows):
@@ -136,7 +136,9 @@ class Prepared:
     """Length of every input row, kept or not."""
 
     @classmethod
-    def of(cls, rows: Sequence[TokenRow], max_positions: int, behaviour: Behaviour = "recorded") -> Prepared:
+    def from_rows(
+        cls, rows: Sequence[TokenRow], max_positions: int, behaviour: Behaviour = "recorded"
+    ) -> Prepared:
         """Checks and cuts ``rows``. Raises TrainingError (DATA) with the first problem found.
 
         ``behaviour`` is the source of each sampled token's probability: recorded, computed by the learner, or
@@ -249,7 +251,7 @@ class Batches:
         self.limit = limit
         self.recompute = recompute
         self.first = 0 if adapter is None else policy.adapter(adapter).first_layer
-        self.sharing = Sharing.of(prepared.rows)
+        self.sharing = Sharing.from_rows(prepared.rows)
         size = self.sharing.tokens * policy.shape.hidden * policy.weights.norm.element_size()
         self._states: dict[Piece, Tensor] | None = None
         if self.first > 0 and size <= cache_bytes:

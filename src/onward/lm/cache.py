@@ -117,7 +117,7 @@ class PrefixStore:
                     return entry, length
         return None, 0
 
-    def add(self, ids: np.ndarray, weights: object, data: Tensor) -> None:
+    def put(self, ids: np.ndarray, weights: object, data: Tensor) -> None:
         """Stores a prefix; drops the entry that it extends, and the oldest entries beyond the limit."""
         known, length = self.find(ids, weights)
         if known is not None and length == len(ids):

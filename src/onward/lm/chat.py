@@ -182,7 +182,7 @@ class Text:
         self._ids: list[int] = []
         self._told = ""
 
-    def add(self, token_ids: Sequence[int]) -> str:
+    def append(self, token_ids: Sequence[int]) -> str:
         """Adds tokens and returns the new final text. A character whose bytes are incomplete is delayed."""
         self._ids += token_ids
         text = self._chat.text(self._ids)

@@ -79,7 +79,7 @@ class Learner(Stepping):
         if self._batches is not None and self._opened is rows:
             return
         config = self.config
-        prepared = Prepared.of(rows, self.policy.shape.max_positions, config.behaviour)
+        prepared = Prepared.from_rows(rows, self.policy.shape.max_positions, config.behaviour)
         digest = hashlib.sha256()
         for row in prepared.rows:
             digest.update(repr((row.ids, row.sampled, row.logprobs, row.settings)).encode())
@@ -264,7 +264,7 @@ class Learner(Stepping):
         if exploring:
             seen.loss -= config.entropy_coef * float((plain * entropy).sum())
         reference, targets = gathered(self._fixed.get("reference")), gathered(returns)
-        seen.add(
+        seen.add_part(
             PartStatistics(
                 logp, old, behaviour, objective.advantages, entropy, importance, reference, values, targets
             )

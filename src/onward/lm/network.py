@@ -60,7 +60,7 @@ class Shape(Sizes):
             raise ConfigError(
                 f"The model in {folder} is not a plain Llama network ({'; '.join(wrong)}): use one that is."
             )
-        return cls.of(
+        return cls.from_config(
             c,
             norm_eps=float(c.get("rms_norm_eps", 1e-6)),
             rope_theta=float(rope.get("rope_theta", c.get("rope_theta", 10000.0))),

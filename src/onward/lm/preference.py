@@ -172,7 +172,7 @@ class PreferenceLearner(Stepping):
                     "DATA", "A side of a pair has no trained token: leave it out with pairs.usable."
                 )
             members.append((sides[0], sides[1]))
-        prepared = Prepared.of(rows, self.policy.shape.max_positions, "unused")
+        prepared = Prepared.from_rows(rows, self.policy.shape.max_positions, "unused")
         batches = Batches(self.policy, self.name, prepared, config.micro_batch_tokens, config.cache_bytes,
                           config.gradient_checkpointing)  # fmt: skip
         if fresh:

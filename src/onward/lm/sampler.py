@@ -181,7 +181,7 @@ class Sampler:
             return
         source = max(behind, key=lambda r: r.known)
         self._prefill([(source, common)])
-        self._store.add(source.prompt[:common], source.weights, self._cache.read(source.slot, common))
+        self._store.put(source.prompt[:common], source.weights, self._cache.read(source.slot, common))
         for row in behind:
             if row is not source:
                 self._cache.copy(source.slot, row.slot, common)
@@ -272,7 +272,7 @@ class Sampler:
                 done.append(Sample(row.request.request_id, row.token_ids, row.logprobs, reason))
         if finished:
             for row in finished:
-                self._store.add(row.ids, row.weights, self._cache.read(row.slot, row.known))
+                self._store.put(row.ids, row.weights, self._cache.read(row.slot, row.known))
             self._arrange([r for r in self._rows if r not in finished], [])
 
     def _arrange(self, staying: list[_Row], new: list[_Row]) -> None:

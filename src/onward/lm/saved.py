@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from onward.errors import ConfigError
-from onward.files import whole
+from onward.files import open_whole
 from onward.lm.policy import Policy
 
 
@@ -29,7 +29,7 @@ def trained_tensors(policy: Policy, adapter: str | None) -> dict[str, Tensor]:
 def save_state(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Writes the ``state`` of training ``tensors``; creates the folder. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as out:
+    with open_whole(path) as out:
         torch.save({"names": _shapes(tensors), **state}, out)
 
 

@@ -27,7 +27,7 @@ class Sizes:
     tied: bool
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], **more: Any) -> Self:
+    def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
         """Reads sizes from a parsed config. ``more``: fields of a subclass. Raises KeyError, ValueError."""
         heads = int(config["num_attention_heads"])
         return cls(
@@ -46,7 +46,7 @@ class Sizes:
     def read(cls, folder: Path) -> Self:
         """Reads the sizes from a folder. Raises ConfigError if it has no network of the Llama form."""
         try:
-            return cls.of(json.loads((folder / "config.json").read_bytes()))
+            return cls.from_config(json.loads((folder / "config.json").read_bytes()))
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(
                 f"{folder} does not tell the sizes of its network ({type(error).__name__} in config.json): "

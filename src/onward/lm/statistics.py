@@ -68,7 +68,7 @@ class StepStatistics:
         self.value_loss = 0.0
         self._parts: list[PartStatistics] = []
 
-    def add(self, part: PartStatistics) -> None:
+    def add_part(self, part: PartStatistics) -> None:
         self._parts.append(part)
 
     def _all(self, name: str) -> Tensor:

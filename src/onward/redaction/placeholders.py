@@ -34,7 +34,7 @@ def overlap(spans: list[tuple[int, int]], start: int, end: int) -> bool:
     return (i > 0 and spans[i - 1][1] > start) or (i < len(spans) and spans[i][0] < end)
 
 
-def has_one(value: bytes) -> bool:
+def has_placeholder(value: bytes) -> bool:
     return b"<" in value and _FOUND.search(value) is not None
 
 

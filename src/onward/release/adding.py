@@ -27,7 +27,7 @@ from onward.errors import ConfigError, ConflictError, NotFoundError
 from onward.ids import new_id
 from onward.lm import adapter_files
 from onward.lm.sizes import Sizes, folder_digest
-from onward.release.operator import refuse_if_busy
+from onward.release.commands import refuse_if_busy
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.serving import base_models
 from onward.serving.engines.registry import verify_adapter
@@ -171,7 +171,7 @@ async def ask(bus: Bus, model_id: str, *, clock: Clock) -> ReleaseRecord:
             f"up', then release it."
         )
     command = await bus.bucket(ReleaseCommand.BUCKET).get(ReleaseCommand.KEY)
-    now, user = utc_text(clock.now()), audit.who()
+    now, user = utc_text(clock.now()), audit.current_user()
     record = ReleaseRecord(
         release_id=new_id(),
         job_id=model.training_job_id,

@@ -14,19 +14,19 @@ from onward.bus.cancellation import until_cancelled
 from onward.bus.leases import Lease
 from onward.context import Context
 from onward.errors import BusError, ConflictError
-from onward.release import intake, moves, plan, restore, rollback, wording
+from onward.release import moves, plan, proposals, restore, rollback, wording
+from onward.release.commands import OperatorRequests
 from onward.release.effects import Effects
 from onward.release.evidence import gauges
 from onward.release.evidence.evidence import Evidence
 from onward.release.evidence.gates import e_value
-from onward.release.evidence.outcomes import Outcomes, StreamOutcomes, take_in
+from onward.release.evidence.outcome_source import OutcomeSource, OutcomeStream, apply_outcomes
 from onward.release.evidence.rates import figures
 from onward.release.initial import install_base, install_initial
-from onward.release.operator import Operator
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases
-from onward.release.routes import alone, endpoint_of
-from onward.release.validation.judge import Suite
+from onward.release.routes import endpoint_of, single_arm
+from onward.release.validation.comparison import Suite
 from onward.release.validation.trial import Trial
 from onward.roles import lead
 from onward.telemetry import logs
@@ -50,15 +50,17 @@ __all__ = ["Releaser", "install_initial", "run"]
 class Releaser:
     """State of the role between ticks. The record in the bucket is the truth; this is a copy of it."""
 
-    def __init__(self, ctx: Context, outcomes: Outcomes, suite: Suite, *, strategy: str = "canary") -> None:
+    def __init__(
+        self, ctx: Context, outcomes: OutcomeSource, suite: Suite, *, strategy: str = "canary"
+    ) -> None:
         bus = ctx.bus
         self.ctx = ctx
         self.outcomes = outcomes
         self.strategy = strategy
         self.releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), ctx.clock)
         self.effects = Effects(ctx, self.releases)
-        self.jobs = intake.Jobs(bus.bucket("rl_jobs"), self.releases)
-        self.operator = Operator(ctx, self.releases)
+        self.jobs = proposals.CompletedJobs(bus.bucket("rl_jobs"), self.releases)
+        self.requests = OperatorRequests(ctx, self.releases)
         self.suite = suite
         self.trial = Trial(suite, ctx.settings.release)
         self._installed = self._claimed = False
@@ -106,7 +108,7 @@ class Releaser:
             self._claimed = True
         if self.record is None:
             await self._load(await self.releases.unsettled())
-        pinned, is_pinned = await self.operator.pin()
+        pinned, is_pinned = await self.requests.read_pin()
         if self.record is None:
             self._installed = self._installed or await install_base(self.ctx, self.releases, self.suite)
         if self.record is None and not is_pinned:
@@ -155,18 +157,20 @@ class Releaser:
         return self.record
 
     @property
-    def _now(self) -> moves.Now:
-        return moves.Now(self.ctx.settings, endpoint_of(self.ctx), self.ctx.clock.now())
+    def _inputs(self) -> moves.MoveInputs:
+        return moves.MoveInputs(self.ctx.settings, endpoint_of(self.ctx), self.ctx.clock.now())
 
     async def current(self) -> Model:
-        return await self.releases.current() or intake.base_model(self.ctx.settings)
+        return await self.releases.current() or proposals.base_model(self.ctx.settings)
 
     async def _next_job(self) -> None:
         job = await self.jobs.next()
         if job is None:
             return
-        keys, command = await self.releases.names_given(), await self.operator.newest()
-        record = intake.propose(job, await self.current(), keys, self.ctx.settings, self.ctx.clock, command)
+        keys, command = await self.releases.all_model_keys(), await self.requests.newest_revision()
+        record = proposals.propose(
+            job, await self.current(), keys, self.ctx.settings, self.ctx.clock, command
+        )
         revision = await self.releases.create(record)
         await self._load((record, revision))
         log.info("release proposed", release_id=record.release_id, job_id=record.job_id)
@@ -179,13 +183,13 @@ class Releaser:
         now = await self.effects.desired.read()
         if now is None or (is_pinned and pinned is None):
             return
-        wanted = alone(pinned or await self.current(), None)
+        wanted = single_arm(pinned or await self.current(), None)
         if now.arms != wanted.arms:
             await self.effects.set_routes(wanted)
 
     async def _obey(self) -> None:
         """Applies one command of the operator. A command that does not fit the state changes nothing."""
-        asked = await self.operator.next(self._open)
+        asked = await self.requests.next_command(self._open)
         if asked is None:
             return
         command, revision = asked
@@ -225,19 +229,21 @@ class Releaser:
     async def _begin(self, record: ReleaseRecord) -> None:
         current = await self.current()
         if record.kind == "rollback":
-            return await self._move(await restore.decide(record, current, self.suite, self._now))
-        if record.asked_by or intake.start_is_current(record.start_digest, current):
-            return await self._move(moves.begin(record, current, self._now))
+            return await self._move(
+                await restore.restore_or_reject(record, current, self.suite, self._inputs)
+            )
+        if record.asked_by or proposals.start_is_current(record.start_digest, current):
+            return await self._move(moves.begin_validation(record, current, self._inputs))
         words = (
             f"it was trained from {(record.start_digest or 'the base model')[:12]}, "
             f"but {current.model_id} serves now"
         )
-        await self._move(moves.reject(record, "stale_start", words, self._now))
+        await self._move(moves.reject(record, "stale_start", words, self._inputs))
 
     async def _validate(self, record: ReleaseRecord) -> None:
         found = await self.trial.poll(record)
         if isinstance(found, tuple):
-            await self._move(moves.reject(record, *found, self._now))
+            await self._move(moves.reject(record, *found, self._inputs))
         elif found is not None:
             await self._validated(record, found)
 
@@ -248,10 +254,10 @@ class Releaser:
         choice = plan.choose(found["improvement"], self.ctx.settings.release, strategy=self.strategy)
         if choice.strategy is None or not found["passed"]:
             words = wording.why_not_released(found) or choice.reason
-            await self._move(moves.reject(record, "validation_failed", words, self._now))
+            await self._move(moves.reject(record, "validation_failed", words, self._inputs))
             return
         cursor = await self.outcomes.last_sequence()
-        started = moves.start(record, choice, cursor, self._now)
+        started = moves.start_traffic(record, choice, cursor, self._inputs)
         await self._move(started)
         self._evidence = Evidence.from_state(started.evidence or {})
         self._heard_at = self.ctx.clock.monotonic()
@@ -260,7 +266,7 @@ class Releaser:
         """Takes in evidence, then decides. State, evidence and cursor go into one write."""
         evidence = self._evidence
         assert evidence is not None
-        heard, of_us = await take_in(self.outcomes, evidence)
+        heard, of_us = await apply_outcomes(self.outcomes, evidence)
         now = self.ctx.clock.monotonic()
         if of_us:
             self._heard_at = now
@@ -278,8 +284,8 @@ class Releaser:
         )
         self.record = record
         if evidence.crossing is not None:
-            settings, endpoint, at = self._now.settings, self._now.endpoint, self._now.at
-            await self._move(rollback.take_back(record, evidence, settings, endpoint, at))
+            settings, endpoint, at = self._inputs.settings, self._inputs.endpoint, self._inputs.at
+            await self._move(rollback.roll_back(record, evidence, settings, endpoint, at))
             log.error("release taken back", release_id=record.release_id, reason=self._open.reason)
             return
         await self._decide(record, evidence, now, verified)
@@ -324,27 +330,27 @@ class Releaser:
 
     async def _enter(self, step: int, why: str) -> None:
         matured = self._evidence.matured() if self._evidence else 0
-        await self._move(moves.enter(self._open, step, matured, why, self._now))
+        await self._move(moves.enter_step(self._open, step, matured, why, self._inputs))
         log.info("release step", release_id=self._open.release_id, step=step)
 
     async def _hold(self, why: str) -> None:
-        await self._move(moves.hold(self._open, why, self._now))
+        await self._move(moves.hold(self._open, why, self._inputs))
 
     async def _resume(self, words: str) -> None:
         self._heard_at = self.ctx.clock.monotonic()
-        await self._move(moves.resume(self._open, words, self._now))
+        await self._move(moves.resume(self._open, words, self._inputs))
 
     async def _go_on(self, why: str) -> None:
         """Ends the step: enters the next one, or promotes."""
         record = self._open
         if record.step == record.schedule.bake:
-            await self._move(moves.promote(record, why, self._now))
+            await self._move(moves.promote(record, why, self._inputs))
         else:
             await self._enter(record.step + 1, why)
 
     async def _abort(self, words: str) -> None:
         await self.trial.stop()
-        await self._move(moves.abort(self._open, words, self._now))
+        await self._move(moves.abort(self._open, words, self._inputs))
 
     # Effects.
 
@@ -364,13 +370,17 @@ class Releaser:
             return
         if record.verified_revision == record.desired_revision and not record.closed:
             return
-        found = await self.effects.followed(record)
+        found = await self.effects.check_gateways(record)
         if record.state is State.RESTORING and found.done:
-            return await self._move(restore.finish(record, self._now))
-        if found.refused and not (record.closed or found.done) and self.effects.waited() > REFUSED_SECONDS:
+            return await self._move(restore.finish(record, self._inputs))
+        if (
+            found.refused
+            and not (record.closed or found.done)
+            and self.effects.seconds_since_change() > REFUSED_SECONDS
+        ):
             why = next(iter(found.refused.values())).rstrip(".")
             return await self._abort(f"no gateway can load it ({why})")
-        noted = self.effects.noted(record, found)
+        noted = self.effects.after_check(record, found)
         if noted != record:
             await self._write(noted)
             if noted.settled:
@@ -381,10 +391,10 @@ class Releaser:
 async def run(ctx: Context) -> None:
     """Runs the releaser role: ticks while it holds the lease, until cancelled."""
     from onward.release.validation.suite import EngineSuite
-    from onward.release.validation.trial import Remembered
+    from onward.release.validation.trial import CachedSuite
 
-    outcomes = StreamOutcomes(ctx.bus)
-    releaser = Releaser(ctx, outcomes, Remembered(EngineSuite(ctx)), strategy=ctx.settings.release.strategy)
+    outcomes = OutcomeStream(ctx.bus)
+    releaser = Releaser(ctx, outcomes, CachedSuite(EngineSuite(ctx)), strategy=ctx.settings.release.strategy)
     try:
         await lead(ctx, "releaser", LEASE_SECONDS, releaser.work)
     finally:

@@ -16,7 +16,7 @@ from onward.contracts.buckets import Desired, DesiredArm, DesiredRoutes, Gateway
 from onward.release import rollback
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases, alert
-from onward.release.routes import DesiredWriter, Followed, Gateways, alone, routes_for
+from onward.release.routes import DesiredWriter, GatewayCheck, Gateways, routes_for, single_arm
 from onward.telemetry.crashpoints import crashpoint
 
 FOLLOW_SECONDS = 60.0
@@ -66,7 +66,7 @@ class Effects:
             await self._releases.put_model(model, self.desired.claim)
         if record.state is State.PROMOTED or (record.kind == "rollback" and record.decision == "rolled_back"):
             await self._retire(record)
-        wanted = alone(pinned, None) if pinned is not None else routes_for(record)
+        wanted = single_arm(pinned, None) if pinned is not None else routes_for(record)
         revision = None if wanted is None else await self.set_routes(wanted)
         for item in record.outbox:
             await self._send(item)
@@ -80,11 +80,11 @@ class Effects:
             self._changed_at = self._ctx.clock.monotonic()
         return revision
 
-    def waited(self) -> float:
+    def seconds_since_change(self) -> float:
         """Seconds since the routes changed."""
         return self._ctx.clock.monotonic() - self._changed_at
 
-    async def followed(self, record: ReleaseRecord) -> Followed:
+    async def check_gateways(self, record: ReleaseRecord) -> GatewayCheck:
         """Returns which gateways serve the routes of ``record``. Raises one alert for each dead gateway."""
         assert record.desired_revision is not None
         arms = self._wanted.arms if self._wanted else ()
@@ -98,7 +98,7 @@ class Effects:
         self._told_dead = (self._told_dead | found.dead) - found.late - found.done
         return found
 
-    def noted(self, record: ReleaseRecord, found: Followed) -> ReleaseRecord:
+    def after_check(self, record: ReleaseRecord, found: GatewayCheck) -> ReleaseRecord:
         """Returns the record after a check of the gateways: verified, overdue with an alert, or unchanged."""
         now = self._ctx.clock.now()
         if found.verified:
@@ -108,7 +108,7 @@ class Effects:
                 if record.state is not State.PROMOTED and record.started_at is not None and not record.undone:
                     changes["verified_zero_at"] = utc_text(now)
             return record.model_copy(update=changes)
-        late = self.waited() > FOLLOW_SECONDS
+        late = self.seconds_since_change() > FOLLOW_SECONDS
         if record.overdue or not (late or rollback.over_budget(record, now)):
             return record
         told = alert(
@@ -121,7 +121,7 @@ class Effects:
             dead=sorted(found.dead),
             errors=found.refused,
         )
-        return record.model_copy(update={"overdue": True, "outbox": record.owing(told)})
+        return record.model_copy(update={"overdue": True, "outbox": record.outbox_with(told)})
 
     async def _retire(self, record: ReleaseRecord) -> None:
         """Retires older models, so that only one model is ``previous``."""

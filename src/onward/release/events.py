@@ -22,7 +22,7 @@ ENGINE = "local"
 NOT_VALIDATED = {"benchmark_passed": False, "safety_checks_passed": False, "performance_regression": False}
 
 
-def announced(document: dict[str, Any]) -> dict[str, Any]:
+def outbox_item(document: dict[str, Any]) -> dict[str, Any]:
     """Returns an outbox item with ``document``, checked against the contract."""
     return {"type": "event", "document": to_document(validate(document, ModelDeployed))}
 

@@ -15,12 +15,12 @@ from onward.clock import utc_text
 from onward.context import Context
 from onward.errors import ConflictError, EngineError
 from onward.ids import derived_id
-from onward.release import events, intake, plan
+from onward.release import events, plan, proposals
 from onward.release.effects import Effects
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.release.routes import endpoint_of
-from onward.release.validation.judge import Suite
+from onward.release.validation.comparison import Suite
 from onward.telemetry import logs
 
 log = logs.get("releaser")
@@ -66,7 +66,7 @@ async def install_initial(
     if serving is not None and serving.adapter_digest == adapter_digest:
         return serving.model_id
     if adapter_digest is None:
-        candidate = intake.base_model(ctx.settings).model_copy(update={"base_digest": base_digest})
+        candidate = proposals.base_model(ctx.settings).model_copy(update={"base_digest": base_digest})
     else:
         candidate = Model(
             model_id=plan.first_model_id(ctx.settings.model.id_pattern),
@@ -75,7 +75,7 @@ async def install_initial(
             training_job_id=training_job_id or derived_id("initial", adapter_digest),
             info={"training_samples": training_samples or None, "final_reward": final_reward},
         )
-    place, current = FIRST, intake.base_model(ctx.settings)
+    place, current = FIRST, proposals.base_model(ctx.settings)
     found = await releases.get(FIRST)
     if adapter_digest is not None and found is not None and found[0].candidate.adapter_digest is None:
         place, current = INSTEAD, await _untouched_base(ctx, releases)
@@ -160,4 +160,4 @@ def _record(ctx: Context, place: str, candidate: Model, current: Model) -> Relea
         history=[why],
     )
     document = events.installed(record, ctx.settings, endpoint_of(ctx), ctx.clock.now())
-    return record.model_copy(update={"outbox": [events.announced(document)]})
+    return record.model_copy(update={"outbox": [events.outbox_item(document)]})

@@ -12,7 +12,7 @@ from typing import Any
 from onward.clock import utc_text
 from onward.config import Settings
 from onward.release import events, plan, wording
-from onward.release.evidence.evidence import Evidence, Rules
+from onward.release.evidence.evidence import Evidence, GateRules
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, alert
 
@@ -30,7 +30,7 @@ _NOT_HELD: dict[str, Any] = {"held_from": None, "held_why": None, "overdue": Fal
 
 
 @dataclass(frozen=True)
-class Now:
+class MoveInputs:
     """Inputs of a move besides the record."""
 
     settings: Settings
@@ -47,39 +47,41 @@ def phase(record: ReleaseRecord) -> State:
     return State.BAKING if record.step == record.schedule.bake else State.RAMPING
 
 
-def begin(record: ReleaseRecord, current: Model, now: Now) -> ReleaseRecord:
+def begin_validation(record: ReleaseRecord, current: Model, inputs: MoveInputs) -> ReleaseRecord:
     why = f"{current.model_id} serves" if record.asked_by else "its start still serves"
-    return record.moved(State.VALIDATING, now.text, why, current=current)
+    return record.moved(State.VALIDATING, inputs.text, why, current=current)
 
 
-def start(record: ReleaseRecord, choice: plan.Choice, cursor: int, now: Now) -> ReleaseRecord:
+def start_traffic(
+    record: ReleaseRecord, choice: plan.Choice, cursor: int, inputs: MoveInputs
+) -> ReleaseRecord:
     """Starts the release: schedule, empty evidence after ``cursor``, first traffic and its event."""
-    made = plan.make(choice, now.settings.release)
+    made = plan.make(choice, inputs.settings.release)
     results = (record.validation or {}).get("results", {})
     candidate = record.candidate.model_copy(update={"validation": results})
     models = (record.current.model_id, candidate.model_id)
     safety = wording.safety_counts(record.validation)
-    evidence = Evidence(record.release_id, Rules.of(now.settings.release), cursor, models)
+    evidence = Evidence(record.release_id, GateRules.from_settings(inputs.settings.release), cursor, models)
     started = record.moved(
         State.BAKING if made.bake == 0 else State.RAMPING,
-        now.text,
+        inputs.text,
         f"{made.steps[0].share:.0%}: {choice.reason}{safety and '; ' + safety}",
         step=0,
         candidate=candidate,
         plan=made.state(),
         evidence=evidence.state(),
-        started_at=now.text,
+        started_at=inputs.text,
     )
-    document = events.candidate_serves(started, now.settings, now.endpoint, now.at)
-    return started.with_owed(events.announced(document))
+    document = events.candidate_serves(started, inputs.settings, inputs.endpoint, inputs.at)
+    return started.with_outbox(events.outbox_item(document))
 
 
-def enter(record: ReleaseRecord, step: int, matured: int, why: str, now: Now) -> ReleaseRecord:
+def enter_step(record: ReleaseRecord, step: int, matured: int, why: str, inputs: MoveInputs) -> ReleaseRecord:
     """Enters ``step``. Its time and its sessions are counted from here."""
     share = record.schedule.steps[step].share
     return record.moved(
         State.BAKING if step == record.schedule.bake else State.RAMPING,
-        now.text,
+        inputs.text,
         f"{share:.0%}: {why}",
         step=step,
         step_served=0.0,
@@ -89,52 +91,52 @@ def enter(record: ReleaseRecord, step: int, matured: int, why: str, now: Now) ->
     )
 
 
-def hold(record: ReleaseRecord, why: str, now: Now) -> ReleaseRecord:
+def hold(record: ReleaseRecord, why: str, inputs: MoveInputs) -> ReleaseRecord:
     """Holds: the weights stay and the time is not counted. ``why`` is a key of HOLD_WORDS."""
     words = HOLD_WORDS[why]
-    held = record.moved(State.HELD, now.text, words, held_from=phase(record), held_why=why)
+    held = record.moved(State.HELD, inputs.text, words, held_from=phase(record), held_why=why)
     name = record.candidate.model_id
-    return held.with_owed(alert("release_held", f"Release of {name}: {words}.", why=why, step=record.step))
+    return held.with_outbox(alert("release_held", f"Release of {name}: {words}.", why=why, step=record.step))
 
 
-def resume(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
-    return record.moved(phase(record), now.text, words, held_from=None, held_why=None)
+def resume(record: ReleaseRecord, words: str, inputs: MoveInputs) -> ReleaseRecord:
+    return record.moved(phase(record), inputs.text, words, held_from=None, held_why=None)
 
 
-def promote(record: ReleaseRecord, why: str, now: Now) -> ReleaseRecord:
+def promote(record: ReleaseRecord, why: str, inputs: MoveInputs) -> ReleaseRecord:
     """Promotes the candidate: it becomes current and gets all traffic."""
     reason = wording.why_promoted(record)
     done = record.moved(
         State.PROMOTED,
-        now.text,
+        inputs.text,
         why,
         decision="promoted",
         reason=reason,
-        closed_at=now.text,
+        closed_at=inputs.text,
         **_NOT_HELD,
     )
-    document = events.promoted(done, now.settings, now.endpoint, now.at)
+    document = events.promoted(done, inputs.settings, inputs.endpoint, inputs.at)
     message = f"Model {record.candidate.model_id} serves everybody now: {reason}."
     told = alert("promoted", message, why=why, release_id=record.release_id)
-    return done.with_owed(events.announced(document), told)
+    return done.with_outbox(events.outbox_item(document), told)
 
 
-def close_rejected(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRecord:
+def close_rejected(record: ReleaseRecord, code: str, words: str, inputs: MoveInputs) -> ReleaseRecord:
     """Closes a record before any traffic, without an announcement."""
     return record.moved(
         State.REJECTED,
-        now.text,
+        inputs.text,
         words,
         decision="rejected",
         reason=words,
         reason_code=code,
-        closed_at=now.text,
+        closed_at=inputs.text,
     )
 
 
-def reject(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRecord:
+def reject(record: ReleaseRecord, code: str, words: str, inputs: MoveInputs) -> ReleaseRecord:
     """Rejects the candidate. The alert lists the checks and the failing answers."""
-    closed = close_rejected(record, code, words, now)
+    closed = close_rejected(record, code, words, inputs)
     message = f"{wording.what_happened(closed)[:-1]} (job {record.job_id})."
     summary = (record.validation or {}).get("summary") or {}
     told = alert(
@@ -146,28 +148,30 @@ def reject(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRec
         model_id=record.candidate.model_id,
         checks=summary.get("checks", {}),
     )
-    return closed.with_owed(told)
+    return closed.with_outbox(told)
 
 
-def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
+def abort(record: ReleaseRecord, words: str, inputs: MoveInputs) -> ReleaseRecord:
     """Stops the release: on a command, for a pin, or because no gateway can load the model.
 
     A candidate that had traffic was announced, so the current model is announced again.
     """
     closed = record.moved(
         State.ABORTED,
-        now.text,
+        inputs.text,
         words,
         decision="aborted",
         reason=words,
-        closed_at=now.text,
+        closed_at=inputs.text,
         **_NOT_HELD,
     )
     owed: list[dict[str, Any]] = []
     if record.started_at is not None and record.kind == "candidate":
-        document = events.restored(closed, now.settings, now.endpoint, now.at, event="aborted", reason=words)
-        owed.append(events.announced(document))
-    return closed.with_owed(
+        document = events.restored(
+            closed, inputs.settings, inputs.endpoint, inputs.at, event="aborted", reason=words
+        )
+        owed.append(events.outbox_item(document))
+    return closed.with_outbox(
         *owed,
         alert("release_aborted", wording.what_happened(closed), why=words, release_id=record.release_id),
     )

@@ -130,7 +130,7 @@ class ReleaseRecord(BaseModel):
         """True if it was to restore an earlier model and was aborted: ``candidate`` serves on."""
         return self.kind == "rollback" and self.state is State.ABORTED
 
-    def is_called(self, name: str) -> bool:
+    def has_name(self, name: str) -> bool:
         """Returns whether ``name`` is this release's id or the id of its candidate."""
         return name in (self.release_id, self.candidate.model_id)
 
@@ -147,13 +147,13 @@ class ReleaseRecord(BaseModel):
         history = [*self.history, line][-HISTORY:]
         return self.model_copy(update={**changes, "state": to, "history": history})
 
-    def owing(self, *items: dict[str, Any]) -> list[dict[str, Any]]:
+    def outbox_with(self, *items: dict[str, Any]) -> list[dict[str, Any]]:
         """Returns the outbox with ``items`` added."""
         return [*self.outbox, *items]
 
-    def with_owed(self, *items: dict[str, Any]) -> ReleaseRecord:
+    def with_outbox(self, *items: dict[str, Any]) -> ReleaseRecord:
         """Returns a copy with ``items`` added to the outbox."""
-        return self.model_copy(update={"outbox": self.owing(*items)})
+        return self.model_copy(update={"outbox": self.outbox_with(*items)})
 
 
 def release_id(job_id: str, epoch: int) -> str:
@@ -234,7 +234,7 @@ class Releases:
     async def model_keys(self) -> list[str]:
         return await self._models.keys()
 
-    async def names_given(self) -> list[str]:
+    async def all_model_keys(self) -> list[str]:
         """Returns the keys of all names that a model ever had, also of candidates that were never released. A
         name is stored with its proposal. So a restart finds it, and no other candidate gets it."""
         candidates = [model_key(record.candidate.model_id) for record in await self.all()]
@@ -242,7 +242,7 @@ class Releases:
 
     async def is_given(self, model_id: str) -> bool:
         """Returns whether a model ever had this name, or one with the same key."""
-        return model_key(model_id) in await self.names_given()
+        return model_key(model_id) in await self.all_model_keys()
 
     async def create_model(self, model: Model) -> None:
         """Stores a new entry. Raises ConflictError if its name was given meanwhile."""

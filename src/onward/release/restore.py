@@ -19,14 +19,14 @@ from onward.contracts.buckets import ReleaseCommand
 from onward.errors import ConflictError, EngineError, NotFoundError, ObjectError, TamperedError
 from onward.ids import new_id
 from onward.release import events
-from onward.release.moves import Now, close_rejected
-from onward.release.operator import refuse_if_busy
+from onward.release.commands import refuse_if_busy
+from onward.release.moves import MoveInputs, close_rejected
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases, alert
 from onward.telemetry import audit, logs
 
 if TYPE_CHECKING:
-    from onward.release.validation.judge import Suite
+    from onward.release.validation.comparison import Suite
 
 log = logs.get("releaser")
 
@@ -34,7 +34,7 @@ REASON = "operator_request"
 """``metadata.reason`` of the event. The operator's words are stored beside it."""
 
 
-async def ask(bus: Bus, model_id: str | None, why: str, *, clock: Clock) -> ReleaseRecord:
+async def request_restore(bus: Bus, model_id: str | None, why: str, *, clock: Clock) -> ReleaseRecord:
     """Requests a return to ``model_id`` (None: the model before). Returns the record of this request.
 
     The request goes to the audit stream first. Raises NotFoundError for a model that never had all traffic,
@@ -48,7 +48,7 @@ async def ask(bus: Bus, model_id: str | None, why: str, *, clock: Clock) -> Rele
         raise NotFoundError("No model was released yet, so there is none to go back to.")
     target = await _target(releases, records, serving, model_id)
     command = await bus.bucket(ReleaseCommand.BUCKET).get(ReleaseCommand.KEY)
-    now, user = utc_text(clock.now()), audit.who()
+    now, user = utc_text(clock.now()), audit.current_user()
     record = ReleaseRecord(
         release_id=new_id(),
         job_id=serving.training_job_id,
@@ -142,7 +142,9 @@ async def _why_unusable(model: Model, suite: Suite) -> str | None:
     return None
 
 
-async def decide(record: ReleaseRecord, serving: Model, suite: Suite, now: Now) -> ReleaseRecord:
+async def restore_or_reject(
+    record: ReleaseRecord, serving: Model, suite: Suite, now: MoveInputs
+) -> ReleaseRecord:
     """Starts to restore the model, unless the model to roll back no longer serves, or the restored one cannot
     be loaded."""
     taken, restored = record.candidate.model_id, record.current.model_id
@@ -155,10 +157,10 @@ async def decide(record: ReleaseRecord, serving: Model, suite: Suite, now: Now) 
         return record.moved(State.RESTORING, now.text, words, started_at=now.text)
     closed = close_rejected(record, code, words, now)
     told = alert("rollback_refused", f"Nothing was changed: {words}.", release_id=record.release_id)
-    return closed.with_owed(told)
+    return closed.with_outbox(told)
 
 
-def finish(record: ReleaseRecord, now: Now) -> ReleaseRecord:
+def finish(record: ReleaseRecord, now: MoveInputs) -> ReleaseRecord:
     """Completes the rollback once a gateway serves the restored model."""
     taken, restored = record.candidate.model_id, record.current.model_id
     words = f"{record.asked_by} asked for it: {record.asked_why}"
@@ -178,4 +180,4 @@ def finish(record: ReleaseRecord, now: Now) -> ReleaseRecord:
         release_id=record.release_id,
         reason=REASON,
     )
-    return moved.with_owed(events.announced(event), told)
+    return moved.with_outbox(events.outbox_item(event), told)

@@ -30,7 +30,7 @@ def reason_for(leading: str) -> str:
     return REASONS[leading]
 
 
-def take_back(
+def roll_back(
     record: ReleaseRecord, evidence: Evidence, settings: Settings, endpoint: str, now: datetime
 ) -> ReleaseRecord:
     """Returns the record after the gates crossed: rolled back, with its event and alert in the outbox."""
@@ -66,7 +66,7 @@ def take_back(
         arms=evidence.summary()["arms"],
         e_values=counted["e_values"],
     )
-    return moved.with_owed(events.announced(event), told)
+    return moved.with_outbox(events.outbox_item(event), told)
 
 
 def over_budget(record: ReleaseRecord, now: datetime) -> bool:

@@ -40,7 +40,7 @@ def arm(name: str, model: Model, weight: float) -> DesiredArm:
     )
 
 
-def alone(model: Model, previous: Model | None) -> DesiredRoutes:
+def single_arm(model: Model, previous: Model | None) -> DesiredRoutes:
     """Returns routes with all traffic on one model and no release under way."""
     arms = [arm("current", model, 1.0)]
     return DesiredRoutes(release_id=None, step=0, arms=arms, previous=_previous(previous))
@@ -57,13 +57,13 @@ def routes_for(record: ReleaseRecord) -> DesiredRoutes | None:
             previous=_previous(record.current),
         )
     if record.state is State.PROMOTED:
-        return alone(record.candidate, record.current)
+        return single_arm(record.candidate, record.current)
     if record.state is State.RESTORING:
-        return alone(record.current, None)
+        return single_arm(record.current, None)
     if record.undone and record.started_at is not None:
-        return alone(record.candidate, record.current if record.current.state == "previous" else None)
+        return single_arm(record.candidate, record.current if record.current.state == "previous" else None)
     if record.closed and record.started_at is not None:
-        return alone(record.current, None)
+        return single_arm(record.current, None)
     return None
 
 
@@ -137,7 +137,7 @@ def _shares(arms: Iterable[DesiredArm]) -> dict[str, tuple[str, str | None, floa
 
 
 @dataclass(frozen=True)
-class Followed:
+class GatewayCheck:
     """State of the gateways for a revision: ``done``, ``late`` (alive, still on other routes), ``dead``."""
 
     done: set[str] = field(default_factory=set)
@@ -164,10 +164,10 @@ class Gateways:
         self._clock = clock
         self._moved: dict[str, tuple[int, float]] = {}
 
-    async def check(self, wanted_revision: int, arms: Iterable[DesiredArm]) -> Followed:
+    async def check(self, wanted_revision: int, arms: Iterable[DesiredArm]) -> GatewayCheck:
         """Compares every gateway with ``wanted_revision``, with its ``arms`` (model, adapter and share of
         each), and with the adapters that it must have loaded for them."""
-        found = Followed()
+        found = GatewayCheck()
         wanted = _shares(arms)
         digests = {digest for _, digest, _ in wanted.values() if digest is not None}
         now = self._clock.monotonic()

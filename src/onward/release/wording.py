@@ -83,7 +83,7 @@ def safety_counts(validation: Mapping[str, Any] | None) -> str:
 # Evidence.
 
 
-def counted(number: int, of: int) -> str:
+def rate_text(number: int, of: int) -> str:
     """Formats ``3 of 40 (7.5 %)``."""
     return f"{number} of {of} ({share(number / of)})" if of else "none judged yet"
 
@@ -92,8 +92,8 @@ def error_rates(rates: Mapping[str, ArmRates]) -> str:
     """Formats ``errors 3 of 40 (7.5 %), current 1 of 160 (0.6 %)``."""
     candidate, current = _arms(rates)
     return (
-        f"errors {counted(candidate.errors, candidate.sessions)}, "
-        f"current {counted(current.errors, current.sessions)}"
+        f"errors {rate_text(candidate.errors, candidate.sessions)}, "
+        f"current {rate_text(current.errors, current.sessions)}"
     )
 
 
@@ -112,8 +112,8 @@ def feedback_rates(rates: Mapping[str, ArmRates]) -> str:
     """Formats ``negative feedback 9 of 10 (90.0 %), current 1 of 30 (3.3 %)``."""
     candidate, current = _arms(rates)
     return (
-        f"negative feedback {counted(candidate.negative, candidate.feedback)}, "
-        f"current {counted(current.negative, current.feedback)}"
+        f"negative feedback {rate_text(candidate.negative, candidate.feedback)}, "
+        f"current {rate_text(current.negative, current.feedback)}"
     )
 
 

@@ -73,7 +73,7 @@ class StoredFeedback:
         known = [
             row
             for row in stored
-            if until is None or moment(row["received_at"]) <= until or row["feedback_id"] in before
+            if until is None or as_time(row["received_at"]) <= until or row["feedback_id"] in before
         ]
         used = {
             row["feedback_id"]
@@ -87,13 +87,14 @@ def is_about(feedback: Row, trajectory: Row) -> bool:
     """Checks whether a row of feedback is about a row of trajectories."""
     if feedback["trajectory_id"]:
         return feedback["trajectory_id"] == trajectory["trajectory_id"]
-    began = moment(trajectory["start_ts"])
+    began = as_time(trajectory["start_ts"])
     return (
-        feedback["session_id"] == trajectory["session_id"] and moment(feedback["received_at"]) >= began - SKEW
+        feedback["session_id"] == trajectory["session_id"]
+        and as_time(feedback["received_at"]) >= began - SKEW
     )
 
 
-def moment(value: datetime | str) -> datetime:
+def as_time(value: datetime | str) -> datetime:
     """Returns the time of a row (the warehouse returns text) in whole milliseconds, as it is stored."""
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

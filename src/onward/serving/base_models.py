@@ -123,7 +123,7 @@ def resolve(name_or_path: str, models_dir: Path) -> Path:
     )
 
 
-def known() -> list[dict[str, str]]:
+def list_known() -> list[dict[str, str]]:
     """Lists each base model that has a name: ``name``, ``state`` (whether it is here), ``about``."""
     about = "about 1 M parameters, in the demo's folder"
     found = [{"name": TINY, "state": "made by 'onward demo'", "about": about}]

@@ -27,12 +27,12 @@ class Publisher(Protocol):
 
 async def record(bus: Publisher, clock: Clock, event: str, **facts: Any) -> None:
     """Stores one entry with the user of the operating system. Raises BusError if it cannot be stored."""
-    entry = {"event": event, "by": who(), "timestamp": utc_text(clock.now()), **facts}
+    entry = {"event": event, "by": current_user(), "timestamp": utc_text(clock.now()), **facts}
     data = json.dumps(entry, sort_keys=True).encode()
     await bus.publish(subjects.AUDIT, data, msg_id=new_id(), deadline=PUBLISH_SECONDS)
 
 
-def who() -> str:
+def current_user() -> str:
     """Returns the user of the operating system who runs this process."""
     try:
         return getpass.getuser()

@@ -23,7 +23,7 @@ _NEWEST_REWARD = "ORDER BY trajectory_id, revision DESC, ts DESC, stream_seq DES
 # --- collector -----------------------------------------------------------------------------------
 
 
-async def stored(w: Warehouse, ids: Iterable[str]) -> dict[str, str]:
+async def stored_identities(w: Warehouse, ids: Iterable[str]) -> dict[str, str]:
     """Trajectory id → ``payload_sha256`` for those of ``ids`` that are stored."""
     sql = (
         "SELECT trajectory_id, payload_sha256 FROM trajectories_v WHERE trajectory_id IN {ids:Array(String)}"

@@ -49,7 +49,7 @@ _FROM = (
 
 
 @dataclass(frozen=True)
-class Chosen:
+class TrajectorySelection:
     """A selection of trajectories; None means any. ``model`` is a name (``metadata.model``) or a model
     digest. The bounds of the reward apply to ``raw_total`` and are inclusive."""
 
@@ -64,12 +64,12 @@ class Chosen:
     min_reward: float | None = None
     max_reward: float | None = None
 
-    def why(self) -> str:
+    def left_out_reason(self) -> str:
         """Returns the expression that is empty for a match; it reads payloads only for an outcome."""
         return _WHY % ("0" if self.outcome is None else _OTHER_OUTCOME)
 
-    def bound(self) -> dict[str, Any]:
-        """Returns the parameters of ``why``."""
+    def parameters(self) -> dict[str, Any]:
+        """Returns the parameters of ``left_out_reason``."""
         given: dict[str, Any] = {
             "since": (self.since or _FIRST).astimezone(UTC).isoformat(timespec="milliseconds"),
             "until": (self.until or _LAST).astimezone(UTC).isoformat(timespec="milliseconds"),
@@ -82,44 +82,46 @@ class Chosen:
         return given if self.outcome is None else {**given, "outcome": self.outcome}
 
 
-async def reasons(w: Warehouse, chosen: Chosen) -> dict[str, int]:
+async def reasons(w: Warehouse, chosen: TrajectorySelection) -> dict[str, int]:
     """Reason → number of stored trajectories left out for it; those that match are under the empty text."""
     rows = await w.query(
-        f"SELECT {chosen.why()} AS why, count() AS n {_FROM} GROUP BY why ORDER BY why", **chosen.bound()
+        f"SELECT {chosen.left_out_reason()} AS why, count() AS n {_FROM} GROUP BY why ORDER BY why",
+        **chosen.parameters(),
     )
     return {row["why"]: row["n"] for row in rows}
 
 
 async def newest(
-    w: Warehouse, chosen: Chosen, limit: int, after: tuple[str, str] | None = None
+    w: Warehouse, chosen: TrajectorySelection, limit: int, after: tuple[str, str] | None = None
 ) -> list[tuple[str, str]]:
     """``(start_ts, trajectory_id)`` of the next ``limit`` matches after ``after``, newest first."""
     start, name = after or (_LAST.isoformat(), "")
     rows = await w.query(
         f"SELECT t.start_ts AS start_ts, t.trajectory_id AS trajectory_id {_FROM} "
-        f"WHERE (t.start_ts, t.trajectory_id) < ({_TIME % 'start'}, {{name:String}}) AND {chosen.why()} = '' "
+        f"WHERE (t.start_ts, t.trajectory_id) < ({_TIME % 'start'}, {{name:String}}) "
+        f"AND {chosen.left_out_reason()} = '' "
         "ORDER BY t.start_ts DESC, t.trajectory_id DESC LIMIT {n:UInt64}",
         start=start,
         name=name,
         n=limit,
-        **chosen.bound(),
+        **chosen.parameters(),
     )
     return [(row["start_ts"], row["trajectory_id"]) for row in rows]
 
 
 async def by_group(
-    w: Warehouse, chosen: Chosen, limit: int, after: tuple[str, str] | None = None
+    w: Warehouse, chosen: TrajectorySelection, limit: int, after: tuple[str, str] | None = None
 ) -> list[tuple[str, str]]:
     """``(group_key, trajectory_id)`` of the next ``limit`` matches with a group after ``after``, by group."""
     group, name = after or ("", "")
     rows = await w.query(
         f"SELECT t.group_key AS group_key, t.trajectory_id AS trajectory_id {_FROM} "
         "WHERE t.group_key != '' AND (t.group_key, t.trajectory_id) > ({group:String}, {name:String}) "
-        f"AND {chosen.why()} = '' ORDER BY t.group_key, t.trajectory_id LIMIT {{n:UInt64}}",
+        f"AND {chosen.left_out_reason()} = '' ORDER BY t.group_key, t.trajectory_id LIMIT {{n:UInt64}}",
         group=group,
         name=name,
         n=limit,
-        **chosen.bound(),
+        **chosen.parameters(),
     )
     return [(row["group_key"], row["trajectory_id"]) for row in rows]
 

@@ -89,7 +89,7 @@ async def test_keep_renews_every_third_of_the_ttl_until_it_is_lost():
     bucket, clock = MemoryBucket(), ManualClock()
     a = lease(bucket, "a", clock, ttl=9.0)
     await a.acquire()
-    keeping = asyncio.create_task(a.keep())
+    keeping = asyncio.create_task(a.keep_renewed())
     await clock.advance(30)
     assert a.held and bucket.entry.revision == 11  # 1 acquire + 10 renewals at 3 s
     bucket._set("job", b"{}")

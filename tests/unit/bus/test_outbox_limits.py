@@ -245,7 +245,7 @@ async def test_after_an_outage_the_file_gives_its_room_back(tmp_path):
     before = (tmp_path / "o.db").stat().st_size
     await outbox.drain(RecordingBus(), once=True)  # type: ignore[arg-type]
     for _ in range(20):
-        outbox.give_room_back()
+        outbox.reclaim_space()
     outbox._file.remover.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     assert before > 40_000_000 > 12_000_000 > (tmp_path / "o.db").stat().st_size
 
@@ -284,7 +284,7 @@ def test_a_file_damaged_while_it_is_open_is_one_error_in_every_method(tmp_path):
         lambda: list(outbox.receipts()),
         outbox.next_batch,
         lambda: outbox.remove([1]),
-        lambda: outbox.mark(1, "no"),
+        lambda: outbox.mark_refused(1, "no"),
         outbox.forget_old_receipts,
     ):
         with pytest.raises(BusError, match=r"The outbox .* cannot be used"):
@@ -351,7 +351,7 @@ async def test_a_drain_that_is_cancelled_on_a_full_disk_ends_as_cancelled(tmp_pa
 
 async def test_a_drain_uses_the_file_in_threads_only(tmp_path, monkeypatch):
     outbox, bus, threads = Outbox(tmp_path / "o.db"), RecordingBus(), {}
-    for name in ("next_batch", "remove", "mark", "forget_old_receipts", "give_room_back"):
+    for name in ("next_batch", "remove", "mark_refused", "forget_old_receipts", "reclaim_space"):
 
         def used(*given, name=name, real=getattr(outbox, name)):
             threads.setdefault(name, set()).add(threading.current_thread())

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from onward.bus import Message
-from onward.capture.collecting.quarantine import KEY_FILE, Keys, Quarantine, count, held_id
+from onward.capture.collecting.quarantine import KEY_FILE, Quarantine, QuarantineKeys, count_held, held_id
 from onward.clock import ManualClock
 from onward.config import load
 from onward.contracts import subjects
@@ -26,9 +26,11 @@ def message(sequence: int = 7, data: bytes = SECRET.encode(), subject: str = sub
     return Message(data, {"X-Note": f"note {SECRET}"}, subject, sequence, 3, ARRIVED)
 
 
-def keys(folder, key: str | None = None) -> Keys:
+def keys(folder, key: str | None = None) -> QuarantineKeys:
     capture = {"quarantine_key": key} if key else {}
-    return Keys.of(load(environ={}, overrides={"data_dir": str(folder), "capture": capture}))
+    return QuarantineKeys.from_settings(
+        load(environ={}, overrides={"data_dir": str(folder), "capture": capture})
+    )
 
 
 def quarantine(folder, key: str | None = None) -> Quarantine:
@@ -76,15 +78,15 @@ async def test_the_same_message_again_is_held_once_and_another_stream_is_another
         await q.hold("S", message(), "redaction")
     await q.hold("T", message(), "redaction")
     await q.hold("S", message(12), "redaction")
-    assert await count(Objects.open(tmp_path / "objects")) == 3
-    assert [held.sequence for held in await q.held()] == [7, 7, 12]
-    assert len(await q.held(limit=2)) == 2
+    assert await count_held(Objects.open(tmp_path / "objects")) == 3
+    assert [held.sequence for held in await q.list_held()] == [7, 7, 12]
+    assert len(await q.list_held(limit=2)) == 2
     assert held_id("S", 7, ARRIVED) != held_id("S", 7, ARRIVED.replace(year=2027))
 
 
 async def test_the_key_file_is_made_once_for_all_and_only_for_its_owner(tmp_path):
     found: list[bytes] = []
-    threads = [threading.Thread(target=lambda: found.append(keys(tmp_path).sealing())) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(keys(tmp_path).sealing_key())) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -124,7 +126,7 @@ async def test_a_broken_key_file_makes_the_message_wait(tmp_path):
     (tmp_path / "run" / KEY_FILE).write_text("\xff not a key")
     with pytest.raises(ObjectError, match="is not 32 bytes in base64"):
         await quarantine(tmp_path).hold("S", message(), "redaction")
-    assert await count(Objects.open(tmp_path / "objects")) == 0
+    assert await count_held(Objects.open(tmp_path / "objects")) == 0
 
 
 @pytest.mark.parametrize("place", ["facts", "nonce", "body"])
@@ -147,12 +149,12 @@ async def test_a_changed_byte_anywhere_is_noticed(tmp_path, place):
 async def test_a_damaged_object_is_listed_and_can_be_dropped(tmp_path):
     q = quarantine(tmp_path)
     await Objects.open(tmp_path / "objects").put("quarantine/9-aa", b"\x00rubbish")
-    (held,) = await q.held()
+    (held,) = await q.list_held()
     assert (held.held_id, held.reason, held.sequence) == ("9-aa", "damaged", 9)
     with pytest.raises(TamperedError):
         await q.open("9-aa")
     await q.drop("9-aa")
-    assert await q.held() == []
+    assert await q.list_held() == []
 
 
 @pytest.mark.parametrize("name", ["9-aa", "../run/quarantine.key", "", "a/b"])

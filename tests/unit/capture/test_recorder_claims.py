@@ -52,7 +52,7 @@ def waiting(body: bytes) -> Waiting:
 
 async def test_a_large_body_goes_to_the_store_and_a_valid_small_trajectory_to_the_bus(tmp_path):
     objects, bus, body = Objects.open(tmp_path), RecordingBus(), canonical_json(document())
-    await claim_check.sender(bus, objects, ManualClock(NOW))(waiting(body))
+    await claim_check.outbox_sender(bus, objects, ManualClock(NOW))(waiting(body))
     ((data, msg_id, headers),) = bus.got
     small = decode(data, Trajectory)
     assert (msg_id, headers["Rl-Schema"], len(data) < 4096) == ("t-1", "v1", True)
@@ -69,7 +69,7 @@ async def test_a_large_body_goes_to_the_store_and_a_valid_small_trajectory_to_th
 async def test_a_small_body_and_one_at_the_limit_go_as_they_are(tmp_path):
     bus, objects = RecordingBus(), Objects.open(tmp_path)
     for size in (10, claim_check.DIRECT_BYTES):
-        await claim_check.sender(bus, objects, ManualClock(NOW))(waiting(b"x" * size))
+        await claim_check.outbox_sender(bus, objects, ManualClock(NOW))(waiting(b"x" * size))
     assert [(len(data), claim_check.HEADER in headers) for data, _, headers in bus.got] == [
         (10, False),
         (claim_check.DIRECT_BYTES, False),
@@ -78,13 +78,17 @@ async def test_a_small_body_and_one_at_the_limit_go_as_they_are(tmp_path):
 
 async def test_a_server_that_takes_less_gets_less(tmp_path):
     bus, objects = RecordingBus(max_payload=64 << 10), Objects.open(tmp_path)
-    await claim_check.sender(bus, objects, ManualClock(NOW))(waiting(canonical_json(document(100_000))))
+    await claim_check.outbox_sender(bus, objects, ManualClock(NOW))(
+        waiting(canonical_json(document(100_000)))
+    )
     assert claim_check.HEADER in bus.got[0][2]
 
 
 async def test_without_a_store_a_large_body_is_refused_with_what_to_do():
     with pytest.raises(PublishRejectedError, match="objects="):
-        await claim_check.sender(RecordingBus(), None, ManualClock(NOW))(waiting(canonical_json(document())))
+        await claim_check.outbox_sender(RecordingBus(), None, ManualClock(NOW))(
+            waiting(canonical_json(document()))
+        )
 
 
 async def test_storing_the_same_body_again_changes_nothing(tmp_path):
@@ -137,7 +141,7 @@ async def test_old_bodies_are_deleted_and_those_that_a_message_may_still_name_ar
         await claim_check.store(objects, f"t-{days}", b"body", NOW - timedelta(days=days))
     await objects.put("quarantine/x", b"not ours")
     await objects.put("claims/notaday/t-9.abababababababab", b"not ours either")
-    assert await claim_check.clean(objects, NOW) == 2
+    assert await claim_check.delete_old(objects, NOW) == 2
     left = await objects.list("")
     assert [key.split("/")[-1].split(".")[0] for key in left] == ["t-31", "t-30", "t-0", "t-9", "x"]
 
@@ -150,6 +154,6 @@ async def test_a_store_that_is_away_is_an_object_error(tmp_path):
             raise ObjectError("away")
 
     with pytest.raises(ObjectError):
-        await claim_check.sender(RecordingBus(), Away(), ManualClock(NOW))(
+        await claim_check.outbox_sender(RecordingBus(), Away(), ManualClock(NOW))(
             waiting(canonical_json(document()))
         )

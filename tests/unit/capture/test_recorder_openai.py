@@ -434,10 +434,10 @@ def test_the_gateways_record_is_taken_from_answers_and_streams(recorder, server)
 
     assembly = Assembly()
     for delta, more in (({"content": "h"}, {}), ({"content": "i"}, {"onward": ours})):
-        assembly.add({"model": "m", "choices": [{"index": 0, "delta": delta}], **more})
+        assembly.add_chunk({"model": "m", "choices": [{"index": 0, "delta": delta}], **more})
     chats: Any = wrap_openai(client_of(server), recorder)
     for whole in (document, assembly.completion()):
-        chats.onward.begin([ASK], None, None).answered(whole)
+        chats.onward.begin([ASK], None, None).add_answer(whole)
     for trajectory in stored(recorder):
         taken = trajectory.turns[0].action.sampling
         assert taken is not None and taken.token_ids == [2]

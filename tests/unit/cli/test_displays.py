@@ -55,10 +55,10 @@ def console(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 )
 def test_control_shows_seed_bar_share_metrics_and_time(console: Console, note: str) -> None:
     with control_display.Display(as_json=False) as display:
-        display.take({"event": "started", "seed": 7, "total": 1000, "step": 0, "resumed": False})
-        display.take({"event": "evaluated", "seed": 7, "eval_return": 200.0})
-        display.take({"event": "row", "seed": 7, "step": 340, "row": CONTROL_ROW})
-        display.take({"event": "done", "seed": 7, "summary": {}})
+        display.show_event({"event": "started", "seed": 7, "total": 1000, "step": 0, "resumed": False})
+        display.show_event({"event": "evaluated", "seed": 7, "eval_return": 200.0})
+        display.show_event({"event": "row", "seed": 7, "step": 340, "row": CONTROL_ROW})
+        display.show_event({"event": "done", "seed": 7, "summary": {}})
     line = last_line(console)
     assert line.startswith("seed 7 ━━")
     assert note in line
@@ -81,7 +81,7 @@ def test_train_shows_algorithm_bar_step_metrics_and_time(console: Console, note:
 
     spec: Any = Spec()
     with train_display.Display(tmp_path, spec, as_json=False) as display:
-        display.take(
+        display.show_event(
             {"event": "progress", "step": 34, "total_steps": 100, "elapsed": 5.0, "metrics": TRAIN_METRICS}
         )
     line = last_line(console)
@@ -97,8 +97,8 @@ def test_without_a_terminal_each_seed_has_plain_lines(
     out = io.StringIO()
     monkeypatch.setattr(control_display, "Console", lambda **_: Console(width=80, file=out))
     with control_display.Display(as_json=False) as display:
-        display.take({"event": "started", "seed": 7, "total": 1000, "step": 0, "resumed": False})
-        display.take({"event": "row", "seed": 7, "step": 340, "row": {**CONTROL_ROW, "share_act": 0.0}})
+        display.show_event({"event": "started", "seed": 7, "total": 1000, "step": 0, "resumed": False})
+        display.show_event({"event": "row", "seed": 7, "step": 340, "row": {**CONTROL_ROW, "share_act": 0.0}})
     assert out.getvalue().startswith(
         "seed 7 340/1,000 34% · return 134.2 · 1,234 episodes · 12,345 steps/s · env 20% update 40%"
     )

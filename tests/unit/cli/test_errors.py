@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onward import __version__, errors, extras
-from onward.cli import tables
+from onward.cli import output
 from onward.errors import MissingExtraError
 
 
@@ -132,9 +132,11 @@ def test_the_command_line_prints_commands_that_can_be_pasted(
     monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    table = tables.Table("id", title="Releases ('onward releases show' says more)")
-    table.add("r1")
-    tables.say("Learning is paused ('onward resume').", table, tables.Table("id", empty="see 'onward up'"))
+    table = output.Table("id", title="Releases ('onward releases show' says more)")
+    table.add_row("r1")
+    output.print_text(
+        "Learning is paused ('onward resume').", table, output.Table("id", empty="see 'onward up'")
+    )
     said = capsys.readouterr().out
     assert said.count("'.venv/bin/onward ") == 3 and "'onward " not in said
 

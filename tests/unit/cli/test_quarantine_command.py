@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from docs_blocks import run_command
 
-from onward.capture.collecting.quarantine import Held, Quarantine
+from onward.capture.collecting.quarantine import HeldMessage, Quarantine
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_key_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_list_shows_ids_and_times_whole_on_80_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Held(
+    held = HeldMessage(
         held_id="gateway-" + "0123456789abcdef",
         since="2026-07-01T12:34:56.123456Z",
         reason="handler_error",
@@ -63,10 +63,10 @@ def test_the_list_shows_ids_and_times_whole_on_80_columns(
         key_id="ab",
     )
 
-    async def found(self: Quarantine, limit: int) -> list[Held]:
+    async def found(self: Quarantine, limit: int) -> list[HeldMessage]:
         return [held]
 
-    monkeypatch.setattr(Quarantine, "held", found)
+    monkeypatch.setattr(Quarantine, "list_held", found)
     monkeypatch.setenv("COLUMNS", "80")
     code, output = run_command(f"onward quarantine list --dir {tmp_path}")
     assert code == 0

@@ -11,8 +11,8 @@ import pytest
 from docs_blocks import ROOT, run_command
 
 from onward.cli import releases
+from onward.cli.output import print_text
 from onward.cli.releases import list_table, show_release
-from onward.cli.tables import say
 from onward.release.evidence.rates import ArmRates
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord
@@ -149,11 +149,11 @@ def test_what_a_model_said_moves_no_cursor_and_is_no_markup(capsys: pytest.Captu
 
 
 def test_the_list_has_each_release_and_says_when_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    say(list_table([rejected(), taken_back()]))
+    print_text(list_table([rejected(), taken_back()]))
     output = " ".join(capsys.readouterr().out.split())
     assert "agent-zero-rl-v2 2026-01-05 18:00:00 rejected" in output
     assert "rolled_back the error gate crossed" in output
-    say(list_table([]))
+    print_text(list_table([]))
     assert capsys.readouterr().out == "No release yet.\n"
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from docs_blocks import run_command
 
-from onward.cli.moments import moment
+from onward.cli.moments import parse_time
 from onward.cli.rescore import _summary
 from onward.clock import ManualClock
 from onward.contracts.buckets import RescoreProgress, RescoreRequest
@@ -50,13 +50,13 @@ def test_bad_input_is_one_sentence(given, said):
 )
 def test_ages_count_back_from_now(text, ago):
     clock = ManualClock()
-    assert moment(text, "--since", clock) == clock.now() - ago
+    assert parse_time(text, "--since", clock) == clock.now() - ago
 
 
 def test_a_time_without_a_zone_is_utc():
     noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
-    assert moment("2026-01-31T12:00:00", "--since", ManualClock()) == noon
-    assert moment("2026-01-31T13:00:00+01:00", "--since", ManualClock()) == noon
+    assert parse_time("2026-01-31T12:00:00", "--since", ManualClock()) == noon
+    assert parse_time("2026-01-31T13:00:00+01:00", "--since", ManualClock()) == noon
 
 
 def test_the_summary_says_what_came_of_it():

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from onward.cli.output import print_text
 from onward.cli.service import introduction
-from onward.cli.tables import say
 from onward.config import Settings
 from onward.http.server import without_login
 
@@ -20,7 +20,7 @@ AT = {
 
 def said(capsys: pytest.CaptureFixture[str], settings: Settings) -> str:
     loop: Any = SimpleNamespace(endpoints=AT, ctx=SimpleNamespace(settings=settings))
-    say(*introduction(loop))
+    print_text(*introduction(loop))
     return capsys.readouterr().out
 
 

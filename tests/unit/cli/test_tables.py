@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from onward.cli.tables import Table, cell, console, facts, ident, number, plain, print_json, say
+from onward.cli.output import Table, cell, console, facts, ident, number, plain, print_json, print_text
 
 LONG_ID = "traj-0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
 SENTENCE = "The loss is not finite after step 12 of 40: give a smaller learning rate"
@@ -27,8 +27,8 @@ def drawn(table: Table, width: int) -> list[str]:
 
 def jobs() -> Table:
     table = Table(ident("job"), "state", number("rows"), "why", title="Jobs")
-    table.add(LONG_ID, "failed", 7, SENTENCE)
-    table.add("b", "done", 1234, None)
+    table.add_row(LONG_ID, "failed", 7, SENTENCE)
+    table.add_row("b", "done", 1234, None)
     return table
 
 
@@ -50,8 +50,8 @@ def test_at_100_columns_the_sentence_wraps_between_words_and_the_id_stays_whole(
 
 def test_at_80_columns_rows_become_blocks_where_a_table_does_not_fit() -> None:
     table = Table(ident("job"), ident("adapter"), number("rows"), "why", title="Jobs")
-    table.add(LONG_ID, "lora-" + LONG_ID, 7, SENTENCE)
-    table.add("b", "c", 1, "fine")
+    table.add_row(LONG_ID, "lora-" + LONG_ID, 7, SENTENCE)
+    table.add_row("b", "c", 1, "fine")
     assert drawn(table, 80) == [
         "Jobs",
         f"job      {LONG_ID}",
@@ -100,27 +100,27 @@ def test_no_character_of_an_id_is_lost_at_any_width(width: int) -> None:
 
 def test_stored_text_is_neither_markup_nor_obeyed_by_the_terminal() -> None:
     table = Table("what")
-    table.add("[red]x[/red] \x1b[2J\r\n\u202eevil\u00a0\x9b")
+    table.add_row("[red]x[/red] \x1b[2J\r\n\u202eevil\u00a0\x9b")
     assert drawn(table, 80)[2] == r"[red]x[/red] \x1b[2J\r\n\u202eevil \x9b"
 
 
 def test_a_cell_may_bring_its_own_style() -> None:
     table = Table("state")
-    table.add(Text("rejected", style="red"))
+    table.add_row(Text("rejected", style="red"))
     assert drawn(table, 80)[2] == "rejected"
 
 
 def test_wide_characters_are_counted_as_two_columns() -> None:
     table = Table(ident("name"), "next")
-    table.add("模型", "x")
+    table.add_row("模型", "x")
     assert drawn(table, 80)[2] == "模型  x"
 
 
 def test_a_section_draws_a_line_before_the_total() -> None:
     table = Table("part", number("n"))
-    table.add("a", 1)
+    table.add_row("a", 1)
     table.section()
-    table.add("total", 1)
+    table.add_row("total", 1)
     assert drawn(table, 80)[2:] == ["a      1", "─" * 8, "total  1"]
 
 
@@ -131,7 +131,7 @@ def test_a_table_without_rows_says_so_in_a_sentence() -> None:
 
 def test_a_row_of_the_wrong_length_is_a_defect() -> None:
     with pytest.raises(ValueError, match="2 cells for 1 columns"):
-        Table("a").add(1, 2)
+        Table("a").add_row(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +178,6 @@ def test_json_is_ascii_and_has_null_for_what_json_cannot_say(capsys: pytest.Capt
 
 
 def test_a_sentence_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    say("two [b]lines[/b]\nof \x1b[31mtext", jobs())
+    print_text("two [b]lines[/b]\nof \x1b[31mtext", jobs())
     out = capsys.readouterr().out
     assert out.startswith("two [b]lines[/b]\nof \\x1b[31mtext\nJobs\n")

@@ -11,7 +11,7 @@ from onward.errors import ConfigError
 def test_limits_rise_by_stage_and_the_last_one_stays() -> None:
     schedule = HorizonSchedule.parse("6,13,20/100")
     assert schedule == HorizonSchedule((6, 13, 20), every=100)
-    assert [schedule.at(step) for step in (0, 99, 100, 199, 200, 10_000)] == [6, 6, 13, 13, 20, 20]
+    assert [schedule.turns_at(step) for step in (0, 99, 100, 199, 200, 10_000)] == [6, 6, 13, 13, 20, 20]
 
 
 def test_one_number_is_a_constant_limit() -> None:

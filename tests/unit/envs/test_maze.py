@@ -35,7 +35,7 @@ BY_HAND = Maze(
 
 
 def test_the_shortest_way_goes_around_the_walls() -> None:
-    assert BY_HAND.way() == ["right", "right", "down", "left", "left"]
+    assert BY_HAND.shortest_path() == ["right", "right", "down", "left", "left"]
 
 
 def test_observations_name_place_goal_and_the_walls_of_the_own_cell_only() -> None:
@@ -78,7 +78,7 @@ def test_a_drawn_maze_is_a_spanning_tree_with_a_way_of_the_promised_length(side:
         maze = draw(side, random.Random(seed))
         assert len(maze.passages) == side * side - 1
         cells = [(row, column) for row in range(side) for column in range(side)]
-        assert all(maze.way(cell) or cell == maze.goal for cell in cells)
-        assert side <= len(maze.way()) <= 14
+        assert all(maze.shortest_path(cell) or cell == maze.goal for cell in cells)
+        assert side <= len(maze.shortest_path()) <= 14
         for a, b in maze.passages:
             assert abs(a[0] - b[0]) + abs(a[1] - b[1]) == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onward.export import records
-from onward.warehouse.trajectory_queries import Chosen
+from onward.warehouse.trajectory_queries import TrajectorySelection
 
 
 class Store:
@@ -64,7 +64,7 @@ async def test_groups_are_whole_whatever_the_page_and_what_is_beyond_the_bound_i
     store = Grouped(1, 5, 2, 7)
     found = [
         ([one.trajectory["trajectory_id"] for one in members], beyond)
-        async for members, beyond in records.groups(store, Chosen(), 3)  # type: ignore[arg-type]
+        async for members, beyond in records.groups(store, TrajectorySelection(), 3)  # type: ignore[arg-type]
     ]
     assert found == [
         (["g0-0"], 0),

@@ -6,23 +6,23 @@ from onward.feedback.limits import RateLimit, network_of
 async def test_as_many_at_once_as_in_a_minute_and_then_one_by_one():
     clock = ManualClock()
     limit = RateLimit(6, clock)
-    assert [limit.take("a") for _ in range(6)] == [0.0] * 6
-    assert limit.take("a") == 10.0  # one in ten seconds
+    assert [limit.take_token("a") for _ in range(6)] == [0.0] * 6
+    assert limit.take_token("a") == 10.0  # one in ten seconds
     await clock.advance(4)
-    assert limit.take("a") == 6.0
+    assert limit.take_token("a") == 6.0
     await clock.advance(6)
-    assert limit.take("a") == 0.0
-    assert limit.take("a") == 10.0
+    assert limit.take_token("a") == 0.0
+    assert limit.take_token("a") == 10.0
     await clock.advance(3600)
-    assert [limit.take("a") for _ in range(7)] == [0.0] * 6 + [10.0]  # never more than the six
+    assert [limit.take_token("a") for _ in range(7)] == [0.0] * 6 + [10.0]  # never more than the six
 
 
 async def test_names_do_not_take_from_each_other_and_zero_is_no_limit():
     clock = ManualClock()
     limit = RateLimit(1, clock)
-    assert (limit.take("a"), limit.take("b"), limit.take("a")) == (0.0, 0.0, 60.0)
+    assert (limit.take_token("a"), limit.take_token("b"), limit.take_token("a")) == (0.0, 0.0, 60.0)
     free = RateLimit(0, clock)
-    assert [free.take("a") for _ in range(1000)] == [0.0] * 1000
+    assert [free.take_token("a") for _ in range(1000)] == [0.0] * 1000
 
 
 async def test_what_is_remembered_is_bounded_and_forgotten_when_it_is_full_again(monkeypatch):
@@ -30,10 +30,10 @@ async def test_what_is_remembered_is_bounded_and_forgotten_when_it_is_full_again
     clock = ManualClock()
     limit = RateLimit(1, clock)
     for number in range(100):
-        limit.take(str(number))
+        limit.take_token(str(number))
     assert len(limit._left) <= 10
     await clock.advance(60)
-    limit.take("new")
+    limit.take_token("new")
     assert list(limit._left) == ["new"]
 
 

@@ -93,7 +93,7 @@ def test_a_token_is_good_for_its_own_subject_alone():
         (trajectory, (None, None)),
         (trajectory, ("s", "t")),
     ]:
-        votes.within(subject, *ids)
+        votes.check_scope(subject, *ids)
     for subject, ids in [
         (session, ("other", None)),
         (session, (None, "t")),
@@ -101,7 +101,7 @@ def test_a_token_is_good_for_its_own_subject_alone():
         (trajectory, (None, "other")),
     ]:
         with pytest.raises(HttpError) as refused:
-            votes.within(subject, *ids)
+            votes.check_scope(subject, *ids)
         assert refused.value.status == 403
 
 

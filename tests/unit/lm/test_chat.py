@@ -189,6 +189,6 @@ def test_control_text_in_a_schema_stays_text(chat: Chat) -> None:
 def test_a_text_in_pieces_is_the_text_and_never_half_a_character(chat: Chat, text: str, step: int) -> None:
     ids = chat.encode(text)
     pieces = Text(chat)
-    told = [pieces.add(ids[at : at + step]) for at in range(0, len(ids), step)]
+    told = [pieces.append(ids[at : at + step]) for at in range(0, len(ids), step)]
     assert "".join(told) == chat.text(ids)
     assert all("\ufffd" not in piece for piece in told)

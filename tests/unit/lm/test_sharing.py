@@ -51,7 +51,7 @@ def test_prompts_are_shared_short_of_their_last_token_by_hand() -> None:
     long = "system prompt: first question?"
     other = "system prompt: a second one?"
     rows = [row(long, "yes"), row(other, "no"), row(long, "nearly"), row("system prompt: alone", "x")]
-    found = Sharing.of(rows)
+    found = Sharing.from_rows(rows)
     assert found.prefix == len("system prompt: ")
     assert found.prompt_of == [0, None, 0, None]
     assert found.prompts == [len(long) - 1]
@@ -64,12 +64,12 @@ def test_prompts_are_shared_short_of_their_last_token_by_hand() -> None:
 
 def test_a_prompt_that_saves_little_is_not_split_off() -> None:
     rows = [row("common prefix aaa bbb", "x"), row("common prefix aaa bbb", "y"), row("common prefix c", "z")]
-    assert Sharing.of(rows).prompt_of == [None, None, None]
+    assert Sharing.from_rows(rows).prompt_of == [None, None, None]
 
 
 def test_shuffling_keeps_the_rows_of_a_prompt_together() -> None:
     rows = groups([3, 1, 4, 2, 1])
-    sharing = Sharing.of(rows)
+    sharing = Sharing.from_rows(rows)
     seen = set()
     for seed in range(20):
         order = sharing.shuffled(random.Random(seed))
@@ -83,7 +83,7 @@ def test_shuffling_keeps_the_rows_of_a_prompt_together() -> None:
 
 def test_the_prompt_of_a_group_is_in_the_stream_once(policy: Policy) -> None:
     rows = groups([4, 4])
-    batches = Batches(policy, None, Prepared.of(rows, 512, "unused"), 2048, 0)
+    batches = Batches(policy, None, Prepared.from_rows(rows, 512, "unused"), 2048, 0)
     (part,) = batches.split(range(8))
     packed, _ = batches.hidden(part, None)
     answers = sum(len(r) - 16 for r in rows)  # a row keeps the last token of its prompt
@@ -92,7 +92,7 @@ def test_the_prompt_of_a_group_is_in_the_stream_once(policy: Policy) -> None:
 
 def test_rows_of_a_large_group_are_cut_at_the_limit_and_no_part_is_empty(policy: Policy) -> None:
     rows = groups([9, 1, 1])
-    batches = Batches(policy, None, Prepared.of(rows, 512, "unused"), 40, 0)
+    batches = Batches(policy, None, Prepared.from_rows(rows, 512, "unused"), 40, 0)
     parts = batches.split(range(11))
     assert sorted(i for part in parts for i in part) == list(range(11)) and all(parts)
     for part in parts:
@@ -130,7 +130,7 @@ def test_states_of_frozen_layers_are_kept_piece_by_piece(policy: Policy, limit: 
 def test_log_probs_of_groups_equal_those_of_single_rows(policy: Policy) -> None:
     noisy_adapter(policy, "x")
     rows = groups([3, 2, 1])
-    batches = Batches(policy, "x", Prepared.of(rows, 512, "unused"), 2048, 1 << 20)
+    batches = Batches(policy, "x", Prepared.from_rows(rows, 512, "unused"), 2048, 1 << 20)
     for found, one in zip(batches.logprobs("x"), rows, strict=True):
         (alone,) = policy.logprobs([one], "x")
         assert found.tolist() == pytest.approx(alone[torch.tensor(one.sampled)].tolist(), abs=1e-5)

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from onward.config import ReleaseSettings
 from onward.contracts import SessionOutcome, canonical_json, encode
 from onward.errors import ContractError
-from onward.release.evidence.evidence import MAX_PENDING, MAX_SEEN, Event, Evidence, Rules, parse
+from onward.release.evidence.evidence import MAX_PENDING, MAX_SEEN, Event, Evidence, GateRules, parse
 
 SETTINGS = ReleaseSettings.model_validate({})
 MINUTE = 60_000
 
 
 def evidence(**settings_) -> Evidence:
-    return Evidence("r1", Rules.of(ReleaseSettings.model_validate(settings_)))
+    return Evidence("r1", GateRules.from_settings(ReleaseSettings.model_validate(settings_)))
 
 
 class Stream:
@@ -138,12 +138,12 @@ def test_the_last_feedback_within_its_window_counts_and_one_means_negative():
 
 def test_other_releases_and_the_other_arms_model_are_ignored():
     stream = Stream()
-    found = Evidence("r1", Rules.of(SETTINGS), 0, ("v1", "v2"))
+    found = Evidence("r1", GateRules.from_settings(SETTINGS), 0, ("v1", "v2"))
     found.apply(stream.event("s1", "error", release="r0"))
     found.apply(stream.event("s2", "error", model="v1"))
     found.apply(stream.event("s3", "error", model="v2"))
     assert found.ignored == {"other_model": 1}
-    assert list(found.intakes["error"].pending) and len(found.intakes["error"].pending) == 1
+    assert list(found.cohorts["error"].pending) and len(found.cohorts["error"].pending) == 1
 
 
 def test_an_event_is_applied_once_whatever_the_cursor_sees():
@@ -180,7 +180,7 @@ def test_memory_is_bounded_and_late_sessions_are_refused_on_both_arms():
     stream, found = Stream(), evidence(error_maturity_seconds=0, reward_maturity_seconds=0)
     for i in range(MAX_SEEN + 5000):
         found.apply(stream.event(f"s{i}", "error", 0.0, candidate=i % 2 == 0, assigned=i / 10, at=i / 10))
-    assert found.intakes["error"].seen_count <= MAX_SEEN
+    assert found.cohorts["error"].seen_count <= MAX_SEEN
     judged = found.arms["candidate"]["judged"] + found.arms["current"]["judged"]
     found.apply(stream.event("s0", "error", 1.0, assigned=0, at=2500))
     assert found.arms["candidate"]["judged"] + found.arms["current"]["judged"] == judged
@@ -190,11 +190,11 @@ def test_memory_is_bounded_and_late_sessions_are_refused_on_both_arms():
 
 def test_the_fullest_state_fits_into_a_message_of_a_server_with_default_settings():
     found = evidence()
-    for intake in found.intakes.values():
+    for cohort in found.cohorts.values():
         for i in range(MAX_SEEN):
-            intake.mark(f"{i:08d}", 1_700_000_000_000 + i * 100)
+            cohort.mark_judged(f"{i:08d}", 1_700_000_000_000 + i * 100)
         for i in range(MAX_PENDING):
-            intake.add(f"p{i:07d}", [1_700_000_000_000 + i, 1, 0.123456789, 1.0, "feedback"])
+            cohort.await_maturity(f"p{i:07d}", [1_700_000_000_000 + i, 1, 0.123456789, 1.0, "feedback"])
     assert len(canonical_json(found.state())) < (1 << 20) - 65_536
 
 

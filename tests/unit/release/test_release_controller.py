@@ -12,9 +12,9 @@ from release_world import Policy, World
 
 from onward.contracts import ModelDeployed, decode
 from onward.errors import ConflictError, EngineError, NotFoundError, TamperedError
+from onward.release.commands import send_command
 from onward.release.controller import install_initial
 from onward.release.evidence.evidence import Evidence
-from onward.release.operator import command
 from onward.release.plan import State
 from onward.telemetry.metrics import Metrics
 
@@ -562,23 +562,23 @@ async def test_abort_after_promote_is_too_late():
 
 async def test_an_operator_may_hold_and_resume():
     world = await ramping()
-    await command(world.bus, "hold", clock=world.clock)  # type: ignore[arg-type]
+    await send_command(world.bus, "hold", clock=world.clock)  # type: ignore[arg-type]
     await world.run(60, seconds=20, sessions=10)
     assert world.record.state is State.HELD and world.record.step == 0
-    await command(world.bus, "resume", clock=world.clock)  # type: ignore[arg-type]
+    await send_command(world.bus, "resume", clock=world.clock)  # type: ignore[arg-type]
     await world.until(lambda: world.record.step == 1)
 
 
 async def test_a_command_without_a_release_under_way_is_refused():
     world = await ramping()
-    await command(world.bus, "hold", "agent-zero-rl-v1", clock=world.clock)  # type: ignore[arg-type]
+    await send_command(world.bus, "hold", "agent-zero-rl-v1", clock=world.clock)  # type: ignore[arg-type]
     assert world.json("rl_control", "release") == {"command": "hold", "release_id": world.record.release_id}
-    await command(world.bus, "resume", clock=world.clock)  # type: ignore[arg-type]
+    await send_command(world.bus, "resume", clock=world.clock)  # type: ignore[arg-type]
     with pytest.raises(NotFoundError, match="No release r-other is under way"):
-        await command(world.bus, "hold", "r-other", clock=world.clock)  # type: ignore[arg-type]
+        await send_command(world.bus, "hold", "r-other", clock=world.clock)  # type: ignore[arg-type]
     await world.until(lambda: world.record.closed)
     with pytest.raises(NotFoundError, match="nothing to hold"):
-        await command(world.bus, "hold", clock=world.clock)  # type: ignore[arg-type]
+        await send_command(world.bus, "hold", clock=world.clock)  # type: ignore[arg-type]
 
 
 async def test_a_pin_stops_the_release_and_serves_its_model():

@@ -7,9 +7,9 @@ from release_world import Crash, World
 
 from onward.contracts import ModelDeployed, decode, subjects
 from onward.errors import ConflictError, NotFoundError, ObjectError, OnwardError, TamperedError
-from onward.release.operator import command
+from onward.release.commands import send_command
 from onward.release.record import ReleaseRecord
-from onward.release.restore import ask
+from onward.release.restore import request_restore
 from onward.release.wording import what_happened
 
 QUICK = {"time_scale": 0.01, "min_sessions": [10, 20, 40, 0]}
@@ -48,7 +48,7 @@ async def copied(world: World) -> World:
 
 
 async def go_back(world: World, to: str | None = None, ticks: int = 4) -> str:
-    record = await ask(world.bus, to, "answers got shorter", clock=world.clock)  # type: ignore[arg-type]
+    record = await request_restore(world.bus, to, "answers got shorter", clock=world.clock)  # type: ignore[arg-type]
     await world.run(ticks)
     return record.release_id
 
@@ -145,7 +145,7 @@ async def test_it_is_refused_during_a_release_and_while_a_model_is_pinned():
     await world.until(lambda: world.record.serving, sessions=0, seconds=1)
     with pytest.raises(ConflictError, match="onward releases abort"):
         await go_back(world)
-    await command(world.bus, "abort", clock=world.clock)  # type: ignore[arg-type]
+    await send_command(world.bus, "abort", clock=world.clock)  # type: ignore[arg-type]
     await world.until(lambda: world.record.settled, seconds=1)
     await world.control("pin", model_id=V1)
     with pytest.raises(ConflictError, match="onward unpin"):
@@ -157,7 +157,7 @@ async def test_it_is_refused_during_a_release_and_while_a_model_is_pinned():
 
 async def test_nothing_changes_when_another_model_serves_by_the_time_it_is_taken_up():
     world = await promoted()
-    first = await ask(world.bus, V1, "one", clock=world.clock)  # type: ignore[arg-type]
+    first = await request_restore(world.bus, V1, "one", clock=world.clock)  # type: ignore[arg-type]
     second = first.model_copy(update={"release_id": "second", "created_at": "2999-01-01T00:00:00Z"})
     await world.bus.bucket("rl_releases").create("release.second", second.model_dump_json().encode())
     await world.run(8)
@@ -191,11 +191,11 @@ async def test_a_crash_at_every_write_ends_in_the_same_place():
             world = await copied(begin)
             world.crash_at, world.crash_after = n, after
             try:
-                await ask(world.bus, None, "answers got shorter", clock=world.clock)  # type: ignore[arg-type]
+                await request_restore(world.bus, None, "answers got shorter", clock=world.clock)  # type: ignore[arg-type]
             except Crash:  # the operator's own process: asked again where nothing was asked yet
                 world.crash_at = None
                 if world.records[-1].kind != "rollback":
-                    await ask(world.bus, None, "answers got shorter", clock=world.clock)  # type: ignore[arg-type]
+                    await request_restore(world.bus, None, "answers got shorter", clock=world.clock)  # type: ignore[arg-type]
             for _ in range(8):
                 try:
                     await world.run(1)
@@ -211,7 +211,7 @@ async def test_a_crash_at_every_write_ends_in_the_same_place():
 
 async def test_the_alert_of_an_aborted_rollback_names_both_models():
     world = await promoted(1)
-    await ask(world.bus, None, "answers got shorter", clock=world.clock)  # type: ignore[arg-type]
+    await request_restore(world.bus, None, "answers got shorter", clock=world.clock)  # type: ignore[arg-type]
     await world.control("pin", model_id=V1)
     await world.run(4)
     (message,) = (message for kind, message, *_ in world.alerts.raised if kind == "release_aborted")
@@ -246,7 +246,7 @@ async def test_an_operator_ends_a_rollback_that_no_gateway_follows():
     assert (found(world, name).state, world.shares) == ("restoring", {V0: 1.0})
     with pytest.raises(ConflictError, match="onward releases abort"):
         await go_back(world)
-    await command(world.bus, "abort", clock=world.clock)  # type: ignore[arg-type]
+    await send_command(world.bus, "abort", clock=world.clock)  # type: ignore[arg-type]
     await world.run(2)
     assert (found(world, name).state, world.shares) == ("aborted", {V1: 1.0})
     world.alive = {"gw-1"}
@@ -286,7 +286,7 @@ async def test_an_object_store_that_is_away_does_not_keep_a_rollback_from_what_g
 
 async def test_a_crash_at_every_write_of_a_failing_rollback_leaves_the_serving_model():
     begin = await promoted()
-    await ask(begin.bus, None, "answers got shorter", clock=begin.clock)  # type: ignore[arg-type]
+    await request_restore(begin.bus, None, "answers got shorter", clock=begin.clock)  # type: ignore[arg-type]
     calm = await copied(begin)
     calm.unloadable = "d1"
     await calm.run(30)

@@ -14,7 +14,7 @@ from onward.errors import ConflictError
 from onward.release.controller import Releaser
 from onward.release.plan import State
 from onward.release.record import Model
-from onward.release.routes import LEASE_SECONDS, DesiredWriter, Gateways, alone, arm
+from onward.release.routes import LEASE_SECONDS, DesiredWriter, Gateways, arm, single_arm
 
 CURRENT = Model(model_id="v0", adapter_digest="d0", object_prefix="p", training_job_id="w")
 CANDIDATE = Model(model_id="v1", adapter_digest="d1", object_prefix="p", training_job_id="j")
@@ -35,9 +35,9 @@ async def test_a_higher_epoch_is_never_overwritten_and_the_same_routes_are_claim
     shared = bucket()
     old, new = DesiredWriter(shared), DesiredWriter(shared)
     old.epoch, new.epoch = 3, 9
-    with_candidate = alone(CURRENT, None).model_copy(update={"release_id": "r", "arms": BOTH})
-    assert await old.set(alone(CURRENT, None)) == 1
-    assert await new.set(alone(CURRENT, None)) == 1  # the same routes: no new revision, but claimed
+    with_candidate = single_arm(CURRENT, None).model_copy(update={"release_id": "r", "arms": BOTH})
+    assert await old.set(single_arm(CURRENT, None)) == 1
+    assert await new.set(single_arm(CURRENT, None)) == 1  # the same routes: no new revision, but claimed
     now = await new.read()
     assert now and now.epoch == 9
     for _ in range(2):
@@ -46,14 +46,14 @@ async def test_a_higher_epoch_is_never_overwritten_and_the_same_routes_are_claim
         with pytest.raises(ConflictError):
             await old.claim()
     now = await new.read()
-    assert now and now.arms == alone(CURRENT, None).arms
+    assert now and now.arms == single_arm(CURRENT, None).arms
     assert await new.set(with_candidate) == 2
     later = DesiredWriter(shared)
     later.epoch = 12
     await later.claim()
     assert await later.read() == Desired(**dict(with_candidate), revision=2, epoch=12)
     with pytest.raises(ConflictError):
-        await new.set(alone(CURRENT, None))
+        await new.set(single_arm(CURRENT, None))
 
 
 async def stopped_before(world: World, call: str) -> tuple[Releaser, asyncio.Event, asyncio.Task[None]]:
@@ -130,7 +130,7 @@ async def test_a_gateway_follows_when_its_arms_are_the_wanted_ones():
     for changes in others:
         await report(shared, **changes)
         assert (await gateways.check(7, BOTH)).late == {"gw-1"}, changes
-    only = alone(CURRENT, None).arms
+    only = single_arm(CURRENT, None).arms
     await report(shared, revision=8)  # newer, but it serves the candidate
     assert not (await gateways.check(7, only)).verified
     await report(shared, revision=8, arms=only, served=["d0"])
@@ -140,7 +140,7 @@ async def test_a_gateway_follows_when_its_arms_are_the_wanted_ones():
 @pytest.mark.parametrize("behind", [-3600.0, 0.0, 16.0, 3600.0])
 async def test_a_gateway_is_dead_when_its_record_stands_still_whatever_its_clock_says(behind: float):
     shared, clock = bucket("rl_gateways"), ManualClock()
-    only = alone(CURRENT, None).arms
+    only = single_arm(CURRENT, None).arms
     await report(shared, "gw-good", revision=8, arms=only, served=["d0"])
 
     async def write() -> None:

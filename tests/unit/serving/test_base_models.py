@@ -104,5 +104,5 @@ def test_tiny_and_folders_resolve(tmp_path):
 
 def test_known_says_what_is_here(tmp_path, monkeypatch):
     monkeypatch.setenv("ONWARD_CACHE", str(tmp_path / "cache"))
-    states = {model["name"]: model["state"] for model in base_models.known()}
+    states = {model["name"]: model["state"] for model in base_models.list_known()}
     assert states == {"tiny": "made by 'onward demo'", "smollm2": "not here: onward models pull smollm2"}

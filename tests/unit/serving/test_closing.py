@@ -24,7 +24,7 @@ def test_a_close_is_remembered_until_its_session_has_a_new_task_and_contradicted
     closings, failed = Closings(), {"status": "failed"}
     closing = Closing(failed)
     for owner in ("key", None):
-        closings.add("s", owner, closing)
+        closings.put("s", owner, closing)
         assert closings.find("s", owner, failed) is closings.find("s", owner, None) is closing
         with pytest.raises(HttpError) as refused:
             closings.find("s", owner, {"status": "completed_successfully"})
@@ -37,11 +37,11 @@ def test_a_close_is_remembered_until_its_session_has_a_new_task_and_contradicted
 def test_feedback_is_heard_once_and_not_of_those_who_opted_out():
     tasks = [{"trajectory_id": name, "session_id": "s", "turns": 1} for name in ("a", "b")]
     closing = Closing(None, tasks, {"b"})
-    assert closing.hear(None, NOW) == []
+    assert closing.add_feedback(None, NOW) == []
     messages = [
         message
         for signal in ("thumbs_up", "thumbs_up", "thumbs_down")
-        for message in closing.hear({"signal": signal}, NOW)
+        for message in closing.add_feedback({"signal": signal}, NOW)
     ]
     ids = [message.pop("feedback_id") for message in messages]
     about = {"trajectory_id": "a", "session_id": "s", "kind": "explicit", "source": "gateway"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onward.capture.conversations.answers import ToolCall
-from onward.serving.recording.conversations import Conversation, Conversations, Exchange, chain, seed_of
+from onward.serving.recording.conversations import Conversation, Conversations, Exchange, links_of, seed_of
 from onward.serving.recording.trajectory import trajectory
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -35,11 +35,11 @@ class Table(Conversations):
     """Conversations, with the steps of a gateway in one."""
 
     def ask(self, messages: list[dict[str, Any]], answer: str, at: float = 0.0) -> Conversation:
-        links = chain(SEED, messages)
+        links = links_of(SEED, messages)
         found = self.find(links) or self.begin("s", "key", is_named=False, recorded=True)
         found.touched = at
         new = messages[found.length :]
-        self.add(found, exchange(new, answer), links, said(answer))
+        self.add_exchange(found, exchange(new, answer), links, said(answer))
         return found
 
 
@@ -89,10 +89,12 @@ def test_spaces_ids_and_the_order_of_arguments_do_not_count_but_values_do():
     one = said("Let me see.", ("add", '{"x": 1, "y": [2]}'))
     two = {**said("  Let me\nsee. ", ("add", '{"y":[2],"x":1}'))}
     two["tool_calls"][0]["id"] = "other"
-    assert chain(SEED, [one]) == chain(SEED, [two])
-    assert chain(SEED, [one]) != chain(SEED, [said("Let me see.", ("add", '{"x": 2, "y": [2]}'))])
-    assert chain(SEED, [one]) != chain(SEED, [said("Let me see.", ("sub", '{"x": 1, "y": [2]}'))])
-    assert chain(SEED, [said("", ("add", "not json"))]) == chain(SEED, [said("", ("add", " not json "))])
+    assert links_of(SEED, [one]) == links_of(SEED, [two])
+    assert links_of(SEED, [one]) != links_of(SEED, [said("Let me see.", ("add", '{"x": 2, "y": [2]}'))])
+    assert links_of(SEED, [one]) != links_of(SEED, [said("Let me see.", ("sub", '{"x": 1, "y": [2]}'))])
+    assert links_of(SEED, [said("", ("add", "not json"))]) == links_of(
+        SEED, [said("", ("add", " not json "))]
+    )
     assert len({seed_of("key", None), seed_of("key", "s"), seed_of("other", None)}) == 3
 
 
@@ -100,12 +102,12 @@ def test_a_client_may_drop_the_words_beside_a_call():
     table = Table()
     conversation = table.begin("s", "key", is_named=False, recorded=True)
     words = said("Let me see.", ("add", "{}"))
-    table.add(conversation, exchange([user("q")], "x"), chain(SEED, [user("q")]), words)
+    table.add_exchange(conversation, exchange([user("q")], "x"), links_of(SEED, [user("q")]), words)
     for answer in (words, said("", ("add", "{}"))):
         messages = [user("q"), answer, {"role": "tool", "content": "3"}]
-        assert table.find(chain(SEED, messages)) is conversation
+        assert table.find(links_of(SEED, messages)) is conversation
     other = [user("q"), said("Wait.", ("add", "{}")), {"role": "tool", "content": "3"}]
-    assert table.find(chain(SEED, other)) is None
+    assert table.find(links_of(SEED, other)) is None
     table.remove(conversation)
     assert not table._heads
 

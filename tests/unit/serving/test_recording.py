@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from onward.capture.collecting.quarantine import Keys, Quarantine
+from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.capture.opt_out import OptOut
 from onward.clock import ManualClock, SystemClock
 from onward.config import load
@@ -52,7 +52,7 @@ class Files:
         self.folder, self.errors = folder, []
         self.quarantine = Quarantine(
             Objects.open(folder / "objects"),
-            Keys.of(load(environ={}, overrides={"data_dir": str(folder)})),
+            QuarantineKeys.from_settings(load(environ={}, overrides={"data_dir": str(folder)})),
             ManualClock(NOW),
         )
 
@@ -92,14 +92,14 @@ def accepted(recording: Recording) -> list[str]:
 
 async def test_an_outbox_damaged_while_it_is_open_loses_nothing_and_ends_nobody(files):
     writing = await behind(files)
-    writing.put(document(1))
+    writing.put_trajectory(document(1))
     await writing.write()
     outbox = writing._files._outbox
     outbox._file.remover.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     whole = (files.folder / OUTBOX).read_bytes()
     (files.folder / OUTBOX).write_bytes(os.urandom(len(whole)))
     for number in (2, 3):
-        writing.put(document(number))
+        writing.put_trajectory(document(number))
     await writing.write()
     assert ("outbox", BusError) in files.errors
     names = [document(number)["trajectory_id"] for number in (1, 2, 3)]
@@ -122,7 +122,7 @@ async def test_a_defect_in_the_writing_puts_everything_back_in_order(files, monk
     with monkeypatch.context() as patch:
         patch.setattr(Recording, "write", broken)
         for number in range(3):
-            writing.put(document(number))
+            writing.put_trajectory(document(number))
         await writing.write()
         assert not writing.are_recorded([document(1)["trajectory_id"]])
     await writing.write()
@@ -141,7 +141,7 @@ async def test_what_is_being_written_is_not_called_recorded(files, monkeypatch):
         return real(self, work)
 
     monkeypatch.setattr(Recording, "write", slow)
-    writing.put(document())
+    writing.put_trajectory(document())
     await writing.write()
     assert said == [False] and seen.is_set() and writing.are_recorded([name])
     await writing.stop()
@@ -152,7 +152,7 @@ async def test_a_task_recorded_long_ago_is_still_called_recorded(files, monkeypa
     writing = await behind(files)
     monkeypatch.setattr(Recording, "write", lambda self, work: Work())
     for number in range(10_200):
-        writing.put(document(number))
+        writing.put_trajectory(document(number))
     await writing.write()
     assert writing.are_recorded([document(0)["trajectory_id"]])
     await writing.stop()
@@ -189,9 +189,9 @@ async def test_a_trajectory_that_cannot_be_held_for_an_unknown_reason_waits(file
 
     name = document()["trajectory_id"]
     with monkeypatch.context() as patch:
-        patch.setattr(writing._files._intake, "prepare", fault)
-        patch.setattr(files.quarantine, "hold_captured", fault)
-        writing.put(document())
+        patch.setattr(writing._files._preparer, "prepare", fault)
+        patch.setattr(files.quarantine, "hold_trajectory", fault)
+        writing.put_trajectory(document())
         await writing.write()
         assert ("hold", RuntimeError) in files.errors
         assert not writing.are_recorded([name]) and files.journal() == ["s1"]
@@ -210,9 +210,9 @@ async def test_what_is_held_is_not_overwritten_by_what_the_journal_has_of_it(fil
 
     async def record(*ended: dict[str, Any]) -> None:
         writing = await behind(files)
-        monkeypatch.setattr(writing._files._intake, "prepare", fault)
+        monkeypatch.setattr(writing._files._preparer, "prepare", fault)
         for item in ended:
-            writing.put(item)
+            writing.put_trajectory(item)
         await writing.write()
         assert files.journal() == []
         await writing.stop()
@@ -221,13 +221,13 @@ async def test_what_is_held_is_not_overwritten_by_what_the_journal_has_of_it(fil
     first.write(Work(open=[raw]))
     assert secret not in json.dumps(first.left_open()) and files.journal() == ["s1"]
     # killed after it was held, before the journal knew
-    monkeypatch.setattr(first._intake, "prepare", fault)
+    monkeypatch.setattr(first._preparer, "prepare", fault)
     monkeypatch.setattr(first._journal, "write", fault)
-    await asyncio.to_thread(first.write, Work(ended=[raw]))
+    await asyncio.to_thread(first.write, Work(trajectories=[raw]))
     first.close()
     assert files.journal() == ["s1"]
     await record()
-    (held,) = await files.quarantine.held()
+    (held,) = await files.quarantine.list_held()
     _, message = await files.quarantine.open(held.held_id)
     assert json.loads(message.data) == raw
 
@@ -241,11 +241,11 @@ def test_what_the_journal_cannot_take_it_gets_when_it_can(files, monkeypatch):
     recording.write(Work(open=[document(1), document(2)]))
     with monkeypatch.context() as patch:
         patch.setattr(recording._journal, "write", full)
-        recording.write(Work(open=[document(2, "changed"), document(3)], ended=[document(1)]))
-        assert recording.owes and files.errors == [("journal", BusError)]
+        recording.write(Work(open=[document(2, "changed"), document(3)], trajectories=[document(1)]))
+        assert recording.has_unwritten and files.errors == [("journal", BusError)]
     assert files.journal() == ["s1", "s2"]
-    recording.write(Work(ended=[document(3)]))
-    assert not recording.owes
+    recording.write(Work(trajectories=[document(3)]))
+    assert not recording.has_unwritten
     (left,) = recording.left_open()
     assert left["turns"][0]["observation"]["content"] == "changed"
     recording.close()

@@ -1,4 +1,4 @@
-from onward.serving.engines.sampling import Remembered, SessionMemory
+from onward.serving.engines.sampling import FinishedGeneration, SessionMemory
 
 
 def _user(text):
@@ -10,7 +10,7 @@ def _said(text):
 
 
 def _remember(memory, session, generation, messages, text, ids, adapter=None):
-    memory.add(session, Remembered(generation, adapter, messages, text, ids, True))
+    memory.put(session, FinishedGeneration(generation, adapter, messages, text, ids, True))
 
 
 def test_a_call_continues_the_longest_conversation_that_was_answered():

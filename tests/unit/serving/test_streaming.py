@@ -35,7 +35,7 @@ class Capture:
     def __init__(self) -> None:
         self.freed: list[Any] = []
 
-    def gave_up(self, asked: Any) -> None:
+    def free_conversation(self, asked: Any) -> None:
         self.freed.append(asked)
 
 

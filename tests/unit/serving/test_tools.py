@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.capture.conversations.answers import Said, ToolCall, call_id, read_answer, settled
+from onward.capture.conversations.answers import ParsedAnswer, ToolCall, call_id, read_answer, streamable_text
 from onward.http.app import HttpError
 from onward.serving.protocol.openai import check_tools
 
@@ -60,11 +60,11 @@ def test_calls_in_every_written_form(text, expected):
     ],
 )
 def test_everything_else_stays_text_word_for_word(text, malformed):
-    assert read_answer(text, NAMES, "g") == Said(text, (), malformed)
+    assert read_answer(text, NAMES, "g") == ParsedAnswer(text, (), malformed)
 
 
 def test_without_tools_a_call_is_text():
-    assert read_answer(ADD, (), "g") == Said(ADD)
+    assert read_answer(ADD, (), "g") == ParsedAnswer(ADD)
 
 
 def test_words_around_a_call_are_its_content():
@@ -101,7 +101,7 @@ def test_ids_follow_from_generation_and_place():
     ],
 )
 def test_what_may_be_streamed(text, known):
-    assert settled(text) == known
+    assert streamable_text(text) == known
 
 
 PIECES = st.sampled_from(
@@ -114,7 +114,7 @@ def test_what_was_streamed_always_begins_the_content_of_the_whole(text):
     content = read_answer(text, NAMES, "g").content or ""
     sent = ""
     for end in range(len(text) + 1):
-        now = settled(text[:end])
+        now = streamable_text(text[:end])
         assert now.startswith(sent)
         sent = now
     assert content.startswith(sent)

@@ -9,10 +9,10 @@ from scored_trajectories import KEY, freeze, sampling, task
 
 from onward.errors import TrainingError
 from onward.training.data import admission, dataset
-from onward.training.data.admission import Rules, Scored
+from onward.training.data.admission import AdmissionRules, ScoredTrajectory
 
 
-def _with_text(item: Scored) -> Scored:
+def _with_text(item: ScoredTrajectory) -> ScoredTrajectory:
     for number, turn in enumerate(item.trajectory["turns"], 1):
         turn |= {"turn_id": number, "result": {"success": True}}
         turn["observation"] = {"type": "user_message", "content": "2 + 2?"}
@@ -125,7 +125,7 @@ def test_rewards_per_turn_keep_their_sum_when_a_turn_has_no_tokens() -> None:
     item.reward["metadata"]["dense"] = [
         {"turn_id": n, "reward": r} for n, r in ((1, 0.1), (2, 0.2), (3, 0.3), (4, 0.1))
     ]
-    rules = Rules({"d1": 0}, KEY, {}, False, dense=True)
+    rules = AdmissionRules({"d1": 0}, KEY, {}, False, dense=True)
     made = admission.line(item, rules)
     assert isinstance(made, dict)
     assert made["turn_rewards"] == pytest.approx([0.1, 0.6])
@@ -137,7 +137,7 @@ def test_rewards_per_turn_keep_their_sum_when_a_turn_has_no_tokens() -> None:
 def test_tokens_of_a_voided_call_are_never_kept_since_nobody_signed_them() -> None:
     """A record that says void is not verified; tokens that it carries all the same must not be trained on."""
     forged = {**sampling(), "tokens_void": True, "token_ids": [666], "logprobs": [-1.0]}
-    made = admission.line(task("a", sampling(), forged), Rules({"d1": 0}, KEY))
+    made = admission.line(task("a", sampling(), forged), AdmissionRules({"d1": 0}, KEY))
     assert isinstance(made, dict)
     assert [call["token_ids"] for call in made["calls"]] == [[3, 4], []]
     assert [call["logprobs"] for call in made["calls"]] == [[-0.5, -0.25], []]
@@ -149,7 +149,7 @@ def test_rewards_per_turn_fit_the_turns_that_rows_keep_when_a_call_goes_on_from_
     for number, turn in enumerate(item.trajectory["turns"], 1):
         turn["turn_id"] = number
     item.reward["metadata"]["dense"] = [{"turn_id": n, "reward": n / 10} for n in (1, 2, 3, 4)]
-    made = admission.line(item, Rules({"d1": 0}, KEY, {}, False, dense=True))
+    made = admission.line(item, AdmissionRules({"d1": 0}, KEY, {}, False, dense=True))
     assert isinstance(made, dict)
     assert made["turn_rewards"] == pytest.approx([0.1, 0.9])
 

@@ -32,7 +32,7 @@ def _turn(number: int, raw: str, sampling: Any = None, kind: str = "response") -
 
 def _item(
     name: str, *turns: dict[str, Any], said: Feedback | None = None, completion: float | None = None
-) -> dataset.Scored:
+) -> dataset.ScoredTrajectory:
     trajectory = {
         "trajectory_id": name, "session_id": "s", "turns": list(turns),
         "start_timestamp": "2026-03-01T12:00:00Z",
@@ -40,7 +40,7 @@ def _item(
     }  # fmt: skip
     outcome = {"success": completion == 1.0, "completion": completion}
     reward = None if completion is None else {"metadata": {"raw_total": completion, "outcome": outcome}}
-    return dataset.Scored(trajectory, reward, said)
+    return dataset.ScoredTrajectory(trajectory, reward, said)
 
 
 # --- which correction, of what ----------------------------------------------------------------------
@@ -54,7 +54,7 @@ def test_the_last_explicit_correction_of_a_trajectory_counts_in_whatever_order_t
         (_said("f4", 4, trajectory_id="t", signal="thumbs_down", comment="bad"), NOON),
         (_said("f5", 1, trajectory_id="u"), NOON),
     ]
-    found = corrections.placed(said, [])
+    found = corrections.match_to_trajectories(said, [])
     assert {name: one.feedback_id for name, one in found.items()} == {"t": "f2", "u": "f5"}
 
 
@@ -66,19 +66,19 @@ def test_a_correction_of_a_session_is_of_the_work_that_began_last_before_it() ->
         {"trajectory_id": "z", "session_id": "other", "start_ts": NOON},
     ]
 
-    def placed(minutes: float, session: str = "s") -> list[str]:
+    def matched(minutes: float, session: str = "s") -> list[str]:
         arrived = NOON + timedelta(minutes=minutes)
-        return list(corrections.placed([(_said("f", session_id=session), arrived)], work))
+        return list(corrections.match_to_trajectories([(_said("f", session_id=session), arrived)], work))
 
-    assert (placed(12), placed(9), placed(60)) == (["b"], ["a"], ["c"])
-    assert placed(-2) == ["a"], "an agent's clock is ahead by two minutes"
-    assert placed(-20) == [] and placed(5, "unknown") == []
+    assert (matched(12), matched(9), matched(60)) == (["b"], ["a"], ["c"])
+    assert matched(-2) == ["a"], "an agent's clock is ahead by two minutes"
+    assert matched(-20) == [] and matched(5, "unknown") == []
 
 
 def test_empty_and_redacted_corrections_are_no_answers() -> None:
-    assert corrections.problem(None) == corrections.problem(" \n") == "correction_empty"
-    assert corrections.problem("ask <EMAIL:1>") == "correction_redacted"
-    assert corrections.problem("a < b: yes") is None
+    assert corrections.unusable_reason(None) == corrections.unusable_reason(" \n") == "correction_empty"
+    assert corrections.unusable_reason("ask <EMAIL:1>") == "correction_redacted"
+    assert corrections.unusable_reason("a < b: yes") is None
     rows = [
         {"trajectory_id": "t", "session_id": "s", "comment": "yes"},
         {"trajectory_id": "t", "session_id": "s", "comment": ""},  # the last one of t says nothing
@@ -116,7 +116,7 @@ def test_what_a_person_wrote_takes_the_form_of_the_answer_that_it_replaces(
 # --- in the frozen dataset ---------------------------------------------------------------------------
 
 
-def _frozen(tmp_path: Path, *items: dataset.Scored) -> tuple[list[dict[str, Any]], dict[str, int]]:
+def _frozen(tmp_path: Path, *items: dataset.ScoredTrajectory) -> tuple[list[dict[str, Any]], dict[str, int]]:
     made = freeze(tmp_path, list(items), algorithm="dpo")
     return dataset.read(made.path), dict(made.excluded)
 
@@ -258,7 +258,7 @@ def test_a_policy_gradient_never_trains_on_what_a_person_wrote(make_job: MakeJob
     policy = worker._load(folder, spec)[0]
     chat = worker._chat(policy)
     method = methods.make(policy, spec)
-    assert isinstance(method, methods.PolicyGradient)
+    assert isinstance(method, methods.PolicyGradientMethod)
     trajectories = [worker.trajectory_of(line, spec, chat) for line in dataset.read(folder / dataset.FILE)]
     assert all(one.correction is not None for one in trajectories)
     method.prepare(trajectories)

@@ -39,7 +39,7 @@ def test_tensorboard_shows_each_step_once_also_after_a_resume_that_does_steps_ag
 def test_the_picture_states_how_success_went_and_has_a_dark_version(tmp_path: Path) -> None:
     curves = Curves(tmp_path)
     for step in range(1, 21):
-        curves.add(step, {"loss": 1.0, "success_rate": 0.25 if step < 11 else 0.75, "scored": 32})
+        curves.add_step(step, {"loss": 1.0, "success_rate": 0.25 if step < 11 else 0.75, "scored": 32})
     curves.close()
     assert finding(curves.rows) == "Success rate 0.25 → 0.75 in 20 steps"
     assert finding([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}]) == "Loss 2.00 → 1.50 in 2 steps"
@@ -62,7 +62,7 @@ def test_without_tensorboard_the_other_curves_are_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
     curves = Curves(tmp_path)
-    curves.add(1, {"loss": 1.0})
+    curves.add_step(1, {"loss": 1.0})
     curves.close()
     assert [path.name for path in curves.write()] == ["metrics.csv"]
     assert not list(tmp_path.glob("events*"))

@@ -28,8 +28,8 @@ async def test_a_job_learns_in_an_environment_and_commits_what_it_measured(
     world.bucket("rl_releases").data["desired"] = (json.dumps({"arms": [arm]}).encode(), 1)
     plan = {"name": "arms_environment:ARMS", "episodes": 32, "max_tokens": 3, "held_out": 16}
     trainer = service.Trainer(world.ctx)
-    await trainer.table.intake(asked(plan))
-    working = asyncio.create_task(trainer.work())
+    await trainer.table.register(asked(plan))
+    working = asyncio.create_task(trainer.run_jobs())
     while world.job.state not in service.TERMINAL:
         await asyncio.sleep(0.05)
     working.cancel()

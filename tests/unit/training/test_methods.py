@@ -73,7 +73,7 @@ def test_scale_and_weight_of_advantages_are_those_of_the_recipe(make_job: MakeJo
     lines = dataset.read(folder / dataset.FILE)
     spec = spec.model_copy(update={"standardise": True, "negative_weight": 0.5})
     method = methods.make(worker._load(folder, spec)[0], spec)
-    assert isinstance(method, methods.PolicyGradient)
+    assert isinstance(method, methods.PolicyGradientMethod)
     method.prepare([worker.trajectory_of(line, spec, None) for line in lines])
     assert method._selection is not None
     found = [a.tolist() for a in method.algorithm.estimate(method._selection, None, None).advantages]

@@ -23,10 +23,10 @@ from onward.capture.conversations.answers import ToolCall
 from onward.contracts import Feedback
 from onward.export.demonstrations import Demonstrations
 from onward.export.records import Record
-from onward.serving.recording.conversations import Conversations, Exchange, chain, seed_of
+from onward.serving.recording.conversations import Conversations, Exchange, links_of, seed_of
 from onward.serving.recording.trajectory import trajectory
 from onward.training.data import admission, corrections
-from onward.training.data.admission import Rules, Scored
+from onward.training.data.admission import AdmissionRules, ScoredTrajectory
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Weather in Rome and Oslo?"}]
 CITIES = ("Rome", "Oslo")
@@ -43,7 +43,7 @@ RESULTS: list[Any] = [
     {"role": "tool", "tool_call_id": f"c{n}", "content": f"sunny in {c}"} for n, c in enumerate(CITIES)
 ]
 REWARD = {"metadata": {"raw_total": 0.9, "outcome": {"success": True, "completion": 1.0}}}
-RULES = Rules(None, None, {}, text_is_enough=True)
+RULES = AdmissionRules(None, None, {}, text_is_enough=True)
 
 
 @tool
@@ -100,15 +100,15 @@ def by_gateway(folder: Path) -> dict[str, Any]:
     made = tuple(ToolCall(f"c{n}", "weather", {"city": city}) for n, city in enumerate(CITIES))
     answer = {"role": "assistant", "content": "", "tool_calls": [call.document() for call in made]}
     asked, action = list(ASKED), {"type": "response"}
-    links = chain(seed_of("key", None), asked)
+    links = links_of(seed_of("key", None), asked)
     open_one = conversations.begin("s", "key", is_named=False, recorded=True)
-    conversations.add(open_one, Exchange(when, asked, CALLED, action, made, {}, None), links, answer)
+    conversations.add_exchange(open_one, Exchange(when, asked, CALLED, action, made, {}, None), links, answer)
     asked = [*asked, answer, *RESULTS]
-    links = chain(seed_of("key", None), asked)
+    links = links_of(seed_of("key", None), asked)
     assert conversations.find(links) is open_one
     open_one.take_results(RESULTS)
     last = Exchange(when, RESULTS, "Sunny twice.", action, (), {}, None)
-    conversations.add(open_one, last, links, {"role": "assistant", "content": "Sunny twice."})
+    conversations.add_exchange(open_one, last, links, {"role": "assistant", "content": "Sunny twice."})
     open_one.ended_at = when
     return trajectory(open_one, "answer")
 
@@ -119,7 +119,7 @@ def test_a_job_reads_the_messages_of_the_export_with_calls_and_results(
 ) -> None:
     document = record(tmp_path)
     exported = Demonstrations("text").line(Record(document, REWARD))
-    line = admission.line(Scored(document, REWARD), RULES)
+    line = admission.line(ScoredTrajectory(document, REWARD), RULES)
     assert exported is not None and not isinstance(line, str)
     assert line["messages"] == exported["messages"]
     assert [(one["role"], one["content"]) for one in line["messages"]] == SEEN
@@ -129,7 +129,7 @@ def test_a_correction_replaces_the_answer_of_its_turn_behind_the_words_about_too
     """The tools add a system message to a conversation without one: later messages move by one."""
     document = stored_trajectory("a")
     document["turns"][0]["observation"]["content"] = "What is 17 times 23?"
-    line = admission.line(Scored(document, REWARD), RULES)
+    line = admission.line(ScoredTrajectory(document, REWARD), RULES)
     assert not isinstance(line, str)
     assert corrections.attach(line, document, "It is 392.", 2) is None
     place = line["correction"]["message"]
@@ -144,7 +144,7 @@ def test_a_correction_of_a_call_is_a_call() -> None:
         {"feedback_id": "f", "session_id": "s", "kind": "explicit", "signal": "correction", "comment": "391",
          "turn_id": 1, "timestamp": "2026-03-01T12:00:00Z"}
     )  # fmt: skip
-    line = admission.line(Scored(document, REWARD, said), RULES)
+    line = admission.line(ScoredTrajectory(document, REWARD, said), RULES)
     assert not isinstance(line, str)
     assert corrections.attach(line, document, said.comment, said.turn_id) == "correction_other_form"
 
@@ -164,4 +164,4 @@ def _turn(number: int, content: Any, raw: str | None) -> dict[str, Any]:
 )
 def test_a_conversation_that_a_chat_template_cannot_show_is_left_out(turns: Any, reason: str) -> None:
     document = {**stored_trajectory("a"), "turns": turns}
-    assert admission.line(Scored(document, REWARD), RULES) == reason
+    assert admission.line(ScoredTrajectory(document, REWARD), RULES) == reason

@@ -36,7 +36,7 @@ async def world(tmp_path: Path) -> World:
             },
         }
     )
-    await service.Trainer(made.ctx).table.intake(asked)
+    await service.Trainer(made.ctx).table.register(asked)
     made.request = SimpleNamespace(data=encode(asked))
     return made
 
@@ -81,13 +81,13 @@ async def test_a_crash_at_each_step_of_a_job_ends_in_one_commit_that_is_announce
     first = service.Trainer(world.ctx)
     with pytest.raises(Crash):
         if point == "intake":
-            await first.intake([world.request])
-        await first.work()
+            await first.handle_requests([world.request])
+        await first.run_jobs()
     monkeypatch.setattr(service, "crashpoint", lambda name: None)
     second = service.Trainer(world.ctx)
     await second.reannounce()
-    await second.intake([world.request])  # it was never acknowledged
-    working = asyncio.create_task(second.work())
+    await second.handle_requests([world.request])  # it was never acknowledged
+    working = asyncio.create_task(second.run_jobs())
     for _ in range(200):
         await world.clock.advance(0.1)
         await asyncio.sleep(0.005)

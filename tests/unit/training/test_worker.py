@@ -76,7 +76,7 @@ def test_an_answer_that_cannot_be_parsed_costs_more_than_a_wrong_one(job: Path) 
     spec = JobSpec.model_validate_json((job / "spec.json").read_bytes())
     spec = spec.model_copy(update={"standardise": False})
     method = methods.make(worker._load(job, spec)[0], spec)
-    assert isinstance(method, methods.PolicyGradient)
+    assert isinstance(method, methods.PolicyGradientMethod)
     method.prepare([worker.trajectory_of(line, spec, None) for line in lines])
     assert method._selection is not None
     estimate = method.algorithm.estimate(method._selection, None, None)

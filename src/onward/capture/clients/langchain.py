@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from onward.capture.clients.matching import guard
-from onward.capture.conversations.dialogue import Asked, Dialogue
+from onward.capture.conversations.dialogue import Dialogue, PendingRequest
 from onward.capture.conversations.exchange import instructions
 from onward.errors import MissingExtraError
 
@@ -60,7 +60,7 @@ class _Runs:
         self._described = dict(described)
         self._lock = threading.RLock()
         self._roots: dict[UUID, _Root] = {}
-        self._asked: dict[UUID, Asked] = {}
+        self._asked: dict[UUID, PendingRequest] = {}
         self._tools: dict[UUID, tuple[str, float]] = {}
         recorder.before_close(self._close_all)
 
@@ -106,7 +106,7 @@ class _Runs:
             if asked is None or root is None or root.dialogue is None:
                 return
             document = _completion(response)
-            root.dialogue.answered(asked, document)
+            root.dialogue.add_answer(asked, document)
             root.known.append(document["choices"][0]["message"])
         self._ended(run_id)
 
@@ -114,7 +114,7 @@ class _Runs:
         with guard("log"), self._lock:
             asked, root = self._asked.pop(run_id, None), self._roots.get(run_id)
             if asked is not None and root is not None and root.dialogue is not None:
-                root.dialogue.interrupted(asked, None, error)
+                root.dialogue.add_interruption(asked, None, error)
         self._ended(run_id, error)
 
     def on_tool_start(
@@ -172,7 +172,7 @@ class _Runs:
             )
             new = messages[len(root.known) :] if same else messages
             root.known = list(messages)
-            self._asked[run_id] = root.dialogue.asked(new, tools, clock.now())
+            self._asked[run_id] = root.dialogue.add_request(new, tools, clock.now())
 
     def _tool_result(self, run_id: UUID, result: Any, name: str | None) -> None:
         with guard("log"), self._lock:
@@ -180,7 +180,7 @@ class _Runs:
             root = self._roots.get(run_id)
             if root is not None and root.dialogue is not None:
                 milliseconds = 1000.0 * (self._recorder.clock.monotonic() - since)
-                root.dialogue.result(name or asked_for, result, milliseconds)
+                root.dialogue.add_result(name or asked_for, result, milliseconds)
         self._ended(run_id)
 
     def _ended(self, run_id: UUID, error: BaseException | None = None) -> None:

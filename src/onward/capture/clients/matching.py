@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from onward.capture.conversations.dialogue import Asked, Closed, Dialogue
+from onward.capture.conversations.dialogue import Closed, Dialogue, PendingRequest
 from onward.capture.conversations.exchange import Message, instructions
 from onward.capture.conversations.links import Heads, chain, next_link
 from onward.capture.recorder.task import Task, current_task
 from onward.capture.retrying import loggable
-from onward.forks import Forking, follow
+from onward.forks import Forking, register_fork_hooks
 from onward.lru import Lru
 from onward.telemetry import logs
 
@@ -88,7 +88,7 @@ class Chats(Forking):
         self._sessions: Lru[bytes, str] = Lru(_REMEMBERED)
         self._sweeper: threading.Thread | None = None
         recorder.before_close(self.close)
-        follow(self)
+        register_fork_hooks(self)
 
     def begin(
         self, messages: Sequence[Message], tools: Any, session_id: str | None, user: str | None = None
@@ -105,7 +105,7 @@ class Chats(Forking):
             if chat is None:
                 chat = self._start(messages, links, seed, task)
                 self._describe(chat, session_id, user)
-            asked = chat.dialogue.asked(messages[known:], tools, clock.now())
+            asked = chat.dialogue.add_request(messages[known:], tools, clock.now())
             chat.call = Call(self, chat, asked, links[-1], len(messages))
             chat.touched = clock.monotonic()
         self._watch()
@@ -136,7 +136,7 @@ class Chats(Forking):
         # The history was shortened: the ids of the calls are enough.
         told = {str(m.get("tool_call_id")) for m in messages if m.get("role") == "tool"}
         free = [chat for chat in self._open if chat.is_free(seed, task)]
-        answered = [chat for chat in free if chat.dialogue.waits_for & told]
+        answered = [chat for chat in free if chat.dialogue.pending_calls & told]
         if answered:
             return min(answered, key=lambda c: c.touched), _after_last_answer(messages)
         return None, 0
@@ -178,7 +178,7 @@ class Chats(Forking):
             if chat.link:
                 self._sessions[chat.link] = chat.dialogue.task.session_id
         if chat.call is not None:
-            chat.dialogue.interrupted(chat.call.asked, chat.call.so_far(), None)
+            chat.dialogue.add_interruption(chat.call.asked, chat.call.so_far(), None)
         chat.dialogue.close(why)
 
     def _close_all(self, due: Callable[[Chat], bool], why: Closed) -> None:
@@ -210,7 +210,7 @@ class Chats(Forking):
 class Call:
     """One request until it has an answer. Errors are logged, or raised if ``errors`` is ``raise``."""
 
-    def __init__(self, chats: Chats, chat: Chat, asked: Asked, link: bytes, length: int) -> None:
+    def __init__(self, chats: Chats, chat: Chat, asked: PendingRequest, link: bytes, length: int) -> None:
         self._chats = chats
         self._chat = chat
         self.asked = asked
@@ -223,12 +223,12 @@ class Call:
     def session_id(self) -> str:
         return self._chat.dialogue.task.session_id
 
-    def answered(self, completion: Any) -> None:
+    def add_answer(self, completion: Any) -> None:
         """Records the whole answer: a dict, or an object of the client."""
         with guard(self._chats.errors):
             document = completion if isinstance(completion, Mapping) else completion.model_dump(mode="json")
             with self._chats._lock:
-                final = self._chat.dialogue.answered(self.asked, document)
+                final = self._chat.dialogue.add_answer(self.asked, document)
                 answer = document["choices"][0]["message"]
                 self._settle(
                     next_link(self._link, _identity({**answer, "role": "assistant"})), self._length + 1
@@ -236,13 +236,13 @@ class Call:
             if final and not self._chat.ambient:
                 self._chats._end(self._chat, "answer")
 
-    def interrupted(self, completion: Mapping[str, Any] | None, error: BaseException | None) -> None:
+    def add_interruption(self, completion: Mapping[str, Any] | None, error: BaseException | None) -> None:
         """Records that there is no whole answer: an error, or (None) the caller stopped reading."""
         with guard(self._chats.errors):
             if not isinstance(error, Exception):
                 error = None  # a cancellation was requested by the caller
             with self._chats._lock:
-                self._chat.dialogue.interrupted(self.asked, completion, error)
+                self._chat.dialogue.add_interruption(self.asked, completion, error)
                 self._settle(self._link, self._length)
 
     def _settle(self, link: bytes, length: int) -> None:

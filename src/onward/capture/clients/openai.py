@@ -102,7 +102,7 @@ def _recorded(original: Callable[..., Any], client: Any, chats: Chats) -> Callab
             result = original(*args, **given)
         except BaseException as error:
             if call is not None:
-                call.interrupted(None, error)
+                call.add_interruption(None, error)
             raise
         if call is None:
             return result
@@ -133,7 +133,7 @@ async def _awaited(result: Awaitable[Any], call: Call, chats: Chats) -> Any:
     try:
         answer = await result
     except BaseException as error:
-        call.interrupted(None, error)
+        call.add_interruption(None, error)
         raise
     if hasattr(answer, "__aiter__"):
         return _taken(answer, call, chats)
@@ -160,9 +160,9 @@ def _take(answer: Any, call: Call) -> None:
     if not hasattr(answer, "choices") and hasattr(answer, "http_response") and callable(answer.parse):
         answer = answer.parse()
     if hasattr(answer, "choices"):
-        call.answered(answer)
+        call.add_answer(answer)
     else:
-        call.interrupted(None, None)
+        call.add_interruption(None, None)
         _log.warning("an answer of this form is not recorded", form=type(answer).__name__)
 
 
@@ -171,12 +171,12 @@ def _watch(chunks: Iterator[Any], call: Call) -> Iterator[Any]:
     call.so_far = parts.completion
     try:
         for chunk in chunks:
-            parts.add(chunk)
+            parts.add_chunk(chunk)
             yield chunk
     except BaseException as error:
-        call.interrupted(parts.completion(), None if isinstance(error, GeneratorExit) else error)
+        call.add_interruption(parts.completion(), None if isinstance(error, GeneratorExit) else error)
         raise
-    call.answered(parts.completion())
+    call.add_answer(parts.completion())
 
 
 async def _watch_async(chunks: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:
@@ -186,12 +186,12 @@ async def _watch_async(chunks: AsyncIterator[Any], call: Call) -> AsyncIterator[
     call.so_far = parts.completion
     try:
         async for chunk in chunks:
-            parts.add(chunk)
+            parts.add_chunk(chunk)
             yield chunk
     except BaseException as error:
-        call.interrupted(parts.completion(), None if isinstance(error, GeneratorExit) else error)
+        call.add_interruption(parts.completion(), None if isinstance(error, GeneratorExit) else error)
         raise
-    await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(call.answered, parts.completion())))
+    await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(call.add_answer, parts.completion())))
 
 
 class Assembly:
@@ -204,7 +204,7 @@ class Assembly:
         self._whole: dict[str, Any] = {}
         self._finish: str | None = None
 
-    def add(self, chunk: Any) -> None:
+    def add_chunk(self, chunk: Any) -> None:
         """Adds one chunk, as the client made it. Unreadable chunks are skipped: the caller has priority."""
         with guard("log"):
             document = chunk if isinstance(chunk, Mapping) else chunk.model_dump(mode="json")

@@ -17,21 +17,21 @@ import nats.js.errors
 
 from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
 from onward.bus.consumer import AWAY, POISON_AFTER
-from onward.bus.deadletter import bury, fits
+from onward.bus.deadletter import fits_dead_letter, store_dead_letter
 from onward.capture import claim_check
-from onward.capture.cleaning import judge_of
+from onward.capture.cleaning import inspector_of
 from onward.capture.collecting import enrich
-from onward.capture.collecting.quarantine import Keys, Quarantine
-from onward.capture.collecting.verdict import (
+from onward.capture.collecting.inspection import (
     ARRIVED,
     REDACTED,
     Fate,
+    Inspector,
     Item,
-    Judge,
-    arrived,
-    conflict,
-    poisoned,
+    arrival_time,
+    conflict_item,
+    poisoned_item,
 )
+from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import canonical_json, sha256_hex, subjects
@@ -76,7 +76,7 @@ async def clean_claims(ctx: Context) -> None:
     """Deletes old bodies of the claim check, four times a day, until cancelled."""
     while True:
         try:
-            gone = await claim_check.clean(ctx.objects, ctx.clock.now())
+            gone = await claim_check.delete_old(ctx.objects, ctx.clock.now())
             if gone:
                 _log.info("old bodies deleted", count=gone)
         except ObjectError as error:
@@ -87,8 +87,8 @@ async def clean_claims(ctx: Context) -> None:
 class Collector:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._judge: Judge = judge_of(ctx.settings)
-        self._quarantine = Quarantine(ctx.objects, Keys.of(ctx.settings), ctx.clock)
+        self._inspector: Inspector = inspector_of(ctx.settings)
+        self._quarantine = Quarantine(ctx.objects, QuarantineKeys.from_settings(ctx.settings), ctx.clock)
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
         """Stores a batch. Raises BusError, WarehouseError or ObjectError if one of them is unavailable: the
@@ -119,17 +119,19 @@ class Collector:
             elif message.num_delivered < CLAIM_TRIES:
                 return Retry(float(2 ** (message.num_delivered - 1)))
             else:
-                await self._settle([self._judge.judge_without_body(message, error)])
+                await self._settle([self._inspector.inspect_without_body(message, error)])
         except ContractError as error:
-            await self._settle([self._judge.judge_without_body(message, error)])
+            await self._settle([self._inspector.inspect_without_body(message, error)])
         else:
             await self._keep([whole], stand_in=message.data)
         return Ack()
 
     async def _keep(self, messages: list[Message], stand_in: bytes | None = None) -> None:
         """Takes messages the whole way: judges them, stores the new ones, and settles all of them."""
-        now, judge = self._ctx.clock.now(), self._judge
-        items = await asyncio.to_thread(lambda: [judge.judge(message, now, stand_in) for message in messages])
+        now, inspector = self._ctx.clock.now(), self._inspector
+        items = await asyncio.to_thread(
+            lambda: [inspector.inspect(message, now, stand_in) for message in messages]
+        )
         items, new = await self._sort(items)
         if new:
             await self._store(new)
@@ -138,7 +140,7 @@ class Collector:
     async def _sort(self, items: list[Item]) -> tuple[list[Item], list[Item]]:
         """Returns all items, with conflicts turned into dead letters, and the items to be stored."""
         ids = {item.document["trajectory_id"] for item in items if item.document is not None}
-        known = await queries.stored(self._ctx.warehouse, ids) if ids else {}
+        known = await queries.stored_identities(self._ctx.warehouse, ids) if ids else {}
         sorted_items: list[Item] = []
         new: list[Item] = []
         for item in items:
@@ -148,7 +150,7 @@ class Collector:
                     known[trajectory_id] = item.identity
                     new.append(item)
                 elif not enrich.same(known[trajectory_id], item.identity):
-                    item = conflict(item)
+                    item = conflict_item(item)
                 elif REDACTED not in item.message.headers:
                     self._ctx.metrics.duplicates.labels(STREAM).inc()
             sorted_items.append(item)
@@ -165,7 +167,7 @@ class Collector:
         # The token is a hash of the content: a batch with other rows must never count as a repeat.
         token = sha256_hex("\n".join(f"{r['trajectory_id']} {r['payload_sha256']}" for r in rows).encode())
         await self._ctx.warehouse.insert("trajectories", rows, token=token)
-        self._ctx.just_stored.put(rows)
+        self._ctx.recent_rows.put(rows)
         crashpoint("collector.stored")
         metrics, now = self._ctx.metrics, self._ctx.clock.now()
         for item, row in zip(new, rows, strict=True):
@@ -187,18 +189,18 @@ class Collector:
             crashpoint("collector.counted")
         for item in items:
             clean = None
-            if item.fate is Fate.HOLD or self._is_too_large_to_bury(item):
+            if item.fate is Fate.HOLD or self._is_too_large_for_dead_letter(item):
                 await self._hold(item)
-            elif item.fate is Fate.BURY:
+            elif item.fate is Fate.DEAD_LETTER:
                 body = item.body if item.stand_in is None else item.stand_in
-                await bury(bus, STREAM, item.message, item.reason, item.detail, body)
+                await store_dead_letter(bus, STREAM, item.message, item.reason, item.detail, body)
                 metrics.dead_letters.labels(STREAM, item.reason).inc()
                 crashpoint("collector.buried")
             elif item.secret:
                 clean = await republish(bus, item, objects, self._ctx.clock.now())
                 crashpoint("collector.republished")
-            if item.raw_must_go:
-                await claim_check.forget(objects, item.message.headers, keep=clean)
+            if item.must_erase:
+                await claim_check.delete_body(objects, item.message.headers, keep=clean)
                 await erase(bus, item.message.sequence)
                 crashpoint("collector.erased")
         held = [item for item in items if item.fate is Fate.HOLD]
@@ -210,11 +212,11 @@ class Collector:
                 reasons=sorted({item.reason for item in held}),
             )
 
-    def _is_too_large_to_bury(self, item: Item) -> bool:
+    def _is_too_large_for_dead_letter(self, item: Item) -> bool:
         """Reports a large body with a secret: a dead letter would leave it where it is about to be erased."""
-        if item.fate is not Fate.BURY or not item.secret:
+        if item.fate is not Fate.DEAD_LETTER or not item.secret:
             return False
-        return item.stand_in is not None or not fits(self._ctx.bus, item.body)
+        return item.stand_in is not None or not fits_dead_letter(self._ctx.bus, item.body)
 
     async def _hold(self, item: Item) -> None:
         crashpoint("collector.before_hold")
@@ -229,8 +231,8 @@ class Collector:
         if error.reason != "claim_missing":
             return False
         name = claim_check.parse(message.headers[claim_check.HEADER]).trajectory_id
-        stored = await queries.stored(self._ctx.warehouse, {name})
-        return name in stored or await self._quarantine.holds(STREAM, message)
+        stored = await queries.stored_identities(self._ctx.warehouse, {name})
+        return name in stored or await self._quarantine.contains(STREAM, message)
 
     async def _give_up(self, message: Message, error: Exception) -> Disposition:
         """Holds the whole message; if even that fails, it stays unacknowledged and is redelivered forever."""
@@ -240,7 +242,7 @@ class Collector:
                     message = await claim_check.resolve(self._ctx.objects, message)
                 except ContractError:
                     pass  # the body is not available
-            await self._settle([poisoned(message, error)])
+            await self._settle([poisoned_item(message, error)])
         except AWAY:
             raise
         except Exception as failure:
@@ -282,7 +284,7 @@ async def republish(bus: Bus, item: Item, objects: Objects, now: datetime) -> cl
         canonical_json(item.document),
         subject=subjects.TRAJECTORY,
         msg_id=f"{item.document['trajectory_id']}.redacted.{item.identity[-16:]}",
-        headers={REDACTED: item.identity.partition(":")[0], ARRIVED: utc_text(arrived(item.message))},
+        headers={REDACTED: item.identity.partition(":")[0], ARRIVED: utc_text(arrival_time(item.message))},
     )
 
 

@@ -33,7 +33,7 @@ STREAM, GATEWAY = "stream", "gateway"
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldMessage:
     """Facts of one held message; none of them comes from its content."""
 
     held_id: str
@@ -56,7 +56,7 @@ class Held:
     """``stream``, or ``gateway``: recorded there, not redacted, and on no stream yet."""
 
 
-class Keys:
+class QuarantineKeys:
     """The key that encrypts (``capture.quarantine_key``, else that of the file) and all that decrypt."""
 
     def __init__(self, given: bytes | None, file: Path) -> None:
@@ -64,22 +64,22 @@ class Keys:
         self._file = file
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
+    def from_settings(cls, settings: Settings) -> Self:
         """Reads the settings. Raises ConfigError if ``capture.quarantine_key`` is not 32 bytes in base64."""
         given = settings.capture.quarantine_key
-        key = None if given is None else sealing.key_of(given.get_secret_value(), "capture.quarantine_key")
+        key = None if given is None else sealing.parse_key(given.get_secret_value(), "capture.quarantine_key")
         return cls(key, settings.run_dir / KEY_FILE)
 
-    def sealing(self) -> bytes:
+    def sealing_key(self) -> bytes:
         """Returns the key that encrypts; creates the file at first use. Raises ObjectError if it cannot be
         written, ConfigError if it contains no key."""
-        return sealing.key_in(self._file) if self._given is None else self._given
+        return sealing.read_or_create_key(self._file) if self._given is None else self._given
 
-    def opening(self, key_id: str) -> bytes:
+    def opening_key(self, key_id: str) -> bytes:
         """Returns the key with that id. Raises ConfigError if it is missing."""
         candidates = [self._given] if self._given is not None else []
         if self._file.exists():
-            candidates.append(sealing.key_in(self._file))
+            candidates.append(sealing.read_or_create_key(self._file))
         for key in candidates:
             if key_id_of(key) == key_id:
                 return key
@@ -90,20 +90,20 @@ class Keys:
 
 
 class Quarantine:
-    def __init__(self, objects: Objects, keys: Keys, clock: Clock) -> None:
+    def __init__(self, objects: Objects, keys: QuarantineKeys, clock: Clock) -> None:
         self.objects = objects
         self._keys = keys
         self._clock = clock
 
     async def hold(
         self, stream: str, message: Message, reason: str, error: str = "", trajectory_id: str = ""
-    ) -> Held:
+    ) -> HeldMessage:
         """Encrypts and stores a message durably; overwrites an earlier object of the same message. Raises
         ObjectError: the message must then stay on the stream."""
         name = held_id(stream, message.sequence, message.timestamp)
         return await self._put(name, STREAM, stream, message, reason, error, trajectory_id)
 
-    async def hold_captured(self, trajectory_id: str, body: bytes, reason: str, error: str) -> Held:
+    async def hold_trajectory(self, trajectory_id: str, body: bytes, reason: str, error: str) -> HeldMessage:
         """Encrypts and stores a trajectory that the gateway recorded, once: after a crash it comes again from
         the journal, with less content. Raises ObjectError: the caller must then keep it."""
         name = f"{GATEWAY}-{hashlib.sha256(trajectory_id.encode()).hexdigest()[:16]}"
@@ -119,13 +119,13 @@ class Quarantine:
         reason: str,
         error: str,
         trajectory_id: str,
-    ) -> Held:
+    ) -> HeldMessage:
         try:
-            key = self._keys.sealing()
+            key = self._keys.sealing_key()
         except ConfigError as failure:
             raise ObjectError(str(failure)) from None  # a reason to wait, not to discard the message
         known = {topic.subject for topic in subjects.TOPICS}
-        held = Held(
+        held = HeldMessage(
             held_id=name,
             since=utc_text(self._clock.now()),
             reason=reason,
@@ -144,13 +144,13 @@ class Quarantine:
             await self.objects.put(f"{PREFIX}/{name}", _seal(held, message, key), create_only=once)
         return held
 
-    async def holds(self, stream: str, message: Message) -> bool:
+    async def contains(self, stream: str, message: Message) -> bool:
         return await self.objects.exists(f"{PREFIX}/{held_id(stream, message.sequence, message.timestamp)}")
 
-    async def held(self, limit: int | None = None) -> list[Held]:
+    async def list_held(self, limit: int | None = None) -> list[HeldMessage]:
         """Returns the facts of at most ``limit`` messages, by sequence."""
         ids = [key.rpartition("/")[2] for key in await self.objects.list(PREFIX)]
-        found: list[Held] = []
+        found: list[HeldMessage] = []
         for name in sorted(ids, key=_sequence_of)[:limit]:
             try:
                 found.append(await self.facts(name))
@@ -158,21 +158,21 @@ class Quarantine:
                 continue  # dropped or retried meanwhile
         return found
 
-    async def open(self, name: str) -> tuple[Held, Message]:
+    async def open(self, name: str) -> tuple[HeldMessage, Message]:
         """Returns the facts and, decrypted in memory only, the original message. Raises NotFoundError,
         ConfigError (its key is missing), TamperedError (it was changed)."""
         data = await self._read(name)
         held, line, sealed = _facts(data)
-        plain = sealing.unseal(line, sealed, self._keys.opening(held.key_id), held.held_id)
+        plain = sealing.unseal(line, sealed, self._keys.opening_key(held.key_id), held.held_id)
         return held, _message(held, plain)
 
-    async def facts(self, name: str) -> Held:
+    async def facts(self, name: str) -> HeldMessage:
         """Returns the facts, to be shown; the reason ``damaged`` if unreadable. Raises NotFoundError."""
         data = await self._read(name)
         try:
             return _facts(data)[0]
         except TamperedError:
-            return Held(name, "", "damaged", "", "", "", _sequence_of(name), "", len(data), "", "")
+            return HeldMessage(name, "", "damaged", "", "", "", _sequence_of(name), "", len(data), "", "")
 
     async def drop(self, name: str) -> None:
         """Deletes it for good. Raises NotFoundError if it does not exist."""
@@ -189,7 +189,7 @@ class Quarantine:
         raise _not_there(name)
 
 
-async def count(objects: Objects) -> int:
+async def count_held(objects: Objects) -> int:
     """Returns the number of held messages."""
     return len(await objects.list(PREFIX))
 
@@ -199,24 +199,24 @@ def held_id(stream: str, sequence: int, arrived: datetime) -> str:
     return f"{sequence}-{hashlib.sha256(f'{stream} {arrived.isoformat()}'.encode()).hexdigest()[:8]}"
 
 
-def _seal(held: Held, message: Message, key: bytes) -> bytes:
+def _seal(held: HeldMessage, message: Message, key: bytes) -> bytes:
     line = json.dumps(asdict(held), sort_keys=True).encode()
     plain = json.dumps(message.headers, sort_keys=True).encode() + b"\n" + message.data
     return sealing.seal(line, plain, key)
 
 
-def _facts(data: bytes) -> tuple[Held, bytes, bytes]:
+def _facts(data: bytes) -> tuple[HeldMessage, bytes, bytes]:
     """Returns the facts, their encoded line, and the rest."""
-    line, sealed = sealing.parts(data)
+    line, sealed = sealing.split_sealed(data)
     try:
         facts = json.loads(line)
         facts = {"source": STREAM, **facts}  # older objects have no source
-        return Held(**{field.name: facts[field.name] for field in fields(Held)}), line, sealed
+        return HeldMessage(**{field.name: facts[field.name] for field in fields(HeldMessage)}), line, sealed
     except (ValueError, KeyError, TypeError):
         raise TamperedError("A held body has no readable facts: it cannot be used, only dropped.") from None
 
 
-def _message(held: Held, plain: bytes) -> Message:
+def _message(held: HeldMessage, plain: bytes) -> Message:
     head, _, body = plain.partition(b"\n")
     return Message(
         data=body,

@@ -35,7 +35,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
-class Said:
+class ParsedAnswer:
     """The parsed answer. Without calls ``content`` is the whole text."""
 
     content: str | None
@@ -44,16 +44,18 @@ class Said:
     """True if the text begins an unreadable tool call: bad JSON, or a tool that was not offered."""
 
 
-def read_answer(text: str, names: Collection[str], generation_id: str, *, parallel: bool = True) -> Said:
+def read_answer(
+    text: str, names: Collection[str], generation_id: str, *, parallel: bool = True
+) -> ParsedAnswer:
     """Parses ``text`` as content and calls of the tools in ``names``. Without ``parallel`` it keeps one call.
     Ids of calls are derived from generation and position, so they are the same wherever they are made."""
     if not names:
-        return Said(text)
+        return ParsedAnswer(text)
     outside, blocks = _blocks(text)
     items = [item for block in blocks for item in _items(block)] if blocks else _items(text)
     pairs = [_named(item) for item in items]
     if not pairs or not all(pair is not None and pair[0] in names for pair in pairs):
-        return Said(text, malformed=bool(blocks) or any(pairs) or _begins_call(text))
+        return ParsedAnswer(text, malformed=bool(blocks) or any(pairs) or _begins_call(text))
     if not parallel:
         pairs = pairs[:1]
     calls = tuple(
@@ -61,14 +63,14 @@ def read_answer(text: str, names: Collection[str], generation_id: str, *, parall
         for index, pair in enumerate(pairs)
         if pair is not None
     )
-    return Said(outside if blocks and outside.strip() else None, calls)
+    return ParsedAnswer(outside if blocks and outside.strip() else None, calls)
 
 
 def call_id(generation_id: str, index: int) -> str:
     return "call_" + hashlib.sha256(f"{generation_id}\x1f{index}".encode()).hexdigest()[:24]
 
 
-def settled(text: str) -> str:
+def streamable_text(text: str) -> str:
     """Returns the part of an unfinished answer that is certainly content and may be streamed."""
     start = text.lstrip()
     if not start or start[0] in "{[":

@@ -22,7 +22,7 @@ INTERRUPTED = "the caller stopped reading the answer"
 
 
 @dataclass(frozen=True)
-class Asked:
+class PendingRequest:
     """A request that waits for its answer."""
 
     observation: dict[str, Any]
@@ -42,16 +42,16 @@ class Dialogue:
         """True if the latest call had no answer."""
 
     @property
-    def waits_for(self) -> frozenset[str]:
+    def pending_calls(self) -> frozenset[str]:
         """Ids of calls without a result."""
         return frozenset(self._waiting)
 
-    def asked(self, new: Sequence[Message], tools: Any, at: datetime) -> Asked:
+    def add_request(self, new: Sequence[Message], tools: Any, at: datetime) -> PendingRequest:
         """Adds a request; ``new`` are its messages beyond the previous ones, ``tools`` its tools."""
         self._take_results(new)
-        return Asked(self._observation(new, tools), at)
+        return PendingRequest(self._observation(new, tools), at)
 
-    def answered(self, asked: Asked, document: Mapping[str, Any]) -> bool:
+    def add_answer(self, asked: PendingRequest, document: Mapping[str, Any]) -> bool:
         """Adds the answer to a request. Returns whether it is final (calls no tool). Raises ContractError."""
         read = turns.completion(document)
         self.task.note(read.metadata, read.tokens, read.session_id)
@@ -73,8 +73,8 @@ class Dialogue:
                 self._waiting[action.get("tool_call_id", exchange.WRITTEN)] = kept
         return not self._waiting
 
-    def interrupted(
-        self, asked: Asked, completion: Mapping[str, Any] | None, error: BaseException | None
+    def add_interruption(
+        self, asked: PendingRequest, completion: Mapping[str, Any] | None, error: BaseException | None
     ) -> None:
         """Adds a request whose answer broke off, by ``error`` or the caller, after ``completion``."""
         action: dict[str, Any] = {"type": "response"}
@@ -84,7 +84,7 @@ class Dialogue:
         self.task.add({"observation": asked.observation, "action": action, "result": result}, asked.at)
         self.failed = True
 
-    def result(self, call_id: str, result: Any, milliseconds: float | None = None) -> bool:
+    def add_result(self, call_id: str, result: Any, milliseconds: float | None = None) -> bool:
         """Adds the result of one call, if known at once; returns whether a call waited for it."""
         turn = self._waiting.pop(call_id, None)
         if turn is None:
@@ -105,7 +105,7 @@ class Dialogue:
     def _take_results(self, new: Sequence[Message]) -> None:
         names = list(self._waiting)
         for index, told in exchange.results(names, new).items():
-            self.result(names[index], told)
+            self.add_result(names[index], told)
 
     def _observation(self, new: Sequence[Message], tools: Any) -> dict[str, Any]:
         """Returns the observation of a request; a reference if the request is repeated."""
@@ -115,4 +115,4 @@ class Dialogue:
             tools = None
         elif tools is not None:
             self._tools = tools = turns.plain(tools, 5)
-        return exchange.observation(new, tools)
+        return exchange.request_observation(new, tools)

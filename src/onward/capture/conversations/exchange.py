@@ -26,7 +26,7 @@ _OBSERVED = {
 }
 
 
-def observation(new: Sequence[Message], tools: Any) -> dict[str, Any]:
+def request_observation(new: Sequence[Message], tools: Any) -> dict[str, Any]:
     """Returns the observation of a request: a single new message as its text, several unchanged. ``tools``
     are those that it offers, or None if they are the same as before."""
     alone = len(new) == 1 and not new[0].get("tool_calls")

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 
-class Waiting(Protocol):
+class OpenConversation(Protocol):
     """An open conversation. ``touched`` is the monotonic time of its latest event."""
 
     touched: float
 
 
-T = TypeVar("T", bound=Waiting)
+T = TypeVar("T", bound=OpenConversation)
 
 
 def chain(seed: str, identities: Iterable[Any]) -> list[bytes]:

@@ -28,7 +28,7 @@ from onward.errors import (
     OutboxFullError,
     RedactionError,
 )
-from onward.forks import IMPORTING, Forking, follow
+from onward.forks import IMPORTING, Forking, register_fork_hooks
 from onward.ids import new_id
 from onward.telemetry import logs
 
@@ -101,7 +101,7 @@ class Recorder(Forking):
         """
         # Imported here: building the message models and rules takes longer than all other imports.
         with IMPORTING:
-            from onward.capture.recorder.intake import Intake, agents_redactor
+            from onward.capture.recorder.preparation import Preparer, agents_redactor
             from onward.capture.recorder.task import Task
 
         if on_full not in ("raise", "block"):
@@ -120,7 +120,7 @@ class Recorder(Forking):
             user_hash("", self._user_key)  # a key that is too short is reported at once
         self._own_key = secrets.token_bytes(32)
         redactor = agents_redactor(known_secrets, nats_url, nats_token, optional_kinds)
-        self._intake = Intake(redactor, has_store=self._objects is not None)
+        self._preparer = Preparer(redactor, has_store=self._objects is not None)
         self._outbox = Outbox(Path(outbox), max_bytes=max_bytes)
         self._outbox.retry_refused()
         self._held = HeldTasks(Path(outbox), max_bytes)
@@ -133,7 +133,7 @@ class Recorder(Forking):
         self._closed = threading.Event()
         self._drainer: Drainer | None = None
         _living.add(self)
-        follow(self)
+        register_fork_hooks(self)
         self._start_drainer()
 
     def task(
@@ -218,7 +218,7 @@ class Recorder(Forking):
                     self._held.drop(held.held_id)
                     self._count("opted_out")
                     continue
-                data = self._intake.prepare(document)
+                data = self._preparer.prepare(document)
             except Exception as error:
                 _log.warning("a task is still held", held_id=held.held_id, reason=loggable(error))
                 continue
@@ -287,7 +287,7 @@ class Recorder(Forking):
             return
         try:
             try:
-                data = with_one_retry(lambda: self._intake.prepare(document))
+                data = with_one_retry(lambda: self._preparer.prepare(document))
             except Exception as error:
                 self._hold(document, error)
                 return
@@ -353,7 +353,7 @@ class Recorder(Forking):
         until = time.monotonic() + timeout
         while self._outbox.pending():
             drainer = self._drainer
-            if drainer is None or time.monotonic() >= until or (drainer.away and not while_away):
+            if drainer is None or time.monotonic() >= until or (drainer.is_offline and not while_away):
                 return False
             self._closed.wait(0.005)
         return True

@@ -50,7 +50,7 @@ class Delivery:
         """True if a message of the present try was acknowledged."""
 
     @property
-    def away(self) -> bool:
+    def is_offline(self) -> bool:
         """Returns whether NATS was tried and is unavailable now."""
         bus = self._bus
         return self._failed if bus is None else not bus.is_connected
@@ -103,7 +103,7 @@ class Delivery:
 
         async def send(message: Waiting) -> None:
             large = claim_check.needs_store(bus, message.subject, message.body)
-            await claim_check.sender(bus, self._store() if large else None, self._clock)(message)
+            await claim_check.outbox_sender(bus, self._store() if large else None, self._clock)(message)
             self._sent = True
 
         return send
@@ -139,8 +139,8 @@ class Drainer:
         self._thread.start()
 
     @property
-    def away(self) -> bool:
-        return self._delivery.away
+    def is_offline(self) -> bool:
+        return self._delivery.is_offline
 
     def alert(self, kind: str, message: str) -> None:
         """Sends an alert in the background; never waits, never raises."""

@@ -55,7 +55,9 @@ class HeldTasks:
 
         body = json.dumps(document, default=str).encode()
         held = Held(_name(str(document.get("trajectory_id"))), utc_text(now), reason, error, len(body))
-        sealed = sealing.seal(json.dumps(asdict(held)).encode(), body, sealing.key_in(self._key_file))
+        sealed = sealing.seal(
+            json.dumps(asdict(held)).encode(), body, sealing.read_or_create_key(self._key_file)
+        )
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             taken = sum(path.stat().st_size for path in self._folder.iterdir() if path.name != held.held_id)
@@ -100,12 +102,12 @@ class HeldTasks:
         from onward.capture import sealing
 
         try:
-            facts, sealed = sealing.parts((self._folder / held_id).read_bytes())
+            facts, sealed = sealing.split_sealed((self._folder / held_id).read_bytes())
         except OSError as error:
             raise ObjectError(f"The held task {held_id} cannot be read: {error.strerror}.") from None
         if not self._key_file.exists():
             raise ConfigError(f"{self._key_file} is not here: put it back to open what is held.")
-        return json.loads(sealing.unseal(facts, sealed, sealing.key_in(self._key_file), held_id))
+        return json.loads(sealing.unseal(facts, sealed, sealing.read_or_create_key(self._key_file), held_id))
 
     def drop(self, held_id: str) -> None:
         if held_id in self.names():

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from onward.errors import ControlError
-from onward.spelling import nearest
+from onward.spelling import closest_name
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def parse(cls: type, what: str, assignments: list[str]) -> dict[str, Any]:
         if not equals or not name:
             raise ControlError(f"--set {assignment}: give NAME=VALUE, such as --set gamma=0.99.")
         if name not in kinds:
-            near = nearest(name, kinds)
+            near = closest_name(name, kinds)
             known = f"did you mean {near}?" if near else f"it has {', '.join(kinds)}."
             raise ControlError(f"--set {name}: {what} has no such setting, {known}")
         values[name] = _value(kinds[name], text)

@@ -37,15 +37,15 @@ class Maze:
 
     def open_moves(self, at: Cell) -> list[str]:
         """Returns the moves that no wall stops, in the order of ``MOVES``."""
-        return [move for move in MOVES if self.after(at, move) is not None]
+        return [move for move in MOVES if self.cell_after(at, move) is not None]
 
-    def after(self, at: Cell, move: str) -> Cell | None:
+    def cell_after(self, at: Cell, move: str) -> Cell | None:
         """Returns the cell that ``move`` leads to from ``at``; None where a wall is."""
         down, right = MOVES[move]
         there = (at[0] + down, at[1] + right)
         return there if (min(at, there), max(at, there)) in self.passages else None
 
-    def way(self, start: Cell | None = None) -> list[str]:
+    def shortest_path(self, start: Cell | None = None) -> list[str]:
         """Returns the moves of the shortest way from ``start`` (default: the maze's own) to the goal."""
         begin = self.start if start is None else start
         came: dict[Cell, tuple[Cell, str] | None] = {begin: None}
@@ -53,7 +53,7 @@ class Maze:
         while queue:
             at = queue.popleft()
             for move in self.open_moves(at):
-                there = self.after(at, move)
+                there = self.cell_after(at, move)
                 if there is not None and there not in came:
                     came[there] = (at, move)
                     queue.append(there)
@@ -97,7 +97,7 @@ class MazeEnvironment(Environment):
         return _Walk(task)
 
     def reference(self, task: Maze) -> Player:
-        moves = iter(task.way())
+        moves = iter(task.shortest_path())
         return lambda observation: next(moves)
 
     def random(self, task: Maze, rng: random.Random) -> Player:
@@ -116,7 +116,7 @@ class _Walk(World):
         move = action.lower().removeprefix("move ").strip()
         if move not in MOVES:
             return Effect(f"{action[:40]!r} is no move: answer with up, down, left or right. {self._seen()}")
-        there = self._maze.after(self._at, move)
+        there = self._maze.cell_after(self._at, move)
         if there is None:
             return Effect(f"There is a wall: you stay where you are. {self._seen()}")
         self._at = there
@@ -134,7 +134,7 @@ def draw(side: int, rng: random.Random) -> Maze:
     """Draws a random maze whose way to the goal has between ``side`` and ``LONGEST`` steps."""
     while True:
         maze = _draw_once(side, rng)
-        if side <= len(maze.way()) <= LONGEST:
+        if side <= len(maze.shortest_path()) <= LONGEST:
             return maze
 
 

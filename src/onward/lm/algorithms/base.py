@@ -68,7 +68,7 @@ def returns_of(selection: Selection, penalty: RowTensors | None) -> list[float]:
     rewards = [float(one.reward or 0.0) for one in selection.trajectories]
     if penalty is None:
         return rewards
-    costs = [float(part.sum()) for part in joined(selection, penalty)]
+    costs = [float(part.sum()) for part in join_rows(selection, penalty)]
     return [reward - cost for reward, cost in zip(rewards, costs, strict=True)]
 
 
@@ -96,7 +96,7 @@ def spread(selection: Selection, values: Sequence[float]) -> Estimate:
     )
 
 
-def joined(selection: Selection, per_row: RowTensors) -> list[Tensor]:
+def join_rows(selection: Selection, per_row: RowTensors) -> list[Tensor]:
     """Joins per-row tensors into one tensor per trajectory, in the order of sampling."""
     result, at = [], 0
     for one in selection.trajectories:
@@ -106,7 +106,7 @@ def joined(selection: Selection, per_row: RowTensors) -> list[Tensor]:
     return result
 
 
-def apart(selection: Selection, per_trajectory: Sequence[Tensor]) -> RowTensors:
+def split_rows(selection: Selection, per_trajectory: Sequence[Tensor]) -> RowTensors:
     """Splits per-trajectory tensors into per-row tensors, the inverse of ``joined``."""
     return [
         part
@@ -117,7 +117,7 @@ def apart(selection: Selection, per_trajectory: Sequence[Tensor]) -> RowTensors:
 
 def padded_rewards(selection: Selection, penalty: RowTensors | None) -> tuple[Tensor, Tensor]:
     """Returns token rewards (trajectories, longest) and a mask that is false on padding."""
-    costs = [None] * len(selection.trajectories) if penalty is None else joined(selection, penalty)
+    costs = [None] * len(selection.trajectories) if penalty is None else join_rows(selection, penalty)
     rewards = [one.token_rewards(cost) for one, cost in zip(selection.trajectories, costs, strict=True)]
     return pad_sequence(rewards, batch_first=True), pad_sequence(
         [torch.ones(len(r), dtype=torch.bool) for r in rewards], batch_first=True
@@ -127,7 +127,7 @@ def padded_rewards(selection: Selection, penalty: RowTensors | None) -> tuple[Te
 def unpadded(selection: Selection, padded: Tensor) -> RowTensors:
     """Returns the per-row tensors of a (trajectories, longest) tensor."""
     lengths = [sum(one.counts) for one in selection.trajectories]
-    return apart(selection, [padded[k, :n] for k, n in enumerate(lengths)])
+    return split_rows(selection, [padded[k, :n] for k, n in enumerate(lengths)])
 
 
 def monte_carlo_returns(selection: Selection, penalty: RowTensors | None, gamma: float) -> RowTensors:

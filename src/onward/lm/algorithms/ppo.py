@@ -13,7 +13,7 @@ from onward.lm.algorithms.base import (
     Algorithm,
     Estimate,
     RowTensors,
-    joined,
+    join_rows,
     monte_carlo_returns,
     padded_rewards,
     unpadded,
@@ -50,7 +50,7 @@ class Ppo(Algorithm):
         if values is None:
             raise ConfigError("ppo needs a critic's values: train with LearnerConfig(critic=CriticConfig()).")
         rewards, mask = padded_rewards(selection, penalty)
-        expected = pad_sequence(joined(selection, values), batch_first=True)
+        expected = pad_sequence(join_rows(selection, values), batch_first=True)
         found, returns = advantages.gae(rewards, expected, mask, self.gamma, self.lam)
         if self.whiten != "none":
             found = advantages.whiten(found, mask, self.whiten)

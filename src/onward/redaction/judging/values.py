@@ -71,7 +71,7 @@ class Assigned:
 
 def is_reference(value: bytes) -> bool:
     """Returns whether ``value`` only names, masks or describes a secret."""
-    if not value or placeholders.has_one(value):
+    if not value or placeholders.has_placeholder(value):
         return True
     if value[:1] in _MAY_REFER and (_TEMPLATE.fullmatch(value) or _PATTERN.search(value)):
         return True

@@ -76,7 +76,7 @@ def parse(sequence: int, data: bytes, stored_at_ms: int | None = None) -> Event:
 
 
 @dataclass(frozen=True)
-class Rules:
+class GateRules:
     """Rules by which a release is judged; fixed when it starts. Times are milliseconds."""
 
     alpha: float
@@ -87,7 +87,7 @@ class Rules:
     """Outcomes of sessions assigned longer ago than this are discarded, on either arm."""
 
     @classmethod
-    def of(cls, settings: ReleaseSettings) -> Rules:
+    def from_settings(cls, settings: ReleaseSettings) -> GateRules:
         reward = settings.reward_maturity_seconds * 1000
         maturity = {
             "error": round(settings.error_maturity_seconds * 1000),
@@ -103,7 +103,7 @@ class Rules:
         )
 
 
-class _Intake:
+class _Cohort:
     """Sessions of one gate: waiting to mature, or judged already (by a short hash)."""
 
     def __init__(self) -> None:
@@ -118,24 +118,24 @@ class _Intake:
         self.frontier: list[int | None] = [None, None]
         """Time of the newest assignment with an outcome, per arm (for feedback: with any outcome)."""
 
-    def reached(self, candidate: bool, assigned_at: int) -> None:
+    def advance_frontier(self, candidate: bool, assigned_at: int) -> None:
         newest = self.frontier[candidate]
         self.frontier[candidate] = assigned_at if newest is None else max(newest, assigned_at)
 
-    def judged(self, key: str, assigned_at: int) -> bool:
+    def is_judged(self, key: str, assigned_at: int) -> bool:
         return key in self.seen.get(assigned_at // _MINUTE, ())
 
-    def mark(self, key: str, assigned_at: int) -> None:
+    def mark_judged(self, key: str, assigned_at: int) -> None:
         minute = assigned_at // _MINUTE
         self.seen.setdefault(minute, set()).add(key)
         self.seen_count += 1
         self._texts.pop(minute, None)
 
-    def add(self, key: str, unit: list[Any]) -> None:
+    def await_maturity(self, key: str, unit: list[Any]) -> None:
         self.pending[key] = unit
         heapq.heappush(self.order, (unit[0], key))
 
-    def ready(self, maturity: int, watermark: int) -> tuple[str, list[Any]] | None:
+    def pop_matured(self, maturity: int, watermark: int) -> tuple[str, list[Any]] | None:
         """Removes and returns the oldest unit if it has matured and both arms have newer ones; else None."""
         current, candidate = self.frontier
         if not self.order or current is None or candidate is None:
@@ -160,7 +160,7 @@ class _Intake:
         while len(self.order) > MAX_PENDING:
             assigned_at, key = heapq.heappop(self.order)
             del self.pending[key]
-            self.mark(key, assigned_at)
+            self.mark_judged(key, assigned_at)
             dropped += 1
         return dropped
 
@@ -179,16 +179,16 @@ class _Intake:
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> _Intake:
-        intake = cls()
-        intake.pending = {key: list(unit) for key, unit in state["pending"].items()}
-        intake.order = sorted((unit[0], key) for key, unit in intake.pending.items())
+    def from_state(cls, state: dict[str, Any]) -> _Cohort:
+        cohort = cls()
+        cohort.pending = {key: list(unit) for key, unit in state["pending"].items()}
+        cohort.order = sorted((unit[0], key) for key, unit in cohort.pending.items())
         for minute, text in state["seen"].items():
-            intake.seen[int(minute)] = {text[i : i + _SHORT] for i in range(0, len(text), _SHORT)}
-        intake.seen_count = sum(len(keys) for keys in intake.seen.values())
-        intake.floor = state["floor"]
-        intake.frontier = list(state["frontier"])
-        return intake
+            cohort.seen[int(minute)] = {text[i : i + _SHORT] for i in range(0, len(text), _SHORT)}
+        cohort.seen_count = sum(len(keys) for keys in cohort.seen.values())
+        cohort.floor = state["floor"]
+        cohort.frontier = list(state["frontier"])
+        return cohort
 
 
 _SHORT = 8
@@ -209,7 +209,7 @@ class Evidence:
     """Evidence about one release from the events so far. It is changed only by ``apply`` and ``skip``."""
 
     def __init__(
-        self, release_id: str, rules: Rules, cursor: int = 0, models: tuple[str, str] | None = None
+        self, release_id: str, rules: GateRules, cursor: int = 0, models: tuple[str, str] | None = None
     ) -> None:
         """``cursor``: the stream sequence before the first event that may count. ``models``: the ids of
         (current, candidate); an outcome that names the other arm's model is a mismatch and is ignored."""
@@ -220,7 +220,7 @@ class Evidence:
         self.watermark = 0
         """Newest event time of this release in ms: the clock for all maturity."""
         self.gates = Gates(ceiling=rules.ceiling, margin=rules.margin)
-        self.intakes: dict[str, _Intake] = {name: _Intake() for name in GATES}
+        self.cohorts: dict[str, _Cohort] = {name: _Cohort() for name in GATES}
         self.arms: dict[str, dict[str, float]] = {arm: _tally() for arm in ARMS}
         self.ignored: dict[str, int] = {}
         self.crossing: dict[str, Any] | None = None
@@ -237,7 +237,7 @@ class Evidence:
             return
         self.watermark = max(self.watermark, event.at)
         # Few sessions give feedback. Any outcome of an arm shows that its feedback would arrive too.
-        self.intakes["feedback"].reached(event.candidate, event.assigned_at)
+        self.cohorts["feedback"].advance_frontier(event.candidate, event.assigned_at)
         if event.kind in ("error", "lost"):
             self._note("error", event, float(event.kind == "lost" or event.value >= 0.5))
         elif event.kind == "reward":
@@ -261,19 +261,21 @@ class Evidence:
         self.ignored[why] = self.ignored.get(why, 0) + 1
 
     def _note(self, gate: Gate, event: Event, value: float) -> None:
-        intake = self.intakes[gate]
-        if event.assigned_at < intake.floor:
+        cohort = self.cohorts[gate]
+        if event.assigned_at < cohort.floor:
             self._ignore("too_late")
             return
-        intake.reached(event.candidate, event.assigned_at)
+        cohort.advance_frontier(event.candidate, event.assigned_at)
         key = _short(event.session_id)
-        if intake.judged(key, event.assigned_at):
+        if cohort.is_judged(key, event.assigned_at):
             if not (gate == "error" and event.kind == "reward"):
                 self._ignore("judged_already")
             return
-        unit = intake.pending.get(key)
+        unit = cohort.pending.get(key)
         if unit is None:
-            intake.add(key, [event.assigned_at, int(event.candidate), event.weight, value, event.kind])
+            cohort.await_maturity(
+                key, [event.assigned_at, int(event.candidate), event.weight, value, event.kind]
+            )
         elif bool(unit[1]) != event.candidate:
             self._ignore("two_arms")
         elif gate == "error":
@@ -290,15 +292,15 @@ class Evidence:
         """Judges every unit that has matured on both arms, oldest assignment first."""
         oldest = self.watermark - self.rules.horizon
         for gate in GATES:
-            intake = self.intakes[gate]
+            cohort = self.cohorts[gate]
             while self.crossing is None:
-                found = intake.ready(self.rules.maturity[gate], self.watermark)
+                found = cohort.pop_matured(self.rules.maturity[gate], self.watermark)
                 if found is None:
                     break
                 key, unit = found
-                intake.mark(key, unit[0])
+                cohort.mark_judged(key, unit[0])
                 self._judge(gate, key, unit)
-            dropped = intake.prune(oldest)
+            dropped = cohort.prune(oldest)
             if dropped:
                 self.ignored["overflow"] = self.ignored.get("overflow", 0) + dropped
 
@@ -331,13 +333,13 @@ class Evidence:
 
     def _close_reward(self, key: str, assigned_at: int) -> None:
         """Marks a lost session as judged, so that a later reward does not count it twice."""
-        intake = self.intakes["reward"]
-        if key in intake.pending:
-            del intake.pending[key]
-            intake.order = [item for item in intake.order if item[1] != key]
-            heapq.heapify(intake.order)
-        if not intake.judged(key, assigned_at):
-            intake.mark(key, assigned_at)
+        cohort = self.cohorts["reward"]
+        if key in cohort.pending:
+            del cohort.pending[key]
+            cohort.order = [item for item in cohort.order if item[1] != key]
+            heapq.heapify(cohort.order)
+        if not cohort.is_judged(key, assigned_at):
+            cohort.mark_judged(key, assigned_at)
 
     def summary(self) -> dict[str, Any]:
         """Returns sessions, rates and e-values, for people and decisions."""
@@ -362,7 +364,7 @@ class Evidence:
             "models": list(self.models) if self.models else None,
             "watermark": self.watermark,
             "gates": self.gates.state(),
-            "intakes": {name: intake.state() for name, intake in self.intakes.items()},
+            "intakes": {name: cohort.state() for name, cohort in self.cohorts.items()},
             "arms": {arm: dict(tally) for arm, tally in self.arms.items()},
             "ignored": dict(sorted(self.ignored.items())),
             "crossing": self.crossing,
@@ -371,10 +373,10 @@ class Evidence:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Evidence:
         models = tuple(state["models"]) if state["models"] else None
-        evidence = cls(state["release_id"], Rules(**state["rules"]), state["cursor"], models)
+        evidence = cls(state["release_id"], GateRules(**state["rules"]), state["cursor"], models)
         evidence.watermark = state["watermark"]
         evidence.gates = Gates.from_state(state["gates"])
-        evidence.intakes = {name: _Intake.from_state(state["intakes"][name]) for name in GATES}
+        evidence.cohorts = {name: _Cohort.from_state(state["intakes"][name]) for name in GATES}
         evidence.arms = {arm: dict(state["arms"][arm]) for arm in ARMS}
         evidence.ignored = dict(state["ignored"])
         evidence.crossing = state["crossing"]

@@ -10,9 +10,9 @@ from onward.config import ReleaseSettings
 from onward.errors import EngineError, OnwardError
 from onward.lru import Lru
 from onward.release.record import ReleaseRecord
-from onward.release.validation import judge as validation
+from onward.release.validation import comparison
 from onward.release.validation.checks import CheckResult
-from onward.release.validation.judge import Suite
+from onward.release.validation.comparison import Suite
 from onward.release.validation.suite import TaskResult
 from onward.telemetry import logs
 
@@ -36,7 +36,7 @@ class Trial:
     async def poll(self, record: ReleaseRecord) -> dict[str, Any] | tuple[str, str] | None:
         """Returns the result, or (reason, words) if there is none, or None while it runs."""
         if record.skip_validation:
-            return validation.skipped()
+            return comparison.skipped()
         if self._task is None:
             self._task = asyncio.create_task(self._run(record), name="validation")
         if not self._task.done():
@@ -66,7 +66,7 @@ class Trial:
         try:
             for model in (record.current, record.candidate):
                 await self._suite.prepare(model.adapter_digest, model.object_prefix, model.manifest_sha256)
-            return await validation.validate(
+            return await comparison.validate(
                 record.candidate.adapter_digest,
                 record.current.adapter_digest,
                 self._suite.run_suite,
@@ -96,7 +96,7 @@ Key = tuple[str, str | None]
 """Digest of the base model, digest of the adapter (None: the base alone)."""
 
 
-class Remembered:
+class CachedSuite:
     """A suite that runs each policy once: the current model was the candidate of an earlier release.
 
     A result is a function of policy, task and seed, so a second run would give the same results. The last

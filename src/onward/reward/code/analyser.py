@@ -18,7 +18,7 @@ from typing import Any
 
 from onward.contracts import Trajectory
 from onward.lru import Lru
-from onward.reward.code.find import MAX_CHARACTERS, Found, Piece, find_code
+from onward.reward.code.find import MAX_CHARACTERS, CodePiece, Found, find_code
 from onward.reward.code.report import CodeReport
 from onward.reward.code.results import Results, results_of
 from onward.reward.code.sandbox import Limits, Sandbox, installed
@@ -100,7 +100,7 @@ class CodeAnalyser:
         """
         return self._rate(*_results_and_code(trajectory))
 
-    def _wanted(self, results: Results, found: Found) -> tuple[Piece, ...]:
+    def _wanted(self, results: Results, found: Found) -> tuple[CodePiece, ...]:
         """Returns the pieces that Onward's own tools must examine."""
         complete = results.linter is not None and results.criticals is not None
         return () if complete or not self._installed else found.pieces
@@ -118,7 +118,7 @@ class CodeAnalyser:
             answers.append(facts)
         return _report(results, found, answers, dict(self._sandbox.tools), bool(self._installed))
 
-    def _facts(self, piece: Piece) -> dict[str, Any]:
+    def _facts(self, piece: CodePiece) -> dict[str, Any]:
         key = _key(piece)
         with self._lock:
             if key in self._cache:
@@ -217,7 +217,7 @@ def _counted(read: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _key(piece: Piece) -> str:
+def _key(piece: CodePiece) -> str:
     digest = hashlib.sha256(piece.how.encode())
     for cell in piece.cells:
         data = cell.encode("utf-8", "replace")
@@ -225,5 +225,5 @@ def _key(piece: Piece) -> str:
     return digest.hexdigest()
 
 
-def _name(piece: Piece) -> str:
+def _name(piece: CodePiece) -> str:
     return {"file": "a file", "session": "a Python session", "quoted": "quoted code"}[piece.how]

@@ -119,7 +119,7 @@ _NAME_LINE: Any = re2.compile(r"^\s*(?:#|//)\s*(?:file(?:name)?:\s*)?([\w./-]+\.
 
 
 @dataclass(frozen=True)
-class Piece:
+class CodePiece:
     how: How
     name: str
     """File name; empty for a session or a quotation."""
@@ -132,7 +132,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Found:
-    pieces: tuple[Piece, ...]
+    pieces: tuple[CodePiece, ...]
     """Python only."""
     languages: Mapping[str, int]
     """Number of pieces seen of each language, repeats included; a shell command is no piece of code."""
@@ -229,13 +229,13 @@ def find_code(trajectory: Trajectory) -> Found:
         elif action.type == "tool_call":
             for part in objects(action.tool_args):
                 finder.arguments(action.tool_name or "", part)
-    files = [Piece("file", name, (text,)) for name, text in finder.files.items() if text.strip()]
+    files = [CodePiece("file", name, (text,)) for name, text in finder.files.items() if text.strip()]
     largest = sorted(files, key=lambda piece: -piece.characters)[:MAX_PIECES]
     pieces = [piece for piece in files if piece in largest]
     if any(cell.strip() for cell in finder.session):
-        pieces.append(Piece("session", "", tuple(finder.session)))
+        pieces.append(CodePiece("session", "", tuple(finder.session)))
     if not pieces:
-        quoted = [Piece("quoted", "", (text,)) for text in finder.quoted]
+        quoted = [CodePiece("quoted", "", (text,)) for text in finder.quoted]
         pieces = sorted(quoted, key=lambda piece: -piece.characters)[:MAX_PIECES]
     return Found(tuple(pieces), dict(finder.languages), len(files) - len(largest))
 

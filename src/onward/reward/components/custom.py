@@ -31,7 +31,7 @@ MAX_FACTS = 64 << 10
 _log = logs.get("rewarder")
 
 
-class Guarded:
+class GuardedComponent:
     """Wraps one of the user's own components: checks its answers and catches its exceptions."""
 
     def __init__(self, name: str, score: Callable[[Trajectory, ScoringContext], Any]) -> None:
@@ -48,7 +48,7 @@ class Guarded:
         return Unscored(BROKEN, fault) if fault else answer
 
 
-def load(name: str, custom: CustomComponent) -> Guarded:
+def load(name: str, custom: CustomComponent) -> GuardedComponent:
     """Loads the component ``name`` and tries it on the contract's example.
 
     Raises ConfigError when it cannot be found, has no way to score, or returns an invalid answer. A component
@@ -65,7 +65,7 @@ def load(name: str, custom: CustomComponent) -> Guarded:
         fault = _fault(answer)
         if fault:
             raise ConfigError(f"Reward component {name!r} ({where}) gave {fault}: {_EXPECTED}.")
-    return Guarded(name, score)
+    return GuardedComponent(name, score)
 
 
 _EXPECTED = "it must return Scored with a finite score from 0 to 1, NotApplicable or Unscored"

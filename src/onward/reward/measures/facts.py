@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from onward.contracts import Trajectory, Turn
-from onward.reward.measures.corrections import asks_for_correction
+from onward.reward.measures.correction_requests import asks_for_correction
 
 UNPARSABLE = "unparsable"
 """Prefix of ``result.error`` for an answer that could not be read as an action."""

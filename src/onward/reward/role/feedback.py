@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from onward.bus import Ack, DeadLetter, Disposition, Message, Retry
-from onward.bus.deadletter import bury
-from onward.capture.cleaning import judge_of
+from onward.bus.deadletter import store_dead_letter
+from onward.capture.cleaning import inspector_of
 from onward.capture.collecting.collector import erase
-from onward.capture.collecting.quarantine import Keys, Quarantine
-from onward.capture.collecting.verdict import ARRIVED, FUTURE, REDACTED, arrived
+from onward.capture.collecting.inspection import ARRIVED, FUTURE, REDACTED, arrival_time
+from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.capture.retrying import with_one_retry
 from onward.clock import utc_text
 from onward.context import Context
@@ -58,7 +58,7 @@ _log = logs.get("rewarder")
 
 
 @dataclass(frozen=True)
-class Piece:
+class FeedbackMessage:
     """One checked message. Without ``feedback`` it is refused with a reason, or discarded by an opt-out."""
 
     message: Message
@@ -71,14 +71,14 @@ class Piece:
 
     @property
     def arrived(self) -> datetime:
-        return arrived(self.message)
+        return arrival_time(self.message)
 
 
 class FeedbackReader:
     def __init__(self, ctx: Context, stored: StoredFeedback, rescorer: Rescorer) -> None:
         self._ctx, self._stored, self._rescorer = ctx, stored, rescorer
-        self._judge = judge_of(ctx.settings)
-        self._quarantine = Quarantine(ctx.objects, Keys.of(ctx.settings), ctx.clock)
+        self._inspector = inspector_of(ctx.settings)
+        self._quarantine = Quarantine(ctx.objects, QuarantineKeys.from_settings(ctx.settings), ctx.clock)
         self.stopping = False
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
@@ -103,26 +103,28 @@ class FeedbackReader:
         }
         return [Retry(RETRY_SECONDS) if id(message) in later else Ack() for message in messages]
 
-    def _read(self, message: Message) -> Piece:
+    def _read(self, message: Message) -> FeedbackMessage:
         try:
             feedback = decode(message.data, Feedback)
             if feedback.timestamp > self._ctx.clock.now() + FUTURE:
                 raise ContractError("future", "The feedback was given more than 24 hours in the future.")
         except ContractError as error:
             return self._unreadable(message, error)
-        if self._judge.opt_out.matches(feedback.session_id, None, None):
-            return Piece(message, secret=True)
+        if self._inspector.opt_out.matches(feedback.session_id, None, None):
+            return FeedbackMessage(message, secret=True)
         document = to_document(feedback)
         try:
-            redacted = with_one_retry(lambda: self._judge.redactor.document(document))
+            redacted = with_one_retry(lambda: self._inspector.redactor.document(document))
             if not redacted.changed:
-                return Piece(message, feedback)
-            return Piece(message, _redacted(redacted.document, document), secret=True)
+                return FeedbackMessage(message, feedback)
+            return FeedbackMessage(message, _redacted(redacted.document, document), secret=True)
         except Exception as error:
             bare = {key: value for key, value in document.items() if key not in ("comment", "source")}
-            return Piece(message, validate(bare, Feedback), secret=True, redaction_error=type(error).__name__)
+            return FeedbackMessage(
+                message, validate(bare, Feedback), secret=True, redaction_error=type(error).__name__
+            )
 
-    def _unreadable(self, message: Message, error: ContractError) -> Piece:
+    def _unreadable(self, message: Message, error: ContractError) -> FeedbackMessage:
         """Makes a dead letter with a clean body; a message that cannot be shown to be clean is sealed."""
         try:
             try:
@@ -130,21 +132,27 @@ class FeedbackReader:
             except ContractError:
                 document = message.data.decode()
             whole = document if isinstance(document, dict | list | str) else {"document": document}
-            redacted = with_one_retry(lambda: self._judge.redactor.document(whole))
+            redacted = with_one_retry(lambda: self._inspector.redactor.document(whole))
             if not redacted.changed:
-                return Piece(message, refused=DeadLetter(error.reason, str(error), body=message.data))
+                return FeedbackMessage(
+                    message, refused=DeadLetter(error.reason, str(error), body=message.data)
+                )
             body = canonical_json(redacted.document)
-            return Piece(message, refused=DeadLetter(error.reason, str(error), body=body), secret=True)
+            return FeedbackMessage(
+                message, refused=DeadLetter(error.reason, str(error), body=body), secret=True
+            )
         except Exception as failure:
             refused = DeadLetter(error.reason, str(error), body=b"")
-            return Piece(message, refused=refused, secret=True, redaction_error=type(failure).__name__)
+            return FeedbackMessage(
+                message, refused=refused, secret=True, redaction_error=type(failure).__name__
+            )
 
-    async def _sort(self, pieces: list[Piece]) -> tuple[list[Piece], list[Row]]:
+    async def _sort(self, pieces: list[FeedbackMessage]) -> tuple[list[FeedbackMessage], list[Row]]:
         """Returns all pieces, with conflicts turned into dead letters, and the rows to store."""
         ids = {piece.feedback.feedback_id for piece in pieces if piece.feedback is not None}
         stored = await reward_queries.feedback_by_id(self._ctx.warehouse, ids) if ids else {}
         known = {name: row["payload"] for name, row in stored.items()}
-        sorted_pieces: list[Piece] = []
+        sorted_pieces: list[FeedbackMessage] = []
         new: list[Row] = []
         for piece in pieces:
             if piece.feedback is not None:
@@ -169,12 +177,14 @@ class FeedbackReader:
         for row in new:
             self._ctx.metrics.feedback.labels(kind=row["kind"], signal=_known_signal(row["signal"])).inc()
 
-    async def _clean(self, piece: Piece) -> None:
+    async def _clean(self, piece: FeedbackMessage) -> None:
         """Sends a refused piece to the dead letters. Replaces a message with a secret by its redacted form,
         then erases it, as the collector does."""
         if piece.refused is not None:
             reason, detail = piece.refused.reason, piece.refused.detail
-            await bury(self._ctx.bus, STREAM, piece.message, reason, detail, piece.refused.body or b"")
+            await store_dead_letter(
+                self._ctx.bus, STREAM, piece.message, reason, detail, piece.refused.body or b""
+            )
             self._ctx.metrics.dead_letters.labels(STREAM, reason).inc()
             crashpoint("feedback.buried")
         if not piece.secret:
@@ -188,14 +198,14 @@ class FeedbackReader:
                 subjects.FEEDBACK,
                 body,
                 msg_id=f"{piece.feedback.feedback_id}.redacted.{sha256_hex(body)[:16]}",
-                headers={REDACTED: self._judge.redactor.policy_version, ARRIVED: utc_text(piece.arrived)},
+                headers={REDACTED: self._inspector.redactor.policy_version, ARRIVED: utc_text(piece.arrived)},
                 deadline=60.0,
             )
             crashpoint("feedback.republished")
         await erase(self._ctx.bus, piece.message.sequence, STREAM)
         crashpoint("feedback.erased")
 
-    async def _tasks(self, pieces: Sequence[Piece]) -> list[Task]:
+    async def _tasks(self, pieces: Sequence[FeedbackMessage]) -> list[Task]:
         """Returns the trajectories that each piece scores again, in the order of the stream."""
         sessions = {p.feedback.session_id for p in pieces if p.feedback and not p.feedback.trajectory_id}
         found: dict[str, Row] = {}
@@ -232,7 +242,7 @@ def feedback_row(feedback: Feedback, message: Message, received_at: datetime) ->
     }
 
 
-def _of_session(found: dict[str, Row], piece: Piece) -> list[str]:
+def _of_session(found: dict[str, Row], piece: FeedbackMessage) -> list[str]:
     assert piece.feedback is not None
     row = feedback_row(piece.feedback, piece.message, piece.arrived)
     about = [item for item in found.values() if is_about(row, item)]
@@ -241,7 +251,7 @@ def _of_session(found: dict[str, Row], piece: Piece) -> list[str]:
     ]
 
 
-def _name(piece: Piece) -> str:
+def _name(piece: FeedbackMessage) -> str:
     return piece.feedback.feedback_id if piece.feedback is not None else ""
 
 

@@ -19,7 +19,7 @@ from onward.bus.cancellation import until_cancelled
 from onward.clock import Clock
 from onward.context import Context
 from onward.reward.measures.baselines import Baseline
-from onward.reward.role.publishing import Missing
+from onward.reward.role.publishing import UnscoredItem
 
 if TYPE_CHECKING:
     from onward.telemetry.alerts import Alerts
@@ -39,7 +39,7 @@ class RewardMetrics:
         self._clock, self._metrics = ctx.clock, ctx.metrics
         self._means: dict[str, Baseline] = {}
 
-    def count_unscored(self, items: Iterable[Missing]) -> None:
+    def count_unscored(self, items: Iterable[UnscoredItem]) -> None:
         for item in items:
             self._metrics.unscored.labels(reason=item.why.reason).inc()
 

@@ -39,7 +39,7 @@ _CONCURRENT_READS = 50
 
 
 @dataclass(frozen=True)
-class Missing:
+class UnscoredItem:
     """A trajectory without a valid reward."""
 
     trajectory_id: str
@@ -47,7 +47,9 @@ class Missing:
     message: Message
 
 
-async def store(ctx: Context, rewards: Sequence[dict[str, Any]], missing: Sequence[Missing] = ()) -> None:
+async def store(
+    ctx: Context, rewards: Sequence[dict[str, Any]], missing: Sequence[UnscoredItem] = ()
+) -> None:
     """Stores rows of ``rewards`` and ``unscored`` durably. Raises WarehouseError."""
     await ctx.warehouse.insert("rewards", rewards, patience=PATIENCE_SECONDS)
     gaps = [
@@ -86,7 +88,7 @@ class Batch:
     state: State
     made: list[dict[str, Any]] = field(default_factory=list)
     again: list[dict[str, Any]] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
+    missing: list[UnscoredItem] = field(default_factory=list)
     triggers: dict[str, Message] = field(default_factory=dict)
     """Trajectory id → the message that triggered its reward."""
 

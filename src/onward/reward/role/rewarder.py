@@ -31,7 +31,7 @@ from onward.reward.role.analysis import Analysis, code_analyser
 from onward.reward.role.feedback import FeedbackReader
 from onward.reward.role.monitoring import RewardMetrics, UnscoredAlert, watch_lag
 from onward.reward.role.progress import Checkpoint, CollectorProgress
-from onward.reward.role.publishing import Batch, Missing, StoreQueue, published_first_rewards
+from onward.reward.role.publishing import Batch, StoreQueue, UnscoredItem, published_first_rewards
 from onward.reward.role.rescoring import Rescorer, RescoreRuns
 from onward.reward.scoring import rows
 from onward.reward.scoring.rows import Candidate
@@ -225,7 +225,7 @@ class Rewarder:
 
     async def _trajectories_stored(self, messages: Iterable[Message]) -> bool:
         ids = {name for message in messages if (name := rows.claimed_id(message.data))}
-        return ids <= (await queries.stored(self._ctx.warehouse, ids)).keys()
+        return ids <= (await queries.stored_identities(self._ctx.warehouse, ids)).keys()
 
     async def _first_rewards(self, messages: list[Message]) -> None:
         """Makes the first rewards of messages. The state changes for all of them or for none."""
@@ -259,7 +259,7 @@ class Rewarder:
             yield
 
     async def _rows(self, ids: set[str]) -> dict[str, rows.Row]:
-        found = self._ctx.just_stored.take(ids)
+        found = self._ctx.recent_rows.pop(ids)
         return {**found, **await queries.trajectories_by_id(self._ctx.warehouse, ids - found.keys())}
 
     async def _candidates(self, found: Mapping[str, rows.Row]) -> dict[str, Candidate]:
@@ -302,7 +302,7 @@ class Rewarder:
             candidate = candidates.get(name)
             if candidate is None:
                 why = Unscored("not_stored", "the collector put it aside")
-                batch.missing.append(Missing(name, why, message))
+                batch.missing.append(UnscoredItem(name, why, message))
                 state.record_cause(why.reason)
                 continue
             before = stored.get(name)
@@ -322,7 +322,7 @@ class Rewarder:
                 StoredFeedback.select(feedback.get(name, ())),
             )
             if isinstance(answer, Unscored):
-                batch.missing.append(Missing(name, answer, message))
+                batch.missing.append(UnscoredItem(name, answer, message))
                 state.record_cause(answer.reason)
             else:
                 batch.made.append(rows.reward_row(answer, message.sequence))

@@ -24,7 +24,7 @@ from onward.lm.request import Sample, SampleRequest
 from onward.processes import die_with_parent
 from onward.serving.engines import RequestRefusedError, wire
 from onward.serving.engines.registry import verify_adapter
-from onward.serving.engines.sampling import OnTokens, Remembered, SamplingThread, SessionMemory
+from onward.serving.engines.sampling import FinishedGeneration, OnTokens, SamplingThread, SessionMemory
 from onward.serving.engines.vllm import VllmSampling, VoidSample
 from onward.serving.engines.vllm_http import VllmHttp
 from onward.training import checkpoints
@@ -160,12 +160,14 @@ class EngineServer:
                 connection.writer.write(wire.frame({"id": request["id"], "progress": progress}))
 
         def on_tokens(ids: list[int], logprobs: list[float]) -> None:
-            send({"text": text.add(ids), "token_ids": ids, "logprobs": [float(value) for value in logprobs]})
+            send(
+                {"text": text.append(ids), "token_ids": ids, "logprobs": [float(value) for value in logprobs]}
+            )
 
         send({"record": record})
         return on_tokens
 
-    def _prompt(self, request: dict[str, Any]) -> tuple[Remembered | None, list[int]]:
+    def _prompt(self, request: dict[str, Any]) -> tuple[FinishedGeneration | None, list[int]]:
         """Returns the generation that is continued (or None) and the ids that come after it."""
         messages, tools = request["messages"], request.get("tools") or []
         before = self._memory.find(request["session_id"], request["adapter"], messages, tools)
@@ -188,9 +190,9 @@ class EngineServer:
             return _void(record, full, sample)
         tokens = list(sample.token_ids)
         text = self._chat.text(tokens)
-        self._memory.add(
+        self._memory.put(
             request["session_id"],
-            Remembered(
+            FinishedGeneration(
                 record["generation_id"],
                 request["adapter"],
                 request["messages"],

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Remembered:
+class FinishedGeneration:
     """One finished generation, with all that is needed to continue it."""
 
     generation_id: str
@@ -63,12 +63,12 @@ class SessionMemory:
     def __init__(self, max_tokens: int = 2_000_000, per_session: int = 8) -> None:
         self._max_tokens = max_tokens
         self._per_session = per_session
-        self._sessions: OrderedDict[str, OrderedDict[str, Remembered]] = OrderedDict()
+        self._sessions: OrderedDict[str, OrderedDict[str, FinishedGeneration]] = OrderedDict()
         self._tokens = 0
 
     def find(
         self, session_id: str, adapter: str | None, messages: Messages, tools: Sequence[dict[str, Any]] = ()
-    ) -> Remembered | None:
+    ) -> FinishedGeneration | None:
         """Returns the longest remembered generation that ``messages`` continues, or None."""
         known = self._sessions.get(session_id)
         if not known:
@@ -81,7 +81,7 @@ class SessionMemory:
                     return found
         return None
 
-    def add(self, session_id: str, generation: Remembered) -> None:
+    def put(self, session_id: str, generation: FinishedGeneration) -> None:
         known = self._sessions.setdefault(session_id, OrderedDict())
         self._sessions.move_to_end(session_id)
         said = [*generation.messages, {"role": "assistant", "content": generation.text}]

@@ -37,7 +37,7 @@ class Choice:
     finish_reason: str = ""
     prompt_ids: list[int] | None = None
 
-    def add(self, part: dict[str, Any]) -> tuple[list[int], list[float]]:
+    def add_part(self, part: dict[str, Any]) -> tuple[list[int], list[float]]:
         """Adds one response or stream chunk and returns its new ids and log-probs. Raises EngineError if ids
         and log-probs disagree."""
         ids = part.get("token_ids")
@@ -106,11 +106,11 @@ class VllmHttp:
         choice = Choice()
         if on_tokens is None:
             answer = await self._json("POST", "/v1/completions", body)
-            choice.add(answer["choices"][0])
+            choice.add_part(answer["choices"][0])
             return choice.finished(prompt)
         async for event in self._events("/v1/completions", {**body, "stream": True}):
             for part in event.get("choices") or []:
-                ids, logprobs = choice.add(part)
+                ids, logprobs = choice.add_part(part)
                 if ids:
                     on_tokens(ids, logprobs)
         return choice.finished(prompt)

@@ -21,7 +21,7 @@ from onward.http.app import HttpError
 from onward.serving.engines import Engine, Generation, OnProgress, Progress, RequestRefusedError
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.protocol import openai
-from onward.serving.recording.outcomes import Outcomes
+from onward.serving.recording.outcome_publisher import OutcomePublisher
 from onward.serving.routing.assignments import Assignments
 from onward.serving.routing.desired import DesiredState
 from onward.serving.routing.router import Arm, Routes
@@ -45,7 +45,7 @@ class Call:
 
 
 @dataclass
-class Live:
+class LiveAnswer:
     """An answer in progress: the tokens sampled so far, and the arm that serves it."""
 
     on_text: Any
@@ -57,7 +57,7 @@ class Live:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
-    def take(self, progress: Progress) -> None:
+    def add_progress(self, progress: Progress) -> None:
         if progress.record is not None:
             self.record = progress.record
         self.text += progress.text
@@ -65,7 +65,7 @@ class Live:
         self.logprobs += progress.logprobs
         self.on_text(progress.text)
 
-    def cut(self) -> Generation | None:
+    def partial_generation(self) -> Generation | None:
         """Returns the part of an answer that was cut off; None if nothing was sampled."""
         if self.record is None or not self.token_ids:
             return None
@@ -83,7 +83,7 @@ class Calls:
         engine: Engine,
         state: DesiredState,
         assignments: Assignments,
-        outcomes: Outcomes,
+        outcomes: OutcomePublisher,
         metrics: GatewayMetrics,
         signing_key: bytes,
     ) -> None:
@@ -108,10 +108,10 @@ class Calls:
                 generation, more = await self._generate(call, arm, assignment)
                 seconds += more
         if assignment is not None:
-            self._outcomes.opened(assignment)
+            self._outcomes.register(assignment)
         return self.completion(call, generation, arm, assignment), generation.text, seconds
 
-    async def stream(self, call: Call, live: Live) -> tuple[dict[str, Any], str, float]:
+    async def stream(self, call: Call, live: LiveAnswer) -> tuple[dict[str, Any], str, float]:
         """Works like ``answer`` and passes progress to ``live``. The session is assigned before any text."""
         routes = self._state.serving()
         arm, assignment, writing = await self._route(call.chat.model, routes, call.session_id)
@@ -120,7 +120,7 @@ class Calls:
         live.arm, live.assignment = arm, assignment
         generation, seconds = await self._generate(call, arm, assignment, live)
         if assignment is not None:
-            self._outcomes.opened(assignment)
+            self._outcomes.register(assignment)
         return self.completion(call, generation, arm, assignment), generation.text, seconds
 
     def completion(
@@ -166,7 +166,7 @@ class Calls:
             )
         if not routes.open:
             return routes.current, None, None
-        known = self._assignments.known(routes, session_id)
+        known = self._assignments.find_cached(routes, session_id)
         if known is not None:
             return routes.arm(known.arm), known, None
         try:
@@ -190,12 +190,12 @@ class Calls:
         return arm, recorded
 
     async def _generate(
-        self, call: Call, arm: Arm, assignment: Assignment | None, live: Live | None = None
+        self, call: Call, arm: Arm, assignment: Assignment | None, live: LiveAnswer | None = None
     ) -> tuple[Generation, float]:
         """Returns the answer of this arm and the seconds its engine took. One retry, on the same arm."""
         started = self._clock.monotonic()
         chat = call.chat
-        on_progress: OnProgress | None = live.take if live is not None else None
+        on_progress: OnProgress | None = live.add_progress if live is not None else None
         self._state.in_flight[arm.adapter_digest] += 1
         try:
             for attempt in (1, 2):
@@ -231,8 +231,8 @@ class Calls:
         _log.warning("engine failed", reason=str(error), arm=assignment.arm if assignment else None)
         if assignment is not None:
             try:
-                self._outcomes.opened(assignment)
-                await self._outcomes.failed(assignment)
+                self._outcomes.register(assignment)
+                await self._outcomes.publish_error(assignment)
             except BusError:
                 _log.error("error outcome not published", release_id=assignment.release_id)
 

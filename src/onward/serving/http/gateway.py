@@ -18,8 +18,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from onward.capture import provenance
-from onward.capture.cleaning import judge_of
-from onward.capture.collecting.quarantine import Keys, Quarantine
+from onward.capture.cleaning import inspector_of
+from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.clock import is_set_within, utc_text
 from onward.context import Context
 from onward.contracts.buckets import Traffic
@@ -44,9 +44,9 @@ from onward.serving.http.calls import Call, Calls
 from onward.serving.http.streaming import AnswerStream, stopping, while_connected
 from onward.serving.metrics import gateway_metrics
 from onward.serving.protocol import openai
-from onward.serving.recording.capture import Asked, Capture
+from onward.serving.recording.capture import Capture, CapturedCall
 from onward.serving.recording.closing import parse_close
-from onward.serving.recording.outcomes import Outcomes
+from onward.serving.recording.outcome_publisher import OutcomePublisher
 from onward.serving.recording.recording import Recording
 from onward.serving.routing.assignments import Assignments
 from onward.serving.routing.desired import DesiredState
@@ -86,7 +86,7 @@ class Gateway:
             file=run_dir / "gateway-routes.json",
             on_switch=self._on_switch,
         )
-        self.outcomes = Outcomes(
+        self.outcomes = OutcomePublisher(
             ctx.bus,
             ctx.clock,
             self.assignments,
@@ -110,8 +110,8 @@ class Gateway:
             clock=ctx.clock,
             metrics=self._metrics,
             user_key=self._signing_key,
-            on_answered=self.outcomes.answered,
-            on_opted_out=self._opted_out.add,
+            on_answered=self.outcomes.note_answered,
+            on_opted_out=self._opted_out.count,
         )
         self._feedback_keys = TokenKeys(run_dir) if settings.feedback.hand_out_tokens else None
         self._resume_at: datetime | None = None
@@ -131,13 +131,13 @@ class Gateway:
     def _make_recording(self, on_error: Callable[[str, Exception], None]) -> Recording:
         settings = self._ctx.settings
         local_key(settings.run_dir)  # created before it is read as a known secret
-        judge = judge_of(settings)
+        inspector = inspector_of(settings)
         return Recording(
             settings.data_dir / "outbox",
             clock=self._clock,
-            quarantine=Quarantine(self._ctx.objects, Keys.of(settings), self._clock),
-            redactor=judge.redactor,
-            opt_out=judge.opt_out,
+            quarantine=Quarantine(self._ctx.objects, QuarantineKeys.from_settings(settings), self._clock),
+            redactor=inspector.redactor,
+            opt_out=inspector.opt_out,
             on_error=on_error,
             on_held=self._held,
         )
@@ -173,7 +173,7 @@ class Gateway:
                 ("control", self._follow_control()),
                 ("capture", self.capture.run()),
                 ("opted-out", self._opted_out.run()),
-                ("outbox", self.capture.behind.deliver(self._ctx.bus)),
+                ("outbox", self.capture.writer.deliver(self._ctx.bus)),
             )
         ]
         self._ctx.ready["gateway"] = True
@@ -296,7 +296,7 @@ class Gateway:
             )
         chat = openai.parse_chat(await read_json(request))
         session = session_of(request, chat, caller, self._signing_key)
-        asked = self.capture.ask(request.headers, caller, chat, session)
+        asked = self.capture.begin_call(request.headers, caller, chat, session)
         call = Call(chat, asked.session_id, asked.scope, asked.messages, asked.trajectory_id)
         leave = self._enter()
         if chat.stream:
@@ -307,15 +307,15 @@ class Gateway:
         try:
             work = self.calls.answer(call)
             answer, text, engine_seconds = await while_connected(request, work, self._ending)
-            self.capture.answered(asked, answer, text)
+            self.capture.record_answer(asked, answer, text)
         finally:
-            self.capture.gave_up(asked)
+            self.capture.free_conversation(asked)
             leave()
         response = JSONResponse(answer, headers=self._feedback_token(asked))
         self._metrics.seconds.observe(max(0.0, self._clock.monotonic() - started - engine_seconds))
         return response
 
-    def _feedback_token(self, asked: Asked) -> dict[str, str]:
+    def _feedback_token(self, asked: CapturedCall) -> dict[str, str]:
         """Returns the header that lets a chat page vote on this conversation, if tokens are handed out."""
         unfit = len(asked.session_id) > MAX_SESSION or self.capture.is_opted_out(asked)
         if self._feedback_keys is None or unfit:

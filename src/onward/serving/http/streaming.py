@@ -15,11 +15,11 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from onward.capture.conversations.answers import settled
+from onward.capture.conversations.answers import streamable_text
 from onward.clock import Clock
 from onward.http.app import HttpError, error_body
-from onward.serving.http.calls import Call, Calls, Live
-from onward.serving.recording.capture import Asked, Capture
+from onward.serving.http.calls import Call, Calls, LiveAnswer
+from onward.serving.recording.capture import Capture, CapturedCall
 
 T = TypeVar("T")
 CLIENT_GONE = 499
@@ -71,7 +71,7 @@ class AnswerStream:
         calls: Calls,
         capture: Capture,
         call: Call,
-        asked: Asked,
+        asked: CapturedCall,
         clock: Clock,
         leave: Callable[[], None],
         ending: asyncio.Event,
@@ -80,7 +80,7 @@ class AnswerStream:
         self._clock, self._leave, self._ending = clock, leave, ending
         self._ended: asyncio.Task[Any] | None = None
         self._news = asyncio.Event()
-        self._live = Live(lambda text: self._news.set())
+        self._live = LiveAnswer(lambda text: self._news.set())
         self._sent = 0
         """Characters of the text that were sent as content."""
         self._told = False
@@ -129,7 +129,7 @@ class AnswerStream:
             yield chunks.content(rest)
             self._sent += len(rest)
         self._told = True
-        self._capture.answered(self._asked, answer, text)
+        self._capture.record_answer(self._asked, answer, text)
         yield chunks.calls(message.get("tool_calls") or []) + chunks.end(answer)
 
     def _chunks(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> Chunks:
@@ -144,7 +144,7 @@ class AnswerStream:
 
     def _new_content(self) -> str:
         """Returns text that is certainly content and was not sent yet."""
-        text = settled(self._live.text) if self._call.chat.calls_tools else self._live.text
+        text = streamable_text(self._live.text) if self._call.chat.calls_tools else self._live.text
         new = text[self._sent :]
         self._sent += len(new)
         return new
@@ -162,11 +162,11 @@ class AnswerStream:
                     self._told = True
                     self._record_part(work)
             finally:
-                self._capture.gave_up(self._asked)
+                self._capture.free_conversation(self._asked)
                 self._leave()
 
     def _record_part(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> None:
-        generation, cut = self._live.cut(), _STOPPED if self._ending.is_set() else _LEFT
+        generation, cut = self._live.partial_generation(), _STOPPED if self._ending.is_set() else _LEFT
         if not work.cancelled() and work.exception() is not None:
             cut = _BROKEN
         if not work.cancelled() and work.exception() is None:
@@ -177,7 +177,7 @@ class AnswerStream:
         else:
             return
         answer["choices"][0]["message"] = {"role": "assistant", "content": text[: self._sent]}
-        self._capture.answered(self._asked, answer, text, cut=cut)
+        self._capture.record_answer(self._asked, answer, text, cut=cut)
 
 
 class _Streamed(StreamingResponse):

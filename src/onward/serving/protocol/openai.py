@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from onward.capture.conversations.answers import MAX_DEPTH, Said
+from onward.capture.conversations.answers import MAX_DEPTH, ParsedAnswer
 from onward.contracts import decode_document
 from onward.errors import ContractError
 from onward.http.app import HttpError
@@ -199,7 +199,9 @@ def _bad(message: str, param: str) -> HttpError:
     return HttpError(400, message, param=param)
 
 
-def completion(generation: Generation, said: Said, onward: dict[str, Any], created: int) -> dict[str, Any]:
+def completion(
+    generation: Generation, said: ParsedAnswer, onward: dict[str, Any], created: int
+) -> dict[str, Any]:
     """Returns the answer to a chat request; ``onward`` is Onward's own part of it."""
     message: dict[str, Any] = {"role": "assistant", "content": said.content}
     reason = generation.sampling["finish_reason"]

@@ -21,13 +21,13 @@ from onward.errors import OnwardError
 from onward.http.app import Caller, HttpError
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.protocol import openai
-from onward.serving.recording.closing import Closing, Closings, Said
+from onward.serving.recording.closing import Closing, Closings, GivenFeedback
 from onward.serving.recording.conversations import (
     Conversation,
     Conversations,
     Exchange,
     Message,
-    chain,
+    links_of,
     seed_of,
 )
 from onward.serving.recording.recording import Recording
@@ -49,7 +49,7 @@ MakeRecording = Callable[[Callable[[str, Exception], None]], Recording]
 
 
 @dataclass
-class Asked:
+class CapturedCall:
     """One request that is being answered, and its conversation."""
 
     session_id: str
@@ -86,7 +86,7 @@ class Capture:
         """``on_answered`` receives sessions whose task ended with an answer that was not judged, if the key's
         agents never judge. ``on_opted_out`` receives trajectories that are stored nowhere."""
         self._settings, self._clock, self._metrics = settings, clock, metrics
-        self.behind = WriteBehind(lambda: make_recording(self._failed), self._changed, clock)
+        self.writer = WriteBehind(lambda: make_recording(self._failed), self._changed, clock)
         self._user_key, self._on_answered, self._on_opted_out = user_key, on_answered, on_opted_out
         self._opt_out = OptOut.parse(settings.opt_out)
         self._off = {key.lower() for key in settings.off_keys}
@@ -98,7 +98,7 @@ class Capture:
         ``lost``."""
         self._freed = asyncio.Event()
 
-    def is_opted_out(self, asked: Asked) -> bool:
+    def is_opted_out(self, asked: CapturedCall) -> bool:
         """Returns whether nothing may be stored about the user of this request."""
         conversation = asked.conversation
         owner, metadata = (None, {}) if conversation is None else (conversation.owner, conversation.metadata)
@@ -107,27 +107,29 @@ class Capture:
 
     # The path of an answer. Nothing here waits.
 
-    def ask(
+    def begin_call(
         self, headers: Mapping[str, str], caller: Caller, chat: openai.ChatRequest, session: Session
-    ) -> Asked:
+    ) -> CapturedCall:
         """Finds or begins the conversation of a request. Raises HttpError for a header it cannot read."""
         recorded = self._is_recorded(headers, caller)
         try:
             return self._ask(caller, chat, session, recorded)
         except Exception as error:
             self._failed("ask", error)
-            return Asked(session.id, session.id, chat.messages, None, chat, [], self._clock.now())
+            return CapturedCall(session.id, session.id, chat.messages, None, chat, [], self._clock.now())
 
-    def answered(self, asked: Asked, answer: dict[str, Any], text: str, *, cut: str | None = None) -> None:
+    def record_answer(
+        self, asked: CapturedCall, answer: dict[str, Any], text: str, *, cut: str | None = None
+    ) -> None:
         """Adds the client's answer and the model's whole text. ``cut``: the reason for a partial answer."""
         try:
             self._answered(asked, answer, text, cut)
         except Exception as error:
             self._failed("answer", error)
         finally:
-            self.gave_up(asked)
+            self.free_conversation(asked)
 
-    def gave_up(self, asked: Asked) -> None:
+    def free_conversation(self, asked: CapturedCall) -> None:
         """Frees the conversation for the next call: no further answer comes."""
         conversation = asked.conversation
         if conversation is None or not conversation.busy:
@@ -145,9 +147,11 @@ class Capture:
             return said == "on"
         return self._settings.gateway and caller.key_hash not in self._off
 
-    def _ask(self, caller: Caller, chat: openai.ChatRequest, session: Session, recorded: bool) -> Asked:
+    def _ask(
+        self, caller: Caller, chat: openai.ChatRequest, session: Session, recorded: bool
+    ) -> CapturedCall:
         seed = seed_of(f"{caller.key_hash}:{recorded}", session.id if session.is_named else None)
-        links = chain(seed, chat.messages)
+        links = links_of(seed, chat.messages)
         conversation = self._open.find(links)
         if conversation is None:
             described = {"user_hash": user_hash(chat.user, self._user_key)} if chat.user is not None else {}
@@ -158,7 +162,7 @@ class Capture:
         else:
             conversation.take_results(chat.messages[conversation.length :])
             self._dirty[conversation.id] = conversation
-        asked = Asked(
+        asked = CapturedCall(
             session_id=conversation.session_id,
             scope=conversation.id if recorded else conversation.session_id,
             messages=conversation.engine_messages(chat.messages),
@@ -171,7 +175,7 @@ class Capture:
         conversation.busy = True  # set last: an earlier error leaves it free
         return asked
 
-    def _answered(self, asked: Asked, answer: dict[str, Any], text: str, cut: str | None) -> None:
+    def _answered(self, asked: CapturedCall, answer: dict[str, Any], text: str, cut: str | None) -> None:
         conversation, chat = asked.conversation, asked.chat
         if conversation is None:
             return
@@ -204,7 +208,7 @@ class Capture:
         conversation.tokens += answer["usage"]["total_tokens"]
         conversation.ended_at = self._clock.now()
         conversation.touched = self._clock.monotonic()
-        self._open.add(conversation, exchange, asked.links, said)
+        self._open.add_exchange(conversation, exchange, asked.links, said)
         if conversation.recorded:
             self._dirty[conversation.id] = conversation
             self._closings.forget(conversation.session_id, conversation.owner)
@@ -212,7 +216,11 @@ class Capture:
     # Closing.
 
     async def close(
-        self, name: str, owner: str | None, outcome: dict[str, Any] | None, feedback: Said | None = None
+        self,
+        name: str,
+        owner: str | None,
+        outcome: dict[str, Any] | None,
+        feedback: GivenFeedback | None = None,
     ) -> list[dict[str, Any]]:
         """Ends the open tasks of a session, or the one task with this trajectory id, and records them.
 
@@ -228,11 +236,11 @@ class Capture:
             closing = Closing(outcome)
             for conversation in await self._at_rest(name, owner):
                 self._close_one(conversation, closing)
-            self._closings.add(name, owner, closing)
-        for message in closing.hear(feedback, self._clock.now()):
-            self.behind.say(message)
-        await self.behind.write()
-        if not self.behind.are_recorded(closing.ids):
+            self._closings.put(name, owner, closing)
+        for message in closing.add_feedback(feedback, self._clock.now()):
+            self.writer.put_feedback(message)
+        await self.writer.write()
+        if not self.writer.are_recorded(closing.ids):
             raise HttpError(
                 503,
                 "The outbox takes nothing at the moment: what was closed is kept and tried again.",
@@ -297,7 +305,7 @@ class Capture:
             document = unshaped(conversation, closed)
         self._open.remove(conversation)
         self._dirty.pop(conversation.id, None)
-        self.behind.put(document, first=closed == "close")
+        self.writer.put_trajectory(document, first=closed == "close")
         if self._opt_out.matches_document(document):
             self._on_opted_out(conversation.id)
         else:
@@ -340,20 +348,20 @@ class Capture:
 
     async def start(self) -> None:
         """Opens the files and loads tasks that an earlier gateway left open. Raises BusError."""
-        self._metrics.captured.labels(closed="restart").inc(await self.behind.start())
+        self._metrics.captured.labels(closed="restart").inc(await self.writer.start())
 
     async def run(self) -> None:
         """Checks deadlines and writes the journal, until cancelled."""
         while True:
             await self._clock.sleep(TICK_SECONDS)
             self.sweep()
-            await self.behind.write()
+            await self.writer.write()
 
     async def stop(self) -> None:
         """Records everything that is open. A task that cannot be recorded stays in the journal."""
         for conversation in self._open:
             self._leave(conversation, "shutdown")
-        await self.behind.stop()
+        await self.writer.stop()
 
     def _changed(self) -> list[dict[str, Any]]:
         dirty, self._dirty = self._dirty, {}

@@ -22,7 +22,7 @@ from onward.serving.recording.trajectory import SOURCE
 
 Outcome = dict[str, Any]
 """``status`` and, if given, ``completion_percentage``."""
-Said = dict[str, Any]
+GivenFeedback = dict[str, Any]
 """``signal`` and, if given, ``value`` and ``comment``."""
 REMEMBERED = 10_000
 
@@ -36,7 +36,7 @@ class Closing:
     """Recorded tasks: ``trajectory_id``, ``session_id`` and number of ``turns``."""
     silent: set[str] = field(default_factory=set)
     """Trajectories of users who opted out; no feedback is published about them."""
-    heard: list[Said] = field(default_factory=list)
+    feedback: list[GivenFeedback] = field(default_factory=list)
     feedback_ids: list[str] = field(default_factory=list)
 
     @property
@@ -44,11 +44,11 @@ class Closing:
         """Ids of all that must be on disk before the close is answered."""
         return [*(task["trajectory_id"] for task in self.tasks), *self.feedback_ids]
 
-    def hear(self, feedback: Said | None, now: datetime) -> list[dict[str, Any]]:
+    def add_feedback(self, feedback: GivenFeedback | None, now: datetime) -> list[dict[str, Any]]:
         """Returns one feedback message for each task; none if this feedback was given before."""
-        if feedback is None or feedback in self.heard:
+        if feedback is None or feedback in self.feedback:
             return []
-        self.heard.append(feedback)
+        self.feedback.append(feedback)
         tasks = [task for task in self.tasks if task["trajectory_id"] not in self.silent]
         messages = [_feedback_on(task, feedback, now) for task in tasks]
         self.feedback_ids += [message["feedback_id"] for message in messages]
@@ -61,7 +61,7 @@ class Closings:
     def __init__(self) -> None:
         self._latest: Lru[tuple[str | None, str], Closing] = Lru(REMEMBERED)
 
-    def add(self, name: str, owner: str | None, closing: Closing) -> None:
+    def put(self, name: str, owner: str | None, closing: Closing) -> None:
         self._latest[owner, name] = closing
 
     def find(self, name: str, owner: str | None, outcome: Outcome | None) -> Closing | None:
@@ -80,7 +80,7 @@ class Closings:
         self._latest.pop((None, session_id), None)
 
 
-def _feedback_on(task: dict[str, Any], said: Said, now: datetime) -> dict[str, Any]:
+def _feedback_on(task: dict[str, Any], said: GivenFeedback, now: datetime) -> dict[str, Any]:
     return {
         "feedback_id": new_id(),
         "session_id": task["session_id"],
@@ -92,7 +92,7 @@ def _feedback_on(task: dict[str, Any], said: Said, now: datetime) -> dict[str, A
     }
 
 
-def parse_close(document: dict[str, Any]) -> tuple[Outcome | None, Said | None]:
+def parse_close(document: dict[str, Any]) -> tuple[Outcome | None, GivenFeedback | None]:
     """Returns outcome and feedback, each None if not given. Raises HttpError 400 that names the field."""
     unknown = document.keys() - {"status", "completion_percentage", "feedback"}
     if unknown:
@@ -114,7 +114,7 @@ def _outcome(document: dict[str, Any]) -> Outcome | None:
     return {"status": status, "completion_percentage": _share(share, "completion_percentage")}
 
 
-def _feedback(given: Any) -> Said | None:
+def _feedback(given: Any) -> GivenFeedback | None:
     """Parses ``{"signal": "thumbs_up", "value"?: 0 to 1, "comment"?: text}``."""
     if given is None:
         return None
@@ -128,7 +128,7 @@ def _feedback(given: Any) -> Said | None:
             f"'feedback.comment' must be text of whole characters, at most {MAX_STRING} bytes in UTF-8.",
             "feedback.comment",
         )
-    kept: Said = {"signal": signal}
+    kept: GivenFeedback = {"signal": signal}
     if given.get("value") is not None:
         kept["value"] = _share(given["value"], "feedback.value")
     elif signal == "rating":

@@ -19,8 +19,7 @@ from typing import Any
 
 from onward.capture.conversations import exchange
 from onward.capture.conversations.answers import ToolCall
-from onward.capture.conversations.links import Heads, next_link
-from onward.capture.conversations.links import chain as links_of
+from onward.capture.conversations.links import Heads, chain, next_link
 from onward.ids import new_id
 from onward.lm.tool_words import with_objects
 
@@ -127,7 +126,7 @@ class Conversations:
         self._open[conversation.id] = conversation
         return conversation
 
-    def add(
+    def add_exchange(
         self, conversation: Conversation, exchange: Exchange, links: Sequence[bytes], said: Message
     ) -> None:
         """Adds an exchange. ``said`` answers the messages of ``links``; later requests must follow it."""
@@ -171,9 +170,9 @@ def seed_of(owner: str, session_id: str | None) -> str:
     return f"{owner}\x1f{session_id or ''}"
 
 
-def chain(seed: str, messages: Sequence[Message]) -> list[bytes]:
+def links_of(seed: str, messages: Sequence[Message]) -> list[bytes]:
     """Returns the links of these messages (``capture.conversations.links``)."""
-    return links_of(seed, map(_identity, messages))
+    return chain(seed, map(_identity, messages))
 
 
 def _identity(message: Message) -> list[Any]:

@@ -27,7 +27,7 @@ from onward.capture.collecting.quarantine import Quarantine
 from onward.capture.conversations import turns
 from onward.capture.opt_out import OptOut
 from onward.capture.recorder.core import HEADERS
-from onward.capture.recorder.intake import Intake
+from onward.capture.recorder.preparation import Preparer
 from onward.capture.retrying import reason_of, with_one_retry
 from onward.clock import Clock
 from onward.contracts import Feedback, encode, subjects, validate
@@ -109,15 +109,15 @@ JOURNAL = "gateway-open.db"
 class Work:
     """Documents to be written next."""
 
-    ended: list[Document] = field(default_factory=list)
+    trajectories: list[Document] = field(default_factory=list)
     """Trajectories."""
-    said: list[Document] = field(default_factory=list)
+    feedback: list[Document] = field(default_factory=list)
     """Feedback."""
     open: list[Document] = field(default_factory=list)
     """Tasks in progress, as the trajectories they would be if they ended now."""
 
     def __bool__(self) -> bool:
-        return bool(self.ended or self.said or self.open)
+        return bool(self.trajectories or self.feedback or self.open)
 
 
 class Recording:
@@ -139,7 +139,7 @@ class Recording:
         self._clock, self._opt_out = clock, opt_out
         self._on_error, self._on_held = on_error, on_held
         self._quarantine, self._redactor = quarantine, redactor
-        self._intake = Intake(redactor, has_store=True)
+        self._preparer = Preparer(redactor, has_store=True)
         self._outbox = Outbox(folder / OUTBOX)
         self._outbox.retry_refused()
         self._journal = Journal(folder / JOURNAL)
@@ -155,25 +155,27 @@ class Recording:
     def write(self, work: Work) -> Work:
         """Writes ``work``; blocks for some fsyncs. Returns what could not be written; the rest is durable."""
         later = Work()
-        later.said = [feedback for feedback in work.said if not self._put_feedback(feedback)]
-        for document in work.ended:
+        later.feedback = [feedback for feedback in work.feedback if not self._put_feedback(feedback)]
+        for document in work.trajectories:
             if self._record(document):
                 self._gone.add(document["trajectory_id"])
             else:
-                later.ended.append(document)
-        if work.ended:
+                later.trajectories.append(document)
+        if work.trajectories:
             crashpoint("capture.recorded")
-        self._keep([*later.ended, *work.open])
+        self._keep([*later.trajectories, *work.open])
         return later
 
     @property
-    def owes(self) -> bool:
+    def has_unwritten(self) -> bool:
         """True if the journal lacks changes that could not be written earlier."""
         return bool(self._unkept or self._gone)
 
     async def deliver(self, bus: Bus) -> None:
         """Publishes the outbox until cancelled or NATS goes away (BusError)."""
-        await self._outbox.drain(bus, send=claim_check.sender(bus, self._quarantine.objects, self._clock))
+        await self._outbox.drain(
+            bus, send=claim_check.outbox_sender(bus, self._quarantine.objects, self._clock)
+        )
 
     def close(self) -> None:
         self._outbox.close()
@@ -185,7 +187,7 @@ class Recording:
             if self._opt_out.matches_document(document):
                 return True
             plain = turns.plain(document)
-            data = with_one_retry(lambda: self._intake.prepare(plain))
+            data = with_one_retry(lambda: self._preparer.prepare(plain))
         except Exception as error:
             self._on_error("record", error)
             return self._hold(document, error)
@@ -205,7 +207,7 @@ class Recording:
             body = json.dumps(document, default=str).encode()
             name = document["trajectory_id"]
             crashpoint("capture.holding")
-            asyncio.run(self._quarantine.hold_captured(name, body, reason, type(error).__name__))
+            asyncio.run(self._quarantine.hold_trajectory(name, body, reason, type(error).__name__))
             crashpoint("capture.held")
         except Exception as failure:
             self._on_error("hold", failure)
@@ -242,7 +244,7 @@ class Recording:
         for name in self._gone:
             self._unkept.pop(name, None)
         try:
-            if self.owes:
+            if self.has_unwritten:
                 self._journal.write(self._unkept, self._gone)
         except Exception as error:
             self._on_error("journal", error)

@@ -64,7 +64,7 @@ def unshaped(conversation: Conversation, closed: Closed) -> dict[str, Any]:
 def _turns(exchanges: Sequence[Exchange]) -> list[dict[str, Any]]:
     turns: list[dict[str, Any]] = []
     for each in exchanges:
-        seen = exchange.observation(each.new, each.tools)
+        seen = exchange.request_observation(each.new, each.tools)
         action = {**each.action, "raw_response": each.text, "sampling": each.sampling}
         calls = [
             {

@@ -41,23 +41,23 @@ class WriteBehind:
         if the files cannot be used."""
         self._files = await asyncio.to_thread(self._open_files)
         left = await asyncio.to_thread(self._files.left_open)
-        self._work.ended += left
+        self._work.trajectories += left
         return len(left)
 
-    def put(self, document: Document, *, first: bool = False) -> None:
+    def put_trajectory(self, document: Document, *, first: bool = False) -> None:
         """Queues this trajectory; ``first`` if a caller waits for it."""
-        self._work.ended.insert(0 if first else len(self._work.ended), document)
+        self._work.trajectories.insert(0 if first else len(self._work.trajectories), document)
 
-    def say(self, feedback: Document) -> None:
+    def put_feedback(self, feedback: Document) -> None:
         """Queues this feedback."""
-        self._work.said.append(feedback)
+        self._work.feedback.append(feedback)
 
     def are_recorded(self, ids: Iterable[str]) -> bool:
         """Returns whether none of these trajectories and feedbacks waits. No document is ever discarded, so
         one that no longer waits is recorded."""
         works = (self._work, self._in_hand)
-        waiting = {item["trajectory_id"] for work in works for item in work.ended}
-        waiting |= {item["feedback_id"] for work in works for item in work.said}
+        waiting = {item["trajectory_id"] for work in works for item in work.trajectories}
+        waiting |= {item["feedback_id"] for work in works for item in work.feedback}
         return waiting.isdisjoint(ids)
 
     async def write(self) -> None:
@@ -88,20 +88,20 @@ class WriteBehind:
             if self._files is None:
                 return False
             work, self._work = self._work, Work()
-            self._work.ended, work.ended = work.ended[BATCH:], work.ended[:BATCH]
+            self._work.trajectories, work.trajectories = work.trajectories[BATCH:], work.trajectories[:BATCH]
             self._in_hand = later = work
             try:
                 work.open = self._changed()
-                if not work and not self._files.owes:
+                if not work and not self._files.has_unwritten:
                     return False
                 later = await asyncio.to_thread(self._files.write, work)
             except Exception as error:
                 _log.error("not recorded now, and tried again", reason=_named(error))
             finally:
                 self._in_hand = Work()
-                self._work.ended += later.ended
-                self._work.said += later.said
-            return bool(self._work.ended) and not later
+                self._work.trajectories += later.trajectories
+                self._work.feedback += later.feedback
+            return bool(self._work.trajectories) and not later
 
 
 def _named(error: Exception) -> str:

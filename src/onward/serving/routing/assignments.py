@@ -36,7 +36,7 @@ class Assignments:
                 self._cache[session_id] = known
         return known
 
-    def known(self, routes: Routes, session_id: str) -> Assignment | None:
+    def find_cached(self, routes: Routes, session_id: str) -> Assignment | None:
         """Returns the assignment under the release of ``routes``, if it is in memory."""
         known = self._cache.get(session_id)
         return known if known is not None and known.release_id == routes.release_id else None

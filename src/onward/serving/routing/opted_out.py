@@ -26,7 +26,7 @@ class OptedOut:
         self._waiting: list[str] = []
         self._news = asyncio.Event()
 
-    def add(self, trajectory_id: str) -> None:
+    def count(self, trajectory_id: str) -> None:
         self._metrics.opted_out.inc()
         self._waiting.append(trajectory_id)
         self._news.set()

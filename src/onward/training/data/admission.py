@@ -31,7 +31,7 @@ _TEXT_REMAINS = frozenset({"no_tokens", "broken_chain"})
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredTrajectory:
     """A stored trajectory with its newest reward (None: unscored), and its last correction."""
 
     trajectory: Mapping[str, Any]
@@ -41,7 +41,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Rules:
+class AdmissionRules:
     """Rules of a job. ``staleness`` maps the digest of each admitted policy to how many policies ago it
     served. None: any policy, for text. ``signing_key`` None checks no signature (a user's own files)."""
 
@@ -52,7 +52,7 @@ class Rules:
     dense: bool = False
 
 
-def line(item: Scored, rules: Rules) -> dict[str, Any] | str:
+def line(item: ScoredTrajectory, rules: AdmissionRules) -> dict[str, Any] | str:
     """Returns the dataset line of one trajectory, or the reason for its exclusion."""
     trajectory, reward = item.trajectory, item.reward
     reason = _filtered(trajectory, rules.filters)
@@ -152,7 +152,7 @@ def _unanswered(messages: Sequence[Mapping[str, str]]) -> str | None:
     return None
 
 
-def _sampled(present: Sequence[Mapping[str, Any]], rules: Rules) -> str | None:
+def _sampled(present: Sequence[Mapping[str, Any]], rules: AdmissionRules) -> str | None:
     """Returns the reason for which these generation records cannot be trained on, or None."""
     if not present:
         return "no_tokens"

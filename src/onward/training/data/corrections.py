@@ -14,10 +14,10 @@ from datetime import datetime
 from typing import Any
 
 from onward.contracts import Feedback
-from onward.redaction.placeholders import has_one
-from onward.reward.stored_feedback import SKEW, moment
+from onward.redaction.placeholders import has_placeholder
+from onward.reward.stored_feedback import SKEW, as_time
 from onward.training.data import admission, conversations
-from onward.training.data.admission import Scored
+from onward.training.data.admission import ScoredTrajectory
 
 SIGNAL = "correction"
 Line = dict[str, Any]
@@ -30,7 +30,7 @@ def is_correction(feedback: Feedback) -> bool:
     return feedback.kind == "explicit" and feedback.signal == SIGNAL
 
 
-def placed(
+def match_to_trajectories(
     said: Iterable[tuple[Feedback, datetime]], work: Iterable[Mapping[str, Any]]
 ) -> dict[str, Feedback]:
     """Returns trajectory id → its last correction; earlier ones of the same trajectory do not count.
@@ -41,7 +41,7 @@ def placed(
     """
     begun: dict[str, list[tuple[datetime, str]]] = {}
     for row in work:
-        begun.setdefault(row["session_id"], []).append((moment(row["start_ts"]), row["trajectory_id"]))
+        begun.setdefault(row["session_id"], []).append((as_time(row["start_ts"]), row["trajectory_id"]))
     found: dict[str, Feedback] = {}
     for feedback, arrived in said:
         if not is_correction(feedback):
@@ -73,17 +73,17 @@ def usable_count(rows: Iterable[Mapping[str, Any]]) -> int:
     """Counts the trajectories (or sessions) whose last correction contains an answer. ``rows`` are
     corrections in order of time, with ``trajectory_id`` (or empty), ``session_id``, ``comment``."""
     last = {(row["trajectory_id"], row["trajectory_id"] or row["session_id"]): row for row in rows}
-    return sum(problem(row["comment"]) is None for row in last.values())
+    return sum(unusable_reason(row["comment"]) is None for row in last.values())
 
 
-def problem(comment: str | None) -> str | None:
+def unusable_reason(comment: str | None) -> str | None:
     """Returns the reason against learning a text: ``correction_empty``, ``correction_redacted``, or None."""
     if not (comment or "").strip():
         return "correction_empty"
-    return "correction_redacted" if has_one(str(comment).encode()) else None
+    return "correction_redacted" if has_placeholder(str(comment).encode()) else None
 
 
-def take(line: Line, item: Scored, excluded: Counter[str]) -> Line | str:
+def apply_correction(line: Line, item: ScoredTrajectory, excluded: Counter[str]) -> Line | str:
     """Adds the correction of ``item`` to ``line``; a correction that cannot be used is left out and counted.
 
     Returns the line, or the reason for excluding a trajectory that has neither a score nor a usable
@@ -104,7 +104,7 @@ def attach(line: Line, trajectory: Mapping[str, Any], comment: str | None, turn_
     ``correction_no_turn``: the turn is missing, or the policy gave no answer in it. ``correction_no_tokens``:
     redaction removed its tokens. ``correction_other_form``: prose in place of a tool call.
     """
-    reason = problem(comment)
+    reason = unusable_reason(comment)
     if reason is not None:
         return reason
     turns = trajectory["turns"]
@@ -122,7 +122,7 @@ def attach(line: Line, trajectory: Mapping[str, Any], comment: str | None, turn_
     answer = in_form(said, str(comment).strip())
     if answer is None:
         return "correction_other_form"
-    if problem(answer) is not None:  # the parts taken from the policy's answer were redacted
+    if unusable_reason(answer) is not None:  # the parts taken from the policy's answer were redacted
         return "correction_redacted"
     if place is not None:
         line["correction"] = {"answer": answer, "message": place}

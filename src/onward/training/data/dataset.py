@@ -16,10 +16,10 @@ from typing import Any
 
 from onward.errors import TrainingError
 from onward.training.data import admission, corrections
-from onward.training.data.admission import Rules, Scored
+from onward.training.data.admission import AdmissionRules, ScoredTrajectory
 from onward.training.spec.algorithms import ALGORITHMS
 
-__all__ = ["FILE", "Dataset", "Scored", "freeze", "read", "write"]
+__all__ = ["FILE", "Dataset", "ScoredTrajectory", "assemble", "read", "write"]
 
 FILE = "dataset.jsonl"
 Line = dict[str, Any]
@@ -65,10 +65,10 @@ class Shares:
     calls: int = 0
     masked_calls: int = 0
 
-    def take(self, item: Scored, line: Line | str) -> None:
+    def count_line(self, item: ScoredTrajectory, line: Line | str) -> None:
         """Counts a trajectory together with the result of ``admission.line``."""
         if not isinstance(line, str):
-            self.add(line)
+            self.count_read_line(line)
             return
         self.seen += 1
         self.unscored += line == "unscored"
@@ -77,7 +77,7 @@ class Shares:
             self.calls += answers
             self.masked_calls += answers
 
-    def add(self, line: Line, *, unscored: bool = False) -> None:
+    def count_read_line(self, line: Line, *, unscored: bool = False) -> None:
         """Counts a line of a dataset."""
         calls = line.get("calls", ())
         self.seen += 1
@@ -103,8 +103,8 @@ class Shares:
             )
 
 
-def freeze(
-    scored: Iterable[Scored],
+def assemble(
+    scored: Iterable[ScoredTrajectory],
     folder: Path,
     *,
     policy_digest: str,
@@ -126,7 +126,7 @@ def freeze(
     """
     text = ALGORITHMS[algorithm].text_is_enough
     staleness = {policy_digest: 0} | ({older_digest: 1} if older_digest else {})
-    rules = Rules(None if text else staleness, signing_key, filters or {}, text, dense)
+    rules = AdmissionRules(None if text else staleness, signing_key, filters or {}, text, dense)
     kept: list[Line] = []
     excluded: Counter[str] = Counter(left_out or {})
     generations: set[str] = set()
@@ -134,13 +134,13 @@ def freeze(
     for item in scored:
         line = admission.line(item, rules)
         if not isinstance(line, str):
-            line = corrections.take(line, item, excluded)
+            line = corrections.apply_correction(line, item, excluded)
         if not isinstance(line, str):
             made_by = {call["generation_id"] for call in line.get("calls", ())}
             if generations & made_by:
                 line = "replayed"
             generations |= made_by
-        shares.take(item, line)
+        shares.count_line(item, line)
         if isinstance(line, str):
             excluded[line] += 1
             continue
@@ -162,7 +162,7 @@ def write(
     min_reward: float | None = None,
 ) -> Dataset:
     """Writes the lines selected by ``keep``. Raises TrainingError("DATA")."""
-    kept = keep(lines, algorithm, excluded, min_reward=min_reward)
+    kept = select_lines(lines, algorithm, excluded, min_reward=min_reward)
     body = b"".join(
         json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n" for line in kept
     )
@@ -171,7 +171,7 @@ def write(
     return Dataset(path, hashlib.sha256(body).hexdigest(), len(kept), dict(excluded))
 
 
-def keep(
+def select_lines(
     lines: list[Line], algorithm: str, excluded: Counter[str], *, min_reward: float | None = None
 ) -> list[Line]:
     """Returns whole groups if ``algorithm`` compares attempts, else all lines. Raises TrainingError("DATA")

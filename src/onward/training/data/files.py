@@ -26,7 +26,7 @@ from onward.contracts import Feedback, validate
 from onward.errors import ConfigError, ContractError, TrainingError
 from onward.lm.tool_words import in_words
 from onward.training.data import admission, corrections
-from onward.training.data.admission import Rules, Scored
+from onward.training.data.admission import AdmissionRules, ScoredTrajectory
 from onward.training.data.dataset import Shares
 from onward.training.spec.algorithms import ALGORITHMS
 
@@ -49,8 +49,8 @@ def read(
     one policy, or when too much of them is unscored or, for a policy gradient, has no tokens left.
     """
     text = ALGORITHMS[algorithm].text_is_enough or behaviour == "recompute"
-    rules = Rules(None, None, {}, text, dense)
-    trajectories: dict[str, Scored] = {}
+    rules = AdmissionRules(None, None, {}, text, dense)
+    trajectories: dict[str, ScoredTrajectory] = {}
     rewards: dict[str, Mapping[str, Any]] = {}
     lines: list[Line] = []
     excluded: Counter[str] = Counter()
@@ -60,14 +60,14 @@ def read(
         if "turns" in record or "trajectory" in record:
             told = record.get("trajectory", record)
             name = str(told.get("trajectory_id"))
-            trajectories[name] = Scored(told, record.get("reward"))
+            trajectories[name] = ScoredTrajectory(told, record.get("reward"))
             said += [_feedback(where, one) for one in record.get("feedback", ())]
         elif "reward_components" in record:
             _newest(rewards, record)
         elif "signal" in record:
             said.append(_feedback(where, record))
         elif "calls" in record:
-            shares.add(record)
+            shares.count_read_line(record)
             lines.append(record)
         elif "chosen" in record and "rejected" in record:
             lines += _pair(where, record)
@@ -79,7 +79,7 @@ def read(
             if silent:
                 made |= {"outcome": None, "success": None, "raw_total": None}
             unscored = silent and "correction" not in made
-            shares.add(made, unscored=unscored)
+            shares.count_read_line(made, unscored=unscored)
             excluded["unscored"] += unscored
             lines += [] if unscored else [made]
         else:
@@ -89,7 +89,9 @@ def read(
             )
     written = _corrections(said, trajectories, algorithm, excluded)
     scored = [
-        Scored(item.trajectory, rewards.get(name) or item.reward or _told(item.trajectory), written.get(name))
+        ScoredTrajectory(
+            item.trajectory, rewards.get(name) or item.reward or _told(item.trajectory), written.get(name)
+        )
         for name, item in trajectories.items()
     ]
     lines += _admitted(scored, rules, shares, excluded)
@@ -109,20 +111,20 @@ def read(
 
 
 def _admitted(
-    scored: Sequence[Scored], rules: Rules, shares: Shares, excluded: Counter[str]
+    scored: Sequence[ScoredTrajectory], rules: AdmissionRules, shares: Shares, excluded: Counter[str]
 ) -> Iterator[Line]:
     """Yields the admitted lines; for a policy gradient, ``policy`` names the policy that sampled them."""
     for item in scored:
         try:
             made = admission.line(item, rules)
             if not isinstance(made, str):
-                made = corrections.take(made, item, excluded)
+                made = corrections.apply_correction(made, item, excluded)
         except (KeyError, TypeError) as error:
             raise ConfigError(
                 f"Trajectory {str(item.trajectory.get('trajectory_id'))[:60]!r} has no usable {error} where "
                 f"trajectory.v1 and reward.v1 have one: give documents as published."
             ) from None
-        shares.take(item, made)
+        shares.count_line(item, made)
         if isinstance(made, str):
             excluded[made] += 1
             continue
@@ -214,7 +216,10 @@ def _feedback(where: str, record: object) -> Feedback:
 
 
 def _corrections(
-    said: Sequence[Feedback], trajectories: Mapping[str, Scored], algorithm: str, excluded: Counter[str]
+    said: Sequence[Feedback],
+    trajectories: Mapping[str, ScoredTrajectory],
+    algorithm: str,
+    excluded: Counter[str],
 ) -> dict[str, Feedback]:
     """Returns trajectory id → its last correction; those that match nothing or have no use are counted."""
     given = [one for one in said if corrections.is_correction(one)]
@@ -226,7 +231,7 @@ def _corrections(
          "start_ts": item.trajectory["start_timestamp"].replace("Z", "+00:00")}
         for name, item in trajectories.items()
     ]  # fmt: skip
-    found = corrections.placed([(one, one.timestamp) for one in given], work)
+    found = corrections.match_to_trajectories([(one, one.timestamp) for one in given], work)
     sessions = {row["session_id"] for row in work}
     lost = sum(not one.trajectory_id and one.session_id not in sessions for one in given)
     excluded["correction_of_nothing"] += lost + len(found.keys() - trajectories.keys())
@@ -240,7 +245,7 @@ def _correct(where: str, written: object, line: Line, algorithm: str, excluded: 
     at = max((n for n, one in enumerate(line["messages"]) if n and one["role"] == "assistant"), default=None)
     if at is None:
         raise ConfigError(f"{where} has a correction and no answer of the assistant: give the answer first.")
-    reason = "correction_unused" if algorithm != "dpo" else corrections.problem(written)
+    reason = "correction_unused" if algorithm != "dpo" else corrections.unusable_reason(written)
     answer = None if reason else corrections.in_form(line["messages"][at]["content"], written.strip())
     if answer is None:
         excluded[reason or "correction_other_form"] += 1

@@ -22,7 +22,7 @@ from onward.errors import TamperedError, TrainingError
 from onward.files import write_whole
 from onward.ids import model_key
 from onward.reward.role.feedback import SESSION_TRAJECTORIES
-from onward.reward.stored_feedback import moment
+from onward.reward.stored_feedback import as_time
 from onward.training import checkpoints
 from onward.training.data import corrections, dataset
 from onward.warehouse import queries, reward_queries
@@ -76,7 +76,7 @@ async def _dataset(
     digests = [current, *([older] if older else [])]
     scored, oldest = await _scored(ctx, asked, digests)
     return await asyncio.to_thread(
-        dataset.freeze,
+        dataset.assemble,
         scored,
         folder,
         policy_digest=current,
@@ -151,7 +151,7 @@ async def _current_policy(ctx: Context) -> dict[str, Any]:
 
 async def _scored(
     ctx: Context, asked: TrainingRequest, digests: list[str]
-) -> tuple[list[dataset.Scored], int]:
+) -> tuple[list[dataset.ScoredTrajectory], int]:
     """Returns the trajectories, newest first, and the sequence of the oldest.
 
     In this order ``sample_size`` keeps the policy's latest work. Trajectories stored after the coordinator
@@ -167,7 +167,7 @@ async def _scored(
     )
     written = await _corrections(ctx, found) if asked.training_config.algorithm == "dpo" else {}
     scored = [
-        dataset.Scored(
+        dataset.ScoredTrajectory(
             trajectory=json.loads(row["payload"]),
             reward=json.loads(row["reward_payload"]) if row["reward_payload"] else None,
             correction=written.get(row["trajectory_id"]),
@@ -184,8 +184,8 @@ async def _corrections(ctx: Context, found: list[dict[str, Any]]) -> dict[str, F
     rows = [row for row in rows if row["signal"] == corrections.SIGNAL]
     whole = {row["session_id"] for row in rows if not row["trajectory_id"]}
     work = await reward_queries.trajectories_of_sessions(ctx.warehouse, whole, SESSION_TRAJECTORIES)
-    said = [(decode(row["payload"].encode(), Feedback), moment(row["received_at"])) for row in rows]
-    return corrections.placed(said, work.values())
+    said = [(decode(row["payload"].encode(), Feedback), as_time(row["received_at"])) for row in rows]
+    return corrections.match_to_trajectories(said, work.values())
 
 
 async def _others(ctx: Context, digests: list[str], oldest: int) -> dict[str, int]:

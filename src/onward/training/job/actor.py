@@ -28,7 +28,7 @@ CONTEXT_LENGTH = "context_length"
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledAnswer:
     """Origin of an answer: the call, the whole row after it, and the messages that it answered."""
 
     call: Call
@@ -117,7 +117,7 @@ class Actor:
         """Returns (tokens to add, tokens already present, the generation that they end with)."""
         messages: list[dict[str, Any]] = [dict(message) for message in one.messages]
         if one.actions:
-            drawn: Drawn = one.actions[-1].sampling
+            drawn: SampledAnswer = one.actions[-1].sampling
             delta = self._chat.extend(drawn.ids, drawn.messages, messages, drawn.finished)
             if delta is not None:
                 return delta, drawn.ids, drawn.call.generation_id
@@ -136,7 +136,7 @@ class Actor:
             generation_id=f"{one.key}-{one.turn}",
             continues=continues,
         )
-        drawn = Drawn(
+        drawn = SampledAnswer(
             call,
             [*start, *context, *sample.token_ids],
             [dict(message) for message in one.messages],

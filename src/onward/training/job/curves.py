@@ -52,7 +52,7 @@ class Curves:
         text = "".join(json.dumps(row) + "\n" for row in self.rows)
         (self.folder / LINES).write_text(text, encoding="utf-8")
 
-    def add(self, step: int, metrics: dict[str, Any]) -> None:
+    def add_step(self, step: int, metrics: dict[str, Any]) -> None:
         row = {"step": step, **metrics}
         if self._events is None:
             self._events = _events(self.folder, self.rows[-1]["step"] if self.rows else 0)

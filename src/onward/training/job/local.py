@@ -40,7 +40,7 @@ Event = dict[str, Any]
 
 
 @dataclass
-class Wish:
+class RunOptions:
     """The options of the command line."""
 
     algorithm: str
@@ -60,7 +60,7 @@ class Wish:
 
 
 @dataclass
-class Prepared:
+class PreparedRun:
     """A resolved run. ``lines`` is the data, None for an environment."""
 
     spec: JobSpec
@@ -70,46 +70,48 @@ class Prepared:
     """Lines that a tiny model's tokenizer is made from; None if the model exists."""
 
 
-def prepare(wish: Wish) -> Prepared:
+def prepare(wanted: RunOptions) -> PreparedRun:
     """Resolves and checks all that is possible before a file is written. Raises ConfigError, NotFoundError or
     TrainingError with one sentence."""
-    _check(wish)
-    recipe = recipes.for_model(wish.model)
+    _check(wanted)
+    recipe = recipes.for_model(wanted.model)
     environment: plan.EnvironmentPlan | None = None
     lines: list[dict[str, Any]] | None = None
     excluded: dict[str, int] = {}
     tiny_from: list[dict[str, Any]] | None = None
-    if wish.env is not None:
-        source = registry.find(wish.env) if "://" not in wish.env else None
+    if wanted.env is not None:
+        source = registry.find(wanted.env) if "://" not in wanted.env else None
         environment = plan.EnvironmentPlan(
-            **{"max_tokens": recipe.max_tokens, **wish.plan, "place": wish.env}
+            **{"max_tokens": recipe.max_tokens, **wanted.plan, "place": wanted.env}
         )
         if environment.schedule is not None:
-            environment.schedule.at(0)
-        plan.check(environment, wish.algorithm, ALGORITHMS[wish.algorithm].grouped)
-        if wish.algorithm == "sft":
-            lines = demonstrations(source, wish.env, wish.demonstrations)
-        if wish.model_folder is None:
-            tiny_from = lines or demonstrations(source, wish.env, 100)
+            environment.schedule.turns_at(0)
+        plan.check(environment, wanted.algorithm, ALGORITHMS[wanted.algorithm].grouped)
+        if wanted.algorithm == "sft":
+            lines = demonstrations(source, wanted.env, wanted.demonstrations)
+        if wanted.model_folder is None:
+            tiny_from = lines or demonstrations(source, wanted.env, 100)
     else:
         lines, counted = files.read(
-            wish.data,
-            wish.algorithm,
-            behaviour=wish.spec.get("behaviour", "recorded"),
-            dense=bool(wish.spec.get("dense_rewards")),
+            wanted.data,
+            wanted.algorithm,
+            behaviour=wanted.spec.get("behaviour", "recorded"),
+            dense=bool(wanted.spec.get("dense_rewards")),
         )
-        if wish.model_folder is None:
+        if wanted.model_folder is None:
             tiny_from = lines
-        lines = dataset.keep(lines, wish.algorithm, counted, min_reward=wish.spec.get("min_reward"))
+        lines = dataset.select_lines(
+            lines, wanted.algorithm, counted, min_reward=wanted.spec.get("min_reward")
+        )
         excluded = dict(counted)
-    folder = wish.model_folder or wish.out / "base"
-    spec = _spec(wish, recipe, folder.resolve(), environment)
-    return Prepared(spec, lines, excluded, tiny_from)
+    folder = wanted.model_folder or wanted.out / "base"
+    spec = _spec(wanted, recipe, folder.resolve(), environment)
+    return PreparedRun(spec, lines, excluded, tiny_from)
 
 
-def write(prepared: Prepared, wish: Wish) -> None:
+def write(prepared: PreparedRun, wanted: RunOptions) -> None:
     """Makes the run folder, the spec last. Raises ConfigError if it is in use or cannot be made."""
-    out = wish.out
+    out = wanted.out
     if (out / SPEC).exists():
         raise ConfigError(
             f"{out} holds a run already: go on with --resume --out {out}, or give another folder."
@@ -120,9 +122,9 @@ def write(prepared: Prepared, wish: Wish) -> None:
     if prepared.lines is not None:
         body = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in prepared.lines)
         (out / dataset.FILE).write_text(body, encoding="utf-8")
-    if wish.start is not None:
+    if wanted.start is not None:
         shutil.rmtree(out / "adapter", ignore_errors=True)
-        shutil.copytree(_checkpoint(wish.start), out / "adapter")
+        shutil.copytree(_checkpoint(wanted.start), out / "adapter")
     (out / SPEC).write_text(prepared.spec.model_dump_json(indent=1), encoding="utf-8")
 
 
@@ -214,28 +216,28 @@ async def reachable(place: str, dialect: str | None) -> dict[str, Any]:
         return {"name": source.name, "horizon": source.horizon, "panel_hash": source.panel_hash}
 
 
-def _check(wish: Wish) -> None:
-    if wish.algorithm not in ALGORITHMS:
+def _check(wanted: RunOptions) -> None:
+    if wanted.algorithm not in ALGORITHMS:
         raise ConfigError(
-            f"There is no algorithm {wish.algorithm[:40]!r}: give one of {', '.join(ALGORITHMS)}."
+            f"There is no algorithm {wanted.algorithm[:40]!r}: give one of {', '.join(ALGORITHMS)}."
         )
-    if bool(wish.data) == (wish.env is not None):
+    if bool(wanted.data) == (wanted.env is not None):
         raise ConfigError("Nothing to learn from, or two things: give either --data FILE or --env NAME.")
-    if wish.env is not None:
-        request.refuse_environment(wish.algorithm)
-    if wish.spec.get("dense_rewards"):
-        request.refuse_dense(wish.algorithm, wish.spec.get("return_from", "outcome"))
-    numbers.refuse_out_of_range(JobSpec, wish.spec)
-    numbers.refuse_out_of_range(plan.EnvironmentPlan, wish.plan)
-    refuse_idle(wish.spec, wish.algorithm)
-    if wish.spec.get("behaviour") == "recompute" and ALGORITHMS[wish.algorithm].text_is_enough:
-        raise ConfigError(f"--behaviour recompute does nothing in {wish.algorithm}: leave it out.")
-    if wish.env is not None and wish.spec.get("full") and wish.spec.get("kl_coef"):
+    if wanted.env is not None:
+        request.refuse_environment(wanted.algorithm)
+    if wanted.spec.get("dense_rewards"):
+        request.refuse_dense(wanted.algorithm, wanted.spec.get("return_from", "outcome"))
+    numbers.refuse_out_of_range(JobSpec, wanted.spec)
+    numbers.refuse_out_of_range(plan.EnvironmentPlan, wanted.plan)
+    refuse_idle(wanted.spec, wanted.algorithm)
+    if wanted.spec.get("behaviour") == "recompute" and ALGORITHMS[wanted.algorithm].text_is_enough:
+        raise ConfigError(f"--behaviour recompute does nothing in {wanted.algorithm}: leave it out.")
+    if wanted.env is not None and wanted.spec.get("full") and wanted.spec.get("kl_coef"):
         raise ConfigError(
             "A KL penalty in an environment holds to the network without its adapter, and --full trains that "
             "network itself: leave --kl or --full out."
         )
-    if wish.start is not None and wish.spec.get("full"):
+    if wanted.start is not None and wanted.spec.get("full"):
         raise ConfigError("--start gives an adapter to go on from and --full trains none: leave one out.")
 
 
@@ -249,17 +251,19 @@ def _checkpoint(folder: Path) -> Path:
 
 
 def _spec(
-    wish: Wish, recipe: recipes.Recipe, folder: Path, environment: plan.EnvironmentPlan | None
+    wanted: RunOptions, recipe: recipes.Recipe, folder: Path, environment: plan.EnvironmentPlan | None
 ) -> JobSpec:
     values: dict[str, Any] = {
         "job_id": "local",
         "epoch": 1,
-        "algorithm": wish.algorithm,
-        "base_model": wish.model,
+        "algorithm": wanted.algorithm,
+        "base_model": wanted.model,
         "model_folder": str(folder),
-        "start_digest": None if wish.start is None else checkpoints.adapter_digest(_checkpoint(wish.start)),
+        "start_digest": None
+        if wanted.start is None
+        else checkpoints.adapter_digest(_checkpoint(wanted.start)),
         "learning_rate": recipe.learning_rate,
-        "epochs": 1 if environment is not None and wish.algorithm != "sft" else recipe.epochs,
+        "epochs": 1 if environment is not None and wanted.algorithm != "sft" else recipe.epochs,
         "batch_rows": recipe.batch_size,
         "clip_epsilon": recipe.clip_epsilon,
         "lora_rank": recipe.lora_rank,
@@ -268,7 +272,7 @@ def _spec(
         "normaliser": recipe.normaliser,
         "threads": recipe.threads,
         "environment": environment,
-        **wish.spec,
+        **wanted.spec,
     }
     try:
         return JobSpec.model_validate(values)

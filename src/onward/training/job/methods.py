@@ -103,7 +103,7 @@ class Method(Stepping, ABC):
         del state
 
 
-class PolicyGradient(Method):
+class PolicyGradientMethod(Method):
     """Policy gradients: ppo, rloo, grpo, dr_grpo, reinforce, reinforce_pp."""
 
     def __init__(self, policy: Policy, spec: JobSpec) -> None:
@@ -163,7 +163,7 @@ class PolicyGradient(Method):
             self.algorithm.load_state(dict(state))
 
 
-class Preference(Method):
+class PreferenceMethod(Method):
     """Preference learning: dpo."""
 
     def __init__(self, policy: Policy, spec: JobSpec) -> None:
@@ -210,7 +210,7 @@ class Preference(Method):
         self.learner.restore(folder)
 
 
-class Supervised(Method):
+class SupervisedMethod(Method):
     """Supervised learning: sft."""
 
     def __init__(self, policy: Policy, spec: JobSpec) -> None:
@@ -280,8 +280,8 @@ class Supervised(Method):
 
 def make(policy: Policy, spec: JobSpec) -> Method:
     """Builds the method that ``spec.algorithm`` names. Raises ConfigError for numbers out of range."""
-    kinds: dict[str, type[Method]] = {"dpo": Preference, "sft": Supervised}
-    return kinds.get(spec.algorithm, PolicyGradient)(policy, spec)
+    kinds: dict[str, type[Method]] = {"dpo": PreferenceMethod, "sft": SupervisedMethod}
+    return kinds.get(spec.algorithm, PolicyGradientMethod)(policy, spec)
 
 
 def learner_config(spec: JobSpec) -> LearnerConfig:

@@ -38,7 +38,7 @@ Save = Callable[[dict[str, Any]], bool]
 
 
 @dataclass
-class Course:
+class RunProgress:
     """Progress of a run; all of it is in the saved state."""
 
     step: int = 0
@@ -70,7 +70,7 @@ class OnPolicy:
         source: TaskSource,
         spec: JobSpec,
         *,
-        course: Course,
+        course: RunProgress,
         emit: Emit,
         save: Save,
         stop: Callable[[], None],
@@ -133,7 +133,7 @@ class OnPolicy:
             plan.group_size,
             f"{self.spec.seed}/{step}",
             plan.temperature,
-            schedule.at(step) if schedule else None,
+            schedule.turns_at(step) if schedule else None,
             for_training=True,
         )
         course.episodes += len(episodes)
@@ -146,7 +146,7 @@ class OnPolicy:
             "turns": _mean([len(one.turns) for one in scored]),
             "scored": len(scored),
             "unscored": len(episodes) - len(scored),
-            "horizon": schedule.at(step) if schedule else self.source.horizon,
+            "horizon": schedule.turns_at(step) if schedule else self.source.horizon,
         }
         learned = await asyncio.get_running_loop().run_in_executor(self._thread, self._learn, episodes)
         course.without_signal = 0 if learned else course.without_signal + 1

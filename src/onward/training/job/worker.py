@@ -187,11 +187,11 @@ class _Run:
 
     def _on_policy(self, method: Method, facts: dict[str, Any]) -> dict[str, Any]:
         from onward.envs.sources import open_source
-        from onward.training.job.onpolicy import Course, OnPolicy
+        from onward.training.job.onpolicy import OnPolicy, RunProgress
 
         plan = self.spec.environment
         assert plan is not None
-        course = Course(**facts["course"]) if "course" in facts else Course()
+        course = RunProgress(**facts["course"]) if "course" in facts else RunProgress()
 
         def save(told: dict[str, Any]) -> bool:
             saved = {"course": told, "step": told["step"], "algorithm": method.state()}

@@ -38,7 +38,7 @@ class JobError(BaseModel):
     message: str
 
     @classmethod
-    def of(cls, error: TrainingError) -> JobError:
+    def from_error(cls, error: TrainingError) -> JobError:
         return cls.model_validate({"code": error.code, "message": str(error)})
 
 
@@ -81,7 +81,7 @@ class JobTable:
         self._bucket = bucket
         self._clock = clock
 
-    async def intake(self, request: TrainingRequest) -> tuple[JobRecord, bool]:
+    async def register(self, request: TrainingRequest) -> tuple[JobRecord, bool]:
         """Records a request once. Returns (record, created). Raises ContractError("id_reuse") when the id is
         taken by a different request."""
         record = self._new(request, "queued")
@@ -178,7 +178,7 @@ class JobTable:
         return changed, await self._bucket.update(key(record.job_id), _dump(changed), revision, **patience)
 
 
-class Held:
+class JobLease:
     """The lease on the running job: its record and newest revision; renewals are serialised by ``lock``."""
 
     def __init__(

@@ -30,8 +30,8 @@ from onward.roles import ready, together
 from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints
 from onward.training.data import frozen
-from onward.training.role.jobs import TERMINAL, Held, JobError, JobRecord, JobTable
-from onward.training.spec import departures, recipes, request
+from onward.training.role.jobs import TERMINAL, JobError, JobLease, JobRecord, JobTable
+from onward.training.spec import differences, recipes, request
 
 log = structlog.get_logger(__name__)
 
@@ -51,13 +51,13 @@ class Trainer:
         self.owner = f"{self.node}:{new_id()}"
         self._seen: dict[str, tuple[int, float]] = {}
 
-    async def intake(self, messages: list[Message]) -> list[Ack | DeadLetter]:
+    async def handle_requests(self, messages: list[Message]) -> list[Ack | DeadLetter]:
         """Records each request once; dead-letters a request that cannot be recorded, with a reason."""
         dispositions: list[Ack | DeadLetter] = []
         for message in messages:
             try:
                 asked = decode(message.data, TrainingRequest)
-                record, created = await self.table.intake(asked)
+                record, created = await self.table.register(asked)
             except ContractError as error:
                 dispositions.append(DeadLetter(error.reason, str(error)))
                 continue
@@ -68,7 +68,7 @@ class Trainer:
             dispositions.append(Ack())
         return dispositions
 
-    async def work(self) -> None:
+    async def run_jobs(self) -> None:
         """Claims and runs queued jobs until cancelled; while NATS is away, waits for it."""
         for _ in until_cancelled():
             try:
@@ -93,7 +93,7 @@ class Trainer:
                     await self._reap(record, revision, grace=None)
                 await self.ctx.clock.sleep(IDLE_SECONDS)
                 continue
-            await self._run(Held(self.table, *claimed, self.ctx.clock, self._term, started))
+            await self._run(JobLease(self.table, *claimed, self.ctx.clock, self._term, started))
 
     @property
     def _term(self) -> float:
@@ -134,7 +134,7 @@ class Trainer:
         await self.table.move(record, revision, "queued", owner=None)
         log.warning("job queued again", job_id=record.job_id, attempt=record.attempt, reason=why.message)
 
-    async def _run(self, lease: Held) -> None:
+    async def _run(self, lease: JobLease) -> None:
         """Runs one attempt, from freezing the data to the commit."""
         renewing = asyncio.create_task(self._renew(lease))
         work = asyncio.create_task(self._attempt(lease))
@@ -156,14 +156,14 @@ class Trainer:
                 task.cancel()
             await asyncio.gather(renewing, work, return_exceptions=True)
 
-    async def _conclude(self, lease: Held, work: asyncio.Task[tuple[checkpoints.Commit, Any]]) -> None:
+    async def _conclude(self, lease: JobLease, work: asyncio.Task[tuple[checkpoints.Commit, Any]]) -> None:
         """Records the end of an attempt. Raises ConflictError when the job has another owner by now."""
         try:
             commit, done = work.result()
         except _ChildDiedError as error:
-            await self._again(lease.record, lease.revision, JobError.of(error))
+            await self._again(lease.record, lease.revision, JobError.from_error(error))
         except TrainingError as error:
-            await self._finish(lease.record, lease.revision, "failed", error=JobError.of(error))
+            await self._finish(lease.record, lease.revision, "failed", error=JobError.from_error(error))
         except ConflictError:
             raise
         except OnwardError as error:  # a store is away or has wrong content: the next attempt may succeed
@@ -172,7 +172,7 @@ class Trainer:
         else:
             await self._complete(lease, commit, done)
 
-    async def _hand_back(self, lease: Held, *tasks: asyncio.Task[Any]) -> None:
+    async def _hand_back(self, lease: JobLease, *tasks: asyncio.Task[Any]) -> None:
         """Returns the job to the queue on a clean stop, so that a restart need not wait for the lease."""
         for task in tasks:
             task.cancel()
@@ -182,7 +182,7 @@ class Trainer:
                 back = lease.record.handed_back + 1
                 await self.table.move(lease.record, lease.revision, "queued", owner=None, handed_back=back)
 
-    async def _renew(self, lease: Held) -> None:
+    async def _renew(self, lease: JobLease) -> None:
         """Renews the lease; returns when it is lost, or expired without NATS: the work must end then."""
         while True:
             await self.ctx.clock.sleep(self._term / 3)
@@ -191,7 +191,7 @@ class Trainer:
             except (ConflictError, BusError):
                 return
 
-    async def _attempt(self, lease: Held) -> tuple[checkpoints.Commit, dict[str, Any]]:
+    async def _attempt(self, lease: JobLease) -> tuple[checkpoints.Commit, dict[str, Any]]:
         record = lease.record
         await self.announce(record)
         asked = TrainingRequest.model_validate(record.request)
@@ -213,7 +213,7 @@ class Trainer:
         crashpoint("training.after_commit")
         return commit, done
 
-    async def _prepare(self, lease: Held, asked: TrainingRequest, folder: Path) -> dict[str, Any]:
+    async def _prepare(self, lease: JobLease, asked: TrainingRequest, folder: Path) -> dict[str, Any]:
         """Freezes data and start policy into ``folder``, and writes ``spec.json``."""
         made = await frozen.freeze(self.ctx, asked, folder)
         spec = request.resolve(
@@ -230,7 +230,7 @@ class Trainer:
         )
         return made
 
-    async def _compute(self, lease: Held, folder: Path, made: dict[str, Any]) -> dict[str, Any]:
+    async def _compute(self, lease: JobLease, folder: Path, made: dict[str, Any]) -> dict[str, Any]:
         """Runs the child to its end and returns its ``done`` event."""
         threads = self.ctx.settings.model.threads or os.cpu_count() or 1
         child = await children.start(
@@ -266,7 +266,7 @@ class Trainer:
             samples = int(result["metrics"].get("episodes", 0))
         return {**result, "samples": samples, "excluded": made["excluded"]}
 
-    async def _progress(self, lease: Held, event: dict[str, Any]) -> None:
+    async def _progress(self, lease: JobLease, event: dict[str, Any]) -> None:
         total, step = event["total_steps"], event["step"]
         epochs = event["total_epochs"]
         progress = {
@@ -283,7 +283,7 @@ class Trainer:
             lease.record, f"step-{step}", progress=progress, metrics={"current": event["metrics"]}
         )
 
-    async def _complete(self, lease: Held, commit: checkpoints.Commit, done: dict[str, Any]) -> None:
+    async def _complete(self, lease: JobLease, commit: checkpoints.Commit, done: dict[str, Any]) -> None:
         record = await self._finish(
             lease.record, lease.revision, "completed", commit=commit, samples=done["samples"],
             progress={"metrics": done["metrics"]},
@@ -319,7 +319,7 @@ class Trainer:
         await self._publish(record, record.state, **extra)
 
     async def _publish(self, record: JobRecord, tag: str, **fields: Any) -> None:
-        told = departures.not_as_asked(record.request, self.ctx.settings)
+        told = differences.stored_differences(record.request, self.ctx.settings)
         notes = {"not_as_asked": told} if told else {}
         status = TrainingStatus.model_validate(
             {
@@ -370,11 +370,11 @@ async def run(ctx: Context) -> None:
             stream="RL_TRAINING",
             durable="trainer",
             subject=subjects.TRAINING_REQUEST,
-            handler=trainer.intake,
+            handler=trainer.handle_requests,
             clock=ctx.clock,
         )
         with ready(ctx, "trainer"):
-            await together(intake, trainer.work())
+            await together(intake, trainer.run_jobs())
 
 
 def _node_id(run_dir: Path) -> str:

@@ -2,5 +2,5 @@
 
 ``algorithms`` has the algorithms and ``numbers`` their numbers, ``recipes`` the values for a model, and
 ``environment_plan`` the plan for an environment. ``request`` resolves a training request into a JobSpec;
-``departures`` reports where a job differs from its request.
+``differences`` reports where a job differs from its request.
 """

@@ -74,7 +74,7 @@ def read(given: Mapping[str, Any], *, max_tokens: int) -> EnvironmentPlan:
     try:
         plan = EnvironmentPlan(**{"max_tokens": max_tokens, **rest, "place": str(name or url)})
         if plan.schedule is not None:
-            plan.schedule.at(0)
+            plan.schedule.turns_at(0)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from onward.config import Settings
 from onward.contracts import TrainingRequest
 from onward.errors import ConfigError, TrainingError
-from onward.training.spec import algorithms, departures
+from onward.training.spec import algorithms, differences
 from onward.training.spec import environment_plan as plan
 from onward.training.spec.algorithms import ALGORITHMS
 from onward.training.spec.numbers import DATA, LEARNING, NETWORK, RUN, EveryNumber, Option
@@ -149,7 +149,7 @@ def resolve(
     if values.get("max_staleness") and values["importance_cap"] is None:
         values["importance_cap"] = OLDER_CAP
     filters = config.dataset.filter
-    besides = departures.read(request, settings)
+    besides = differences.read(request, settings)
     values |= {
         "job_id": request.training_job_id,
         "epoch": epoch,
@@ -162,7 +162,7 @@ def resolve(
         "threads": settings.model.threads,
         "ignored": sorted(set(asked) - algorithms.REQUESTED),
         "save_steps": besides.save_steps,
-        "not_as_asked": besides.told,
+        "not_as_asked": besides.differences,
         "environment": environment_of(request, recipe, held_out=besides.held_out),
     }
     spec = JobSpec.model_validate(values)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onward.reward.measures.corrections import asks_for_correction
+from onward.reward.measures.correction_requests import asks_for_correction
 
 ASKS = [
     "Please try again.",

@@ -76,7 +76,7 @@ def propose(
     )
 
 
-class Jobs:
+class CompletedJobs:
     """Finds completed jobs without a release. Caches finished keys; the buckets are the truth."""
 
     def __init__(self, jobs: Bucket, releases: Releases) -> None:

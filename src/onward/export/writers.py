@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from onward.errors import ConfigError
 from onward.export import columns
-from onward.files import check_file, sync_folder, whole
+from onward.files import check_file, open_whole, sync_folder
 
 Put = Callable[[Mapping[str, Any]], None]
 ROWS_AT_ONCE = 512
@@ -42,7 +42,7 @@ def check(path: Path, *, force: bool, folder: bool = False) -> None:
 @contextmanager
 def json_lines(path: Path) -> Iterator[Put]:
     """Writes one JSON document per line. Like the store, only its owner can read the file."""
-    with whole(path, 0o600) as out:
+    with open_whole(path, 0o600) as out:
         yield lambda document: _line(out, document)
 
 
@@ -54,7 +54,7 @@ def parquet(path: Path) -> Iterator[Put]:
 
     schema = columns.arrow_schema()
     with (
-        whole(path, 0o600) as out,
+        open_whole(path, 0o600) as out,
         pyarrow.parquet.ParquetWriter(out, schema, compression="zstd") as writer,
         _batches(lambda rows: writer.write_table(pyarrow.Table.from_pylist(rows, schema))) as put,
     ):

@@ -13,20 +13,20 @@ from onward.clock import Clock
 from onward.context import Context
 from onward.contracts.buckets import COMMANDS, Document, Pin, ReleaseCommand
 from onward.errors import ConflictError, ContractError, NotFoundError
-from onward.release import intake
+from onward.release import proposals
 from onward.release.record import Model, ReleaseRecord, Releases
 
 D = TypeVar("D", bound=Document)
 
 
-async def command(bus: Bus, name: str, release: str | None = None, *, clock: Clock) -> None:
+async def send_command(bus: Bus, name: str, release: str | None = None, *, clock: Clock) -> None:
     """Sends one of COMMANDS to the releaser. ``release`` (its id, or its candidate's) limits it to that one.
     Raises ContractError for an unknown command, NotFoundError if no such release is under way."""
     if name not in COMMANDS:
         raise ContractError("command", f"{name!r} is no release command: expected {', '.join(COMMANDS)}.")
     records = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()
     under_way = [record for record in records if not record.closed]
-    meant = [record for record in under_way if record.is_called(release)] if release else under_way
+    meant = [record for record in under_way if record.has_name(release)] if release else under_way
     if not meant:
         raise NotFoundError(
             f"No release {release + ' ' if release else ''}is under way, so there is nothing to {name}: "
@@ -54,7 +54,7 @@ async def refuse_if_busy(bus: Bus, records: list[ReleaseRecord], then: str) -> N
         raise ConflictError(f"{pinned} is pinned and serves alone: run 'onward unpin' first.")
 
 
-class Operator:
+class OperatorRequests:
     """Reads the operator's requests. An unreadable request counts as none."""
 
     def __init__(self, ctx: Context, releases: Releases) -> None:
@@ -62,13 +62,13 @@ class Operator:
         self._releases = releases
         self._told: int | None = None
 
-    async def pin(self) -> tuple[Model | None, bool]:
+    async def read_pin(self) -> tuple[Model | None, bool]:
         """Returns (the pinned model if known, whether anything is pinned). Alerts once if it is unknown."""
         asked, revision = await self._read(Pin)
         model_id = asked.model_id
         if not isinstance(model_id, str) or not model_id:
             return None, False
-        base = intake.base_model(self._ctx.settings)
+        base = proposals.base_model(self._ctx.settings)
         model = await self._find(model_id) or (base if model_id == base.model_id else None)
         if model is None and self._told != revision:
             self._told = revision
@@ -78,11 +78,11 @@ class Operator:
             )
         return model, True
 
-    async def newest(self) -> int:
+    async def newest_revision(self) -> int:
         """Returns the revision of the newest command; 0 if there never was one."""
         return (await self._read(ReleaseCommand))[1]
 
-    async def next(self, record: ReleaseRecord) -> tuple[str, int] | None:
+    async def next_command(self, record: ReleaseRecord) -> tuple[str, int] | None:
         """Returns a new (command, revision) for ``record``. The command is "" if another release is meant."""
         asked, revision = await self._read(ReleaseCommand)
         if revision <= record.command_revision:

@@ -23,12 +23,12 @@ from onward.capture.conversations.messages import conversation
 from onward.contracts import Reward, Trajectory, validate
 from onward.contracts.examples import REWARD, TRAJECTORY
 from onward.errors import ConfigError, MissingExtraError
-from onward.export import columns, files, run
+from onward.export import columns, run, writers
 from onward.export.demonstrations import openai_line
 from onward.export.pairs import Pairs, Rules
 from onward.export.records import Record
 from onward.lm.tiny import build_tiny
-from onward.warehouse.trajectory_queries import Chosen
+from onward.warehouse.trajectory_queries import TrajectorySelection
 
 TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -66,7 +66,7 @@ def loaded(path: Path, tmp_path: Path) -> Any:
 
 
 def written(path: Path, documents: list[Any]) -> Path:
-    with files.json_lines(path) as put:
+    with writers.json_lines(path) as put:
         for document in documents:
             put(document)
     return path
@@ -85,8 +85,8 @@ def test_json_lines_hold_whole_documents(tmp_path: Path) -> None:
 
 
 def test_parquet_is_read_by_pandas_and_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "ROWS_AT_ONCE", 3)
-    with files.parquet(tmp_path / "x.parquet") as put:
+    monkeypatch.setattr(writers, "ROWS_AT_ONCE", 3)
+    with writers.parquet(tmp_path / "x.parquet") as put:
         for one in RECORDS:
             put(columns.row(one))
     table = pyarrow.parquet.read_table(tmp_path / "x.parquet")
@@ -124,7 +124,7 @@ def test_openai_messages_have_the_types_of_the_package_and_load_as_a_dataset(tmp
 
 
 def test_a_datasets_folder_is_loaded_and_prepared_by_trls_trainer(tmp_path: Path, tokenizer: Any) -> None:
-    with files.dataset(tmp_path / "made") as put:
+    with writers.dataset(tmp_path / "made") as put:
         for one in RECORDS:
             put(columns.trainable_row(one))
     rows = load_from_disk(tmp_path / "made")
@@ -169,7 +169,11 @@ def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "state.json").write_text("{}")
     row = columns.trainable_row(RECORDS[1])
-    cases = [(files.json_lines(path), {"a": 1}), (files.parquet(path), row), (files.dataset(folder), row)]
+    cases = [
+        (writers.json_lines(path), {"a": 1}),
+        (writers.parquet(path), row),
+        (writers.dataset(folder), row),
+    ]
     for opened, document in cases:
         with pytest.raises(ZeroDivisionError), opened as put:
             put(document)
@@ -181,15 +185,15 @@ def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
 def test_a_datasets_folder_replaces_another_only_when_told_and_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / "made"
     for one in RECORDS[1:3]:
-        with files.dataset(folder) as put:
+        with writers.dataset(folder) as put:
             put(columns.trainable_row(one))
         with pytest.raises(ConfigError, match="exists already"):
-            files.check(folder, force=False, folder=True)
-        files.check(folder, force=True, folder=True)
+            writers.check(folder, force=False, folder=True)
+        writers.check(folder, force=True, folder=True)
     assert load_from_disk(folder)["trajectory_id"] == ["b"]
     (tmp_path / "mine").mkdir()
     with pytest.raises(ConfigError, match="no folder of 'datasets'"):
-        files.check(tmp_path / "mine", force=True, folder=True)
+        writers.check(tmp_path / "mine", force=True, folder=True)
 
 
 def test_a_missing_library_is_one_sentence_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +210,6 @@ async def test_a_full_disk_is_one_sentence() -> None:
                 [] if "reward_history_v" in sql else [{"trajectory_id": "a", "start_ts": "", "payload": "{}"}]
             )
 
-    export = run.Export(Store(), Chosen(), 1, Path("/dev/full"))  # type: ignore[arg-type]
+    export = run.Export(Store(), TrajectorySelection(), 1, Path("/dev/full"))  # type: ignore[arg-type]
     with open("/dev/full", "wb", buffering=0) as full, pytest.raises(ConfigError, match="No space left"):
         await export._each(contextlib.nullcontext(lambda document: full.write(b"x")), lambda record: {})

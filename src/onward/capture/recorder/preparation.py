@@ -33,7 +33,7 @@ def agents_redactor(
     return Redactor(known, tuple(optional_kinds))
 
 
-class Intake:
+class Preparer:
     def __init__(self, redactor: Redactor, *, has_store: bool) -> None:
         self._redactor = redactor
         self._limit = claim_check.BODY_BYTES if has_store else claim_check.DIRECT_BYTES

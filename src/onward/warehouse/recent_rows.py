@@ -13,7 +13,7 @@ MAX_BYTES = 32 << 20
 """Limit on the bytes of payloads; the oldest rows are dropped first."""
 
 
-class JustStored:
+class RecentRows:
     """Rows of ``trajectories`` by id, for one event loop."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
@@ -34,7 +34,7 @@ class JustStored:
         while self._bytes > self._max_bytes:
             self._forget(next(iter(self._rows)))
 
-    def take(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    def pop(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Returns id → row for the known ids, and drops these rows: a second caller queries the warehouse."""
         taken = {name: row for name in ids if (row := self._rows.get(name)) is not None}
         for name in taken:

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from onward.bus import Bus, Message
-from onward.bus.deadletter import bury, fits
+from onward.bus.deadletter import fits_dead_letter, store_dead_letter
 from onward.capture import claim_check
 from onward.capture.collecting.collector import count_opted_out, republish
-from onward.capture.collecting.quarantine import GATEWAY, Held, Quarantine
-from onward.capture.collecting.verdict import ARRIVED, Fate, Item, Judge
+from onward.capture.collecting.inspection import ARRIVED, Fate, Inspector, Item
+from onward.capture.collecting.quarantine import GATEWAY, HeldMessage, Quarantine
 from onward.capture.recorder.core import HEADERS
-from onward.capture.recorder.intake import Intake
+from onward.capture.recorder.preparation import Preparer
 from onward.capture.retrying import reason_of
 from onward.clock import Clock, utc_text
 from onward.contracts import subjects
@@ -32,30 +32,32 @@ from onward.telemetry.crashpoints import crashpoint
 
 
 @dataclass(frozen=True)
-class Retried:
+class RetryResult:
     held_id: str
     fate: Fate
     """``store``: published clean. ``bury``: now a dead letter. ``drop``: opted out. ``hold``: still held."""
     reason: str = ""
 
 
-async def retry(bus: Bus, quarantine: Quarantine, name: str, clock: Clock, judge: Judge) -> Retried:
+async def retry(
+    bus: Bus, quarantine: Quarantine, name: str, clock: Clock, inspector: Inspector
+) -> RetryResult:
     """Retries one held message. Raises NotFoundError, ConfigError (its key is missing), TamperedError,
     BusError, ObjectError."""
     held, message = await quarantine.open(name)
     if held.source == GATEWAY:
-        result = await _send_captured(bus, quarantine, held, message, clock, judge)
+        result = await _send_trajectory(bus, quarantine, held, message, clock, inspector)
         if result.fate is not Fate.HOLD:
             await _settle(bus, quarantine, held, clock, result.fate)
         return result
-    item = await asyncio.to_thread(judge.judge, message, clock.now())
-    if item.fate is Fate.BURY and not fits(bus, item.body):
-        return Retried(name, Fate.HOLD, f"{item.reason}, and too large for a dead letter")
+    item = await asyncio.to_thread(inspector.inspect, message, clock.now())
+    if item.fate is Fate.DEAD_LETTER and not fits_dead_letter(bus, item.body):
+        return RetryResult(name, Fate.HOLD, f"{item.reason}, and too large for a dead letter")
     if item.fate is Fate.HOLD:
-        return Retried(name, Fate.HOLD, item.reason)
+        return RetryResult(name, Fate.HOLD, item.reason)
     await _send(bus, quarantine, held, item, clock)
     await _settle(bus, quarantine, held, clock, item.fate)
-    return Retried(name, item.fate, item.reason)
+    return RetryResult(name, item.fate, item.reason)
 
 
 async def discard(bus: Bus, quarantine: Quarantine, name: str, clock: Clock) -> None:
@@ -66,7 +68,7 @@ async def discard(bus: Bus, quarantine: Quarantine, name: str, clock: Clock) -> 
     await quarantine.drop(name)
 
 
-async def _settle(bus: Bus, quarantine: Quarantine, held: Held, clock: Clock, fate: Fate) -> None:
+async def _settle(bus: Bus, quarantine: Quarantine, held: HeldMessage, clock: Clock, fate: Fate) -> None:
     crashpoint("quarantine.sent")
     await _audit(bus, clock, "quarantine.retry", held, str(fate))
     try:
@@ -76,19 +78,19 @@ async def _settle(bus: Bus, quarantine: Quarantine, held: Held, clock: Clock, fa
     crashpoint("quarantine.dropped")
 
 
-async def _send_captured(
-    bus: Bus, quarantine: Quarantine, held: Held, message: Message, clock: Clock, judge: Judge
-) -> Retried:
+async def _send_trajectory(
+    bus: Bus, quarantine: Quarantine, held: HeldMessage, message: Message, clock: Clock, inspector: Inspector
+) -> RetryResult:
     """Prepares and publishes a trajectory that the gateway recorded, in the same way as the gateway."""
     document = json.loads(message.data)
-    if judge.opt_out.matches_document(document):
+    if inspector.opt_out.matches_document(document):
         await count_opted_out(bus, [held.held_id])
-        return Retried(held.held_id, Fate.DROP)
-    intake = Intake(judge.redactor, has_store=True)
+        return RetryResult(held.held_id, Fate.DROP)
+    preparer = Preparer(inspector.redactor, has_store=True)
     try:
-        body = await asyncio.to_thread(intake.prepare, document)
+        body = await asyncio.to_thread(preparer.prepare, document)
     except Exception as error:  # any error: its text may repeat the document
-        return Retried(held.held_id, Fate.HOLD, reason_of(error))
+        return RetryResult(held.held_id, Fate.HOLD, reason_of(error))
     await claim_check.publish(
         bus,
         quarantine.objects,
@@ -98,19 +100,21 @@ async def _send_captured(
         msg_id=held.trajectory_id,
         headers={**HEADERS, ARRIVED: utc_text(datetime.fromisoformat(held.arrived))},
     )
-    return Retried(held.held_id, Fate.STORE)
+    return RetryResult(held.held_id, Fate.STORE)
 
 
-async def _send(bus: Bus, quarantine: Quarantine, held: Held, item: Item, clock: Clock) -> None:
+async def _send(bus: Bus, quarantine: Quarantine, held: HeldMessage, item: Item, clock: Clock) -> None:
     if item.fate is Fate.STORE:
         await republish(bus, item, quarantine.objects, clock.now())
-    elif item.fate is Fate.BURY:
-        await bury(bus, held.stream, claim_check.direct(item.message), item.reason, item.detail, item.body)
+    elif item.fate is Fate.DEAD_LETTER:
+        await store_dead_letter(
+            bus, held.stream, claim_check.without_claim(item.message), item.reason, item.detail, item.body
+        )
     else:
         await count_opted_out(bus, [held.sequence])
 
 
-async def _audit(bus: Bus, clock: Clock, event: str, held: Held, result: str) -> None:
+async def _audit(bus: Bus, clock: Clock, event: str, held: HeldMessage, result: str) -> None:
     await audit.record(
         bus, clock, event, held_id=held.held_id, reason=held.reason, size=held.size, result=result
     )

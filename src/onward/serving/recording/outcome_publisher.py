@@ -53,7 +53,7 @@ class SessionVotes:
     def __init__(self) -> None:
         self._last: Lru[str, dict[str, tuple[datetime, float]]] = Lru(RELEASES_KEPT)
 
-    def is_news(self, release_id: str, session_id: str, at: datetime, value: float) -> bool:
+    def changes_vote(self, release_id: str, session_id: str, at: datetime, value: float) -> bool:
         """Returns whether this vote changes the session's vote at the gates. A later vote with the same value
         does not; it is stored as the last one."""
         known = (self._last.get(release_id) or {}).get(session_id)
@@ -71,7 +71,7 @@ class SessionVotes:
             sessions[session_id] = (at, value)
 
 
-class Outcomes:
+class OutcomePublisher:
     """Publishes outcomes of the release that ``routes()`` reports as open."""
 
     def __init__(
@@ -95,17 +95,17 @@ class Outcomes:
         self._votes = SessionVotes()
         self._caught_up = False
 
-    def opened(self, assignment: Assignment) -> None:
+    def register(self, assignment: Assignment) -> None:
         """Registers an assigned session: from now on it owes an outcome."""
         self._follow_release()
         if assignment.release_id == self._release and not self._has_any(assignment):
             self._waiting.setdefault(assignment.session_id, assignment)
 
-    async def failed(self, assignment: Assignment) -> None:
+    async def publish_error(self, assignment: Assignment) -> None:
         """Publishes an error: the engine failed for this session."""
         await self._publish(assignment, "error", 1.0)
 
-    def answered(self, session_id: str) -> None:
+    def note_answered(self, session_id: str) -> None:
         """Notes that a task of this session ended with an answer that was not judged: the session is not
         lost, its outcome is unknown. This is known in this process only and is not published."""
         self._follow_release()
@@ -169,7 +169,7 @@ class Outcomes:
         at, value = min(feedback.timestamp, self._clock.now()), float(negative)
         if at < datetime.fromisoformat(assignment.assigned_at):
             return
-        if self._votes.is_news(assignment.release_id, assignment.session_id, at, value):
+        if self._votes.changes_vote(assignment.release_id, assignment.session_id, at, value):
             await self._publish(assignment, "feedback", value, at=at, vote=feedback.feedback_id)
 
     async def _on_reward(self, data: bytes) -> None:
@@ -269,7 +269,7 @@ class Outcomes:
         if release is None:
             return
         for assignment in await self._assignments.of_release(release):
-            self.opened(assignment)
+            self.register(assignment)
 
     async def _sweeps(self) -> None:
         interval = max(0.2, min(10.0, self._lost_after / 10))

@@ -52,7 +52,7 @@ _DEEPEST = 200
 
 class Fate(StrEnum):
     STORE = "store"
-    BURY = "bury"
+    DEAD_LETTER = "bury"
     """Dead letter with ``reason``, ``detail`` and a clean ``body``."""
     HOLD = "hold"
     """Encrypted, since redaction failed; ``reason`` and, in ``detail``, the class of the error."""
@@ -82,18 +82,18 @@ class Item:
     """Message on the stream, if the body came by claim check."""
 
     @property
-    def raw_must_go(self) -> bool:
+    def must_erase(self) -> bool:
         return self.secret or self.fate in (Fate.HOLD, Fate.DROP)
 
 
 @dataclass(frozen=True)
-class Judge:
+class Inspector:
     """Judges by one redactor and one opt-out."""
 
     redactor: Redactor = PLAIN
     opt_out: OptOut = NOBODY
 
-    def judge(self, message: Message, now: datetime, stand_in: bytes | None = None) -> Item:
+    def inspect(self, message: Message, now: datetime, stand_in: bytes | None = None) -> Item:
         """Decodes, checks and redacts one message; after a failure it retries once and then holds the
         message.
 
@@ -101,9 +101,9 @@ class Judge:
         stand-in of the clean document; any other text is a publisher's own and is replaced like a secret.
         """
         try:
-            item = with_one_retry(lambda: self._judge(message, now))
+            item = with_one_retry(lambda: self._inspect(message, now))
         except Exception as error:
-            item = hold(message, "redaction", error)
+            item = held_item(message, "redaction", error)
         if stand_in is None:
             return item
         item = replace(item, stand_in=stand_in)
@@ -111,18 +111,18 @@ class Judge:
             claim = claim_check.parse(message.headers[claim_check.HEADER])
             assert item.document is not None
             ours = claim.trajectory_id == item.document["trajectory_id"]
-            if not ours or claim_check.stand_in(item.document, claim) != stand_in:
+            if not ours or claim_check.stand_in_message(item.document, claim) != stand_in:
                 return replace(item, secret=True)
         return item
 
-    def judge_without_body(self, message: Message, error: ContractError) -> Item:
+    def inspect_without_body(self, message: Message, error: ContractError) -> Item:
         """Judges a claim whose body is not available: a dead letter that can be replayed."""
         try:
             return with_one_retry(lambda: self._unreadable(message, error))
         except Exception as failure:
-            return hold(message, "redaction", failure)
+            return held_item(message, "redaction", failure)
 
-    def _judge(self, message: Message, now: datetime) -> Item:
+    def _inspect(self, message: Message, now: datetime) -> Item:
         try:
             trajectory = decode(message.data, Trajectory, max_bytes=_limit(message))
             document = to_document(trajectory)
@@ -135,13 +135,15 @@ class Judge:
             clean = to_document(validate(redacted.document, Trajectory)) if redacted.changed else document
             message, secret = self._clean_headers(message, document["trajectory_id"])
         except Exception as error:
-            return hold(message, "redaction", error, document)
+            return held_item(message, "redaction", error, document)
         secret = secret or redacted.changed
         try:
-            _check_limits(trajectory, clean, now, min(now, arrived(message)))
+            _check_limits(trajectory, clean, now, min(now, arrival_time(message)))
         except ContractError as error:
             body = canonical_json(clean)
-            return Item(message, Fate.BURY, secret=secret, reason=error.reason, detail=str(error), body=body)
+            return Item(
+                message, Fate.DEAD_LETTER, secret=secret, reason=error.reason, detail=str(error), body=body
+            )
         identity = enrich.identity(clean, redacted.policy_version)
         return Item(message, Fate.STORE, clean, identity, secret, redacted.counts)
 
@@ -151,16 +153,16 @@ class Judge:
         if isinstance(document, dict) and self.opt_out.matches_document(document):
             return Item(message, Fate.DROP)
         if error.reason in _LIMITS:
-            return hold(message, error.reason, error, document)
+            return held_item(message, error.reason, error, document)
         try:
             clean, secret = self._clean_headers(message)
             body = self._clean_body(message.data)
         except Exception as failure:
-            return hold(message, "redaction", failure, document)
+            return held_item(message, "redaction", failure, document)
         if body is None:
-            return hold(message, error.reason, error, document)
+            return held_item(message, error.reason, error, document)
         secret = secret or body != message.data
-        return Item(clean, Fate.BURY, secret=secret, reason=error.reason, detail=str(error), body=body)
+        return Item(clean, Fate.DEAD_LETTER, secret=secret, reason=error.reason, detail=str(error), body=body)
 
     def _clean_body(self, data: bytes) -> bytes | None:
         """Returns ``data`` for a dead letter, redacted if it is JSON; None if it may not be clean."""
@@ -192,28 +194,28 @@ class Judge:
         return (replace(message, headers=redacted.document), True) if redacted.changed else (message, False)
 
 
-def hold(message: Message, reason: str, error: Exception, document: Any = None) -> Item:
+def held_item(message: Message, reason: str, error: Exception, document: Any = None) -> Item:
     """Returns the item for a message to be held. ``reason`` is a reason code. Only the class of the error is
     stored: its text may repeat a body."""
     name = _uuid_of(document)
     return Item(message, Fate.HOLD, reason=reason, detail=type(error).__name__, trajectory_id=name)
 
 
-def poisoned(message: Message, error: Exception) -> Item:
+def poisoned_item(message: Message, error: Exception) -> Item:
     """Returns the item for a message to be held because the steps after redaction fail repeatedly."""
-    return hold(message, "handler_error", error, _read_anyway(message.data))
+    return held_item(message, "handler_error", error, _read_anyway(message.data))
 
 
-def arrived(message: Message) -> datetime:
+def arrival_time(message: Message) -> datetime:
     """Returns the time of first arrival: before the message was republished."""
     return _moment(message.headers.get(ARRIVED, "")) or message.timestamp
 
 
-def conflict(item: Item) -> Item:
+def conflict_item(item: Item) -> Item:
     """Returns ``item`` as a dead letter whose id already belongs to another trajectory."""
     return replace(
         item,
-        fate=Fate.BURY,
+        fate=Fate.DEAD_LETTER,
         document=None,
         reason="conflict",
         detail="Another trajectory with this id is stored; it was not replaced.",
@@ -234,7 +236,7 @@ def _ours(name: str, value: str, trajectory_id: str) -> bool:
         rest = value.removeprefix(trajectory_id)
         return rest == "" or (rest.startswith(".redacted.") and _is_hex(rest.removeprefix(".redacted.")))
     if name == claim_check.HEADER and trajectory_id:
-        return claim_check.is_of(value, trajectory_id)
+        return claim_check.claims_trajectory(value, trajectory_id)
     return (name == REDACTED and _is_hex(value)) or (name == ARRIVED and _moment(value) is not None)
 
 

@@ -32,7 +32,7 @@ __all__ = [
     "number",
     "plain",
     "print_json",
-    "say",
+    "print_text",
 ]
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
@@ -51,7 +51,7 @@ def console() -> Console:
     return Console(width=fixed)
 
 
-def say(*what: Any, style: str | None = None) -> None:
+def print_text(*what: Any, style: str | None = None) -> None:
     """Prints tables and sentences on standard output.
 
     Sentences have no markup and wrap in a terminal. Their quoted commands are ready to paste.

@@ -104,7 +104,7 @@ def worse_p(better: int, worse: int) -> float:
 Verdict = Literal["passed", "failed", "not shown"]
 
 
-def judge_checks(
+def compare_checks(
     candidate: Sequence[CheckResult], current: Sequence[CheckResult]
 ) -> tuple[bool, dict[str, Any]]:
     """Returns (whether no kind failed, facts per kind). Answers are paired by check and sample.
@@ -127,14 +127,14 @@ def judge_checks(
     for kind in KINDS:
         pairs = [(new, before[new.check_id, new.sample]) for new in candidate if new.kind == kind]
         facts[kind] = {
-            **_judge_pairs([(new.passed, old.passed) for new, old in pairs]),
+            **_compare_pairs([(new.passed, old.passed) for new, old in pairs]),
             "by_check": _by_check(pairs),
             "failing": _failing(pairs),
         }
     return all(fact["ok"] for fact in facts.values()), facts
 
 
-def _judge_pairs(pairs: list[tuple[bool, bool]]) -> dict[str, Any]:
+def _compare_pairs(pairs: list[tuple[bool, bool]]) -> dict[str, Any]:
     """Judges one kind of check from pairs of (candidate passed, current passed)."""
     new, old = sum(n for n, _ in pairs), sum(o for _, o in pairs)
     better = sum(n and not o for n, o in pairs)
@@ -234,7 +234,7 @@ async def validate(
     old_tasks, old_checks = await run_suite(current), await run_checks(current)
     new_tasks, new_checks = await run_suite(candidate), await run_checks(candidate)
     compared = compare(new_tasks, old_tasks)
-    kept, facts = judge_checks(new_checks, old_checks)
+    kept, facts = compare_checks(new_checks, old_checks)
     verdict = safety(facts)
     good = compared.difference >= min_delta
     scores = {

@@ -9,7 +9,7 @@ import typer
 
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
-from onward.cli.tables import say
+from onward.cli.output import print_text
 from onward.contracts.buckets import Learning, Pin
 from onward.errors import ConfigError, NotFoundError
 from onward.ids import model_key
@@ -63,7 +63,7 @@ def pin(
     onward pin agent-zero-rl-v3
     """
     run_async(_write(file, data_dir, Pin(model_id=model_id)))
-    say(f"{model_id} is pinned; nothing is released until 'onward unpin'.")
+    print_text(f"{model_id} is pinned; nothing is released until 'onward unpin'.")
 
 
 @app.command()

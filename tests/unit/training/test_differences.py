@@ -14,7 +14,7 @@ from onward.training import checkpoints
 from onward.training.job import worker
 from onward.training.role import trainer as service
 from onward.training.role.jobs import JobRecord
-from onward.training.spec import departures, recipes, request
+from onward.training.spec import differences, recipes, request
 
 LOGGED: dict[str, Any] = {"source": "clickhouse", "sample_size": 100}
 MAZE: dict[str, Any] = {"source": "local", "sample_size": 320, "environment": {"name": "maze"}}
@@ -116,7 +116,7 @@ async def test_every_status_of_a_job_says_what_is_not_as_asked(tmp_path: Path) -
     trainer = service.Trainer(world.ctx)
     for name, compute in (("job-1", {"gpu_count": 8}), ("job-2", {"gpu_count": 0})):
         asked = _asked(compute=compute).model_copy(update={"training_job_id": name})
-        record, _ = await trainer.table.intake(asked)
+        record, _ = await trainer.table.register(asked)
         await trainer.announce(record)
     told = [status["metadata"].get("not_as_asked") for status in world.published.values()]
     assert told == [["compute.gpu_count asks for 8: jobs of this service run on CPUs."], None]
@@ -127,7 +127,7 @@ async def test_a_request_of_before_that_can_no_longer_be_read_still_has_a_status
     record = JobRecord(
         job_id="j", state="failed", request={}, request_sha256="", created_at="", updated_at=""
     )
-    assert departures.not_as_asked(record.request, config.load(environ={})) == []
+    assert differences.stored_differences(record.request, config.load(environ={})) == []
 
 
 def test_the_manifest_says_what_was_not_as_asked(make_job: MakeJob, events: Events) -> None:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from onward.bus import Message
-from onward.capture.collecting import verdict as module
-from onward.capture.collecting.verdict import Fate, Item, Judge, conflict
+from onward.capture.collecting import inspection as module
+from onward.capture.collecting.inspection import Fate, Inspector, Item, conflict_item
 from onward.capture.opt_out import OptOut
 from onward.clock import utc_text
 from onward.contracts import MAX_BYTES, MAX_DEPTH, canonical_json, subjects
@@ -30,12 +30,12 @@ def document(text: str = "hello") -> dict:
 def judged(body, headers: dict[str, str] | None = None, opt_out: str = "") -> Item:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     message = Message(data, headers or {}, subjects.TRAJECTORY, 1, 1, datetime.now(UTC))
-    return Judge(opt_out=OptOut.parse(opt_out)).judge(message, NOW)
+    return Inspector(opt_out=OptOut.parse(opt_out)).inspect(message, NOW)
 
 
 def test_clean_is_stored_and_stays_on_the_stream():
     item = judged(document(), {"Nats-Msg-Id": TRAJECTORY["trajectory_id"]})
-    assert (item.fate, item.secret, item.raw_must_go) == (Fate.STORE, False, False)
+    assert (item.fate, item.secret, item.must_erase) == (Fate.STORE, False, False)
 
 
 def test_a_secret_in_the_body_or_in_a_header_must_go():
@@ -70,7 +70,7 @@ def test_any_fault_is_tried_once_more_and_then_holds_the_raw_message(monkeypatch
     assert (item.fate, item.reason, item.detail) == (Fate.HOLD, "redaction", "ZeroDivisionError")
     assert item.message.data == json.dumps(body).encode()
     assert item.message.headers == {"X-Note": SECRET}
-    assert item.raw_must_go
+    assert item.must_erase
     assert len(calls) == (1 if name == "validate" else 2)
     assert SECRET not in repr((item.reason, item.detail, item.body, item.trajectory_id))
 
@@ -111,14 +111,14 @@ def test_what_cannot_be_read_as_json_is_held_unless_it_is_spotless_text(body, re
 @pytest.mark.parametrize("body", [b"not json", b'{"a": 1, "a": 2}', b""])
 def test_spotless_text_is_a_dead_letter_as_it_is(body):
     item = judged(body)
-    assert (item.fate, item.reason, item.body, item.raw_must_go) == (Fate.BURY, "not_json", body, False)
+    assert (item.fate, item.reason, item.body, item.must_erase) == (Fate.DEAD_LETTER, "not_json", body, False)
 
 
 def test_a_body_without_its_contract_is_a_clean_dead_letter():
     body = document(f"use {SECRET}")
     del body["metadata"]
     item = judged(body)
-    assert (item.fate, item.reason, item.secret) == (Fate.BURY, "schema", True)
+    assert (item.fate, item.reason, item.secret) == (Fate.DEAD_LETTER, "schema", True)
     assert json.loads(item.body)["turns"][0]["observation"]["content"] == "use <GITHUB_TOKEN:1>"
 
 
@@ -126,8 +126,8 @@ def test_limits_beyond_the_contract_give_clean_dead_letters():
     old = document(f"use {SECRET}")
     data = json.dumps(old).encode()
     message = Message(data, {}, subjects.TRAJECTORY, 1, 1, datetime.now(UTC))
-    item = Judge().judge(message, NOW + timedelta(days=31))
-    assert (item.fate, item.reason) == (Fate.BURY, "expired")
+    item = Inspector().inspect(message, NOW + timedelta(days=31))
+    assert (item.fate, item.reason) == (Fate.DEAD_LETTER, "expired")
     assert SECRET.encode() not in item.body
 
 
@@ -147,14 +147,19 @@ def test_opted_out_is_dropped_whether_or_not_it_is_valid(pattern):
     too_large = {**body, "extra": "x" * MAX_BYTES}
     for one in (body, {**body, "turns": []}, too_deep, too_large):
         item = judged(one, opt_out=pattern)
-        assert (item.fate, item.raw_must_go, item.document, item.body) == (Fate.DROP, True, None, b"")
+        assert (item.fate, item.must_erase, item.document, item.body) == (Fate.DROP, True, None, b"")
     assert judged(document(), opt_out=pattern).fate is Fate.STORE
 
 
 def test_a_conflict_keeps_the_redacted_document():
     item = judged(document(f"use {SECRET}"))
-    buried = conflict(item)
-    assert (buried.fate, buried.reason, buried.document, buried.secret) == (Fate.BURY, "conflict", None, True)
+    buried = conflict_item(item)
+    assert (buried.fate, buried.reason, buried.document, buried.secret) == (
+        Fate.DEAD_LETTER,
+        "conflict",
+        None,
+        True,
+    )
     assert buried.body == canonical_json(item.document)
 
 
@@ -168,7 +173,7 @@ def aged(start: timedelta, came: datetime, headers: dict[str, str] | None = None
     body = document()
     body["start_timestamp"] = utc_text(NOW - start)
     message = Message(json.dumps(body).encode(), headers or {}, subjects.TRAJECTORY, 1, 1, came)
-    return Judge().judge(message, NOW)
+    return Inspector().inspect(message, NOW)
 
 
 def test_age_is_that_of_the_arrival_however_long_it_was_held():

@@ -32,7 +32,7 @@ class Stored:
     stored_at: int
 
 
-class Outcomes(Protocol):
+class OutcomeSource(Protocol):
     async def last_sequence(self) -> int:
         """Returns the sequence of the newest message; 0 for an empty stream."""
         ...
@@ -42,7 +42,7 @@ class Outcomes(Protocol):
         ...
 
 
-async def take_in(outcomes: Outcomes, evidence: Evidence) -> tuple[bool, bool]:
+async def apply_outcomes(outcomes: OutcomeSource, evidence: Evidence) -> tuple[bool, bool]:
     """Applies new messages. Returns (whether the evidence changed, whether any was of its release)."""
     start, heard = evidence.cursor, False
     for _ in range(BATCHES):
@@ -60,7 +60,7 @@ async def take_in(outcomes: Outcomes, evidence: Evidence) -> tuple[bool, bool]:
     return evidence.cursor != start, heard
 
 
-class StreamOutcomes:
+class OutcomeStream:
     """Outcomes from JetStream. A broken reader returns an incomplete or empty batch and is then reopened."""
 
     def __init__(self, bus: Bus) -> None:

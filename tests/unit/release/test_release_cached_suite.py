@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from release_world import FakeSuite
 
-from onward.release.validation.judge import validate
-from onward.release.validation.trial import POLICIES, Remembered
+from onward.release.validation.comparison import validate
+from onward.release.validation.trial import POLICIES, CachedSuite
 
 
-def suites(**success: float) -> tuple[FakeSuite, Remembered]:
+def suites(**success: float) -> tuple[FakeSuite, CachedSuite]:
     inner = FakeSuite(success=dict(success), refusals={}, base="base-1")
-    return inner, Remembered(inner)
+    return inner, CachedSuite(inner)
 
 
 async def test_the_candidate_of_one_release_is_not_played_again_as_current_of_the_next() -> None:
