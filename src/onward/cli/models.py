@@ -49,7 +49,7 @@ def pull(name: Annotated[str, typer.Argument(help="Only smollm2; a folder of you
 
 
 @models_app.command()
-def add_bar(
+def add(
     folder: Annotated[
         Path, typer.Argument(help="A run of 'onward train', or a LoRA adapter of peft or TRL.")
     ],

@@ -1,5 +1,5 @@
 """Validation of a candidate against the current model, before it gets traffic.
 
 ``suite`` runs the desk tasks, ``checks`` the refusal and format checks, ``comparison`` compares the two
-policies. ``trial`` runs a validation as a task beside the releaser's ticks; ``cached_suite`` caches results per policy.
+policies. ``trial`` runs a validation as a task beside the releaser's ticks and caches results per policy.
 """
