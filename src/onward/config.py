@@ -191,7 +191,7 @@ class ModelSettings(_Section):
     device: str = "cpu"
     threads: int = Field(0, ge=0)
     """CPU threads of the engine and of a training job; 0 means all cores."""
-    max_batch: int = Field(32, ge=1)
+    max_batch: int = Field(64, ge=1)
     max_context: int = Field(2048, ge=64)
     engine: Literal["local", "vllm"] = "local"
     """Sampler: the built-in engine, or the vLLM server of ``[vllm]`` (``base`` is then the folder of the same

@@ -108,21 +108,27 @@ class Bar:
         self._printed, self._news = self._owner.now(), False
         share = f" {self.completed:,g}/{self.total:,g}" if self.total else ""
         left = "" if self.left is None else f" ({clock(self.left)} left)"
-        self._owner.plain(f"{self.title}{share} {self.note}".rstrip() + left)
+        head = self.title + share
+        note = self.note
+        if self._owner.fitted:
+            note = shortened(note, self._owner.console.width - cell_len(head) - cell_len(left) - 1)
+        self._owner.plain(f"{head} {note}".rstrip() + left)
 
 
 class Bars:
-    """The bars of one command. ``quiet``: nothing is drawn or printed."""
+    """The bars of one command. ``quiet``: nothing is drawn or printed. ``fitted``: without a terminal, lines
+    are shortened to the width of the console too."""
 
     def __init__(
         self,
         console: Console,
         *,
         quiet: bool = False,
+        fitted: bool = False,
         title_width: int = 0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.console, self.now = console, now
+        self.console, self.now, self.fitted = console, now, fitted
         self._active: list[Bar] = []
         self._title = title_width
         self._plain = not quiet and not console.is_terminal

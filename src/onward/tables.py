@@ -1,7 +1,8 @@
 """One style for every table that a person reads in the terminal.
 
 A title at the left, no frame, numbers at the right. Nothing is cut: sentences wrap between words, ids and
-numbers stay whole. If the terminal is too narrow for that, each row becomes a block of names and values.
+numbers stay whole. If the terminal is too narrow for that, each row becomes a block of names and values; an
+id that does not fit beside its name, such as a digest, gets a line of its own there.
 Stored text is shown as it is: it is not read as markup, and its control characters are escaped.
 """
 
@@ -78,7 +79,7 @@ class Table:
             yield Text(plain(self.title), style="bold")
         widths = None if self._upright else self._widths(options.max_width)
         if widths is None:
-            yield from self._blocks()
+            yield from self._blocks(options.max_width)
         else:
             yield self._grid(widths)
 
@@ -118,17 +119,27 @@ class Table:
             grid.add_row(*cells, style=style)
         return grid
 
-    def _blocks(self) -> Iterator[RichTable | Text]:
+    def _blocks(self, room: int) -> Iterator[RichTable | Text]:
         widest = max(cell_len(column.title) for column in self.columns)
         for index, (cells, style) in enumerate(self._rows):
             if index:
                 yield Text()
-            block = RichTable.grid(padding=(0, GAP, 0, 0))
-            block.add_column(width=widest, style="bold")
-            block.add_column(overflow="fold")
+            block = None
             for column, cell in zip(self.columns, cells, strict=True):
+                if room - GAP - widest < cell_len(cell.plain) <= room - GAP and " " not in cell.plain:
+                    if block is not None:
+                        yield block
+                    block = None
+                    yield Text(column.title, style="bold")
+                    yield Text(" " * GAP, style=style).append_text(cell)
+                    continue
+                if block is None:
+                    block = RichTable.grid(padding=(0, GAP, 0, 0))
+                    block.add_column(width=widest, style="bold")
+                    block.add_column(overflow="fold")
                 block.add_row(Text(column.title), cell, style=style)
-            yield block
+            if block is not None:
+                yield block
 
 
 def facts(values: Mapping[str, Any], title: str = "") -> Table:

@@ -16,6 +16,7 @@ from onward.bus import Bus
 from onward.clock import SystemClock
 from onward.config import Settings
 from onward.context import Context
+from onward.errors import WarehouseError
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
 from onward.warehouse import Objects
@@ -82,10 +83,7 @@ async def test_the_first_page_says_what_is_where_and_every_link_leads_somewhere(
         text = (await client.get("/")).text
         assert "No model was released yet: the base model serves." in text
         assert "Next training job: 0 of 5,000 rewarded trajectories of this policy." in text
-        assert "http://127.0.0.1:3999/v1" in text and bus.url in text
-        key = ctx.settings.run_dir / "api.key"
-        assert str(key) in text
-        assert key.read_text().strip() not in text
+        assert "http://127.0.0.1:3999/v1" in text and "run/api.key" in text
         for link in Page(text).links:
             assert (await client.get(link)).status_code == (401 if link == "/status" else 200), link
         await bus.bucket("rl_releases").put("desired", json.dumps({"arms": arms}).encode())
@@ -148,16 +146,84 @@ async def test_the_trial_brings_a_token_that_votes_on_its_own_made_up_session_al
         assert (await client.post("/feedback", json=other, headers=headers)).status_code == 403
 
 
+async def is_shown_to_strangers(client: httpx.AsyncClient, headers: dict[str, str]) -> bool:
+    """Whether the pages are those for callers from elsewhere."""
+    text = (await client.get("/", headers=headers)).text
+    trial = (await client.get("/try/feedback", headers=headers)).text
+    assert (token_in(trial) is None) == ("<input name=key type=password" in trial)
+    assert (token_in(trial) is None) == ("base model serves" not in text and "Where it is" not in text)
+    return token_in(trial) is None
+
+
 @pytest.mark.parametrize(
     "headers",
-    [{"Host": "onward.example.org"}, {"X-Forwarded-For": "203.0.113.7"}, {"Forwarded": "for=203.0.113.7"}],
+    [
+        {"Forwarded": "for=203.0.113.7"},
+        {"X-Forwarded-For": "203.0.113.7"},
+        {"X-Forwarded-Proto": "https"},
+        {"X-Real-Ip": "203.0.113.7"},
+        {"Via": "1.1 proxy"},
+    ],
+    ids=lambda headers: next(iter(headers)),
 )
-async def test_through_a_proxy_nothing_of_this_machine_is_shown_and_the_trial_asks_for_the_key(
+async def test_a_proxy_that_announces_itself_gets_the_pages_for_strangers(
     bus: Bus, tmp_path: Path, headers: dict[str, str]
 ) -> None:
-    async with api(bus, tmp_path, names=["onward.example.org"]) as (ctx, client):
-        text = (await client.get("/", headers=headers)).text
-        assert str(ctx.settings.run_dir) not in text and bus.url not in text and "serves" not in text
-        trial = (await client.get("/try/feedback", headers=headers)).text
-        assert token_in(trial) is None
-        assert "<input name=key type=password" in trial
+    async with api(bus, tmp_path) as (_, client):
+        assert await is_shown_to_strangers(client, headers)
+        assert not await is_shown_to_strangers(client, {})
+
+
+async def test_a_proxy_that_passes_the_host_of_its_client_gets_the_pages_for_strangers_or_none(
+    bus: Bus, tmp_path: Path
+) -> None:
+    async with api(bus, tmp_path) as (_, client):
+        assert (await client.get("/", headers={"Host": "onward.example.org"})).status_code == 421
+    async with api(bus, tmp_path / "named", names=["onward.example.org"]) as (_, client):
+        assert await is_shown_to_strangers(client, {"Host": "onward.example.org"})
+
+
+async def test_with_configured_host_names_no_caller_counts_as_local(bus: Bus, tmp_path: Path) -> None:
+    """The way out for a proxy that says 127.0.0.1 itself and adds no header."""
+    async with api(bus, tmp_path, names=["onward.example.org"]) as (_, client):
+        assert await is_shown_to_strangers(client, {})
+
+
+async def test_a_call_by_http_1_0_is_a_proxys(bus: Bus, tmp_path: Path) -> None:
+    """nginx calls so by default, with its upstream's Host and no header about its client."""
+    async with api(bus, tmp_path) as (_, client):
+        reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+        writer.write(
+            f"GET /try/feedback HTTP/1.0\r\nHost: {client.base_url.netloc.decode()}\r\n\r\n".encode()
+        )
+        async with asyncio.timeout(20):
+            answer = (await reader.read()).decode()
+        writer.close()
+        assert " 200 " in answer.splitlines()[0]
+        assert token_in(answer) is None and "<input name=key type=password" in answer
+
+
+async def test_behind_a_proxy_that_cannot_be_told_apart_the_pages_hold_nothing_that_harms(
+    bus: Bus, tmp_path: Path
+) -> None:
+    """Such a proxy calls as a browser of this machine does: so this is what a stranger would see."""
+    async with api(bus, tmp_path) as (ctx, client):
+        key = (ctx.settings.run_dir / "api.key").read_text().strip()
+        for path in ("/", "/docs", "/try/feedback"):
+            text = (await client.get(path)).text
+            assert key not in text and str(tmp_path) not in text
+            assert bus.url not in text and bus.url.rpartition("//")[2] not in text
+        for path in ("/status", "/rewards/some-trajectory"):
+            assert (await client.get(path)).status_code == 401
+
+
+async def test_an_error_of_the_store_is_not_shown_on_the_page(
+    bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> int:
+        raise WarehouseError("http://inside.example.org:8123 does not answer")
+
+    monkeypatch.setattr("onward.api.pages.rewarded_since_snapshot", away)
+    async with api(bus, tmp_path) as (_, client):
+        text = (await client.get("/")).text
+        assert "does not answer" in text and "inside.example.org" not in text

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import hashlib
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -181,3 +182,29 @@ async def test_what_cannot_be_done_is_one_sentence_and_nothing_is_audited(
             assert await command(world, words) == (2, said)
         assert await messages(bus, "RL_AUDIT") == []
         assert (await world.ask("still"))["onward"]["model_id"] == V1
+
+
+async def test_a_rollback_that_no_gateway_can_load_ends_and_the_serving_model_goes_on(
+    bus: Bus, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "REFUSED_SECONDS", 1.0)
+    async with promoted(bus, nats_server, tmp_path, monkeypatch) as (world, ctx, (d0, _)):
+        shutil.rmtree(ctx.settings.data_dir / "models" / "adapters" / d0)
+        entry = await bus.bucket("rl_models").get(V0)
+        prefix = json.loads(entry.value)["object_prefix"]  # type: ignore[union-attr]
+        await ctx.objects.put(f"{prefix}/adapter_model.safetensors", b"damaged")
+        code, output = await command(world, "models rollback --reason 'answers got shorter'")
+        lines = output.splitlines()
+        assert (code, lines[0]) == (1, f"Going back from {V1} to {V0}.")
+        assert lines[1].startswith(f"{V1} serves on: no gateway can load it (adapter_model.safetensors in ")
+        assert "does not match its manifest" in lines[1]
+        assert (await world.ask("after"))["onward"]["model_id"] == V1
+        code, output = await command(world, "releases show")
+        said = " ".join(output.split())
+        assert (code, f"Going back from {V1} to {V0} was aborted: no gateway can load it" in said) == (
+            0,
+            True,
+        )
+        code, output = await command(world, "models list --json")
+        states = {model["model_id"]: model["state"] for model in json.loads(output)["released"]}
+        assert states == {V1: "current", V0: "previous"}

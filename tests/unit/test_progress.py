@@ -132,6 +132,19 @@ def test_without_a_terminal_there_is_a_line_every_ten_seconds_and_one_at_the_end
     ]
 
 
+def test_without_a_terminal_a_fitted_line_loses_the_end_of_its_note_and_not_its_time() -> None:
+    now = [0.0]
+    out = io.StringIO()
+    with Bars(Console(width=80, file=out), fitted=True, now=lambda: now[0]) as bars:
+        bar = bars.add("Cycle 1: v1 at 10%", 4)
+        now[0] = 10.0
+        bar.update(1, note="errors 1.2% vs 0.9% · E 0.23 · 113 sessions · and one more fact")
+        bar.finish(full=False)
+    (line,) = out.getvalue().splitlines()
+    assert line == "Cycle 1: v1 at 10% 1/4 errors 1.2% vs 0.9% · E 0.23 · 113 sessions … (0:30 left)"
+    assert len(line) == 80
+
+
 def test_a_quiet_command_prints_nothing() -> None:
     for console in (terminal(80), Console(file=io.StringIO())):
         with Bars(console, quiet=True) as bars:

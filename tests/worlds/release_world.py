@@ -99,6 +99,8 @@ class FakeSuite:
     """Digests that were prepared and not let go again."""
     committed: dict[str | None, str | None] = field(default_factory=dict)
     """Digest → hash of the manifest that was asked for."""
+    unusable: dict[str | None, Exception] = field(default_factory=dict)
+    """Digest → what a check of its stored files raises."""
     base: str | None = None
     """Digest that the engine gives of its base model; None: the engine is away."""
 
@@ -109,6 +111,12 @@ class FakeSuite:
 
     async def finish(self) -> None:
         self.held.clear()
+
+    async def check_stored(
+        self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
+    ) -> None:
+        if digest in self.unusable:
+            raise self.unusable[digest]
 
     async def prepare(
         self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
@@ -176,6 +184,9 @@ class World:
         self.suite = FakeSuite({}, {})
         self.alive = set(gateways)
         self.gateway_error: str | None = None
+        self.unloadable: str | None = None
+        """Digest that no gateway can load: they serve on what they had, and report why."""
+        self._served: dict[str, Any] = {}
         self.policies = {"current": Policy(), "candidate": Policy()}
         self.rng = np.random.default_rng(seed)
         self.sessions = 0
@@ -273,6 +284,11 @@ class World:
             }
             if self.gateway_error and len(desired["arms"]) > 1:
                 report |= {"revision": desired["revision"] - 1, "served": ["d0"], "error": self.gateway_error}
+            if self.unloadable is not None and self.unloadable in report["served"]:
+                why = f"adapter {self.unloadable} is damaged."
+                report = {**self._served, "updated_at": report["updated_at"], "error": why}
+            else:
+                self._served = report
             self.revision += 1
             self.bus.bucket("rl_gateways").data[name] = (json.dumps(report).encode(), self.revision)
 

@@ -2,9 +2,10 @@
 
 Each page is one file, without its own script except for the trial.
 
-Invariants: facts that only this machine may know (the model that serves, the path of the key, a token to try
-the widget with) are on a page only if ``is_local`` holds. For all others the pages show links and ask for a
-key, as the routes behind them do.
+Invariants: no page has a secret, a path of this machine or the address of NATS, because a proxy that adds no
+header looks like a browser on this machine. If ``is_local`` holds, pages also show the serving model (as
+``/metrics`` does), addresses, and a token for votes on a made-up session. For all others they show links and
+ask for a key, as the routes behind them do.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from fastapi.responses import HTMLResponse, Response
 from onward.api.feedback import FeedbackApi
 from onward.api.status import next_sentence, serving_sentence
 from onward.bus import read_document
+from onward.config import HttpSettings
 from onward.context import Context
 from onward.contracts.buckets import DesiredRoutes, Learning
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import BusError, WarehouseError
-from onward.http.server import is_loopback, without_login
+from onward.http.server import is_loopback
 from onward.training.role.jobs import JobTable
 
 WEB = resources.files("onward") / "web"
@@ -44,7 +46,8 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+_FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip", "x-client-ip", "x-original-", "via")
+"""Beginnings of the headers that proxies add."""
 _LINKS = (
     ("/try/feedback", "try the feedback widget: thumbs, stars and a comment, as on a chat page"),
     ("/status", "what 'onward status --json' prints; wants the key"),
@@ -63,7 +66,7 @@ def add_to(app: FastAPI, ctx: Context, feedback: FeedbackApi) -> None:
 
     @app.get("/", include_in_schema=False)
     async def home(request: Request) -> HTMLResponse:
-        local = is_local(request, ctx.settings.http.host)
+        local = is_local(request, ctx.settings.http)
         return _page("Onward", await _home(ctx, local))
 
     @app.get("/docs", include_in_schema=False)
@@ -72,7 +75,7 @@ def add_to(app: FastAPI, ctx: Context, feedback: FeedbackApi) -> None:
 
     @app.get("/try/feedback", include_in_schema=False)
     async def trial(request: Request) -> HTMLResponse:
-        local = is_local(request, ctx.settings.http.host)
+        local = is_local(request, ctx.settings.http)
         session, token = feedback.trial(request, with_token=local)
         return _page("Onward: try the feedback widget", _trial(session, token))
 
@@ -81,13 +84,19 @@ def add_to(app: FastAPI, ctx: Context, feedback: FeedbackApi) -> None:
         return Response((WEB / "try.js").read_bytes(), media_type="text/javascript", headers=_HEADERS)
 
 
-def is_local(request: Request, bound: str) -> bool:
-    """Returns whether a program of this machine calls, by a loopback address and through no proxy."""
+def is_local(request: Request, http: HttpSettings) -> bool:
+    """Returns whether a program of this machine seems to call: by loopback addresses and through no proxy.
+
+    Configured host names mean that others call too, so no caller counts as local then. A call by HTTP/1.0 is
+    a proxy's: nginx sends it by default, without a header of its own.
+    """
     client = request.client.host if request.client else ""
     named = request.url.hostname or ""
-    if any(name in request.headers for name in _FORWARDED):
+    if http.names or request.scope["http_version"] == "1.0":
         return False
-    return all(map(is_loopback, (bound, client, named)))
+    if any(name.startswith(_FORWARDED) for name in request.headers):
+        return False
+    return all(map(is_loopback, (http.host, client, named)))
 
 
 async def _home(ctx: Context, local: bool) -> str:
@@ -97,8 +106,7 @@ async def _home(ctx: Context, local: bool) -> str:
     ]
     if local:
         parts += ["<h2>Now</h2>", _table(await _now(ctx))]
-        key = (ctx.settings.run_dir / "api.key").resolve()
-        gateway = ctx.endpoints.get("gateway_url")
+        api, gateway = ctx.endpoints.get("api_url", ""), ctx.endpoints.get("gateway_url")
         where = [
             (
                 "agents",
@@ -106,13 +114,11 @@ async def _home(ctx: Context, local: bool) -> str:
                 if gateway
                 else "run elsewhere",
             ),
-            ("this api", _code(ctx.endpoints.get("api_url", ""))),
-            ("NATS", _code(without_login(ctx.bus.url))),
-            ("the key", f"in {_code(key)}"),
-            ("the data", _code(ctx.settings.data_dir.resolve())),
+            ("this api", _code(api)),
+            ("the key", f"in {_code('run/api.key')} of the data folder, as 'onward up' printed"),
         ]
         parts += ["<h2>Where it is</h2>", _table(where)]
-        command = f'curl -H "Authorization: Bearer $(cat {key})" {ctx.endpoints.get("api_url", "")}/status'
+        command = f'curl -H "Authorization: Bearer $(cat DATA_FOLDER/run/api.key)" {api}/status'
         parts += [f"<pre>{html.escape(command)}</pre>"]
     links = [(f"<a href={path}>{path}</a>", html.escape(words)) for path, words in _LINKS]
     parts += ["<h2>What can be asked here</h2>", _table(links)]
@@ -126,8 +132,8 @@ async def _now(ctx: Context) -> list[tuple[str, str]]:
         paused = (await read_document(ctx.bus, Learning) or Learning()).paused
         jobs = [job for job, _ in await JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock).all()]
         rewarded = await rewarded_since_snapshot(ctx.bus, ctx.warehouse)
-    except (BusError, WarehouseError) as error:
-        return [("not known", html.escape(str(error)))]
+    except (BusError, WarehouseError):  # its text may have an address
+        return [("not known", "NATS or the warehouse does not answer: the log and /ready say more")]
     counted = {"rewarded": rewarded, "threshold": ctx.settings.training.threshold}
     serving, following = serving_sentence(desired), next_sentence(counted, jobs, paused)
     missing = [part for part, ready in ctx.ready.items() if ready is not True]

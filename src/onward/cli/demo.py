@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from onward.cli import app, run_async
+from onward.cli.tables import console
 from onward.telemetry import logs
 
 COSTS = {
@@ -46,11 +45,11 @@ def demo(
     from onward.serving import base_models
 
     logs.setup(log_level)
-    console = Console(width=None if sys.stdout.isatty() else 118)
+    out = console()
     if model not in COSTS:
         base_models.resolve(model, folder)  # an unknown name is reported before anything is printed
-    console.print(f"Model: {model} ({COSTS.get(model, 'your own folder')}).", highlight=False)
+    out.print(f"Model: {model} ({COSTS.get(model, 'your own folder')}).", highlight=False)
     if model == "tiny":
-        console.print(f"With --model smollm2: {COSTS['smollm2']}.", highlight=False)
+        out.print(f"With --model smollm2: {COSTS['smollm2']}.", highlight=False)
     turns = cycles or (3 if model == "tiny" else 2)
-    run_async(demonstrate(Options(model, turns, sabotage, folder, json_file, seed), console))
+    run_async(demonstrate(Options(model, turns, sabotage, folder, json_file, seed), out))

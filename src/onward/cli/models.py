@@ -1,7 +1,8 @@
-"""``onward models list|show|pull|rollback``: base models of this machine, and released policies."""
+"""``onward models pull|add|list|show|release|rollback``: base models of this machine, and stored policies."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,15 +15,18 @@ from onward.cli.tables import AsJson, Table, facts, ident, number, print_json, s
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, NotFoundError
-from onward.release import restore
+from onward.release import adding, restore
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.serving import base_models
+from onward.warehouse import Objects
 
 models_app = Commands(
     help="""Base models on this machine, and the policies that were released.
 
     onward models list
     onward models pull smollm2
+    onward models add runs/sft --name invoices-1
+    onward models release invoices-1
     onward models rollback --reason "answers got shorter"
     """
 )
@@ -44,11 +48,44 @@ def pull(name: Annotated[str, typer.Argument(help="Only smollm2; a folder of you
     typer.echo(f"{name} is at {folder}")
 
 
+@models_app.command()
+def add(
+    folder: Annotated[
+        Path, typer.Argument(help="A run of 'onward train', or a LoRA adapter of peft or TRL.")
+    ],
+    name: Annotated[str | None, typer.Option(help="Its name here. Default: made of its digest.")] = None,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Store an adapter that was trained elsewhere, so that 'onward models release' can release it.
+
+    It must be LoRA on the loop's base model: its files, names, shapes and numbers are checked first. Works
+    also while nothing runs.
+
+    onward models add runs/sft
+    onward models add my-adapter --name invoices-1
+    """
+    settings = load_settings(file, data_dir)
+
+    async def work() -> Model:
+        async with host.records(settings) as bus:
+            objects = Objects.open(settings.objects_at)
+            return await adding.add(bus, objects, settings, folder, name, clock=SystemClock())
+
+    model = run_async(work())
+    if as_json:
+        print_json(_document(model, None))
+        return
+    say(f"{model.model_id} is stored. Release it with 'onward models release {model.model_id}'.")
+
+
 @models_app.command(name="list")
 def list_models(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show the base models that Onward knows, and the released models of a data folder, newest first.
+    """Show the base models that Onward knows, and the policies of a data folder, newest first.
 
-    States: current serves; previous served before it; rolled_back was rolled back; retired served earlier.
+    States: current serves; previous served before it; rolled_back was rolled back; retired served earlier;
+    added waits for 'onward models release'.
 
     onward models list
     """
@@ -68,7 +105,7 @@ def list_models(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJs
         return
     table = Table(
         ident("model"), "state", ident("made from"), number("trajectories"), ident("served from"),
-        title="Released models",
+        title="Policies",
     )  # fmt: skip
     for model in released:
         table.add(*(model[name] for name in ("model_id", "state", "parent", "samples", "since")))
@@ -97,6 +134,35 @@ def show(
         for one in releases:
             table.add(*(one[name] for name in ("release_id", "as", "state", "at", "why")))
         say("", table)
+
+
+@models_app.command()
+def release(
+    model_id: Annotated[str, typer.Argument(metavar="ID", help="From the first column of 'list'.")],
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Release a stored model: validation against the serving one, then a growing share of traffic.
+
+    onward models release invoices-1
+    """
+    settings = load_settings(file, data_dir)
+
+    async def work() -> ReleaseRecord:
+        async with host.records(settings) as bus:
+            return await adding.ask(bus, model_id, clock=SystemClock())
+
+    record = run_async(work())
+    runs = host.is_running(settings)
+    if as_json:
+        print_json(
+            {"release_id": record.release_id, "model_id": model_id, "state": record.state, "runs": runs}
+        )
+        return
+    begins = "It begins now" if runs else "It begins when the loop runs ('onward up')"
+    say(f"{begins}: {model_id} is compared with {record.current.model_id}. "
+        f"'onward releases show {model_id}' shows what came of it.")  # fmt: skip
 
 
 @models_app.command()
@@ -145,7 +211,8 @@ def rollback(
     elif done.verified_zero_at:
         say(f"{restored} serves alone on every live gateway; {taken} is rolled back.")
     elif done.settled:
-        typer.echo(f"Nothing was changed: {done.history[-1]['why']}.", err=True)
+        what = f"{taken} serves on" if done.undone else "Nothing was changed"
+        typer.echo(f"{what}: {done.history[-1]['why']}.", err=True)
     else:
         typer.echo(
             f"Not every gateway has confirmed it in {WAIT_SECONDS:.0f} s. It is still to be carried out: "

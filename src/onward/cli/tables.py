@@ -7,16 +7,33 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from onward.errors import runnable
 from onward.tables import Column, Table, cell, facts, ident, number, plain
 
-__all__ = ["AsJson", "Column", "Table", "cell", "facts", "ident", "number", "plain", "print_json", "say"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "AsJson",
+    "Column",
+    "Table",
+    "cell",
+    "console",
+    "facts",
+    "ident",
+    "number",
+    "plain",
+    "print_json",
+    "say",
+]
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
@@ -26,19 +43,28 @@ def print_json(document: Any) -> None:
     typer.echo(json.dumps(_readable(document), indent=1, default=_other, allow_nan=False))
 
 
-def say(*what: Any, style: str | None = None) -> None:
-    """Prints tables and sentences on standard output. Sentences have no markup and wrap in a terminal. Their
-    quoted commands are ready to paste."""
+def console() -> Console:
+    """Returns standard output; without a terminal it has 80 columns, unless COLUMNS gives another number."""
     from rich.console import Console
+
+    fixed = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 80
+    return Console(width=fixed)
+
+
+def say(*what: Any, style: str | None = None) -> None:
+    """Prints tables and sentences on standard output.
+
+    Sentences have no markup and wrap in a terminal. Their quoted commands are ready to paste.
+    """
     from rich.text import Text
 
-    console = Console()
+    out = console()
     for one in what:
         if isinstance(one, str):
             text = Text("\n".join(map(plain, runnable(one).split("\n"))))
-            console.print(text, style=style, highlight=False, soft_wrap=not console.is_terminal)
+            out.print(text, style=style, highlight=False, soft_wrap=not out.is_terminal)
         else:
-            console.print(one, style=style, highlight=False)
+            out.print(one, style=style, highlight=False)
 
 
 def _readable(value: Any) -> Any:

@@ -20,7 +20,7 @@ class Stages:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.seconds: dict[str, float] = {}
-        self._bars = Bars(console, title_width=TITLE_WIDTH)
+        self._bars = Bars(console, title_width=TITLE_WIDTH, fitted=True)
 
     def __enter__(self) -> Stages:
         self._bars.__enter__()

@@ -68,7 +68,5 @@ async def plant(ctx: Context, table: JobTable, current: DesiredArm, folder: Path
     made = checkpoints.write_manifest(
         folder, job_id=job_id, epoch=1, base_digest=manifest.base_digest, start_digest=current.adapter_digest
     )
-    prefix = await checkpoints.upload(ctx.objects, folder, job_id=job_id, epoch=1)
-    body = (folder / checkpoints.MANIFEST).read_bytes()
-    commit = await checkpoints.commit(ctx.objects, body, made, prefix)
+    commit = await checkpoints.store(ctx.objects, folder, made)
     return await table.adopt(request, commit, start_digest=current.adapter_digest, samples=1)

@@ -18,15 +18,19 @@ class Pace:
 
     trajectories: int
     """Trajectories per training job: the same number on a slow machine and on a fast one."""
-    min_sessions: tuple[int, int, int, int]
-    """Matured candidate sessions per step of a release."""
+    agents: int
+    """Agents that work side by side."""
+    steps: tuple[tuple[float, float, int], ...]
+    """Steps of a release before the last: the candidate's share, minutes, and least matured sessions."""
     test_panels: int
     """Panels of 100 held-out tasks in each test."""
 
 
-PACES = {"tiny": Pace(512, (10, 20, 40, 0), 2)}
-_LARGER = Pace(192, (5, 10, 20, 0), 1)
-"""Pace of any other model: a session takes seconds, not milliseconds."""
+PACES = {"tiny": Pace(512, 32, ((0.10, 60, 10), (0.25, 60, 20), (0.50, 120, 40)), 2)}
+_LARGER = Pace(192, 64, ((0.25, 60, 10), (0.50, 60, 25)), 1)
+"""Pace of any other model: a session takes seconds, not milliseconds. A first step of 10 % would need 50
+sessions for five of the candidate's.
+"""
 
 
 def pace_of(model: str) -> Pace:
@@ -38,6 +42,7 @@ def demo_settings(model: str, folder: Path, seed: int) -> Settings:
     """Returns settings with a fresh data folder under ``folder`` and a schedule of minutes, not hours."""
     recipe = recipes.for_model(model)
     pace = pace_of(model)
+    shares, minutes, sessions = zip(*pace.steps, strict=True)
     return config.load(
         environ={},
         overrides={
@@ -55,8 +60,10 @@ def demo_settings(model: str, folder: Path, seed: int) -> Settings:
                 "sample_size": pace.trajectories,
             },
             "release": {
-                "min_sessions": list(pace.min_sessions),
-                "time_scale": 1 / 1200,  # the hours of the schedule become three seconds each
+                "steps": [*shares, 1.0],
+                "step_minutes": [*minutes, 0.0],
+                "min_sessions": [*sessions, 0],
+                "time_scale": 1 / 1200,  # an hour of the schedule becomes three seconds
                 "error_maturity_seconds": recipe.session_seconds,
                 "reward_maturity_seconds": recipe.session_seconds,
                 "lost_after_seconds": 20 * recipe.session_seconds,

@@ -36,9 +36,7 @@ class Warmed:
     async def store(self, objects: Objects) -> str:
         """Uploads and commits the adapter; returns the object prefix. Repeatable."""
         manifest = checkpoints.verify(self.folder)
-        prefix = await checkpoints.upload(objects, self.folder, job_id=self.job_id, epoch=manifest.epoch)
-        body = (self.folder / checkpoints.MANIFEST).read_bytes()
-        return (await checkpoints.commit(objects, body, manifest, prefix)).object_prefix
+        return (await checkpoints.store(objects, self.folder, manifest)).object_prefix
 
 
 async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> Warmed:

@@ -6,7 +6,6 @@ disk is in transformers' and peft's layout, so that any other engine can load it
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,10 +17,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from onward.errors import ConfigError, ConflictError, NotFoundError
-from onward.lm.adapters import BLOCK, STACKS, Adapter
+from onward.lm.adapter_files import BLOCK
+from onward.lm.adapters import STACKS, Adapter
 from onward.lm.head import token_logprobs
 from onward.lm.network import Layer, Segment, Shape, Weights, final_norm, rope_table, run_layers
 from onward.lm.packing import Packed, common_prefix
+from onward.lm.sizes import folder_digest
 from onward.lm.tokens import TokenRow
 
 if TYPE_CHECKING:
@@ -193,17 +194,6 @@ class Policy:
                 mask[0] = False
                 result[r][mask] = values
         return result
-
-
-def folder_digest(folder: Path) -> str:
-    """SHA-256 over the sorted (name, SHA-256) of the configuration, weight and tokenizer files."""
-    total = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".json", ".safetensors", ".jinja") and path.is_file():
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            total.update(f"{path.name} {digest}\n".encode())
-    return total.hexdigest()
 
 
 def split_by_tokens(items: Sequence[int], lengths: Sequence[int], limit: int) -> list[list[int]]:

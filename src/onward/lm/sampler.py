@@ -51,7 +51,7 @@ class Sampler:
     def __init__(
         self,
         policy: Policy,
-        max_batch: int = 32,
+        max_batch: int = 64,
         max_context: int = 2048,
         *,
         prefix_cache_bytes: int = 512 << 20,

@@ -1,9 +1,11 @@
-"""Sizes of a Llama-shaped network, as stated in ``config.json``. Needs no torch, so the requirements of a run
-are known before anything is loaded.
+"""Sizes of a Llama-shaped network, as stated in ``config.json``, and the digest of its files.
+
+Needs no torch, so the requirements of a run are known before anything is loaded.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,3 +75,14 @@ class Sizes:
     def parameters(self) -> int:
         embedding = self.vocab * self.hidden * (1 if self.tied else 2)
         return embedding + self.layers * self.block + self.hidden
+
+
+def folder_digest(folder: Path) -> str:
+    """SHA-256 over the sorted (name, SHA-256) of the configuration, weight and tokenizer files."""
+    total = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".safetensors", ".jinja") and path.is_file():
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            total.update(f"{path.name} {digest}\n".encode())
+    return total.hexdigest()

@@ -42,7 +42,7 @@ RATIO_LIMIT = 1000.0
 LEASE_SECONDS = 10.0
 OPERATOR = "an operator asked for it"
 REFUSED_SECONDS = 20.0
-"""Seconds after which a candidate that no gateway could load is aborted."""
+"""Seconds after which the release of a model that no gateway could load is aborted."""
 
 __all__ = ["Releaser", "install_initial", "run"]
 
@@ -210,10 +210,9 @@ class Releaser:
     async def _begin(self, record: ReleaseRecord) -> None:
         current = await self.current()
         if record.kind == "rollback":
-            return await self._move(restore.decide(record, current, self._now))
-        if intake.start_is_current(record.start_digest, current):
-            await self._move(moves.begin(record, current, self._now))
-            return
+            return await self._move(await restore.decide(record, current, self.suite, self._now))
+        if record.asked_by or intake.start_is_current(record.start_digest, current):
+            return await self._move(moves.begin(record, current, self._now))
         words = (
             f"it was trained from {(record.start_digest or 'the base model')[:12]}, "
             f"but {current.model_id} serves now"
@@ -351,9 +350,11 @@ class Releaser:
         if record.verified_revision == record.desired_revision and not record.closed:
             return
         found = await self.effects.followed(record)
-        if found.refused and record.serving and not found.done and self.effects.waited() > REFUSED_SECONDS:
-            await self._abort(f"no gateway can load it ({next(iter(found.refused.values()))})")
-            return
+        if record.state is State.RESTORING and found.done:
+            return await self._move(restore.finish(record, self._now))
+        if found.refused and not (record.closed or found.done) and self.effects.waited() > REFUSED_SECONDS:
+            why = next(iter(found.refused.values())).rstrip(".")
+            return await self._abort(f"no gateway can load it ({why})")
         noted = self.effects.noted(record, found)
         if noted != record:
             await self._write(noted)

@@ -33,6 +33,8 @@ def models_of(record: ReleaseRecord) -> list[Model]:
         if record.current.registered:
             entries.append(record.current.model_copy(update={"state": "previous"}))
         return entries
+    if record.undone:
+        return []
     if record.started_at is not None and record.state in (State.ROLLED_BACK, State.ABORTED):
         entries = [candidate.model_copy(update={"state": str(record.state)})]
         if record.kind == "rollback":
@@ -62,7 +64,7 @@ class Effects:
         await self.desired.claim()
         for model in models_of(record):
             await self._releases.put_model(model, self.desired.claim)
-        if record.state is State.PROMOTED or (record.kind == "rollback" and record.started_at is not None):
+        if record.state is State.PROMOTED or (record.kind == "rollback" and record.decision == "rolled_back"):
             await self._retire(record)
         wanted = alone(pinned, None) if pinned is not None else routes_for(record)
         revision = None if wanted is None else await self.set_routes(wanted)
@@ -103,7 +105,7 @@ class Effects:
             changes: dict[str, Any] = {"verified_revision": record.desired_revision}
             if record.closed:
                 changes["settled"] = True
-                if record.state is not State.PROMOTED and record.started_at is not None:
+                if record.state is not State.PROMOTED and record.started_at is not None and not record.undone:
                     changes["verified_zero_at"] = utc_text(now)
             return record.model_copy(update=changes)
         late = self.waited() > FOLLOW_SECONDS

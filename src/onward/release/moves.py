@@ -48,7 +48,8 @@ def phase(record: ReleaseRecord) -> State:
 
 
 def begin(record: ReleaseRecord, current: Model, now: Now) -> ReleaseRecord:
-    return record.moved(State.VALIDATING, now.text, "its start still serves", current=current)
+    why = f"{current.model_id} serves" if record.asked_by else "its start still serves"
+    return record.moved(State.VALIDATING, now.text, why, current=current)
 
 
 def start(record: ReleaseRecord, choice: plan.Choice, cursor: int, now: Now) -> ReleaseRecord:
@@ -149,8 +150,10 @@ def reject(record: ReleaseRecord, code: str, words: str, now: Now) -> ReleaseRec
 
 
 def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
-    """Stops the release: on a command, for a pin, or because no gateway can load the candidate. If it had
-    traffic, the current model is announced again."""
+    """Stops the release: on a command, for a pin, or because no gateway can load the model.
+
+    A candidate that had traffic was announced, so the current model is announced again.
+    """
     closed = record.moved(
         State.ABORTED,
         now.text,
@@ -161,7 +164,7 @@ def abort(record: ReleaseRecord, words: str, now: Now) -> ReleaseRecord:
         **_NOT_HELD,
     )
     owed: list[dict[str, Any]] = []
-    if record.started_at is not None:
+    if record.started_at is not None and record.kind == "candidate":
         document = events.restored(closed, now.settings, now.endpoint, now.at, event="aborted", reason=words)
         owed.append(events.announced(document))
     return closed.with_owed(

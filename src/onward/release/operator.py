@@ -12,7 +12,7 @@ from onward.bus import Bus, read_document
 from onward.clock import Clock
 from onward.context import Context
 from onward.contracts.buckets import COMMANDS, Document, Pin, ReleaseCommand
-from onward.errors import ContractError, NotFoundError
+from onward.errors import ConflictError, ContractError, NotFoundError
 from onward.release import intake
 from onward.release.record import Model, ReleaseRecord, Releases
 
@@ -39,6 +39,19 @@ async def command(bus: Bus, name: str, release: str | None = None, *, clock: Clo
 async def pinned_model(bus: Bus) -> str | None:
     """Returns the id of the pinned model, as written; None if nothing is pinned."""
     return (await read_document(bus, Pin) or Pin()).model_id
+
+
+async def refuse_if_busy(bus: Bus, records: list[ReleaseRecord], then: str) -> None:
+    """Raises ConflictError while a release is under way or a model is pinned. ``then``: the next step."""
+    under_way = next((record for record in records if not record.closed), None)
+    if under_way is not None:
+        raise ConflictError(
+            f"Release {under_way.release_id} of {under_way.candidate.model_id} is {under_way.state}: wait "
+            f"for its end, or end it with 'onward releases abort', then {then}."
+        )
+    pinned = await pinned_model(bus)
+    if pinned:
+        raise ConflictError(f"{pinned} is pinned and serves alone: run 'onward unpin' first.")
 
 
 class Operator:

@@ -22,6 +22,7 @@ from onward.ids import model_key
 class State(StrEnum):
     PROPOSED = "proposed"
     VALIDATING = "validating"
+    RESTORING = "restoring"
     RAMPING = "ramping"
     BAKING = "baking"
     HELD = "held"
@@ -32,8 +33,9 @@ class State(StrEnum):
 
 
 TRANSITIONS: dict[State, frozenset[State]] = {
-    State.PROPOSED: frozenset({State.VALIDATING, State.ROLLED_BACK, State.REJECTED, State.ABORTED}),
+    State.PROPOSED: frozenset({State.VALIDATING, State.RESTORING, State.REJECTED, State.ABORTED}),
     State.VALIDATING: frozenset({State.RAMPING, State.BAKING, State.REJECTED, State.ABORTED}),
+    State.RESTORING: frozenset({State.ROLLED_BACK, State.ABORTED}),
     State.RAMPING: frozenset({State.RAMPING, State.BAKING, State.HELD, State.ROLLED_BACK, State.ABORTED}),
     State.BAKING: frozenset({State.PROMOTED, State.HELD, State.ROLLED_BACK, State.ABORTED}),
     State.HELD: frozenset(

@@ -23,7 +23,7 @@ from onward.telemetry.crashpoints import crashpoint
 PREFIX = "release."
 HISTORY = 64
 
-ModelState = Literal["candidate", "current", "previous", "retired", "rolled_back", "aborted"]
+ModelState = Literal["added", "candidate", "current", "previous", "retired", "rolled_back", "aborted"]
 
 
 class Model(BaseModel):
@@ -68,6 +68,7 @@ class ReleaseRecord(BaseModel):
     kind: Literal["candidate", "rollback"] = "candidate"
     """``rollback``: an operator goes back from ``candidate``, which serves, to ``current``."""
     asked_by: str | None = None
+    """Operator who requested this release; None for the candidate of a job."""
     asked_why: str | None = None
     state: State = State.PROPOSED
     created_at: str
@@ -123,6 +124,11 @@ class ReleaseRecord(BaseModel):
     @property
     def closed(self) -> bool:
         return self.state in TERMINAL
+
+    @property
+    def undone(self) -> bool:
+        """True if it was to restore an earlier model and was aborted: ``candidate`` serves on."""
+        return self.kind == "rollback" and self.state is State.ABORTED
 
     def is_called(self, name: str) -> bool:
         """Returns whether ``name`` is this release's id or the id of its candidate."""
@@ -233,6 +239,14 @@ class Releases:
         name is stored with its proposal. So a restart finds it, and no other candidate gets it."""
         candidates = [model_key(record.candidate.model_id) for record in await self.all()]
         return sorted({*await self._models.keys(), *candidates})
+
+    async def is_given(self, model_id: str) -> bool:
+        """Returns whether a model ever had this name, or one with the same key."""
+        return model_key(model_id) in await self.names_given()
+
+    async def create_model(self, model: Model) -> None:
+        """Stores a new entry. Raises ConflictError if its name was given meanwhile."""
+        await self._models.create(model_key(model.model_id), _dump(model))
 
     async def current(self) -> Model | None:
         """Returns the model in state ``current``; None before the first one."""

@@ -5,22 +5,30 @@ entries, routes, event, verification by the gateways. In it ``candidate`` is the
 ``current`` is the model that is restored.
 
 Invariants: the releaser decides by the model that serves when it takes up the record. The operator who made
-the request saw an older state.
+the request saw an older state. Model entries and the event follow only after a gateway serves the restored
+model; if no gateway can load it, only the routes have to be set back.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from onward.bus import Bus
 from onward.clock import Clock, utc_text
 from onward.contracts.buckets import ReleaseCommand
-from onward.errors import ConflictError, NotFoundError
+from onward.errors import ConflictError, EngineError, NotFoundError, ObjectError, TamperedError
 from onward.ids import new_id
 from onward.release import events
 from onward.release.moves import Now, close_rejected
-from onward.release.operator import pinned_model
+from onward.release.operator import refuse_if_busy
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases, alert
-from onward.telemetry import audit
+from onward.telemetry import audit, logs
+
+if TYPE_CHECKING:
+    from onward.release.validation.judge import Suite
+
+log = logs.get("releaser")
 
 REASON = "operator_request"
 """``metadata.reason`` of the event. The operator's words are stored beside it."""
@@ -34,15 +42,7 @@ async def ask(bus: Bus, model_id: str | None, why: str, *, clock: Clock) -> Rele
     """
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
     records = await releases.all()
-    under_way = next((record for record in records if not record.closed), None)
-    if under_way is not None:
-        raise ConflictError(
-            f"Release {under_way.release_id} of {under_way.candidate.model_id} is {under_way.state}: wait "
-            f"for its end, or end it with 'onward releases abort', then go back."
-        )
-    pinned = await pinned_model(bus)
-    if pinned:
-        raise ConflictError(f"{pinned} is pinned and serves alone: run 'onward unpin' first.")
+    await refuse_if_busy(bus, records, "go back")
     serving = await releases.current()
     if serving is None:
         raise NotFoundError("No model was released yet, so there is none to go back to.")
@@ -131,14 +131,36 @@ def _named(served: set[str]) -> str:
     return ", ".join(sorted(served)) or "none, since no other one ever did"
 
 
-def decide(record: ReleaseRecord, serving: Model, now: Now) -> ReleaseRecord:
-    """Restores the model, unless the model to roll back no longer serves."""
+async def _why_unusable(model: Model, suite: Suite) -> str | None:
+    """Returns why no gateway could load ``model``; None if one could, or if that is unknown."""
+    try:
+        await suite.check_stored(model.adapter_digest, model.object_prefix, model.manifest_sha256)
+    except (NotFoundError, TamperedError) as error:
+        return str(error)
+    except (EngineError, ObjectError) as error:
+        log.warning("the model's files were not checked", model_id=model.model_id, error=str(error))
+    return None
+
+
+async def decide(record: ReleaseRecord, serving: Model, suite: Suite, now: Now) -> ReleaseRecord:
+    """Starts to restore the model, unless the model to roll back no longer serves, or the restored one cannot
+    be loaded."""
     taken, restored = record.candidate.model_id, record.current.model_id
     if serving.model_id != taken:
-        words = f"{taken} was to be taken back, but {serving.model_id} serves now"
-        closed = close_rejected(record, "stale_start", words, now)
-        told = alert("rollback_refused", f"Nothing was changed: {words}.", release_id=record.release_id)
-        return closed.with_owed(told)
+        words, code = f"{taken} was to be taken back, but {serving.model_id} serves now", "stale_start"
+    elif (unusable := await _why_unusable(record.current, suite)) is not None:
+        words, code = f"{restored} cannot be loaded: {unusable.rstrip('.')}", "not_loadable"
+    else:
+        words = f"waiting until a gateway serves {restored}"
+        return record.moved(State.RESTORING, now.text, words, started_at=now.text)
+    closed = close_rejected(record, code, words, now)
+    told = alert("rollback_refused", f"Nothing was changed: {words}.", release_id=record.release_id)
+    return closed.with_owed(told)
+
+
+def finish(record: ReleaseRecord, now: Now) -> ReleaseRecord:
+    """Completes the rollback once a gateway serves the restored model."""
+    taken, restored = record.candidate.model_id, record.current.model_id
     words = f"{record.asked_by} asked for it: {record.asked_why}"
     moved = record.moved(
         State.ROLLED_BACK,
@@ -147,7 +169,6 @@ def decide(record: ReleaseRecord, serving: Model, now: Now) -> ReleaseRecord:
         decision="rolled_back",
         reason=words,
         reason_code=REASON,
-        started_at=now.text,
         closed_at=now.text,
     )
     event = events.restored(moved, now.settings, now.endpoint, now.at, event="rollback", reason=REASON)

@@ -58,6 +58,10 @@ def routes_for(record: ReleaseRecord) -> DesiredRoutes | None:
         )
     if record.state is State.PROMOTED:
         return alone(record.candidate, record.current)
+    if record.state is State.RESTORING:
+        return alone(record.current, None)
+    if record.undone and record.started_at is not None:
+        return alone(record.candidate, record.current if record.current.state == "previous" else None)
     if record.closed and record.started_at is not None:
         return alone(record.current, None)
     return None

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from onward.errors import ConflictError, TamperedError
+from onward.errors import ConflictError, NotFoundError, TamperedError
 from onward.files import remove_drafts, write_whole
 from onward.ids import check_id
 from onward.warehouse import Objects
@@ -147,12 +147,51 @@ async def commit(objects: Objects, manifest_bytes: bytes, manifest: Manifest, pr
     return record
 
 
+async def store(objects: Objects, folder: Path, manifest: Manifest) -> Commit:
+    """Uploads and commits the checkpoint in ``folder``. Repeatable."""
+    prefix = await upload(objects, folder, job_id=manifest.job_id, epoch=manifest.epoch)
+    return await commit(objects, (folder / MANIFEST).read_bytes(), manifest, prefix)
+
+
 async def read_commit(objects: Objects, job_id: str) -> Commit:
     return Commit.model_validate_json(await objects.get(commit_key(job_id)))
 
 
 def commit_key(job_id: str) -> str:
     return f"jobs/{check_id(job_id, 'job id')}/COMMIT"
+
+
+async def read_manifest(objects: Objects, prefix: str, *, manifest_sha256: str | None = None) -> Manifest:
+    """Reads a stored checkpoint's manifest and checks that each of its files is stored, but no content.
+
+    ``manifest_sha256`` as in ``fetch``. Raises NotFoundError, TamperedError, ObjectError.
+    """
+    body = await objects.get(f"{prefix}/{MANIFEST}")
+    if manifest_sha256 not in (None, hashlib.sha256(body).hexdigest()):
+        raise _other_manifest(prefix)
+    try:
+        manifest = Manifest.model_validate_json(body)
+    except ValueError:
+        raise TamperedError(f"The manifest of {prefix} is not readable: it must not be loaded.") from None
+    missing = manifest.files.keys() - {key.rsplit("/", 1)[1] for key in await objects.list(prefix)}
+    if missing:
+        raise NotFoundError(f"{min(missing)} of {prefix} is not in {objects.where}: it was deleted there.")
+    return manifest
+
+
+def refuse_other_base(manifest: Manifest, base_digest: str) -> None:
+    """Raises TamperedError for an adapter of another base model than ``base_digest``, which is served."""
+    if manifest.base_digest != base_digest:
+        raise TamperedError(
+            f"Adapter {manifest.adapter_digest[:12]} was trained on base {manifest.base_digest[:12]}, but "
+            f"{base_digest[:12]} is served: it must not be loaded."
+        )
+
+
+def _other_manifest(prefix: str) -> TamperedError:
+    return TamperedError(
+        f"The manifest of {prefix} is not the one that was committed: it must not be loaded."
+    )
 
 
 async def fetch(
@@ -169,9 +208,7 @@ async def fetch(
         await objects.get_file(key, partial / key.rsplit("/", 1)[1])
     path = partial / MANIFEST
     if manifest_sha256 is not None and path.exists() and _sha256_file(path) != manifest_sha256:
-        raise TamperedError(
-            f"The manifest of {prefix} is not the one that was committed: it must not be loaded."
-        )
+        raise _other_manifest(prefix)
     manifest = verify(partial)
     if not folder.exists():
         partial.rename(folder)
@@ -195,14 +232,17 @@ def _check_content(path: Path) -> None:
         except ValueError:
             raise TamperedError(f"{path.name} is not JSON: it must not be loaded.") from None
     elif path.suffix == ".safetensors":
-        _check_safetensors(path)
+        read_header(path)
     elif path.suffix not in {".md", ".png"}:
         raise TamperedError(f"{path.name} is neither safetensors nor JSON: it must not be loaded.")
 
 
-def _check_safetensors(path: Path) -> None:
-    """Checks a header before any library parses it: its size, and the sizes and offsets of its tensors. The
-    tensors must be contiguous, inside the file, and as large as shape times dtype."""
+def read_header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
+    """Returns the tensors' entries in a safetensors file, and the position at which their data begins.
+
+    Raises TamperedError unless the tensors are contiguous, inside the file, and as large as shape times
+    dtype. Called before any library parses the file.
+    """
     size = path.stat().st_size
     with open(path, "rb") as file:
         head = file.read(8)
@@ -237,6 +277,7 @@ def _check_safetensors(path: Path) -> None:
         position = end
     if position != size - 8 - length:
         raise TamperedError(f"{path.name} is longer or shorter than its header says: refused.")
+    return header, 8 + length
 
 
 def _whole_numbers(value: Any) -> list[int] | None:

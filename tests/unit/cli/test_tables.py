@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -9,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from onward.cli.tables import Table, cell, ident, number, plain, print_json, say
+from onward.cli.tables import Table, cell, console, facts, ident, number, plain, print_json, say
 
 LONG_ID = "traj-0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
 SENTENCE = "The loss is not finite after step 12 of 40: give a smaller learning rate"
@@ -63,6 +65,30 @@ def test_at_80_columns_rows_become_blocks_where_a_table_does_not_fit() -> None:
         "rows     1",
         "why      fine",
     ]
+
+
+def test_a_digest_that_does_not_fit_beside_its_name_has_a_line_of_its_own_and_can_be_copied() -> None:
+    digest = "0123abcd" * 8
+    values = {"model_id": "v1", "a_name_of_some_length": digest, "state": "current", "why": SENTENCE}
+    assert drawn(facts(values), 80) == [
+        "model_id               v1",
+        "a_name_of_some_length",
+        f"  {digest}",
+        "state                  current",
+        "why                    The loss is not finite after step 12 of 40: give a",
+        "                       smaller learning rate",
+    ]
+    assert f"a_name_of_some_length  {digest}" in drawn(facts(values), 100)
+    assert digest in "".join("".join(drawn(facts(values), 40)).split())
+
+
+def test_piped_output_has_80_columns_whatever_the_terminal_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((200, 50)))
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert console().width == 80
+    monkeypatch.setenv("COLUMNS", "120")
+    assert console().width == 120
 
 
 @pytest.mark.parametrize("width", [30, 80, 100, 160])

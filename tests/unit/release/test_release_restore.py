@@ -6,9 +6,11 @@ import pytest
 from release_world import Crash, World
 
 from onward.contracts import ModelDeployed, decode, subjects
-from onward.errors import ConflictError, NotFoundError
+from onward.errors import ConflictError, NotFoundError, ObjectError, OnwardError, TamperedError
 from onward.release.operator import command
+from onward.release.record import ReleaseRecord
 from onward.release.restore import ask
+from onward.release.wording import what_happened
 
 QUICK = {"time_scale": 0.01, "min_sessions": [10, 20, 40, 0]}
 V0, V1, V2 = (f"agent-zero-rl-v{n}" for n in range(3))
@@ -49,6 +51,10 @@ async def go_back(world: World, to: str | None = None, ticks: int = 4) -> str:
     record = await ask(world.bus, to, "answers got shorter", clock=world.clock)  # type: ignore[arg-type]
     await world.run(ticks)
     return record.release_id
+
+
+def found(world: World, release_id: str) -> ReleaseRecord:
+    return next(record for record in world.records if record.release_id == release_id)
 
 
 def audit(world: World) -> list[dict]:
@@ -211,3 +217,93 @@ async def test_the_alert_of_an_aborted_rollback_names_both_models():
     (message,) = (message for kind, message, *_ in world.alerts.raised if kind == "release_aborted")
     assert message == f"Going back from {V1} to {V0} was aborted: a model is pinned."
     assert world.shares == {V1: 1.0}
+
+
+async def test_when_no_gateway_can_load_the_model_the_serving_one_stays_and_the_record_says_why():
+    world = await promoted()
+    states, desired, events = world.model_states, world.desired, len(world.deployed)
+    world.unloadable = "d1"
+    name = await go_back(world, ticks=15)
+    assert (found(world, name).state, world.shares) == ("restoring", {V1: 1.0})
+    assert world.model_states == states
+    await world.run(15)
+    record = found(world, name)
+    assert (record.state, record.decision, record.settled) == ("aborted", "aborted", True)
+    assert record.verified_zero_at is None
+    sentence = f"Going back from {V2} to {V1} was aborted: no gateway can load it (adapter d1 is damaged)."
+    assert what_happened(record) == sentence
+    assert ("release_aborted", sentence) in [raised[:2] for raised in world.alerts.raised]
+    assert world.desired == {**desired, "revision": desired["revision"] + 2}
+    assert world.model_states == states
+    assert len(world.deployed) == events, "the serving model was announced already"
+    await promote(world, "job-4", "d4", "d2")
+
+
+async def test_an_operator_ends_a_rollback_that_no_gateway_follows():
+    world = await promoted(1)
+    world.alive.clear()
+    name = await go_back(world)
+    assert (found(world, name).state, world.shares) == ("restoring", {V0: 1.0})
+    with pytest.raises(ConflictError, match="onward releases abort"):
+        await go_back(world)
+    await command(world.bus, "abort", clock=world.clock)  # type: ignore[arg-type]
+    await world.run(2)
+    assert (found(world, name).state, world.shares) == ("aborted", {V1: 1.0})
+    world.alive = {"gw-1"}
+    await world.run(2)
+    assert found(world, name).settled
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotFoundError("Object checkpoints/job-1/1/manifest.json does not exist in /objects."),
+        TamperedError("The manifest of checkpoints/job-1/1 is not the one that was committed."),
+    ],
+)
+async def test_a_model_that_its_files_show_to_be_unloadable_is_refused_before_anything_changes(
+    error: OnwardError,
+):
+    world = await promoted()
+    states, desired = world.model_states, world.desired
+    world.suite.unusable["d1"] = error
+    name = await go_back(world)
+    record = found(world, name)
+    assert (record.state, record.settled, record.reason_code) == ("rejected", True, "not_loadable")
+    assert record.reason == f"{V1} cannot be loaded: {str(error)[:-1]}"
+    assert (world.model_states, world.desired) == (states, desired)
+    assert ("rollback_refused", f"Nothing was changed: {record.reason}.") in [
+        raised[:2] for raised in world.alerts.raised
+    ]
+
+
+async def test_an_object_store_that_is_away_does_not_keep_a_rollback_from_what_gateways_hold():
+    world = await promoted()
+    world.suite.unusable["d1"] = ObjectError("The object store does not answer.")
+    await go_back(world)
+    assert world.shares == {V1: 1.0}
+
+
+async def test_a_crash_at_every_write_of_a_failing_rollback_leaves_the_serving_model():
+    begin = await promoted()
+    await ask(begin.bus, None, "answers got shorter", clock=begin.clock)  # type: ignore[arg-type]
+    calm = await copied(begin)
+    calm.unloadable = "d1"
+    await calm.run(30)
+    assert calm.records[-1].settled
+    points = len(calm.writes)
+    assert points >= 6  # decision, routes, their number, end, routes, settled
+    for n in range(1, points + 1):
+        for after in (False, True):
+            world = await copied(begin)
+            world.unloadable = "d1"
+            world.crash_at, world.crash_after = n, after
+            for _ in range(60):
+                try:
+                    await world.run(1)
+                except Crash:
+                    world.crash_at = None
+                    world.start()
+            assert world.crash_at is None, f"write {n} was never reached"
+            assert (world.shares, world.model_states) == ({V2: 1.0}, calm.model_states)
+            assert (world.records[-1].state, world.records[-1].settled) == ("aborted", True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from onward.errors import TamperedError
+from onward.errors import NotFoundError, TamperedError
 from onward.training import checkpoints
 from onward.warehouse import Objects
 
@@ -131,3 +131,26 @@ async def test_a_manifest_that_is_not_the_committed_one_is_refused(folder: Path,
     with pytest.raises(TamperedError, match="not the one that was committed"):
         await checkpoints.fetch(objects, prefix, tmp_path / "asked", manifest_sha256=commit.manifest_sha256)
     assert not (tmp_path / "asked").exists()
+
+
+async def test_a_stored_manifest_is_read_only_with_all_its_files_and_as_committed(
+    folder: Path, tmp_path: Path
+) -> None:
+    objects = Objects.open(tmp_path / "objects")
+    with pytest.raises(NotFoundError, match=r"checkpoints/job-1/1/manifest\.json does not exist"):
+        await checkpoints.read_manifest(objects, "checkpoints/job-1/1")
+    prefix = await checkpoints.upload(objects, folder, job_id="job-1", epoch=1)
+    committed = hashlib.sha256((folder / checkpoints.MANIFEST).read_bytes()).hexdigest()
+    manifest = await checkpoints.read_manifest(objects, prefix, manifest_sha256=committed)
+    assert manifest == checkpoints.verify(folder)
+    checkpoints.refuse_other_base(manifest, "base")
+    with pytest.raises(TamperedError, match="trained on base base, but other is served"):
+        checkpoints.refuse_other_base(manifest, "other")
+    with pytest.raises(TamperedError, match="not the one that was committed"):
+        await checkpoints.read_manifest(objects, prefix, manifest_sha256="0" * 64)
+    await objects.delete(f"{prefix}/adapter_model.safetensors")
+    with pytest.raises(NotFoundError, match="safetensors of checkpoints/job-1/1 is not in"):
+        await checkpoints.read_manifest(objects, prefix)
+    await objects.put(f"{prefix}/{checkpoints.MANIFEST}", b"{")
+    with pytest.raises(TamperedError, match="is not readable"):
+        await checkpoints.read_manifest(objects, prefix)

@@ -287,6 +287,15 @@ class Suite(Protocol):
         """Digest of the base model that the engine serves. Raises EngineError."""
         ...
 
+    async def check_stored(
+        self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
+    ) -> None:
+        """Checks that the policy can be loaded, as far as the store shows it.
+
+        Raises NotFoundError or TamperedError if it cannot; EngineError or ObjectError if that is unknown.
+        """
+        ...
+
     async def prepare(
         self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
     ) -> None:

@@ -1,4 +1,4 @@
-"""The desk suite: validation tasks played by one policy, 32 at once so that the engine can batch them.
+"""The desk suite: validation tasks played by one policy, 64 at once so that the engine can batch them.
 
 Every policy plays the same tasks with the same seeds, at the temperature of serving. The result of a task is
 its program's verdict. ``play_all`` knows no engine; ``run_desk`` uses the engine of this loop.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from onward.context import Context
 from onward.envs import desk
-from onward.errors import EngineError
+from onward.errors import EngineError, TamperedError
 from onward.release.validation.checks import CheckResult, Complete, run_checks
 from onward.serving.engines import Engine, wire
 from onward.serving.engines.local import LocalEngine
@@ -23,7 +23,7 @@ from onward.serving.engines.registry import verify_adapter
 from onward.training import checkpoints
 from onward.training.spec import recipes
 
-AT_ONCE = 32
+AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,25 @@ class EngineSuite:
     async def base_digest(self) -> str:
         """Returns the digest that the engine reports. Raises EngineError."""
         return (await self._engine.health())["base_digest"]
+
+    async def check_stored(
+        self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
+    ) -> None:
+        """Checks manifest, file names and base model. The base model alone has no files.
+
+        Raises NotFoundError or TamperedError if it cannot be loaded; EngineError or ObjectError if that is
+        unknown.
+        """
+        if digest is None:
+            return
+        prefix, objects = object_prefix, self._ctx.objects
+        manifest = await checkpoints.read_manifest(objects, prefix, manifest_sha256=manifest_sha256)
+        if manifest.adapter_digest != digest:
+            raise TamperedError(
+                f"{prefix} holds adapter {manifest.adapter_digest[:12]}, but {digest[:12]} was released: it "
+                f"must not be loaded."
+            )
+        checkpoints.refuse_other_base(manifest, await self.base_digest())
 
     async def prepare(
         self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None

@@ -111,6 +111,11 @@ class Remembered:
     async def base_digest(self) -> str:
         return await self._inner.base_digest()
 
+    async def check_stored(
+        self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
+    ) -> None:
+        await self._inner.check_stored(digest, object_prefix, manifest_sha256)
+
     async def prepare(
         self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
     ) -> None:

@@ -27,6 +27,7 @@ from onward.serving.engines.registry import verify_adapter
 from onward.serving.engines.sampling import OnTokens, Remembered, SamplingThread, SessionMemory
 from onward.serving.engines.vllm import VllmSampling, VoidSample
 from onward.serving.engines.vllm_http import VllmHttp
+from onward.training import checkpoints
 
 DEFAULT_TOKENS = 512
 """Maximum number of new tokens for a call without a limit."""
@@ -215,12 +216,7 @@ class EngineServer:
         async with self._loading:
             if digest not in self._loaded:
                 manifest = await asyncio.to_thread(verify_adapter, folder, digest)
-                base = self._sampling.base_digest
-                if manifest.base_digest != base:
-                    raise TamperedError(
-                        f"Adapter {digest[:12]} was trained on base {manifest.base_digest[:12]}, but "
-                        f"{base[:12]} is served: it must not be loaded."
-                    )
+                checkpoints.refuse_other_base(manifest, self._sampling.base_digest)
                 await self._sampling.load(digest, folder)
                 self._loaded.add(digest)
             connection.adapters.add(digest)
@@ -303,7 +299,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=0, help="0: all cores")
-    parser.add_argument("--max-batch", type=int, default=32)
+    parser.add_argument("--max-batch", type=int, default=64)
     parser.add_argument("--max-context", type=int, default=2048)
     parser.add_argument(
         "--gather-ms", type=float, default=2.0, help="an idle engine waits this long for company"

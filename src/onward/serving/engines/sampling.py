@@ -128,7 +128,7 @@ class SamplingThread:
         *,
         device: str = "cpu",
         threads: int = 0,
-        max_batch: int = 32,
+        max_batch: int = 64,
         max_context: int = 2048,
         gather_seconds: float = 0.002,
     ) -> None:

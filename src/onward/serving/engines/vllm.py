@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.errors import ConfigError, EngineError
 from onward.lm.request import Sample, SampleRequest
+from onward.lm.sizes import folder_digest
 from onward.serving.engines.vllm_http import Choice, UnknownModelError, VllmHttp
 
 if TYPE_CHECKING:
@@ -79,8 +80,6 @@ class VllmSampling:
 
     @cached_property
     def base_digest(self) -> str:
-        from onward.lm.policy import folder_digest
-
         return folder_digest(self._model)
 
     async def start(self) -> None:
