@@ -1,8 +1,8 @@
 """Objects that must react to a fork: locks, threads and open databases do not survive one.
 
 ``register_fork_hooks(thing)`` registers an object: its hooks are called around every ``os.fork`` of this
-process, as long as the object lives. Threads fork one after the other. A hook must not raise and must not wait
-for a thread that could itself be forking.
+process, as long as the object lives. Threads fork one after the other. A hook must not raise and must not
+wait for a thread that could itself be forking.
 """
 
 from __future__ import annotations

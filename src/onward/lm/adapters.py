@@ -29,7 +29,9 @@ STACKS = {
 
 class Adapter:
     """Trainable ``A`` and ``B`` of the projections ``targets`` in ``layers``; all else uses the base weights.
-    They are float32 whatever the base is (small updates vanish in bfloat16); ``fused`` casts to ``dtype``."""
+
+    They are float32 whatever the base is (small updates vanish in bfloat16); ``fused`` casts to ``dtype``.
+    """
 
     def __init__(
         self,

@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from onward.errors import ConfigError, ConflictError, NotFoundError
-from onward.lm.adapters import BLOCK, STACKS, Adapter
+from onward.lm.adapter_files import BLOCK
+from onward.lm.adapters import STACKS, Adapter
 from onward.lm.head import token_logprobs
 from onward.lm.network import Layer, Segment, Shape, Weights, final_norm, rope_table, run_layers
 from onward.lm.packing import Packed, common_prefix

@@ -262,7 +262,7 @@ async def test_validate_says_what_was_not_run_and_claims_nothing_more():
 
 async def test_the_desk_suite_plays_the_validation_tasks_at_most_64_at_once():
     running, peak = 0, 0
-    solutions = {task.task_id: list(desk.solve(task)) for task in desk.tasks("validation", 40)}
+    solutions = {task.task_id: list(desk.solve(task)) for task in desk.tasks("validation", 80)}
 
     async def complete(messages, session_id):
         nonlocal running, peak
@@ -274,8 +274,8 @@ async def test_the_desk_suite_plays_the_validation_tasks_at_most_64_at_once():
         answer = solutions[session_id][turn]
         return answer if isinstance(answer, str) else json.dumps(answer)
 
-    found = await suite.play_all(complete, 40)
-    assert [result.task_id for result in found] == [task.task_id for task in desk.tasks("validation", 40)]
+    found = await suite.play_all(complete, 80)
+    assert [result.task_id for result in found] == [task.task_id for task in desk.tasks("validation", 80)]
     assert all(result.success and result.completion == 1.0 for result in found)
     assert peak == 64
 
