@@ -15,7 +15,7 @@ def test_limits_rise_by_stage_and_the_last_one_stays() -> None:
 
 
 def test_one_number_is_a_constant_limit() -> None:
-    assert {HorizonSchedule.parse("30").at(step) for step in (0, 5, 500)} == {30}
+    assert {HorizonSchedule.parse("30").turns_at(step) for step in (0, 5, 500)} == {30}
 
 
 @pytest.mark.parametrize("text", ["", "6,", "a", "6;13", "13,6", "6,6", "0", "6/0", "-3", "6,13/x"])

@@ -20,7 +20,7 @@ def _read(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_tensorboard_shows_each_step_once_also_after_a_resume_that_does_steps_again(tmp_path: Path) -> None:
     first = Curves(tmp_path)
     for step in (1, 2, 3):
-        first.add(step, {"loss": step / 4, "unscored": 0, "note": "no number"})
+        first.add_step(step, {"loss": step / 4, "unscored": 0, "note": "no number"})
     first.close()
     assert _read(tmp_path) == {
         "train/loss": [(1, 0.25), (2, 0.5), (3, 0.75)],
@@ -29,7 +29,7 @@ def test_tensorboard_shows_each_step_once_also_after_a_resume_that_does_steps_ag
     again = Curves(tmp_path)
     again.start_at(1)  # the saved state was of step 1
     for step in (2, 3):
-        again.add(step, {"loss": 10.0 * step})
+        again.add_step(step, {"loss": 10.0 * step})
     again.close()
     assert _read(tmp_path)["train/loss"] == [(1, 0.25), (2, 20.0), (3, 30.0)]
     lines = [json.loads(line) for line in (tmp_path / LINES).read_text().splitlines()]
