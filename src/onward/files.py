@@ -19,37 +19,40 @@ from onward.errors import ConfigError
 # Durable replacement.
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
+def write_whole(path: Path, data: bytes, mode: int = 0o666, *, once: bool = False) -> None:
     """Writes ``data`` to ``path``, in a folder that exists. ``mode`` is that of the new file, less the umask.
-    Raises OSError."""
-    with open_whole(path, mode) as out:
+    With ``once`` a file that another process created first stays. Raises OSError."""
+    with open_whole(path, mode, once=once) as out:
         out.write(data)
 
 
 @contextmanager
-def open_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+def open_whole(path: Path, mode: int = 0o666, *, once: bool = False) -> Iterator[BinaryIO]:
     """Opens a file to write. It appears at ``path`` when the block ends, but not if the block raises."""
-    with replacing(path) as partial:
+    with replacing(path, once=once) as partial:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as out:
             yield out
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, once: bool = False) -> Iterator[Path]:
     """Yields a name beside ``path`` for a library that writes files by itself.
 
     What the block wrote there is synced and moved to ``path`` when the block ends; it is removed if the block
-    raises.
+    raises, or, with ``once``, if ``path`` exists by then.
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield partial
         _sync(partial, os.O_RDONLY)
-        partial.replace(path)
-    except BaseException:
+        if once:
+            with contextlib.suppress(FileExistsError):
+                os.link(partial, path)
+        else:
+            partial.replace(path)
+    finally:
         partial.unlink(missing_ok=True)
-        raise
     sync_folder(path.parent)
 
 
@@ -82,18 +85,7 @@ def write_secret_once(path: Path, text: str) -> None:
     """Writes ``text`` to ``path`` (mode 0600, its folder 0700). If another process created the file first,
     its text stays. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(partial, path)
-    finally:
-        partial.unlink()
-    sync_folder(path.parent)
+    write_whole(path, text.encode(), 0o600, once=True)
 
 
 @contextmanager

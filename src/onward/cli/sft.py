@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from onward.cli import ConfigFile, DataDir, app, load_settings
+from onward.cli.command_options import with_options
 from onward.cli.exporting import Force, Out, check_format, run_export
 from onward.cli.help import Commands
 from onward.cli.output import AsJson
-from onward.cli.trajectory_options import Filters, Limit, plural, with_filters
+from onward.cli.trajectory_options import Filters, Limit, filter_options, plural
 from onward.export.demonstrations import MIN_REWARD, Demonstrations, Form
 from onward.export.run import Export
 
@@ -35,7 +36,7 @@ def _group() -> None:
 
 
 @sft_app.command()
-@with_filters("outcome", "min_reward")
+@with_options("filters", filter_options("outcome", "min_reward"), build=Filters)
 def export(
     *,
     out: Out,

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel
 from rich.console import Console
 
 from onward import extras
 from onward.cli import app, run_async
+from onward.cli.command_options import was_given, with_options
+from onward.cli.spec_options import by_panel, spec_options
 from onward.cli.train_display import Display, print_plan
 from onward.errors import ConfigError
 from onward.lm.sizes import Sizes
@@ -25,66 +25,8 @@ from onward.training.job.local import RunOptions
 from onward.training.spec import recipes
 from onward.training.spec.algorithms import ALGORITHMS
 from onward.training.spec.environment_plan import EnvironmentPlan
-from onward.training.spec.numbers import DATA, LEARNING, NETWORK, PLAYING, RUN, bounds, options
-from onward.training.spec.recipes import Recipe
+from onward.training.spec.numbers import DATA, NETWORK, RUN, options
 from onward.training.spec.request import JobSpec
-
-_SIGNS = {"gt": "<", "ge": "<=", "lt": "<", "le": "<="}
-_PANELS = (DATA, NETWORK, LEARNING, RUN, PLAYING)
-
-
-def with_options(*kinds: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replaces ``**numbers`` of a command by one option for each field of ``kinds`` that has one."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(command, include_extras=True)
-        signature = inspect.signature(command)
-        own = [
-            parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, parameter in signature.parameters.items()
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-        ]
-        every = sorted([*own, *(made for kind in kinds for made in _parameters(kind))], key=_place)
-        command.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
-        command.__annotations__ = {one.name: one.annotation for one in every}
-        return command
-
-    return decorate
-
-
-def given(ctx: typer.Context, name: str) -> bool:
-    """True if the option was on the command line."""
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _parameters(kind: type[BaseModel]) -> Iterator[inspect.Parameter]:
-    for name, option in options(kind).items():
-        field = kind.model_fields[name]
-        limits, types = bounds(field), (field.annotation, *get_args(field.annotation))
-        plain = next((one for one in (int, float, bool) if one in types), str)
-        made = typer.Option(
-            option.name,
-            help=field.description,
-            rich_help_panel=option.panel,
-            min=limits.get("ge") if plain is int else None,
-            metavar=_range(limits) if plain is float else None,
-        )
-        default = None if field.is_required() or name in Recipe.__dataclass_fields__ else field.default
-        annotation = Annotated[plain | None, made] if default is None else Annotated[plain, made]
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _range(limits: dict[str, float]) -> str:
-    """Returns the placeholder of a number, such as ``0<X<=1``, ``0<=X`` or ``X``."""
-    low = [f"{at:g}{_SIGNS[key]}" for key, at in limits.items() if key in ("gt", "ge")]
-    return "".join([*low, "X", *(f"{_SIGNS[key]}{limits[key]:g}" for key in ("lt", "le") if key in limits)])
-
-
-def _place(parameter: inspect.Parameter) -> int:
-    info = next(iter(get_args(parameter.annotation)[1:]), None)
-    return -1 if info is None else _PANELS.index(info.rich_help_panel)
-
 
 DEFAULT_OUT = Path("onward-train")
 _LIST = "\n\n".join(f"[bold]{name}[/bold]: {kind.about}." for name, kind in ALGORITHMS.items())
@@ -109,7 +51,7 @@ peft's form, or FOLDER/model with --full; curves are in FOLDER/metrics.csv and F
 
 
 @app.command(help=_HELP)
-@with_options(JobSpec, EnvironmentPlan)
+@with_options("numbers", spec_options(JobSpec, EnvironmentPlan), order=by_panel)
 def train(
     ctx: typer.Context,
     algorithm: Annotated[
@@ -166,8 +108,8 @@ def train(
         raise ConfigError(f"No algorithm was given: add --algorithm with one of {', '.join(ALGORITHMS)}.")
     _refuse_idle(ctx, env is not None, algorithm)
     on_data = env is None or algorithm == "sft"
-    spec = {name: numbers[name] for name in options(JobSpec) if given(ctx, name)}
-    plan = {name: numbers[name] for name in options(EnvironmentPlan) if given(ctx, name)}
+    spec = {name: numbers[name] for name in options(JobSpec) if was_given(ctx, name)}
+    plan = {name: numbers[name] for name in options(EnvironmentPlan) if was_given(ctx, name)}
     if steps and on_data:
         spec = {"epochs": _EPOCHS_WITHOUT_END, **spec, "max_steps": steps}
     if steps:
@@ -215,7 +157,7 @@ def _refuse_idle(ctx: typer.Context, in_environment: bool, algorithm: str) -> No
 
 def _refuse(ctx: typer.Context, names: Collection[str], where: str) -> None:
     for option in ctx.command.params:
-        if option.name in names and given(ctx, str(option.name)):
+        if option.name in names and was_given(ctx, str(option.name)):
             raise ConfigError(f"{option.opts[0]} does nothing {where}: leave it out.")
 
 

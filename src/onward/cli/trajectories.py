@@ -13,10 +13,11 @@ from rich.text import Text
 
 from onward.capture.conversations.messages import NO_RESULT
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli.command_options import with_options
 from onward.cli.exporting import Force, Out, check_format, run_export
 from onward.cli.help import Commands
 from onward.cli.output import AsJson, Table, cell, ident, number, plain, print_json, print_text
-from onward.cli.trajectory_options import Filters, Limit, plural, with_filters
+from onward.cli.trajectory_options import Filters, Limit, filter_options, plural
 from onward.config import Settings
 from onward.errors import ConfigError, NotFoundError
 from onward.export import records
@@ -48,7 +49,7 @@ app.add_typer(trajectories_app, name="trajectories")
 
 
 @trajectories_app.command("list")
-@with_filters()
+@with_options("filters", filter_options(), build=Filters)
 def list_(
     *,
     filters: Filters,
@@ -97,7 +98,7 @@ def show(
 
 
 @trajectories_app.command()
-@with_filters()
+@with_options("filters", filter_options(), build=Filters)
 def export(
     *,
     out: Out,

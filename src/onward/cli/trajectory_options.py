@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import wraps
-from inspect import Parameter, Signature, signature
+from inspect import Parameter
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -30,7 +29,7 @@ Limit = Annotated[
 
 @dataclass(frozen=True)
 class Filters:
-    """The options, one a field. ``with_filters`` adds them to a command."""
+    """The options, one a field. ``filter_options`` makes them for a command."""
 
     since: Annotated[str | None, _option("Begun then or later: 7d, 24h, or 2026-01-31T12:00:00Z.")] = None
     until: Annotated[str | None, _option("Begun before then.")] = None
@@ -63,32 +62,11 @@ class Filters:
         return TrajectorySelection(**{**vars(self), "since": begin, "until": end})
 
 
-def with_filters(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorates a command: its parameter ``filters`` becomes one option for each field of ``Filters``, except
-    for those in ``without``."""
-    fields = [name for name in Filters.__dataclass_fields__ if name not in without]
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        types, own = (get_type_hints(item, include_extras=True) for item in (Filters, command))
-        parameters: list[Parameter] = []
-        for name, parameter in signature(command).parameters.items():
-            if name == "filters":
-                added = (
-                    Parameter(f, Parameter.KEYWORD_ONLY, default=None, annotation=types[f]) for f in fields
-                )
-                parameters += added
-            else:
-                parameters.append(parameter.replace(annotation=own[name]))
-
-        @wraps(command)
-        def run(**given: Any) -> None:
-            command(filters=Filters(**{name: given.pop(name) for name in fields}), **given)
-
-        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return run
-
-    return decorate
+def filter_options(*without: str) -> list[Parameter]:
+    """Returns an option for each field of ``Filters``, except for those in ``without``."""
+    hints = get_type_hints(Filters, include_extras=True)
+    names = [name for name in hints if name not in without]
+    return [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]) for name in names]
 
 
 WORDS: dict[str, str] = {

@@ -106,37 +106,16 @@ def resume(record: ReleaseRecord, words: str, inputs: MoveInputs) -> ReleaseReco
 def promote(record: ReleaseRecord, why: str, inputs: MoveInputs) -> ReleaseRecord:
     """Promotes the candidate: it becomes current and gets all traffic."""
     reason = wording.why_promoted(record)
-    done = record.moved(
-        State.PROMOTED,
-        inputs.text,
-        why,
-        decision="promoted",
-        reason=reason,
-        closed_at=inputs.text,
-        **_NOT_HELD,
-    )
+    done = record.close(State.PROMOTED, inputs.text, why, reason=reason)
     document = events.promoted(done, inputs.settings, inputs.endpoint, inputs.at)
     message = f"Model {record.candidate.model_id} serves everybody now: {reason}."
     told = alert("promoted", message, why=why, release_id=record.release_id)
     return done.with_outbox(events.outbox_item(document), told)
 
 
-def close_rejected(record: ReleaseRecord, code: str, words: str, inputs: MoveInputs) -> ReleaseRecord:
-    """Closes a record before any traffic, without an announcement."""
-    return record.moved(
-        State.REJECTED,
-        inputs.text,
-        words,
-        decision="rejected",
-        reason=words,
-        reason_code=code,
-        closed_at=inputs.text,
-    )
-
-
 def reject(record: ReleaseRecord, code: str, words: str, inputs: MoveInputs) -> ReleaseRecord:
     """Rejects the candidate. The alert lists the checks and the failing answers."""
-    closed = close_rejected(record, code, words, inputs)
+    closed = record.close(State.REJECTED, inputs.text, words, code=code)
     message = f"{wording.what_happened(closed)[:-1]} (job {record.job_id})."
     summary = (record.validation or {}).get("summary") or {}
     told = alert(
@@ -156,15 +135,7 @@ def abort(record: ReleaseRecord, words: str, inputs: MoveInputs) -> ReleaseRecor
 
     A candidate that had traffic was announced, so the current model is announced again.
     """
-    closed = record.moved(
-        State.ABORTED,
-        inputs.text,
-        words,
-        decision="aborted",
-        reason=words,
-        closed_at=inputs.text,
-        **_NOT_HELD,
-    )
+    closed = record.close(State.ABORTED, inputs.text, words)
     owed: list[dict[str, Any]] = []
     if record.started_at is not None and record.kind == "candidate":
         document = events.restored(

@@ -147,6 +147,14 @@ class ReleaseRecord(BaseModel):
         history = [*self.history, line][-HISTORY:]
         return self.model_copy(update={**changes, "state": to, "history": history})
 
+    def close(
+        self, to: State, at: str, why: str, *, reason: str = "", code: str | None = None, **changes: Any
+    ) -> ReleaseRecord:
+        """Returns a copy that is closed in state ``to``. ``reason`` is ``why`` unless given; ``code`` is the
+        reason in one word."""
+        ended = {"held_from": None, "held_why": None, "overdue": False, "closed_at": at, **changes}
+        return self.moved(to, at, why, decision=str(to), reason=reason or why, reason_code=code, **ended)
+
     def outbox_with(self, *items: dict[str, Any]) -> list[dict[str, Any]]:
         """Returns the outbox with ``items`` added."""
         return [*self.outbox, *items]

@@ -20,7 +20,7 @@ from onward.errors import ConflictError, EngineError, NotFoundError, ObjectError
 from onward.ids import new_id
 from onward.release import events
 from onward.release.commands import refuse_if_busy
-from onward.release.moves import MoveInputs, close_rejected
+from onward.release.moves import MoveInputs
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases, alert
 from onward.telemetry import audit, logs
@@ -143,7 +143,7 @@ async def _why_unusable(model: Model, suite: Suite) -> str | None:
 
 
 async def restore_or_reject(
-    record: ReleaseRecord, serving: Model, suite: Suite, now: MoveInputs
+    record: ReleaseRecord, serving: Model, suite: Suite, inputs: MoveInputs
 ) -> ReleaseRecord:
     """Starts to restore the model, unless the model to roll back no longer serves, or the restored one cannot
     be loaded."""
@@ -154,30 +154,24 @@ async def restore_or_reject(
         words, code = f"{restored} cannot be loaded: {unusable.rstrip('.')}", "not_loadable"
     else:
         words = f"waiting until a gateway serves {restored}"
-        return record.moved(State.RESTORING, now.text, words, started_at=now.text)
-    closed = close_rejected(record, code, words, now)
+        return record.moved(State.RESTORING, inputs.text, words, started_at=inputs.text)
+    closed = record.close(State.REJECTED, inputs.text, words, code=code)
     told = alert("rollback_refused", f"Nothing was changed: {words}.", release_id=record.release_id)
     return closed.with_outbox(told)
 
 
-def finish(record: ReleaseRecord, now: MoveInputs) -> ReleaseRecord:
+def finish(record: ReleaseRecord, inputs: MoveInputs) -> ReleaseRecord:
     """Completes the rollback once a gateway serves the restored model."""
     taken, restored = record.candidate.model_id, record.current.model_id
     words = f"{record.asked_by} asked for it: {record.asked_why}"
-    moved = record.moved(
-        State.ROLLED_BACK,
-        now.text,
-        words,
-        decision="rolled_back",
-        reason=words,
-        reason_code=REASON,
-        closed_at=now.text,
+    closed = record.close(State.ROLLED_BACK, inputs.text, words, code=REASON, overdue=record.overdue)
+    event = events.restored(
+        closed, inputs.settings, inputs.endpoint, inputs.at, event="rollback", reason=REASON
     )
-    event = events.restored(moved, now.settings, now.endpoint, now.at, event="rollback", reason=REASON)
     told = alert(
         "rolled_back",
         f"{record.asked_by} took model {taken} back to {restored}: {record.asked_why}",
         release_id=record.release_id,
         reason=REASON,
     )
-    return moved.with_outbox(events.outbox_item(event), told)
+    return closed.with_outbox(events.outbox_item(event), told)

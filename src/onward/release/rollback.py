@@ -41,21 +41,16 @@ def roll_back(
     at = utc_text(now)
     counted = {**figures(evidence), "e_values": dict(crossing["e_values"])}
     words = wording.crossed(counted["rates"], counted["e_values"], crossing["leading"], evidence.rules.alpha)
-    moved = record.moved(
+    closed = record.close(
         State.ROLLED_BACK,
         at,
         f"{code} at event {crossing['sequence']}: {words}",
-        decision="rolled_back",
         reason=words,
-        reason_code=code,
-        closed_at=at,
+        code=code,
         crossed_at=utc_text(datetime.fromtimestamp(crossing["at"] / 1000, UTC)),
         **counted,
-        held_from=None,
-        held_why=None,
-        overdue=False,
     )
-    event = events.restored(moved, settings, endpoint, now, event="rollback", reason=code)
+    event = events.restored(closed, settings, endpoint, now, event="rollback", reason=code)
     told = alert(
         "rolled_back",
         f"URGENT: model {record.candidate.model_id} was taken back to {record.current.model_id} "
@@ -66,7 +61,7 @@ def roll_back(
         arms=evidence.summary()["arms"],
         e_values=counted["e_values"],
     )
-    return moved.with_outbox(events.outbox_item(event), told)
+    return closed.with_outbox(events.outbox_item(event), told)
 
 
 def over_budget(record: ReleaseRecord, now: datetime) -> bool:
