@@ -159,7 +159,7 @@ class DQN(OffPolicy):
         return batch.returns + batch.discount * best.sum(dim=-1)
 
     def _step(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Makes one gradient step. Returns the loss and the values (E, B) of the batch's actions before it."""
+        """Makes one gradient step. Returns the loss and the values (E, B) of the actions before it."""
         loss, values = self._loss(batch, targets)
         self._online.backward(loss)
         if self.config.max_grad_norm:
