@@ -123,7 +123,7 @@ def test_dueling_values_average_to_the_value_and_ignore_shifts_of_the_advantage(
     assert torch.allclose(before[..., 0, :].mean(-1), value[..., 0], atol=1e-6)
     assert torch.allclose(before[..., 1, :2].mean(-1), value[..., 1], atol=1e-6)  # over real choices only
     with torch.no_grad():
-        net.advantage._layers[-1][1].add_(7.0)
+        net.advantage.layers[-1][1].add_(7.0)
     assert torch.allclose(net(obs)[..., :2], before[..., :2], atol=1e-5)
 
 

@@ -261,8 +261,8 @@ def test_gradients_are_those_that_autograd_finds_in_the_loss_as_it_is_written(ki
 def test_learning_rate_and_clip_fall_with_environment_steps():
     algorithm, envs = ppo(lr_schedule="linear", clip_schedule="linear", learning_rate=1e-2)
     clips = []
-    loss = algorithm._loss
-    algorithm._loss = lambda batch, clip: (clips.append(clip), loss(batch, clip))[1]
+    gradient = algorithm._gradient
+    algorithm._gradient = lambda batch, clip: (clips.append(clip), gradient(batch, clip))[1]
     algorithm.total_steps = 256
     for steps in (64, 128, 192):
         filled(algorithm, envs)

@@ -24,6 +24,7 @@ from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionKind, Obs
 from onward.control.explore.epsilon import decayed_epsilon, epsilon_greedy, linear_epsilon
 from onward.control.explore.ucb import ensemble_choice
+from onward.control.networks.fast.by_hand import HuberLoss
 from onward.control.networks.in_numpy import Layer, NumpyMLP
 from onward.control.networks.nets import Encoder, Ensemble
 from onward.control.policies.policy import PolicyParts
@@ -78,6 +79,11 @@ class DQN(OffPolicy):
         )
         self._online = self._trained("online", [self.online])
         self._target_flat = self._target("target", [self.target], self._online)
+        plain = spec.layout.flat and not (config.layer_norm or config.dueling or config.prioritised)
+        by_hand = (
+            plain and spec.actions.kind == "discrete" and config.ensemble == 1 and config.loss == "huber"
+        )
+        self._by_hand = HuberLoss(self.online.advantage) if by_hand else None
         self._targets_made = 0  # updates of the target network so far
         self._actors = [NumpyMLP(self.online.advantage.arrays(e)) for e in range(config.ensemble)]
         self._sizes = np.array(sizes)
@@ -160,8 +166,11 @@ class DQN(OffPolicy):
 
     def _step(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Makes one gradient step. Returns the loss and the values (E, B) of the actions before it."""
-        loss, values = self._loss(batch, targets)
-        self._online.backward(loss)
+        if self._by_hand is not None:
+            loss, values = self._by_hand(batch, targets)
+        else:
+            loss, values = self._loss(batch, targets)
+            self._online.backward(loss)
         if self.config.max_grad_norm:
             self._online.clip_(self.config.max_grad_norm)
         self.optimisers["online"].step()

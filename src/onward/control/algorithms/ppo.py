@@ -29,6 +29,7 @@ from onward.control.core.spaces import Obs, take
 from onward.control.explore.bonus import bonus_weight
 from onward.control.explore.make import make_bonus
 from onward.control.networks.dists import Scores
+from onward.control.networks.fast.by_hand import ClippedPolicyLoss
 from onward.control.networks.nets import to_tensor
 
 Floats = NDArray[np.float32]
@@ -52,6 +53,8 @@ class PPO(PolicyGradient):
         super().__init__(spec, num, config, seeds, heads=2 if self._own_head else 1, log_std=config.log_std)
         self.rollout = Rollout(spec.layout, spec.actions, config.n_steps, num)
         self.scale = ReturnScale(num, config.gamma) if config.scale_rewards else None
+        fits = ClippedPolicyLoss.fits(spec, config)
+        self._by_hand = ClippedPolicyLoss(self.net.policy, self.net.value) if fits else None
         self._draws, self._order = seeds.generator("actions"), seeds.generator("minibatches")
         self._mask: Flags | None = None
         self._alive: Flags | None = None
@@ -95,14 +98,21 @@ class PPO(PolicyGradient):
         """Makes one pass over the rollout; False where the policy has moved too far to continue."""
         config = self.config
         for batch in self._minibatches(data):
-            loss, policy_loss, value_loss, log_ratio = self._loss(batch, clip)
+            policy_loss, value_loss, log_ratio = self._gradient(batch, clip)
             if config.target_kl is not None and _kl(log_ratio) > 1.5 * config.target_kl:
                 return False
-            self.net.flat.backward(loss)
             norm = self.net.flat.clip_(config.max_grad_norm)
             self.optimiser.step()
-            terms.append((policy_loss.item(), value_loss.item(), norm.item()))
+            terms.append((policy_loss, value_loss, norm.item()))
         return True
+
+    def _gradient(self, batch: Data, clip: float) -> tuple[float, float, Tensor]:
+        """Sets the gradient of ``_loss``, by hand where that fits. Returns its terms and log r (B,)."""
+        if self._by_hand is not None and "mask" not in batch:
+            return self._by_hand(batch, clip, self.config.value_coef, self.config.entropy_coef)
+        loss, policy_loss, value_loss, log_ratio = self._loss(batch, clip)
+        self.net.flat.backward(loss)
+        return policy_loss.item(), value_loss.item(), log_ratio.detach()
 
     def _loss(self, batch: Data, clip: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Returns the loss of a minibatch, its policy and value terms, and log r (B,)."""

@@ -22,6 +22,8 @@ TensorObs = Tensor | dict[str, Tensor]
 # In place: nothing but the activation itself needs a linear layer's outputs.
 _ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_}
 _NORM_EPS = 1e-5
+NARROW = 16
+"""Number of inputs or outputs up to which the orientation of a product matters: it is 4 times as fast."""
 
 
 class MLP(nn.Module):
@@ -59,26 +61,25 @@ class MLP(nn.Module):
                 self.norms.append(nn.LayerNorm(fan_out, eps=_NORM_EPS))
         # Module look-ups cost as much as a small layer, so the parameters are stored in lists. Their identity
         # never changes: FlatParameters and load_state_dict both preserve it.
-        self._layers = [(linear.weight, linear.bias) for linear in cast(Iterable[nn.Linear], self.linears)]
+        self.layers = [(linear.weight, linear.bias) for linear in cast(Iterable[nn.Linear], self.linears)]
         self._norms = [(norm.weight, norm.bias) for norm in cast(Iterable[nn.LayerNorm], self.norms)]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps (…, sizes[0]) to (…, sizes[-1])."""
         act = _ACTIVATIONS[self.activation]
-        for depth, (weight, bias) in enumerate(self._layers[:-1]):
-            x = F.linear(x, weight, bias)
+        for depth, (weight, bias) in enumerate(self.layers[:-1]):
+            x = _linear(x, weight, bias)
             if self._norms:
                 gain, shift = self._norms[depth]
                 x = F.layer_norm(x, gain.shape, gain, shift, _NORM_EPS)
             x = act(x)
-        weight, bias = self._layers[-1]
-        return F.linear(x, weight, bias)
+        return _linear(x, *self.layers[-1])
 
     def arrays(self) -> list[Layer]:
         """Returns the layers as arrays in the parameters' memory; to be called after ``FlatParameters``."""
         layers: list[Layer] = []
-        for depth, (weight, bias) in enumerate(self._layers):
-            last = depth == len(self._layers) - 1
+        for depth, (weight, bias) in enumerate(self.layers):
+            last = depth == len(self.layers) - 1
             norm = None
             if self._norms and not last:
                 gain, shift = self._norms[depth]
@@ -106,7 +107,7 @@ class Ensemble(nn.Module):
         _check(sizes, activation)
         self.count = count
         self.activation: Activation = activation
-        self._layers: list[tuple[Tensor, Tensor]] = []
+        self.layers: list[tuple[Tensor, Tensor]] = []
         self._norms: list[tuple[Tensor, Tensor]] = []
         for depth, (fan_in, fan_out) in enumerate(pairwise(sizes)):
             last = depth == len(sizes) - 2
@@ -114,9 +115,9 @@ class Ensemble(nn.Module):
             layer_gain = None if gain is None else gain if last else math.sqrt(2)
             for member in range(count):
                 _initialise(weight[member].T, bias[member, 0], layer_gain, generator)
-            self._layers.append((nn.Parameter(weight), nn.Parameter(bias)))
-            self.register_parameter(f"weight{depth}", self._layers[-1][0])
-            self.register_parameter(f"bias{depth}", self._layers[-1][1])
+            self.layers.append((nn.Parameter(weight), nn.Parameter(bias)))
+            self.register_parameter(f"weight{depth}", self.layers[-1][0])
+            self.register_parameter(f"bias{depth}", self.layers[-1][1])
             if layer_norm and not last:
                 norm = (
                     nn.Parameter(torch.ones(count, 1, fan_out)),
@@ -131,7 +132,7 @@ class Ensemble(nn.Module):
 
         ``members``: computes only the first ones.
         """
-        layers, norms = self._layers, self._norms
+        layers, norms = self.layers, self._norms
         if members is not None:
             layers, norms = ([(a[:members], b[:members]) for a, b in pairs] for pairs in (layers, norms))
         if x.dim() == 2:
@@ -143,14 +144,15 @@ class Ensemble(nn.Module):
                 gain, shift = norms[depth]
                 x = torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=_NORM_EPS), gain)
             x = act(x)
-        weight, bias = layers[-1]
-        return torch.baddbmm(bias, x, weight)
+        # One by one: a batched product with a single output takes ten times as long.
+        parts = zip(x.unbind(), *(stack.unbind() for stack in layers[-1]), strict=True)
+        return torch.stack([torch.addmm(bias, each, weight) for each, weight, bias in parts])
 
     def arrays(self, member: int) -> list[Layer]:
         """Returns the layers of one member as arrays in shared memory (weights are transposed views)."""
         layers: list[Layer] = []
-        for depth, (weight, bias) in enumerate(self._layers):
-            last = depth == len(self._layers) - 1
+        for depth, (weight, bias) in enumerate(self.layers):
+            last = depth == len(self.layers) - 1
             norm = None
             if self._norms and not last:
                 gain, shift = self._norms[depth]
@@ -158,6 +160,13 @@ class Ensemble(nn.Module):
             activation = "none" if last else self.activation
             layers.append(Layer(_array(weight)[member].T, _array(bias)[member, 0], activation, norm))
         return layers
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``F.linear``, with the orientation in which the gradient of a weight with few inputs is fast."""
+    if x.dim() == 2 and weight.shape[1] <= NARROW:
+        return torch.addmm(bias, x, weight.t().contiguous())
+    return F.linear(x, weight, bias)
 
 
 class Encoder(nn.Module):
