@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-
 import numpy as np
 import pytest
 import torch
@@ -42,12 +40,3 @@ def test_denormal_numbers_are_rounded_to_zero_while_a_run_trains_so_that_adam_st
             pass
         assert product() == 0.0
     assert product() != 0.0
-
-
-def test_freed_memory_stays_with_the_process_so_that_no_step_gets_its_pages_anew():
-    use_threads(1)
-    torch.ones(1 << 20)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(20):
-        torch.ones(1 << 20)  # 4 MB: 1,024 pages
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 1024
