@@ -28,7 +28,7 @@ def perturbed(made: Any) -> Any:
     with torch.no_grad():
         draws = torch.Generator().manual_seed(5)
         for flat in (made.net.flat,) if isinstance(made, PPO) else made.flats.values():
-            flat.tensor += 0.2 * torch.randn(flat.tensor.shape, generator=draws)
+            flat.tensor.add_(0.2 * torch.randn(flat.tensor.shape, generator=draws))
     return made
 
 

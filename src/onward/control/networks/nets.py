@@ -22,6 +22,7 @@ TensorObs = Tensor | dict[str, Tensor]
 # In place: nothing but the activation itself needs a linear layer's outputs.
 _ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_}
 _NORM_EPS = 1e-5
+Pairs = Sequence[tuple[Tensor, Tensor]]
 NARROW = 16
 """Number of inputs or outputs up to which the orientation of a product matters: it is 4 times as fast."""
 
@@ -107,8 +108,8 @@ class Ensemble(nn.Module):
         _check(sizes, activation)
         self.count = count
         self.activation: Activation = activation
-        self.layers: list[tuple[Tensor, Tensor]] = []
-        self._norms: list[tuple[Tensor, Tensor]] = []
+        self.layers: list[tuple[nn.Parameter, nn.Parameter]] = []
+        self._norms: list[tuple[nn.Parameter, nn.Parameter]] = []
         for depth, (fan_in, fan_out) in enumerate(pairwise(sizes)):
             last = depth == len(sizes) - 2
             weight, bias = torch.empty(count, fan_in, fan_out), torch.zeros(count, 1, fan_out)
@@ -132,7 +133,8 @@ class Ensemble(nn.Module):
 
         ``members``: computes only the first ones.
         """
-        layers, norms = self.layers, self._norms
+        layers: Pairs = self.layers
+        norms: Pairs = self._norms
         if members is not None:
             layers, norms = ([(a[:members], b[:members]) for a, b in pairs] for pairs in (layers, norms))
         if x.dim() == 2:
