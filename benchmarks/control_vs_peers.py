@@ -20,21 +20,19 @@ steadier on a busy machine. Both sides get one torch thread. ``ratio`` is ours o
 
 Results of profiling. PPO and DQN on networks of 64 to 256 units spend their time in Python and dispatch.
 Environments therefore step as arrays, acting is numpy on memory shared with torch, and an update is few
-operations: forward and backward by hand into one flat gradient (``control/networks/chains.py``), one
-clipping, Adam's kernel without its wrapper, one target update. A burst is sampled, and its targets are
-computed, once. Matrix products run at the processor's speed on both sides; they can only be left out or
-transposed. With a side of 2 or 4 the wrong orientation costs three to six times as much. Where SAC takes the
-smaller of two critics, each row goes back through one of them. Autograd graphs at the outputs cost more than
-the arithmetic there: with closed forms PPO's gradient step on CartPole fell from 0.85 to 0.64 ms and SAC's on
-Pendulum from 11 to 9.5 ms. What remains, by the profiler: of DQN's step (0.84 ms) 0.43 ms are products and
-0.08 Adam; of SAC's, 5.9 ms are products, which caps its ratio near 2. Three times as fast would leave DQN on
-CartPole 0.15 ms for the rest of an update and its two steps, and acting twice takes 0.08. The working set
-(parameters, gradient, two moments: 1.1 MB) is larger than the second-level cache, so products take a quarter
-longer than alone. A second thread gains nothing on either side. Keeping the hidden layers' memory between
-steps changed nothing (2 %). numpy's own threads do not speed up acting and keep a second core busy, so they
-are limited to ours. PPO's and DQN's gradient steps are the same on both sides
-(tests/unit/control/test_control_sb3.py). Steps to the threshold over many seeds agree within chance (PPO
-14,200 and 12,800 over 15 seeds, DQN 23,500 and 20,100 over 30).
+operations: one flat gradient, one clipping, Adam's kernel without its wrapper, one target update. A burst is
+sampled, and its targets are computed, once. Losses are written in torch. Of the two that train most often,
+PPO's with discrete actions and DQN's, the gradient is also there by hand (``control/networks/fast``): PPO's
+gradient step on CartPole takes half of autograd's time with it, DQN's about two thirds. SAC gained 13 to 17 %
+by hand, so it has autograd alone. Matrix products run at the processor's speed on both sides; they can only
+be left out or transposed: with a side of 2 or 4 the wrong orientation takes four times as long, and so does
+a batched product with one output. Freed memory stays with the process, or a step of SAC gets 450 pages anew.
+The working set (parameters, gradient, two moments: 1.1 MB) is larger than the second-level cache, so products
+take a quarter longer than alone. A second thread gains nothing on either side.
+numpy's own threads do not speed up acting and keep a second core busy, so they are limited to ours. PPO's and
+DQN's gradient steps are the same on both sides (tests/unit/control/test_control_sb3.py). Steps to the
+threshold over many seeds agree within chance (PPO 14,200 and 12,800 over 15 seeds, DQN 23,500 and 20,100 over
+30).
 
 Where we lose: the larger batches and networks are, the more the products dominate both sides. State-dependent
 noise (gSDE), which the zoo uses for PPO on Pendulum and MountainCarContinuous, is not implemented here. The

@@ -92,8 +92,7 @@ def test_handed_in_gradients_step_the_shared_parameters_like_adam_in_that_order(
         x = torch.full((4, 3), float(turn + 1))
         flat, net = local[turn % 2], nets[turn % 2]
         flat.tensor.data.copy_(shared.parameters)
-        flat.zero_grad()
-        net(x).square().sum().backward()
+        flat.backward(net(x).square().sum())
         hands[turn % 2](flat.grad, flat.tensor.data, 1e-2, 5)
         reference.zero_grad()
         nets[2](x).square().sum().backward()

@@ -17,8 +17,8 @@ from onward.control.networks.dists import (
     Categorical,
     Gaussian,
     MultiCategorical,
-    TanhGaussian,
     distribution,
+    tanh_gaussian,
 )
 
 
@@ -71,10 +71,9 @@ KINDS = ("discrete", "multi_discrete", "multi_binary", "box")
 def test_scores_are_those_of_torch_distributions(kind):
     outputs = normal(6, 5)
     log_probs, entropies, actions = reference(kind, outputs, torch.full((5,), -0.7))
-    scores = cases()[kind][0].score(outputs.numpy(), actions.numpy())
-    np.testing.assert_allclose(scores.log_probs, log_probs, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(scores.entropies(), entropies, rtol=1e-5, atol=1e-6)
-    assert scores.log_probs.dtype == scores.entropies().dtype == np.float32
+    scores = cases()[kind][0].score(outputs, actions.numpy())
+    torch.testing.assert_close(scores.log_probs, log_probs, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(scores.entropies(), entropies, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,24 +84,29 @@ def test_gradients_are_those_that_autograd_finds_through_torch_distributions(kin
     log_probs, entropies, actions = reference(kind, outputs, log_std)
     loss = (log_probs * at_log_probs).sum() + (entropies * torch.as_tensor(at_entropies)).sum()
     expected = torch.autograd.grad(loss, [outputs, log_std], allow_unused=True)
-    scores = cases()[kind][0].score(outputs.detach().numpy(), actions.numpy())
-    at_outputs, own = scores.back(at_log_probs.numpy(), at_entropies)
-    np.testing.assert_allclose(at_outputs, expected[0], rtol=1e-4, atol=1e-5)
-    assert len(own) == (1 if kind == "box" else 0) and at_outputs.dtype == np.float32
-    if own:
-        np.testing.assert_allclose(own[0], expected[1], rtol=1e-4, atol=1e-5)
+    dist = cases()[kind][0]
+    scores = dist.score(outputs, actions.numpy())
+    ours = (scores.log_probs * at_log_probs).sum() + (
+        scores.entropies() * torch.as_tensor(at_entropies)
+    ).sum()
+    own = list(dist.parameters())
+    assert len(own) == (1 if kind == "box" else 0)
+    found = torch.autograd.grad(ours, [outputs, *own])
+    for gradient, wanted in zip(found, expected, strict=False):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_illegal_actions_get_no_gradient_and_the_others_that_of_the_legal_alone():
-    logits, mask = normal(6, 5, seed=6), torch.tensor([[True, False, True, True, False]] * 6)
+    logits, mask = normal(6, 5, seed=6).requires_grad_(), np.array([[True, False, True, True, False]] * 6)
     actions, at = torch.tensor([0, 2, 3, 0, 2, 3]), normal(6, seed=7)
-    legal = logits[:, [0, 2, 3]].requires_grad_()
+    legal = logits.detach()[:, [0, 2, 3]].requires_grad_()
     found = D.Categorical(logits=legal)
     loss = (found.log_prob(torch.tensor([0, 1, 2, 0, 1, 2])) * at).sum() + 0.5 * found.entropy().sum()
     (expected,) = torch.autograd.grad(loss, [legal])
-    scores = Categorical(5).score(logits.numpy(), actions.numpy(), mask.numpy())
-    gradient, _ = scores.back(at.numpy(), 0.5)
-    np.testing.assert_allclose(gradient[:, [0, 2, 3]], expected, rtol=1e-4, atol=1e-6)
+    scores = Categorical(5).score(logits, actions.numpy(), mask)
+    ours = (scores.log_probs * at).sum() + 0.5 * scores.entropies().sum()
+    (gradient,) = torch.autograd.grad(ours, [logits])
+    torch.testing.assert_close(gradient[:, [0, 2, 3]], expected, rtol=1e-4, atol=1e-6)
     assert not gradient[:, [1, 4]].any()
 
 
@@ -134,41 +138,44 @@ def test_illegal_actions_are_never_drawn_and_leave_the_others_their_share():
     logits = np.tile(np.array([0.0, 50.0, 0.0], np.float32), (500, 1))
     drawn = Categorical(3).sample(logits, np.random.default_rng(0), mask)
     assert set(np.unique(drawn)) == {0, 2}
-    scores = Categorical(3).score(logits, np.zeros(500, np.int64), mask)
+    scores = Categorical(3).score(torch.from_numpy(logits), np.zeros(500, np.int64), mask)
     np.testing.assert_allclose(scores.log_probs, math.log(0.5), rtol=1e-6)
     np.testing.assert_allclose(scores.entropies(), math.log(2), rtol=1e-6)
 
 
 def test_a_slot_without_a_legal_action_gives_no_nan():
-    scores = Categorical(3).score(np.zeros((2, 3), np.float32), np.array([0, 1]), np.zeros((2, 3), np.bool_))
-    gradient, _ = scores.back(np.ones(2, np.float32), 1.0)
-    assert np.isfinite(scores.log_probs).all() and np.isfinite(scores.entropies()).all()
-    assert np.array_equal(gradient, np.zeros((2, 3)))
+    logits = torch.zeros(2, 3, requires_grad=True)
+    scores = Categorical(3).score(logits, np.array([0, 1]), np.zeros((2, 3), np.bool_))
+    (gradient,) = torch.autograd.grad(scores.log_probs.sum() + scores.entropies().sum(), [logits])
+    assert scores.log_probs.isfinite().all() and scores.entropies().isfinite().all()
+    assert torch.equal(gradient, torch.zeros(2, 3))
 
 
-def squashed(u: np.ndarray, mean: float, log_std: float) -> TanhGaussian:
-    """The noise that leads to ``u``, put through."""
+def squashed(u: np.ndarray, mean: float, log_std: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The outputs, actions and log-probs of the noise that leads to ``u``."""
     outputs = np.concatenate((np.full_like(u, mean), np.full_like(u, log_std)), axis=1)
-    return TanhGaussian(outputs, (u - mean) / np.exp(log_std), (-20.0, 2.0))
+    leaf = torch.from_numpy(outputs).requires_grad_()
+    return leaf, *tanh_gaussian(leaf, torch.from_numpy((u - mean) / np.exp(log_std)), (-20.0, 2.0))
 
 
 def test_tanh_log_prob_equals_the_density_through_a_numerical_jacobian():
     u, step = np.linspace(-3, 3, 25)[:, None], 1e-6
     slope = (np.tanh(u + step) - np.tanh(u - step)) / (2 * step)
     density = D.Normal(0.3, math.exp(-0.5)).log_prob(torch.from_numpy(u)).numpy() - np.log(slope)
-    found = squashed(u, 0.3, -0.5)
-    np.testing.assert_allclose(found.actions, np.tanh(u), atol=1e-12)
-    np.testing.assert_allclose(found.log_probs, density[:, 0], atol=1e-7)
+    _, actions, log_probs = squashed(u, 0.3, -0.5)
+    np.testing.assert_allclose(actions.detach(), np.tanh(u), atol=1e-12)
+    np.testing.assert_allclose(log_probs.detach(), density[:, 0], atol=1e-7)
 
 
 def test_tanh_log_prob_is_finite_with_finite_gradients_where_tanh_is_one():
-    found = squashed(np.array([[-60.0], [-20.0], [20.0], [60.0]], np.float32), 0.0, 1.0)
-    assert np.abs(found.actions).max() == 1  # 1 − tanh² is 0 here and its log −inf
-    gradient = found.back(np.ones((4, 1), np.float32), np.ones(4, np.float32))
-    assert np.isfinite(found.log_probs).all() and np.isfinite(gradient).all()
+    u = np.array([[-60.0], [-20.0], [20.0], [60.0]], np.float32)
+    outputs, actions, log_probs = squashed(u, 0.0, 1.0)
+    assert actions.abs().max() == 1  # 1 − tanh² is 0 here and its log −inf
+    (gradient,) = torch.autograd.grad(actions.sum() + log_probs.sum(), [outputs])
+    assert log_probs.isfinite().all() and gradient.isfinite().all()
     slope = 2 * (math.log(2) - 20.0)  # softplus(−40) is 0 to 17 digits
     expected = D.Normal(0.0, math.e).log_prob(torch.tensor(20.0)) - slope
-    assert found.log_probs[2] == pytest.approx(float(expected), rel=1e-5)
+    assert float(log_probs[2].detach()) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_gradients_through_a_squashed_action_are_those_that_autograd_finds():
@@ -181,12 +188,14 @@ def test_gradients_through_a_squashed_action_are_those_that_autograd_finds():
     action = tanh(mean + log_std.exp() * noise.double())
     log_prob = D.TransformedDistribution(D.Normal(mean, log_std.exp()), [tanh]).log_prob(action).sum(1)
     ((action * at_actions).sum() + (log_prob * at_log_probs).sum()).backward()
-    found = TanhGaussian(outputs.numpy(), noise.numpy(), (-20.0, 2.0))
-    np.testing.assert_allclose(found.actions, action.detach(), atol=1e-6)
-    np.testing.assert_allclose(found.log_probs, log_prob.detach(), rtol=1e-4, atol=1e-4)
-    gradient = found.back(at_actions.numpy(), at_log_probs.numpy())
+    outputs.requires_grad_()
+    actions, log_probs = tanh_gaussian(outputs, noise, (-20.0, 2.0))
+    np.testing.assert_allclose(actions.detach(), action.detach(), atol=1e-6)
+    np.testing.assert_allclose(log_probs.detach(), log_prob.detach(), rtol=1e-4, atol=1e-4)
+    loss = (actions * at_actions).sum() + (log_probs * at_log_probs).sum()
+    (gradient,) = torch.autograd.grad(loss, [outputs])
     np.testing.assert_allclose(gradient, leaf.grad, rtol=1e-3, atol=1e-4)
-    assert gradient[0, 2] == gradient[1, 3] == 0 and gradient.dtype == np.float32
+    assert gradient[0, 2] == gradient[1, 3] == 0
 
 
 def test_each_action_space_gets_the_distribution_of_its_width():

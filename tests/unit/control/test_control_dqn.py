@@ -58,8 +58,7 @@ def test_double_chooses_by_the_online_and_values_by_the_target_network(double: b
 
 def loss_of(made: DQN, told: Batch) -> Tensor:
     """The loss that one step takes the gradient of."""
-    _, errors = made._step(told, made.targets(told, made.target(told.next_obs)))
-    return made.loss(errors, told.weights)
+    return made._step(told, made.targets(told, made.target(told.next_obs)))[0]
 
 
 def test_the_loss_is_huber_and_its_gradient_is_bounded() -> None:
@@ -108,7 +107,7 @@ def test_the_value_of_an_action_is_the_sum_of_its_components() -> None:
     values = made.target(told.next_obs)
     assert made.targets(told, values).tolist() == [[20 + 40, 20 + 40]]  # best by the online one: 1 and 0
     assert float(values[0, 0, 1, 2]) == -np.inf
-    assert float(made._step(told, made.targets(told, values))[0].mean()) == pytest.approx(
+    assert float(made._step(told, made.targets(told, values))[1].mean()) == pytest.approx(
         ((1 + 3) + (2 + 4)) / 2
     )
     assert made._greedy(np.ones((1, 1), np.float32), None).tolist() == [[1, 0]]
@@ -124,7 +123,7 @@ def test_dueling_values_average_to_the_value_and_ignore_shifts_of_the_advantage(
     assert torch.allclose(before[..., 0, :].mean(-1), value[..., 0], atol=1e-6)
     assert torch.allclose(before[..., 1, :2].mean(-1), value[..., 1], atol=1e-6)  # over real choices only
     with torch.no_grad():
-        net.advantage._layers[-1][1].add_(7.0)
+        net.advantage.layers[-1][1].add_(7.0)
     assert torch.allclose(net(obs)[..., :2], before[..., :2], atol=1e-5)
 
 

@@ -76,6 +76,7 @@ def test_each_member_of_an_ensemble_is_an_mlp_of_its_own(layer_norm):
     out = ensemble(x)
     assert out.shape == (3, 6, 2)
     torch.testing.assert_close(ensemble(x.expand(3, 6, 4)), out)
+    torch.testing.assert_close(ensemble(x, members=1), out[:1])
     for member in range(3):
         alone = NumpyMLP(ensemble.arrays(member))(x.numpy())
         np.testing.assert_allclose(alone, out[member].detach().numpy(), rtol=1e-4, atol=1e-5)
@@ -89,28 +90,38 @@ def test_flat_parameters_share_memory_with_modules_gradients_and_numpy():
     acting = NumpyMLP(net.arrays())
     assert all(torch.equal(a, p) for a, p in zip(before, net.parameters(), strict=True))
     x = torch.ones(5, 3)
-    net(x).sum().backward()
-    net(x).sum().backward()
+    flat.backward(net(x).sum())
     assert torch.equal(flat.grad, torch.cat([p.grad.reshape(-1) for p in net.parameters()]))
-    once = flat.grad / 2
-    flat.zero_grad()
-    net(x).sum().backward()
-    torch.testing.assert_close(flat.grad, once)
     flat.adam(0.1).step()
     np.testing.assert_allclose(acting(x.numpy()), net(x).detach().numpy(), rtol=1e-5, atol=1e-6)
     whole = flat.tensor.detach().numpy()
     assert all(np.shares_memory(p.detach().numpy(), whole) for p in flat.parameters)
 
 
-def test_gradients_find_back_to_the_flat_tensor_after_something_else_cleared_them():
+def test_a_gradient_replaces_the_one_before_and_comes_although_something_else_cleared_them():
     net = MLP((3, 4, 2), generator=generator())
+    reference = copy.deepcopy(net)
     flat = FlatParameters(net)
-    net(torch.ones(5, 3)).sum().backward()
-    once = flat.grad.clone()
+    x = torch.randn(5, 3, generator=generator(1))
+    reference(x).square().sum().backward()
+    expected = torch.cat([p.grad.reshape(-1) for p in reference.parameters()])
+    flat.grad.fill_(7.0)
+    flat.backward(net(x).square().sum())
+    torch.testing.assert_close(flat.grad, expected)
     net.zero_grad(set_to_none=True)
-    flat.zero_grad()
-    net(torch.ones(5, 3)).sum().backward()
-    assert torch.equal(flat.grad, once)
+    flat.backward(net(x).square().sum())
+    torch.testing.assert_close(flat.grad, expected)
+
+
+def test_a_loss_gives_gradients_to_its_own_parameters_alone_and_zeros_where_it_does_not_depend_on_them():
+    first, second = MLP((3, 2), generator=generator()), MLP((2, 1), generator=generator())
+    flat, other = FlatParameters(first), FlatParameters(second)
+    x = torch.ones(5, 3)
+    flat.backward(second(first(x)).sum())
+    assert flat.grad.any() and not other.grad.any()
+    both = FlatParameters([first, second])
+    both.backward(first(x).sum() + first(x).sum())  # used twice, it adds up
+    assert both.grad.tolist() == [10.0] * 8 + [0.0] * 3
 
 
 def test_flat_adam_and_clipping_equal_torch_per_parameter():
@@ -120,8 +131,7 @@ def test_flat_adam_and_clipping_equal_torch_per_parameter():
     ours, theirs = flat.adam(1e-2, 1e-5), torch.optim.Adam(reference.parameters(), lr=1e-2, eps=1e-5)
     for step in range(5):
         x = torch.randn(16, 3, generator=generator(step))
-        flat.zero_grad()
-        net(x).pow(2).sum().backward()
+        flat.backward(net(x).pow(2).sum())
         norm = flat.clip_(0.5)
         ours.step()
         theirs.zero_grad()

@@ -53,7 +53,7 @@ def theirs(kind: Any, config: Any) -> Any:
 
 def members(network: Any) -> list[tuple[Tensor, Tensor]]:
     """Weights of the only member of an ensemble, as layers have them."""
-    return [(weight.detach()[0].T, bias.detach()[0, 0]) for weight, bias in network.advantage._layers]
+    return [(weight.detach()[0].T, bias.detach()[0, 0]) for weight, bias in network.advantage.layers]
 
 
 def test_gradient_steps_of_dqn_on_the_same_transitions_are_those_of_stable_baselines3() -> None:
@@ -111,7 +111,7 @@ def test_an_update_of_ppo_is_that_of_stable_baselines3(value_clip: float | None)
     value = linears(model.policy.mlp_extractor.value_net, model.policy.value_net)
     own = [(ours.net.policy, policy), (ours.net.value, value)]
     for mine, layers in own:
-        copied(layers, mine._layers)
+        copied(layers, mine.layers)
     before = ours.net.flat.tensor.detach().clone()
     obs, _ = envs.reset(0)
     buffer = RolloutBuffer(
@@ -137,5 +137,5 @@ def test_an_update_of_ppo_is_that_of_stable_baselines3(value_clip: float | None)
     model.train()
     assert ours.update()["clip_fraction"] > 0.02
     for mine, layers in own:
-        assert apart(layers, mine._layers) < NEAR
+        assert apart(layers, mine.layers) < NEAR
     assert (ours.net.flat.tensor - before).abs().max() > 5e-3

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+import torch
 
 from onward.control.algorithms.a3c_shared import HandIn, Shared, read_statistics, write_statistics
 from onward.control.algorithms.actor_critic import ActorCritic, annealed
@@ -22,6 +23,7 @@ from onward.control.core.rollout import Rollout, in_rows, merged
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, take
 from onward.control.core.threads import denormals_flushed, use_threads
+from onward.control.networks.nets import to_tensor
 from onward.processes import stay_deaf
 
 REPORT_SECONDS = 0.5
@@ -39,24 +41,22 @@ def gradient(
     advantages = gae(
         rollout.rewards, values, led_to[..., 0], *flags, config.gamma, config.gae_lambda, rollout.alive
     )
+    targets = advantages + values
     living = rollout.alive.reshape(-1)
-    share = (living / max(1, living.sum())).astype(np.float32)
-    actions = in_rows(rollout.actions)
+    share = torch.from_numpy((living / max(1, living.sum())).astype(np.float32))
     mask = None if rollout.masks is None else in_rows(rollout.masks)
 
-    outputs, estimates, back = net.record(seen(merged(take(rollout.obs, np.s_[:-1]))))
-    scores = net.dist.score(outputs, actions, mask)
-    weighted = advantages.reshape(-1) * share
-    errors = np.subtract(estimates[:, 0], (advantages + values).reshape(-1), dtype=np.float32)
-    at_outputs, at_dist = scores.back(-weighted, np.float32(-config.entropy_coef) * share)
-    at_values = errors * share
-    at_values *= 2 * config.value_coef
-    back(at_outputs, at_values[:, None], at_dist)
+    outputs, estimates = net(to_tensor(seen(merged(take(rollout.obs, np.s_[:-1])))))
+    scores = net.dist.score(outputs, in_rows(rollout.actions), mask)
+    policy_loss = -(scores.log_probs * torch.from_numpy(advantages.reshape(-1)) * share).sum()
+    value_loss = ((estimates[:, 0] - torch.from_numpy(targets.reshape(-1))).square() * share).sum()
+    entropy = (scores.entropies() * share).sum()
+    net.flat.backward(policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy)
     return {
-        "policy_loss": -float((scores.log_probs * weighted).sum()),
-        "value_loss": float((errors * errors * share).sum()),
-        "entropy": float((scores.entropies() * share).sum()),
-        "grad_norm": float(net.flat.clip_(config.max_grad_norm)),
+        "policy_loss": policy_loss.item(),
+        "value_loss": value_loss.item(),
+        "entropy": entropy.item(),
+        "grad_norm": net.flat.clip_(config.max_grad_norm).item(),
     }
 
 

@@ -27,8 +27,6 @@ from onward.control.policies.policy import PolicyParts
 from onward.errors import ControlError
 
 Floats = NDArray[np.float32]
-Back = Callable[[Floats, Floats, list[Floats]], None]
-"""Sets all gradients from a loss' gradients at outputs, values and the distribution's parameters."""
 IMAGE_FEATURES = 128
 CHUNK = 4096
 """Rows in one pass without gradient; their images must fit into the memory."""
@@ -53,42 +51,12 @@ class ActorCritic:
         self.policy = MLP((*shape, self.dist.width), *options, gain=0.01, generator=generator)
         self.value = MLP((*shape, values), *options, gain=1.0, generator=generator)
         self.flat = FlatParameters([self.encoder, self.policy, self.dist, self.value])
-        self._dist_parameters = list(self.dist.parameters())
         self._numpy_policy = NumpyMLP(self.policy.arrays())
 
-    def record(self, obs: Obs) -> tuple[Floats, Floats, Back]:
-        """Returns policy outputs (B, width), values (B, heads) and a function that sets all gradients."""
-        if isinstance(obs, dict):
-            return self._record_images(obs)
-        rows = torch.from_numpy(obs)
-        outputs, policy_back = self.policy.record(rows)
-        values, value_back = self.value.record(rows)
-
-        def back(at_outputs: Floats, at_values: Floats, at_dist: list[Floats]) -> None:
-            self.flat.attach()
-            policy_back(torch.from_numpy(at_outputs))
-            value_back(torch.from_numpy(at_values))
-            self._set_dist_gradients(at_dist)
-
-        return outputs.numpy(), values.numpy(), back
-
-    def _record_images(self, obs: dict[str, NDArray[Any]]) -> tuple[Floats, Floats, Back]:
-        """Implements ``record`` for images: both networks train the encoder."""
-        features = self.encoder(to_tensor(obs))
-        outputs, values = self.policy(features), self.value(features)
-
-        def back(at_outputs: Floats, at_values: Floats, at_dist: list[Floats]) -> None:
-            self.flat.zero_grad()
-            at = [torch.from_numpy(at_outputs), torch.from_numpy(at_values)]
-            torch.autograd.backward([outputs, values], at)
-            self._set_dist_gradients(at_dist)
-
-        return outputs.detach().numpy(), values.detach().numpy(), back
-
-    def _set_dist_gradients(self, gradients: list[Floats]) -> None:
-        for p, gradient in zip(self._dist_parameters, gradients, strict=True):
-            assert p.grad is not None
-            p.grad.copy_(torch.from_numpy(gradient))
+    def __call__(self, obs: TensorObs) -> tuple[Tensor, Tensor]:
+        """Returns the policy's outputs (B, width) and values (B, heads), for a loss."""
+        features = self.encoder(obs)
+        return self.policy(features), self.value(features)
 
     def values(self, obs: Obs) -> Floats:
         """Returns values (B, heads) for any number of rows, without gradient."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +21,7 @@ from onward.control.core.contract import EnvSpec, Flags, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionKind, Obs
 from onward.control.networks.in_numpy import NumpyMLP
-from onward.control.networks.nets import MLP, Back, Encoder, Ensemble, by_autograd
+from onward.control.networks.nets import MLP, Encoder, Ensemble
 from onward.control.policies.policy import PolicyParts
 
 Floats = NDArray[np.float32]
@@ -72,10 +71,6 @@ class Actor(nn.Module):
     def forward(self, obs: Any) -> Tensor:
         return self.net(self.encoder(obs))
 
-    def record(self, obs: Any) -> tuple[Tensor, Back]:
-        """Returns detached outputs, and a function that sets gradients from those at the outputs."""
-        return by_autograd(self, obs) if isinstance(obs, dict) else self.net.record(obs)
-
 
 class Critics(nn.Module):
     """Critic networks: Q(s, a) of E critics, (B, …), (B, dim) → (E, B)."""
@@ -88,23 +83,9 @@ class Critics(nn.Module):
         sizes = (encoder.width + dim, *config.hidden, 1)
         self.ensemble = Ensemble(count, sizes, config.activation, config.layer_norm, None, rng)
 
-    def forward(self, obs: Any, actions: Tensor) -> Tensor:
-        return self.ensemble(torch.cat((self.encoder(obs), actions), dim=1)).squeeze(-1)
-
-    def record(self, obs: Any, actions: Tensor) -> tuple[Tensor, Back]:
-        """Returns detached values, and a function that sets gradients from those at the values."""
-        if isinstance(obs, dict):
-            return by_autograd(self, obs, actions)
-        q, back = self.ensemble.record(torch.cat((obs, actions), dim=1))
-        return q.squeeze(-1), lambda gradient: back(gradient.unsqueeze(-1))
-
-    @torch.no_grad()
-    def of_actions(self, obs: Any, actions: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Returns values (E, B), and a function from the gradient there to that at the actions (B, dim). The
-        critics' parameters are frozen."""
-        features = self.encoder(obs)
-        q, back = self.ensemble.through(torch.cat((features, actions), dim=1))
-        return q.squeeze(-1), lambda gradient: back(gradient.unsqueeze(-1))[:, features.shape[1] :]
+    def forward(self, obs: Any, actions: Tensor, members: int | None = None) -> Tensor:
+        """``members``: computes only the first ones."""
+        return self.ensemble(torch.cat((self.encoder(obs), actions), dim=1), members).squeeze(-1)
 
 
 class ContinuousControl(OffPolicy):
@@ -150,11 +131,11 @@ class ContinuousControl(OffPolicy):
 
     def _fit_critics(self, obs: Any, actions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Makes one step on ½ Σ over critics of the mean squared error; returns (loss, values)."""
-        q, back = self.critic.record(obs, actions)
-        errors = q - targets
-        back(errors / len(targets))
+        q = self.critic(obs, actions)
+        loss = 0.5 * (q - targets).square().mean(dim=1).sum()
+        self._critic.backward(loss)
         self.optimisers["critic"].step()
-        return 0.5 * errors.square().mean(dim=1).sum(), q
+        return loss.detach(), q.detach()
 
     def networks(self) -> PolicyParts:
         return PolicyParts(

@@ -55,14 +55,10 @@ class DDPG(ContinuousControl):
         return {"critic_loss": loss, "q_mean": q} | self._metrics
 
     def _fit_actor(self, obs: Any) -> Tensor:
-        outputs, back = self.actor.record(obs)
-        actions = torch.tanh(outputs)
-        values, values_back = self.critic.of_actions(obs, actions)
-        climb = torch.zeros_like(values)
-        climb[0] = -1 / len(actions)
-        back(values_back(climb) * (1 - actions.square()))
+        loss = -self.critic(obs, torch.tanh(self.actor(obs)), members=1).mean()
+        self._actor.backward(loss)
         self.optimisers["actor"].step()
-        return -values[0].mean()
+        return loss.detach()
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"metrics": dict(self._metrics)}

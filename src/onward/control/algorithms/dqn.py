@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -23,8 +24,9 @@ from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionKind, Obs
 from onward.control.explore.epsilon import decayed_epsilon, epsilon_greedy, linear_epsilon
 from onward.control.explore.ucb import ensemble_choice
+from onward.control.networks.fast.by_hand import HuberLoss
 from onward.control.networks.in_numpy import Layer, NumpyMLP
-from onward.control.networks.nets import Back, Encoder, Ensemble, by_autograd
+from onward.control.networks.nets import Encoder, Ensemble
 from onward.control.policies.policy import PolicyParts
 from onward.errors import ControlError
 
@@ -56,14 +58,6 @@ class QNetwork(nn.Module):
             q = self.value(features).unsqueeze(-1) + q - (q * self._share).sum(-1, keepdim=True)
         return q if self._padding is None else q + self._padding
 
-    def record(self, obs: Any) -> tuple[Tensor, Back]:
-        """Returns Q, and a function that sets the parameters' gradients from those at Q."""
-        if isinstance(obs, dict) or self.value is not None:
-            return by_autograd(self, obs)
-        q, back = self.advantage.record(obs)
-        q = q.unflatten(-1, self.shape)
-        return q if self._padding is None else q + self._padding, lambda gradient: back(gradient.flatten(-2))
-
 
 class DQN(OffPolicy):
     """DQN: minimises Huber(R + γⁿ Q̄(s′, a*) − Q(s, a)) with a* = argmax Q(s′, ·), chosen by the trained
@@ -85,6 +79,11 @@ class DQN(OffPolicy):
         )
         self._online = self._trained("online", [self.online])
         self._target_flat = self._target("target", [self.target], self._online)
+        plain = spec.layout.flat and not (config.layer_norm or config.dueling or config.prioritised)
+        by_hand = (
+            plain and spec.actions.kind == "discrete" and config.ensemble == 1 and config.loss == "huber"
+        )
+        self._by_hand = HuberLoss(self.online.advantage) if by_hand else None
         self._targets_made = 0  # updates of the target network so far
         self._actors = [NumpyMLP(self.online.advantage.arrays(e)) for e in range(config.ensemble)]
         self._sizes = np.array(sizes)
@@ -139,18 +138,17 @@ class DQN(OffPolicy):
             self._target_flat.lerp_from(self._online, 1 - (1 - self.config.tau) ** owed)
             self._targets_made += owed
 
-    @torch.no_grad()
     def _learn_burst(self, burst: Batch) -> dict[str, Tensor]:
         """Learns from a burst. The target network is frozen within it, so one pass serves all its batches."""
         size = self.config.batch_size
         values = self.target(burst.next_obs)
         at_once = None if self.config.double else self.targets(burst, values).split(size, dim=1)
-        q, errors, batch = values, values, burst  # a burst is never empty
+        loss = q = values  # a burst is never empty
         for at, batch in enumerate(burst.pieces(size)):
             part = values[:, at * size : (at + 1) * size]
-            q, errors = self._step(batch, at_once[at] if at_once else self.targets(batch, part))
+            loss, q = self._step(batch, at_once[at] if at_once else self.targets(batch, part))
             self.updates += 1
-        return {"q_loss": self.loss(errors, batch.weights), "q_mean": q}
+        return {"q_loss": loss, "q_mean": q}
 
     def targets(self, batch: Batch, values: Tensor) -> Tensor:
         """Returns (E, B) R + γᵐ · value of the best next action; ``values``: the target network's in s′."""
@@ -166,36 +164,32 @@ class DQN(OffPolicy):
             best = values.gather(-1, judge.argmax(dim=-1, keepdim=True)).squeeze(-1)
         return batch.returns + batch.discount * best.sum(dim=-1)
 
-    def loss(self, errors: Tensor, weights: Tensor | None) -> Tensor:
-        """Returns the sum over members of the mean over the batch; ``errors`` (E, B), ``weights`` (B,)."""
-        slopes = self._slopes(errors)
-        losses = slopes * (errors - 0.5 * slopes) if self.config.loss == "huber" else errors.square()
-        return (losses if weights is None else losses * weights).mean(dim=1).sum()
-
-    def _slopes(self, errors: Tensor) -> Tensor:
-        """Returns the loss' derivative: Huber's is the error, clipped to −1 … 1."""
-        return errors.clamp(-1.0, 1.0) if self.config.loss == "huber" else 2.0 * errors
-
     def _step(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Makes one gradient step. Returns the values of the batch's actions, and their errors before the
-        step, both (E, B) like ``targets``."""
-        q, back = self.online.record(batch.obs)
-        members, rows, components, choices = q.shape
-        taken = batch.actions.numpy().reshape(-1) + np.arange(0, rows * components * choices, choices)
-        values = q.numpy().reshape(members, -1)[:, taken]
-        chosen = torch.from_numpy(values.reshape(members, rows, components).sum(axis=-1))
-        errors = chosen - targets
-        slopes = self._slopes(errors)
-        if batch.weights is not None:
-            slopes = slopes * batch.weights
-            self.replay.set_priorities(batch.rows, errors.abs().mean(dim=0).numpy())
-        gradient = np.zeros((members, rows * components * choices), np.float32)
-        gradient[:, taken] = np.repeat((slopes / rows).numpy(), components, axis=1)
-        back(torch.from_numpy(gradient.reshape(members, rows, components, choices)))
+        """Makes one gradient step. Returns the loss and the values (E, B) of the actions before it."""
+        if self._by_hand is not None:
+            loss, values = self._by_hand(batch, targets)
+        else:
+            loss, values = self._loss(batch, targets)
+            self._online.backward(loss)
         if self.config.max_grad_norm:
             self._online.clip_(self.config.max_grad_norm)
         self.optimisers["online"].step()
-        return chosen, errors
+        if batch.weights is not None:
+            errors = (values.detach() - targets).abs().mean(dim=0)
+            self.replay.set_priorities(batch.rows, errors.numpy())
+        return loss.detach(), values.detach()
+
+    def _loss(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the sum over members of the mean loss, and the values of the batch's actions (E, B)."""
+        q = self.online(batch.obs)
+        members, rows, components, _ = q.shape
+        taken = batch.actions.view(1, rows, components, 1).expand(members, -1, -1, -1)
+        values = q.gather(-1, taken).sum(dim=(-2, -1))
+        loss_of = F.smooth_l1_loss if self.config.loss == "huber" else F.mse_loss
+        losses = loss_of(values, targets, reduction="none")
+        if batch.weights is not None:
+            losses = losses * batch.weights
+        return losses.mean(dim=1).sum(), values
 
     def _sample(self, rows: int) -> Batch:
         start = self.config.priority_beta

@@ -8,11 +8,14 @@ changes between rollouts only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from onward.control.algorithms.actor_critic import annealed
 from onward.control.algorithms.policy_gradient import PolicyGradient
@@ -25,10 +28,14 @@ from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, take
 from onward.control.explore.bonus import bonus_weight
 from onward.control.explore.make import make_bonus
+from onward.control.networks.dists import Scores
+from onward.control.networks.fast.by_hand import ClippedPolicyLoss
+from onward.control.networks.nets import to_tensor
 
 Floats = NDArray[np.float32]
 Data = dict[str, Any]
 """Rows to learn from: arrays by name, ``obs`` possibly a dict of them."""
+_FIXED = ("log_probs", "advantages", "values", "returns")
 _TERMS = ("policy_loss", "value_loss", "grad_norm")
 
 
@@ -46,6 +53,8 @@ class PPO(PolicyGradient):
         super().__init__(spec, num, config, seeds, heads=2 if self._own_head else 1, log_std=config.log_std)
         self.rollout = Rollout(spec.layout, spec.actions, config.n_steps, num)
         self.scale = ReturnScale(num, config.gamma) if config.scale_rewards else None
+        fits = ClippedPolicyLoss.fits(spec, config)
+        self._by_hand = ClippedPolicyLoss(self.net.policy, self.net.value) if fits else None
         self._draws, self._order = seeds.generator("actions"), seeds.generator("minibatches")
         self._mask: Flags | None = None
         self._alive: Flags | None = None
@@ -76,10 +85,9 @@ class PPO(PolicyGradient):
         data, metrics = self._data()
         if len(data["advantages"]):
             terms: list[tuple[float, ...]] = []
-            with np.errstate(over="ignore", invalid="ignore"):  # the trainer reports what is not finite
-                all(self._epoch(data, clip, terms) for _ in range(config.epochs))
-                means = np.mean(terms, axis=0).tolist()
-                metrics |= dict(zip(_TERMS, means, strict=True)) | self._moved(data, clip)
+            all(self._epoch(data, clip, terms) for _ in range(config.epochs))
+            means = np.mean(terms, axis=0).tolist()
+            metrics |= dict(zip(_TERMS, means, strict=True)) | self._moved(data, clip)
         metrics |= self._learn_bonus()
         if self.norm is not None:
             self.norm.update_obs(self._rows(), self.rollout.alive.reshape(-1))
@@ -90,48 +98,57 @@ class PPO(PolicyGradient):
         """Makes one pass over the rollout; False where the policy has moved too far to continue."""
         config = self.config
         for batch in self._minibatches(data):
-            log_ratio, back, told = self._loss(batch, clip)
+            policy_loss, value_loss, log_ratio = self._gradient(batch, clip)
             if config.target_kl is not None and _kl(log_ratio) > 1.5 * config.target_kl:
                 return False
-            back()
-            terms.append((*told, float(self.net.flat.clip_(config.max_grad_norm))))
+            norm = self.net.flat.clip_(config.max_grad_norm)
             self.optimiser.step()
+            terms.append((policy_loss, value_loss, norm.item()))
         return True
 
-    def _loss(self, batch: Data, clip: float) -> tuple[Floats, Callable[[], None], tuple[float, float]]:
-        """Returns (log-ratios, function that sets the loss' gradients, (policy loss, value loss))."""
-        config, advantages = self.config, batch["advantages"]
-        outputs, values, back = self.net.record(batch["obs"])
+    def _gradient(self, batch: Data, clip: float) -> tuple[float, float, Tensor]:
+        """Sets the gradient of ``_loss``, by hand where that fits. Returns its terms and log r (B,)."""
+        if self._by_hand is not None and "mask" not in batch:
+            return self._by_hand(batch, clip, self.config.value_coef, self.config.entropy_coef)
+        loss, policy_loss, value_loss, log_ratio = self._loss(batch, clip)
+        self.net.flat.backward(loss)
+        return policy_loss.item(), value_loss.item(), log_ratio.detach()
+
+    def _loss(self, batch: Data, clip: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Returns the loss of a minibatch, its policy and value terms, and log r (B,)."""
+        config = self.config
+        old_log_probs, advantages, old_values, returns = (torch.from_numpy(batch[key]) for key in _FIXED)
+        outputs, values = self.net(to_tensor(batch["obs"]))
         scores = self.net.dist.score(outputs, batch["actions"], batch.get("mask"))
-        log_ratio = scores.log_probs - batch["log_probs"]
-        ratio, share = np.exp(log_ratio), np.float32(1 / len(advantages))
-        free = ratio * advantages
-        bounded = np.minimum(np.maximum(ratio, np.float32(1 - clip)), np.float32(1 + clip)) * advantages
-        surrogate = np.minimum(free, bounded)
-        errors, moved = values - batch["returns"], values - batch["values"]
+
+        log_ratio = scores.log_probs - old_log_probs
+        ratio = log_ratio.exp()
+        bounded = ratio.clamp(1 - clip, 1 + clip)
+        policy_loss = -torch.min(ratio * advantages, bounded * advantages).mean()
+
         if config.value_clip is not None:
-            errors = (
-                batch["values"] + np.clip(moved, -config.value_clip, config.value_clip) - batch["returns"]
-            )
+            values = old_values + (values - old_values).clamp(-config.value_clip, config.value_clip)
+        value_loss = values.shape[1] * F.mse_loss(values, returns)
 
-        def set_gradients() -> None:
-            # d r A / d log π = r A, and 0 where the bound is the smaller one.
-            at_log_probs = np.where(free <= bounded, free, np.float32(0)) * -share
-            at_values = errors * np.float32(2 * config.value_coef * share)
-            if config.value_clip is not None:
-                at_values *= np.abs(moved) <= config.value_clip
-            at_outputs, at_dist = scores.back(at_log_probs, -config.entropy_coef * float(share))
-            back(at_outputs, at_values, at_dist)
+        loss = policy_loss + config.value_coef * value_loss
+        if config.entropy_coef:
+            loss = loss - config.entropy_coef * scores.entropies().mean()
+        return loss, policy_loss, value_loss, log_ratio
 
-        return log_ratio, set_gradients, (-float(surrogate.sum() * share), float((errors**2).sum() * share))
-
+    @torch.no_grad()
     def _moved(self, data: Data, clip: float) -> dict[str, float]:
         """Measures how far the update moved the policy, over the whole rollout."""
-        scores = self.net.dist.score(self.net.outputs(data["obs"]), data["actions"], data.get("mask"))
-        log_ratio = scores.log_probs - data["log_probs"]
-        clipped = (np.abs(np.exp(log_ratio) - 1) > clip).mean()
+        scores = self._scores(data)
+        log_ratio = scores.log_probs - torch.from_numpy(data["log_probs"])
+        clipped = ((log_ratio.exp() - 1).abs() > clip).float().mean()
         entropy = scores.entropies().mean()
         return {"approx_kl": _kl(log_ratio), "clip_fraction": float(clipped), "entropy": float(entropy)}
+
+    @torch.no_grad()
+    def _scores(self, data: Data) -> Scores:
+        """Scores the actions of all rows by the present policy."""
+        outputs = torch.from_numpy(self.net.outputs(data["obs"]))
+        return self.net.dist.score(outputs, data["actions"], data.get("mask"))
 
     def _data(self) -> tuple[Data, dict[str, float]]:
         """Returns the rollout's alive steps as rows to learn from, and metrics of them."""
@@ -162,8 +179,7 @@ class PPO(PolicyGradient):
         data |= {"values": in_rows(values), "returns": in_rows(returns)}
         if rollout.masks is not None:
             data["mask"] = in_rows(rollout.masks)
-        outputs = self.net.outputs(obs)
-        data["log_probs"] = self.net.dist.score(outputs, data["actions"], data.get("mask")).log_probs
+        data["log_probs"] = self._scores(data).log_probs.numpy()
         return data if rollout.alive.all() else _rows_of(data, np.flatnonzero(rollout.alive))
 
     def _minibatches(self, data: Data) -> Iterator[Data]:
@@ -245,9 +261,9 @@ def _rows_of(data: Data, rows: Any) -> Data:
     return {key: take(value, rows) for key, value in data.items()}
 
 
-def _kl(log_ratio: Floats) -> float:
+def _kl(log_ratio: Tensor) -> float:
     """Returns the mean of (r − 1) − log r: an unbiased, never negative divergence (Schulman 2020)."""
-    return float((np.expm1(log_ratio) - log_ratio).mean())
+    return (log_ratio.expm1() - log_ratio).mean().item()
 
 
 def _explained(values: Floats, returns: Floats, alive: Flags) -> float:

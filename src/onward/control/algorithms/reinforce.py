@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from onward.control.algorithms.actor_critic import annealed
@@ -19,6 +20,7 @@ from onward.control.core.returns import normalise_advantages, reward_to_go
 from onward.control.core.rollout import joined
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, copy, take
+from onward.control.networks.nets import to_tensor
 
 
 class Reinforce(PolicyGradient):
@@ -65,23 +67,26 @@ class Reinforce(PolicyGradient):
         masks = [episode["mask"] for episode in self._done]
         mask = None if masks[0] is None else np.concatenate(masks)
 
-        outputs, values, back = self.net.record(self._seen(obs))
+        outputs, values = self.net(to_tensor(self._seen(obs)))
         scores = self.net.dist.score(outputs, actions, mask)
-        baseline = values[:, 0] if config.value_coef else np.zeros_like(returns)
-        advantages, share = normalise_advantages(returns - baseline), np.float32(1 / len(returns))
-        errors = baseline - returns
-        at_outputs, at_dist = scores.back(-share * advantages, -config.entropy_coef * float(share))
-        back(at_outputs, (np.float32(2 * config.value_coef) * share * errors)[:, None], at_dist)
+        baseline = values[:, 0] if config.value_coef else torch.zeros(len(returns))
+        advantages = normalise_advantages(returns - baseline.detach().numpy())
+        policy_loss = -(scores.log_probs * torch.from_numpy(advantages)).mean()
+        value_loss = (baseline - torch.from_numpy(returns)).square().mean()
+        entropy = scores.entropies().mean()
+        loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+
+        self.net.flat.backward(loss)
         norm = self.net.flat.clip_(config.max_grad_norm)
         self.optimiser.step()
         if self.norm is not None:
             self.norm.update_obs(obs)
         self._done.clear()
         return {
-            "policy_loss": -float((scores.log_probs * advantages).mean()),
-            "value_loss": float((errors * errors).mean()),
-            "entropy": float(scores.entropies().mean()),
-            "grad_norm": float(norm),
+            "policy_loss": policy_loss.item(),
+            "value_loss": value_loss.item(),
+            "entropy": entropy.item(),
+            "grad_norm": norm.item(),
         }
 
     # -- episodes

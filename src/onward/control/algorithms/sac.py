@@ -18,7 +18,7 @@ from onward.control.core.config import SACConfig
 from onward.control.core.contract import EnvSpec
 from onward.control.core.replay import Batch
 from onward.control.core.seeds import Seeds
-from onward.control.networks.dists import TanhGaussian
+from onward.control.networks.dists import tanh_gaussian
 
 LOG_STD = (-20.0, 2.0)
 """Bounds of the log-deviation of actions before tanh (the paper's code)."""
@@ -41,44 +41,36 @@ class SAC(ContinuousControl):
         noise = self._explore.standard_normal(mean.shape, np.float32)
         return np.tanh(mean + np.exp(log_std) * noise)
 
-    def policy(self, outputs: Tensor) -> TanhGaussian:
-        """Samples actions from the actor's outputs (B, 2 · dim)."""
+    def policy(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples actions (B, dim) from the actor's outputs; returns them and their log-probs (B,)."""
         noise = torch.randn(len(outputs), self.dim, generator=self._torch_generator)
-        return TanhGaussian(outputs.numpy(), noise.numpy(), LOG_STD)
+        return tanh_gaussian(outputs, noise, LOG_STD)
 
     @torch.no_grad()
     def targets(self, batch: Batch, alpha: float) -> Tensor:
         """Returns (B,) R + γᵐ · soft value of s′, which is 0 after a termination."""
-        drawn = self.policy(self.actor(batch.next_obs))
-        values = self.critic_target(batch.next_obs, torch.from_numpy(drawn.actions)).amin(dim=0)
-        soft = values - torch.from_numpy(np.float32(alpha) * drawn.log_probs)
-        return batch.returns + batch.discount * soft
+        actions, log_probs = self.policy(self.actor(batch.next_obs))
+        values = self.critic_target(batch.next_obs, actions).amin(dim=0)
+        return batch.returns + batch.discount * (values - alpha * log_probs)
 
-    @torch.no_grad()
     def _learn(self, batch: Batch) -> dict[str, Tensor]:
         alpha = math.exp(self.log_alpha.item())
-        outputs, actor_back = self.actor.record(batch.obs)
-        drawn = self.policy(outputs)
-        log_probs = torch.from_numpy(drawn.log_probs)
+        actions, log_probs = self.policy(self.actor(batch.obs))
         if self.config.temperature is None:
-            self._fit_temperature(log_probs)
+            self._fit_temperature(log_probs.detach())
         critic_loss, q = self._fit_critics(batch.obs, batch.actions, self.targets(batch, alpha))
 
-        values, values_back = self.critic.of_actions(batch.obs, torch.from_numpy(drawn.actions))
-        smaller, which = values.min(dim=0, keepdim=True)
-        share = 1 / len(log_probs)
-        at_actions = values_back(torch.zeros_like(values).scatter_(0, which, -share))
-        at_log_probs = np.full(len(log_probs), alpha * share, np.float32)
-        actor_back(torch.from_numpy(drawn.back(at_actions.numpy(), at_log_probs)))
+        actor_loss = (alpha * log_probs - self.critic(batch.obs, actions).amin(dim=0)).mean()
+        self._actor.backward(actor_loss)
         self.optimisers["actor"].step()
 
         self._critic_target.lerp_from(self._critic, self.config.tau)
         return {
-            "critic_loss": critic_loss, "actor_loss": alpha * log_probs - smaller, "q_mean": q,
-            "entropy": -log_probs, "temperature": torch.tensor(alpha),
+            "critic_loss": critic_loss, "actor_loss": actor_loss.detach(), "q_mean": q,
+            "entropy": -log_probs.detach(), "temperature": torch.tensor(alpha),
         }  # fmt: skip
 
-    def _fit_temperature(self, log_prob: Tensor) -> None:
+    def _fit_temperature(self, log_probs: Tensor) -> None:
         """Makes one step on −log α · (log π + target entropy): α grows while the entropy is too low."""
-        self._temperature.grad.fill_(-(log_prob.mean() + self.target_entropy))
+        self._temperature.backward(-(self.log_alpha * (log_probs + self.target_entropy)).mean())
         self.optimisers["temperature"].step()

@@ -79,8 +79,7 @@ class LearnedBonus(Bonus):
 
     def update(self, obs: Obs, actions: NDArray[Any], next_obs: Obs) -> dict[str, float]:
         loss = self._loss(self._white(obs), actions, self._white(next_obs))
-        self.flat.zero_grad()
-        loss.backward()
+        self.flat.backward(loss)
         self.adam.step()
         return {"bonus_loss": float(loss.detach()), "bonus_std": self.filter.std}
 

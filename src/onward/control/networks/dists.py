@@ -1,20 +1,21 @@
-"""Action distributions of policy networks: sampling, log-probabilities, entropies and their gradients.
+"""Action distributions of policy networks: sampling, log-probabilities and entropies.
 
-Every distribution is a few formulas on arrays, with its gradient in closed form: at these sizes a graph of
-operations costs several times the arithmetic. Illegal actions get a logit of −1e9. It is finite, so that a
-slot without any legal action (a dead one) produces no NaN.
+Scores are torch, for losses; samples are numpy, for acting. Illegal actions get a logit of −1e9. It is
+finite, so that a slot without any legal action (a dead one) produces no NaN.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from onward.control.core.contract import Flags
 from onward.control.core.spaces import ActionSpec
@@ -25,22 +26,13 @@ ILLEGAL = -1e9
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
-class Scores(ABC):
-    """Log-probabilities and entropies of a batch of actions."""
+class Scores(NamedTuple):
+    """Log-probabilities of a batch of actions, and the entropies of their distributions, in nats."""
 
-    log_probs: Floats
-    """(B,) log-probabilities of the actions, in nats."""
-
-    @abstractmethod
-    def entropies(self) -> Floats:
-        """Returns entropies (B,) in nats."""
-
-    @abstractmethod
-    def back(self, at_log_probs: Floats, at_entropies: Floats | float = 0.0) -> tuple[Floats, list[Floats]]:
-        """Returns a loss' gradient at the outputs (B, width) and at each parameter of the distribution.
-
-        ``at_log_probs`` (B,) and ``at_entropies`` (B,), or one number for all: the loss' gradients there.
-        """
+    log_probs: Tensor
+    """(B,)"""
+    entropies: Callable[[], Tensor]
+    """Returns (B,); many losses do without."""
 
 
 class ActionDistribution(nn.Module):
@@ -50,35 +42,12 @@ class ActionDistribution(nn.Module):
     """Outputs that the network must have."""
 
     @abstractmethod
-    def score(self, outputs: Floats, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
+    def score(self, outputs: Tensor, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
         """Scores ``actions`` (B, …; see ``ActionSpec``) under ``outputs`` (B, width) within ``mask``."""
 
     @abstractmethod
     def sample(self, outputs: Floats, rng: np.random.Generator, mask: Flags | None = None) -> NDArray[Any]:
         """Samples actions (N, …) from ``outputs`` (N, width)."""
-
-
-class CategoricalScores(Scores):
-    """Categorical scores: ∂ log p(a) / ∂ logits = one-hot(a) − p, ∂ H / ∂ logits = −p (log p + H)."""
-
-    def __init__(self, logits: Floats, actions: NDArray[Any], mask: Flags | None) -> None:
-        self._all = _log_softmax(_legal(logits, mask))
-        self._taken, self._mask = (np.arange(len(actions)), actions), mask
-        self.log_probs = self._all[self._taken]
-
-    def entropies(self) -> Floats:
-        return -(np.exp(self._all) * self._all).sum(axis=1)
-
-    def back(self, at_log_probs: Floats, at_entropies: Floats | float = 0.0) -> tuple[Floats, list[Floats]]:
-        probs = np.exp(self._all)
-        gradient = probs * -at_log_probs[:, None]
-        gradient[self._taken] += at_log_probs
-        if np.any(at_entropies):
-            surprise = self._all + self.entropies()[:, None]
-            gradient -= np.asarray(at_entropies, np.float32)[..., None] * probs * surprise
-        if self._mask is not None:
-            gradient *= self._mask
-        return gradient, []
 
 
 class Categorical(ActionDistribution):
@@ -88,26 +57,15 @@ class Categorical(ActionDistribution):
         super().__init__()
         self.width = choices
 
-    def score(self, outputs: Floats, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
-        return CategoricalScores(outputs, actions, mask)
+    def score(self, outputs: Tensor, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
+        if mask is not None:
+            outputs = outputs.masked_fill(torch.from_numpy(~mask), ILLEGAL)
+        every = torch.log_softmax(outputs, dim=1)
+        taken = F.nll_loss(every, torch.from_numpy(actions), reduction="none")
+        return Scores(-taken, lambda: -(every.exp() * every).sum(dim=1))
 
     def sample(self, outputs: Floats, rng: np.random.Generator, mask: Flags | None = None) -> NDArray[Any]:
         return np.argmax(_legal(outputs, mask) + rng.gumbel(size=outputs.shape), axis=1)
-
-
-class MultiCategoricalScores(Scores):
-    """Sums of scores over components."""
-
-    def __init__(self, parts: list[CategoricalScores]) -> None:
-        self._parts = parts
-        self.log_probs = _sum([part.log_probs for part in parts])
-
-    def entropies(self) -> Floats:
-        return _sum([part.entropies() for part in self._parts])
-
-    def back(self, at_log_probs: Floats, at_entropies: Floats | float = 0.0) -> tuple[Floats, list[Floats]]:
-        parts = [part.back(at_log_probs, at_entropies)[0] for part in self._parts]
-        return np.concatenate(parts, axis=1), []
 
 
 class MultiCategorical(ActionDistribution):
@@ -118,13 +76,16 @@ class MultiCategorical(ActionDistribution):
         self.width = sum(sizes)
         ends = [int(end) for end in np.cumsum(sizes)]
         self._parts = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        self._components = [Categorical(size) for size in sizes]
 
-    def score(self, outputs: Floats, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
-        return MultiCategoricalScores(
-            [
-                CategoricalScores(outputs[:, part], actions[:, i], None if mask is None else mask[:, part])
-                for i, part in enumerate(self._parts)
-            ]
+    def score(self, outputs: Tensor, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
+        scores = [
+            component.score(outputs[:, part], actions[:, i], None if mask is None else mask[:, part])
+            for i, (component, part) in enumerate(zip(self._components, self._parts, strict=True))
+        ]
+        return Scores(
+            torch.stack([each.log_probs for each in scores]).sum(dim=0),
+            lambda: torch.stack([each.entropies() for each in scores]).sum(dim=0),
         )
 
     def sample(self, outputs: Floats, rng: np.random.Generator, mask: Flags | None = None) -> NDArray[Any]:
@@ -132,67 +93,26 @@ class MultiCategorical(ActionDistribution):
         return np.stack([scores[:, part].argmax(axis=1) for part in self._parts], axis=1)
 
 
-class BernoulliScores(Scores):
-    """Bernoulli scores: log p(a) = a x − softplus(x), since log sigmoid(x) = x − softplus(x).
-
-    ∂ H / ∂ x = −x p (1 − p).
-    """
-
-    def __init__(self, logits: Floats, actions: NDArray[Any]) -> None:
-        self._logits, self._actions = logits, actions
-        self._softplus = np.logaddexp(np.float32(0), logits)
-        self._probs = np.exp(logits - self._softplus)
-        self.log_probs = (np.where(actions != 0, logits, np.float32(0)) - self._softplus).sum(axis=1)
-
-    def entropies(self) -> Floats:
-        return (self._softplus - self._probs * self._logits).sum(axis=1)
-
-    def back(self, at_log_probs: Floats, at_entropies: Floats | float = 0.0) -> tuple[Floats, list[Floats]]:
-        probs = self._probs
-        gradient = at_log_probs[:, None] * (self._actions.astype(np.float32) - probs)
-        if np.any(at_entropies):
-            at = np.asarray(at_entropies, np.float32)[..., None]
-            gradient -= at * self._logits * probs * (1 - probs)
-        return gradient, []
-
-
 class Bernoulli(ActionDistribution):
-    """Distribution of ``multi_binary`` actions: independent bits; outputs are logits of 1. Ignores masks."""
+    """Distribution of ``multi_binary`` actions: independent bits; outputs are logits of 1. Ignores masks.
+
+    log p(a) = a x − softplus(x), since log sigmoid(x) = x − softplus(x).
+    """
 
     def __init__(self, bits: int) -> None:
         super().__init__()
         self.width = bits
 
-    def score(self, outputs: Floats, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
-        return BernoulliScores(outputs, actions)
+    def score(self, outputs: Tensor, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
+        softplus = F.softplus(outputs)
+        return Scores(
+            (outputs * torch.from_numpy(actions) - softplus).sum(dim=1),
+            lambda: (softplus - outputs.sigmoid() * outputs).sum(dim=1),
+        )
 
     def sample(self, outputs: Floats, rng: np.random.Generator, mask: Flags | None = None) -> NDArray[Any]:
         # x > logit(u) with probability sigmoid(x); a logistic draw is the logit of a uniform one.
         return (outputs > rng.logistic(size=outputs.shape)).astype(np.int64)
-
-
-class GaussianScores(Scores):
-    """Gaussian scores, z = (a − mean) / σ.
-
-    ∂ log p / ∂ mean = z / σ, ∂ log p / ∂ log σ = z² − 1, ∂ H / ∂ log σ = 1.
-    """
-
-    def __init__(self, means: Floats, actions: NDArray[Any], log_std: Floats) -> None:
-        self._precision = np.exp(-log_std)
-        self._z, self._log_std = (actions - means) * self._precision, log_std
-        self.log_probs = (np.float32(-0.5) * self._z * self._z - log_std).sum(axis=1) - np.float32(
-            len(log_std) * _HALF_LOG_2PI
-        )
-
-    def entropies(self) -> Floats:
-        entropy = self._log_std.sum() + len(self._log_std) * (0.5 + _HALF_LOG_2PI)
-        return np.full(len(self._z), entropy, np.float32)
-
-    def back(self, at_log_probs: Floats, at_entropies: Floats | float = 0.0) -> tuple[Floats, list[Floats]]:
-        at = at_log_probs[:, None]
-        at_log_std = (at * (self._z * self._z - 1)).sum(axis=0)
-        at_log_std += np.broadcast_to(at_entropies, len(self._z)).sum()
-        return at * self._z * self._precision, [at_log_std.astype(np.float32)]
 
 
 class Gaussian(ActionDistribution):
@@ -207,8 +127,12 @@ class Gaussian(ActionDistribution):
         self.width = dim
         self.log_std = nn.Parameter(torch.full((dim,), log_std))
 
-    def score(self, outputs: Floats, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
-        return GaussianScores(outputs, actions, self.log_std.detach().numpy())
+    def score(self, outputs: Tensor, actions: NDArray[Any], mask: Flags | None = None) -> Scores:
+        z = (torch.from_numpy(actions) - outputs) * (-self.log_std).exp()
+        entropy = (self.log_std + (0.5 + _HALF_LOG_2PI)).sum()
+        return Scores(
+            (-0.5 * z * z - self.log_std - _HALF_LOG_2PI).sum(dim=1), lambda: entropy.expand(len(outputs))
+        )
 
     def sample(self, outputs: Floats, rng: np.random.Generator, mask: Flags | None = None) -> NDArray[Any]:
         std = np.exp(self.log_std.detach().numpy())
@@ -231,8 +155,8 @@ def distribution(actions: ActionSpec, log_std: float = 0.0) -> ActionDistributio
     )
 
 
-class TanhGaussian:
-    """Actions a = tanh(u), u = μ + σ ε, of one batch: their density, and the gradient through them.
+def tanh_gaussian(outputs: Tensor, noise: Tensor, bounds: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """Returns actions a = tanh(u), u = μ + σ ε, (B, dim), and their log-probabilities (B,) in nats.
 
     ``outputs`` (B, 2 · dim): μ, then log σ, which is clipped to ``bounds``; ``noise`` (B, dim): ε. Actions
     and densities are in units where actions lie in −1 … 1, as everywhere in this package.
@@ -240,39 +164,13 @@ class TanhGaussian:
     log π(a) = log N(u) − Σ log(1 − tanh² u), with log(1 − tanh² u) = 2 (log 2 − u − softplus(−2u)). This form
     has no cancellation and never takes the log of 0 (Haarnoja et al. 2018, appendix C).
     """
-
-    def __init__(self, outputs: Floats, noise: Floats, bounds: tuple[float, float]) -> None:
-        dim = noise.shape[1]
-        raw = outputs[:, dim:]
-        log_std = np.clip(raw, *bounds)
-        self._free = raw == log_std
-        self._shift = np.exp(log_std) * noise
-        u = outputs[:, :dim] + self._shift
-        self.actions = np.tanh(u)
-        """(B, dim) actions."""
-        slope = 2 * (math.log(2) - u - np.logaddexp(np.zeros_like(u), -2 * u))
-        self.log_probs = (-0.5 * noise * noise - _HALF_LOG_2PI - log_std - slope).sum(axis=1)
-        """(B,) log-probabilities, in nats."""
-
-    def back(self, at_actions: Floats, at_log_probs: Floats) -> Floats:
-        """Returns a loss' gradient at the outputs (B, 2 · dim) from those at actions and log-probs (B,).
-
-        d a / d u = 1 − a², d log π / d u = 2 a; d u / d μ = 1, d u / d log σ = σ ε; and log π falls directly
-        with log σ. ``at_actions``: (B, dim).
-        """
-        a, at_log_probs = self.actions, at_log_probs[:, None]
-        at_u = at_actions * (1 - a * a) + 2 * at_log_probs * a
-        return np.concatenate((at_u, (at_u * self._shift - at_log_probs) * self._free), axis=1)
+    mean, log_std = outputs.chunk(2, dim=1)
+    log_std = log_std.clamp(*bounds)
+    u = mean + log_std.exp() * noise
+    slope = 2 * (math.log(2) - u - F.softplus(-2 * u))
+    log_probs = (-0.5 * noise * noise - _HALF_LOG_2PI - log_std - slope).sum(dim=1)
+    return torch.tanh(u), log_probs
 
 
 def _legal(logits: Floats, mask: Flags | None) -> Floats:
     return logits if mask is None else np.where(mask, logits, np.float32(ILLEGAL))
-
-
-def _log_softmax(logits: Floats) -> Floats:
-    """Returns (B, choices) in float32 by PyTorch, which needs only one pass."""
-    return torch.log_softmax(torch.from_numpy(logits), dim=1).numpy()
-
-
-def _sum(parts: list[Floats]) -> Floats:
-    return np.sum(parts, axis=0)

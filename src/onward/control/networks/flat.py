@@ -1,7 +1,6 @@
-"""Parameters and gradients of networks as two flat tensors.
+"""Parameters and gradients of networks as two flat tensors, so that what changes them all is one operation.
 
-Invariants: after ``FlatParameters`` every parameter and every gradient is a view of a flat tensor. Other code
-that clears gradients drops these views (``grad`` becomes None); ``zero_grad`` restores them.
+Invariants: after ``FlatParameters`` every parameter, and its ``grad``, is a view of a flat tensor.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from onward.errors import ControlError
 class FlatParameters:
     """All parameters of ``modules`` as one tensor, and all their gradients as another.
 
-    Gradients are added to the views in place, so ``clip_``, ``adam`` and ``lerp_from`` are one operation
-    each. Order: modules as given, parameters as registered, no duplicates.
+    ``backward``, ``clip_``, ``adam`` and ``lerp_from`` are one operation each. Order: modules as given,
+    parameters as registered, no duplicates.
     """
 
     def __init__(self, modules: nn.Module | Iterable[nn.Module]) -> None:
@@ -29,14 +28,12 @@ class FlatParameters:
             raise ControlError("FlatParameters was given no parameters: pass modules that have some.")
         size = sum(p.numel() for p in self.parameters)
         flat, self.grad = torch.empty(size), torch.zeros(size)
-        self._grads: list[Tensor] = []
         at = 0
         for p in self.parameters:
             end = at + p.numel()
             flat[at:end] = p.detach().reshape(-1)
             p.data = flat[at:end].view(p.shape)
-            self._grads.append(self.grad[at:end].view(p.shape))
-            p.grad = self._grads[-1]
+            p.grad = self.grad[at:end].view(p.shape)
             at = end
         self.tensor = nn.Parameter(flat)
         """(size,) every parameter; its ``grad`` is every gradient."""
@@ -46,16 +43,10 @@ class FlatParameters:
         """Returns Adam over all parameters as one operation."""
         return FlatAdam(self.tensor, self.grad, lr, eps)
 
-    def zero_grad(self) -> None:
-        """Sets the gradients to zero and restores their views (``attach``)."""
-        self.grad.zero_()
-        self.attach()
-
-    def attach(self) -> None:
-        """Restores gradients that are no views of ``grad`` any more."""
-        for p, grad in zip(self.parameters, self._grads, strict=True):
-            if p.grad is not grad:
-                p.grad = grad
+    def backward(self, loss: Tensor) -> None:
+        """Sets ``grad`` to the gradient of ``loss``. Parameters of other networks get none."""
+        gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+        torch.cat([gradient.reshape(-1) for gradient in gradients], out=self.grad)
 
     def clip_(self, max_norm: float) -> Tensor:
         """Scales the gradient to at most ``max_norm`` (L2, all parameters). Returns the norm before."""

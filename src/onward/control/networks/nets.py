@@ -1,17 +1,11 @@
-"""Networks of control policies in PyTorch: MLP, stacked ensemble, image encoder.
-
-There are two ways to train. A call is an ordinary step of autograd. ``record`` returns the outputs and a
-function that *sets* all parameter gradients, overwriting old ones, from the gradient at the outputs. For
-losses whose gradient is known in closed form, or is taken at the outputs alone, that leaves little work
-besides the matrix products (``chains.py``). Layer norms and images use autograd in both.
-"""
+"""Networks of control policies in PyTorch: MLP, stacked ensemble, image encoder."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,16 +13,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onward.control.core.spaces import Layout, Obs
-from onward.control.networks.chains import Activation, ChainNode, Stack
 from onward.control.networks.in_numpy import Layer
 from onward.errors import ControlError
 
-Back = Callable[[Tensor], None]
-"""Sets gradients, given the gradient at the outputs."""
+Activation = Literal["tanh", "relu"]
 TensorObs = Tensor | dict[str, Tensor]
 
-_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
+# In place: nothing but the activation itself needs a linear layer's outputs.
+_ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_}
 _NORM_EPS = 1e-5
+Pairs = Sequence[tuple[Tensor, Tensor]]
+NARROW = 16
+"""Number of inputs or outputs up to which the orientation of a product matters: it is 4 times as fast."""
 
 
 class MLP(nn.Module):
@@ -66,39 +62,25 @@ class MLP(nn.Module):
                 self.norms.append(nn.LayerNorm(fan_out, eps=_NORM_EPS))
         # Module look-ups cost as much as a small layer, so the parameters are stored in lists. Their identity
         # never changes: FlatParameters and load_state_dict both preserve it.
-        self._layers = [(linear.weight, linear.bias) for linear in cast(Iterable[nn.Linear], self.linears)]
-        self._flat = [p for layer in self._layers for p in layer]
+        self.layers = [(linear.weight, linear.bias) for linear in cast(Iterable[nn.Linear], self.linears)]
         self._norms = [(norm.weight, norm.bias) for norm in cast(Iterable[nn.LayerNorm], self.norms)]
-        self._stack = Stack(list(self._layers), activation)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps (…, sizes[0]) to (…, sizes[-1])."""
-        if x.dim() == 2 and x.dtype == torch.float32 and not self._norms:
-            if not torch.is_grad_enabled():
-                return self._stack.outputs(x)[0]
-            return ChainNode.apply(x, self.activation, *self._flat)  # type: ignore[no-any-return]
         act = _ACTIVATIONS[self.activation]
-        for depth, (weight, bias) in enumerate(self._layers[:-1]):
-            x = F.linear(x, weight, bias)
+        for depth, (weight, bias) in enumerate(self.layers[:-1]):
+            x = _linear(x, weight, bias)
             if self._norms:
                 gain, shift = self._norms[depth]
                 x = F.layer_norm(x, gain.shape, gain, shift, _NORM_EPS)
             x = act(x)
-        weight, bias = self._layers[-1]
-        return F.linear(x, weight, bias)
-
-    def record(self, x: Tensor) -> tuple[Tensor, Back]:
-        """Maps (B, in) to outputs (B, out), with a function that sets the (flat) gradients."""
-        if self._norms:
-            return by_autograd(self, x)
-        out, back = self._stack.record(x)
-        return out[0], lambda gradient: back(gradient[None])
+        return _linear(x, *self.layers[-1])
 
     def arrays(self) -> list[Layer]:
         """Returns the layers as arrays in the parameters' memory; to be called after ``FlatParameters``."""
         layers: list[Layer] = []
-        for depth, (weight, bias) in enumerate(self._layers):
-            last = depth == len(self._layers) - 1
+        for depth, (weight, bias) in enumerate(self.layers):
+            last = depth == len(self.layers) - 1
             norm = None
             if self._norms and not last:
                 gain, shift = self._norms[depth]
@@ -126,7 +108,7 @@ class Ensemble(nn.Module):
         _check(sizes, activation)
         self.count = count
         self.activation: Activation = activation
-        self._layers: list[tuple[nn.Parameter, nn.Parameter]] = []
+        self.layers: list[tuple[nn.Parameter, nn.Parameter]] = []
         self._norms: list[tuple[nn.Parameter, nn.Parameter]] = []
         for depth, (fan_in, fan_out) in enumerate(pairwise(sizes)):
             last = depth == len(sizes) - 2
@@ -134,9 +116,9 @@ class Ensemble(nn.Module):
             layer_gain = None if gain is None else gain if last else math.sqrt(2)
             for member in range(count):
                 _initialise(weight[member].T, bias[member, 0], layer_gain, generator)
-            self._layers.append((nn.Parameter(weight), nn.Parameter(bias)))
-            self.register_parameter(f"weight{depth}", self._layers[-1][0])
-            self.register_parameter(f"bias{depth}", self._layers[-1][1])
+            self.layers.append((nn.Parameter(weight), nn.Parameter(bias)))
+            self.register_parameter(f"weight{depth}", self.layers[-1][0])
+            self.register_parameter(f"bias{depth}", self.layers[-1][1])
             if layer_norm and not last:
                 norm = (
                     nn.Parameter(torch.ones(count, 1, fan_out)),
@@ -145,38 +127,34 @@ class Ensemble(nn.Module):
                 self._norms.append(norm)
                 self.register_parameter(f"norm_gain{depth}", norm[0])
                 self.register_parameter(f"norm_bias{depth}", norm[1])
-        self._stack = Stack(list(self._layers), activation, count)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps (batch, in), the same for all members, or (E, batch, in) to (E, batch, out)."""
-        if x.dim() == 2 and not self._norms and not torch.is_grad_enabled():
-            return self._stack.outputs(x)
-        return _stacked(x, self.count, self.activation, self._layers, self._norms)
+    def forward(self, x: Tensor, members: int | None = None) -> Tensor:
+        """Maps (batch, in), the same for all members, or (E, batch, in) to (E, batch, out).
 
-    def record(self, x: Tensor) -> tuple[Tensor, Back]:
-        """Maps (B, in) to outputs (E, B, out), with a function that sets the (flat) gradients."""
-        return by_autograd(self, x) if self._norms else self._stack.record(x)
-
-    def through(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Maps ``x`` (B, in) to (E, B, out), with a function from the gradient there to that at ``x``.
-
-        The parameters get no gradient. Rows whose gradient is 0 in a member are cheap on the way back.
+        ``members``: computes only the first ones.
         """
-        if not self._norms:
-            return self._stack.through(x)
-        layers, norms = (
-            [(a.detach(), b.detach()) for a, b in pairs] for pairs in (self._layers, self._norms)
-        )
-        with torch.enable_grad():
-            leaf = x.detach().requires_grad_()
-            out = _stacked(leaf, self.count, self.activation, layers, norms)
-        return out.detach(), lambda gradient: torch.autograd.grad(out, leaf, gradient)[0]
+        layers: Pairs = self.layers
+        norms: Pairs = self._norms
+        if members is not None:
+            layers, norms = ([(a[:members], b[:members]) for a, b in pairs] for pairs in (layers, norms))
+        if x.dim() == 2:
+            x = x.expand(members or self.count, *x.shape)
+        act = _ACTIVATIONS[self.activation]
+        for depth, (weight, bias) in enumerate(layers[:-1]):
+            x = torch.baddbmm(bias, x, weight)
+            if norms:
+                gain, shift = norms[depth]
+                x = torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=_NORM_EPS), gain)
+            x = act(x)
+        # One by one: a batched product with a single output takes ten times as long.
+        parts = zip(x.unbind(), *(stack.unbind() for stack in layers[-1]), strict=True)
+        return torch.stack([torch.addmm(bias, each, weight) for each, weight, bias in parts])
 
     def arrays(self, member: int) -> list[Layer]:
         """Returns the layers of one member as arrays in shared memory (weights are transposed views)."""
         layers: list[Layer] = []
-        for depth, (weight, bias) in enumerate(self._layers):
-            last = depth == len(self._layers) - 1
+        for depth, (weight, bias) in enumerate(self.layers):
+            last = depth == len(self.layers) - 1
             norm = None
             if self._norms and not last:
                 gain, shift = self._norms[depth]
@@ -186,39 +164,11 @@ class Ensemble(nn.Module):
         return layers
 
 
-def _stacked(
-    x: Tensor,
-    count: int,
-    activation: Activation,
-    layers: Sequence[tuple[Tensor, Tensor]],
-    norms: Sequence[tuple[Tensor, Tensor]],
-) -> Tensor:
-    """Computes an ensemble's forward pass, one ``baddbmm`` per layer for all members."""
-    if x.dim() == 2:
-        x = x.expand(count, *x.shape)
-    act = _ACTIVATIONS[activation]
-    for depth, (weight, bias) in enumerate(layers[:-1]):
-        x = torch.baddbmm(bias, x, weight)
-        if norms:
-            gain, shift = norms[depth]
-            x = torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=_NORM_EPS), gain)
-        x = act(x)
-    weight, bias = layers[-1]
-    return torch.baddbmm(bias, x, weight)
-
-
-def by_autograd(network: nn.Module, *inputs: Any) -> tuple[Tensor, Back]:
-    """Implements ``record`` for any module: detached outputs, and a function that sets all its gradients."""
-    with torch.enable_grad():
-        out: Tensor = network(*inputs)
-
-    def back(gradient: Tensor) -> None:
-        for p in network.parameters():
-            if p.grad is not None:
-                p.grad.zero_()
-        out.backward(gradient)
-
-    return out.detach(), back
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``F.linear``, with the orientation in which the gradient of a weight with few inputs is fast."""
+    if x.dim() == 2 and weight.shape[1] <= NARROW:
+        return torch.addmm(bias, x, weight.t().contiguous())
+    return F.linear(x, weight, bias)
 
 
 class Encoder(nn.Module):
