@@ -24,7 +24,7 @@ GATEWAY = """
 import asyncio, os, resource, sys
 from pathlib import Path
 from onward.bus import Bus
-from onward.capture.recorder.preparation import Intake
+from onward.capture.recorder.preparation import Preparer
 from onward.errors import ContractError
 from serving_world import World
 
@@ -33,7 +33,7 @@ def unclean(self, document):
 
 async def main():
     if os.environ.get("UNCLEAN"):
-        Intake.prepare = unclean
+        Preparer.prepare = unclean
     bus = await Bus.connect(os.environ["BUS"], token=os.environ["TOKEN"], name="killed")
     async with World(bus, Path(sys.argv[1])) as world:
         print(world.gateway.server.url, flush=True)
