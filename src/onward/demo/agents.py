@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--nats-url", required=True)
     parser.add_argument("--outbox", required=True)
     parser.add_argument("--model", default="onward")
-    parser.add_argument("--width", type=int, required=True)
+    parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--max-tokens", type=int, default=48)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--run", default="desk")

@@ -31,7 +31,7 @@ class Tally:
 
 
 class AgentsProcess:
-    """Agents in a child process. They alone write to ``outbox``."""
+    """32 agents in a child process. They alone write to ``outbox``."""
 
     def __init__(
         self, *, gateway: str, api_key: str, nats_url: str, nats_token: str | None, outbox: Path
@@ -47,11 +47,11 @@ class AgentsProcess:
         self._paused = asyncio.Event()
         self._ready = asyncio.Event()
 
-    async def start(self, *, agents: int, seed: int, max_tokens: int, run: str, log: Path) -> None:
+    async def start(self, *, seed: int, max_tokens: int, run: str, log: Path) -> None:
         self.outbox.parent.mkdir(parents=True, exist_ok=True)
         self._child = await children.start(
             "onward.demo.agents",
-            *self._where, "--width", str(agents), "--seed", str(seed),
+            *self._where, "--seed", str(seed),
             "--max-tokens", str(max_tokens), "--run", run,
             log=log, stdin=asyncio.subprocess.PIPE, environment=self._environment,
         )  # fmt: skip

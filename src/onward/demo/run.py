@@ -152,7 +152,6 @@ class Demonstration:
             outbox=self.settings.data_dir / "outbox" / "agents.db",
         )
         await agents.start(
-            agents=pace_of(self.options.model).agents,
             seed=self.options.seed,
             max_tokens=self.recipe.max_tokens,
             run=f"desk-{self.options.seed}",

@@ -18,16 +18,14 @@ class Pace:
 
     trajectories: int
     """Trajectories per training job: the same number on a slow machine and on a fast one."""
-    agents: int
-    """Agents that work side by side."""
     steps: tuple[tuple[float, float, int], ...]
     """Steps of a release before the last: the candidate's share, minutes, and least matured sessions."""
     test_panels: int
     """Panels of 100 held-out tasks in each test."""
 
 
-PACES = {"tiny": Pace(512, 32, ((0.10, 60, 10), (0.25, 60, 20), (0.50, 120, 40)), 2)}
-_LARGER = Pace(192, 64, ((0.25, 60, 10), (0.50, 60, 25)), 1)
+PACES = {"tiny": Pace(512, ((0.10, 60, 10), (0.25, 60, 20), (0.50, 120, 40)), 2)}
+_LARGER = Pace(192, ((0.25, 60, 10), (0.50, 60, 25)), 1)
 """Pace of any other model: a session takes seconds, not milliseconds. A first step of 10 % would need 50
 sessions for five of the candidate's.
 """
