@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from docs_blocks import run_command
 from peft_folders import write_adapter, write_base
-from release_stream import RELEASE, publish
+from release_stream import RELEASE, publish_good_outcomes
 from release_world import FakeSuite
 from serving_world import World
 
@@ -117,13 +117,7 @@ async def settled(world: World, model_id: str) -> ReleaseRecord:
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), world.clock)
     async with asyncio.timeout(120):
         while True:
-            entry = await bus.bucket("rl_releases").get("desired")
-            desired = json.loads(entry.value) if entry else {"arms": []}
-            if len(desired["arms"]) == 2:
-                for arm in ("candidate", "current"):
-                    count += 1
-                    weight = desired["arms"][1]["weight"]
-                    await publish(bus, world.clock, count, desired["release_id"], arm, "reward", 1.0, weight)
+            count = await publish_good_outcomes(bus, world.clock, count)
             for record in await releases.all():
                 if record.candidate.model_id == model_id and record.kind == "candidate" and record.settled:
                     return record

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from counted_warehouse import CountedWarehouse
 from docs_blocks import run_command
-from release_stream import RELEASE, publish
+from release_stream import RELEASE, publish_good_outcomes
 from release_world import FakeSuite
 from serving_world import World, make_adapter
 
@@ -86,13 +86,7 @@ async def _until_promoted(bus: Bus, ctx: Context) -> None:
     releases, count = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), ctx.clock), 0
     async with asyncio.timeout(120):
         while True:
-            entry = await bus.bucket("rl_releases").get("desired")
-            desired = json.loads(entry.value) if entry else {"arms": []}
-            if len(desired["arms"]) == 2:
-                for arm in ("candidate", "current"):
-                    count += 1
-                    weight = desired["arms"][1]["weight"]
-                    await publish(bus, ctx.clock, count, desired["release_id"], arm, "reward", 1.0, weight)
+            count = await publish_good_outcomes(bus, ctx.clock, count)
             records = await releases.all()
             if len(records) == 2 and records[-1].settled:
                 assert records[-1].decision == "promoted"

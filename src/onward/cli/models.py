@@ -71,7 +71,7 @@ def add(
     async def work() -> Model:
         async with host.records(settings) as bus:
             objects = Objects.open(settings.objects_at)
-            return await adding.add(bus, objects, settings, folder, name, clock=SystemClock())
+            return await adding.add_adapter(bus, objects, settings, folder, name, clock=SystemClock())
 
     model = run_async(work())
     if as_json:
@@ -153,7 +153,7 @@ def release(
 
     async def work() -> ReleaseRecord:
         async with host.records(settings) as bus:
-            return await adding.ask(bus, model_id, clock=SystemClock())
+            return await adding.request_release(bus, model_id, clock=SystemClock())
 
     record = run_async(work())
     runs = host.is_running(settings)

@@ -179,22 +179,22 @@ async def _commands(fleet: Fleet) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    traffic = fleet.limit
+    limit = fleet.limit
     while line := await reader.readline():
         word, *rest = line.decode().split()
         if word == "run":
-            traffic.allowed += int(rest[0])
+            limit.allowed += int(rest[0])
         elif word == "flow":
-            traffic.flowing = True
+            limit.flowing = True
         elif word == "pause":
-            traffic.flowing, traffic.allowed = False, 0
-            while traffic.running:
+            limit.flowing, limit.allowed = False, 0
+            while limit.running:
                 await asyncio.sleep(0.02)
             fleet.recorder.flush(30.0)
             _say(event="paused")
         elif word == "stop":
             break
-    traffic.stopping = True
+    limit.stopping = True
 
 
 async def serve(arguments: argparse.Namespace) -> None:

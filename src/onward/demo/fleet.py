@@ -51,8 +51,7 @@ class AgentsProcess:
         self.outbox.parent.mkdir(parents=True, exist_ok=True)
         self._child = await children.start(
             "onward.demo.agents",
-            *self._where, "--seed", str(seed),
-            "--max-tokens", str(max_tokens), "--run", run,
+            *self._where, "--seed", str(seed), "--max-tokens", str(max_tokens), "--run", run,
             log=log, stdin=asyncio.subprocess.PIPE, environment=self._environment,
         )  # fmt: skip
         self._reader = asyncio.create_task(self._read())

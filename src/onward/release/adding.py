@@ -1,8 +1,8 @@
 """An adapter that was trained elsewhere: its way into the object store, and to a release of its own.
 
-``add`` checks the files against the base model, commits them as a trainer does, and enters the model in state
-``added``. ``ask`` requests its release. The releaser carries that out like any other: validation against the
-model that serves then, a canary, and a rollback if the gates cross.
+``add_adapter`` checks the files against the base model, commits them as a trainer does, and enters the model
+in state ``added``. ``request_release`` requests its release. The releaser carries that out like any other:
+validation against the model that serves then, a canary, and a rollback if the gates cross.
 
 Invariants: no torch is loaded, so a command starts quickly and needs little memory. Only the two files that
 are checked here are stored.
@@ -93,7 +93,7 @@ def _is_finite(path: Path, entry: Mapping[str, Any], start: int) -> bool:
     return not bool(((bits & exponent) == exponent).any())
 
 
-async def add(
+async def add_adapter(
     bus: Bus, objects: Objects, settings: Settings, folder: Path, name: str | None, *, clock: Clock
 ) -> Model:
     """Stores the adapter in ``folder`` and returns its entry. ``name``: its id; None makes one of its digest.
@@ -144,7 +144,7 @@ async def _free_name(
     return model_id
 
 
-async def ask(bus: Bus, model_id: str, *, clock: Clock) -> ReleaseRecord:
+async def request_release(bus: Bus, model_id: str, *, clock: Clock) -> ReleaseRecord:
     """Requests a release of a stored model that does not serve. Returns the record of this request.
 
     The request goes to the audit stream first. Raises NotFoundError for an unknown model; ConflictError for

@@ -54,10 +54,12 @@ class Site:
 
     async def add(self, folder: Path, name: str | None = None) -> Model:
         bus: Any = self.world.bus
-        return await adding.add(bus, self.objects, self.settings, folder, name, clock=self.world.clock)
+        return await adding.add_adapter(
+            bus, self.objects, self.settings, folder, name, clock=self.world.clock
+        )
 
     async def ask(self, name: str) -> None:
-        await adding.ask(self.world.bus, name, clock=self.world.clock)  # type: ignore[arg-type]
+        await adding.request_release(self.world.bus, name, clock=self.world.clock)  # type: ignore[arg-type]
 
 
 @pytest.fixture
