@@ -138,6 +138,15 @@ async def test_trained_tokens_are_the_gateways_and_tokens_at_rest_hold_no_secret
         assert call["logprobs"] == signed[call["generation_id"]]["logprobs"]
 
 
+async def test_a_job_learns_from_the_first_tasks_also_those_that_took_long(demo: Demo) -> None:
+    async with _warehouse(demo.folder) as view:
+        rows = await view.query("SELECT trajectory_id, session_id FROM trajectories_v")
+    session = {row["trajectory_id"]: row["session_id"] for row in rows}
+    (dataset,) = (demo.folder / "jobs").glob("*/dataset.jsonl")
+    learned = {session[json.loads(line)["trajectory_id"]] for line in dataset.read_text().splitlines()}
+    assert learned == {f"desk-3-{number}" for number in range(1, 97)}
+
+
 async def test_a_planted_loss_is_caught_by_the_audit_process(demo: Demo, tmp_path: Path) -> None:
     planted = Outbox(tmp_path / "planted.db")
     planted.put(subjects.TRAJECTORY, b"{}", "never-published")

@@ -176,25 +176,29 @@ def _say(**facts: Any) -> None:
 
 
 async def _commands(fleet: Fleet) -> None:
+    """Obeys each command as it comes; a new one replaces the one before."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     limit = fleet.limit
+    ending: asyncio.Task[None] | None = None
     while line := await reader.readline():
         word, *rest = line.decode().split()
-        if word == "run":
-            limit.allowed += int(rest[0])
-        elif word == "flow":
-            limit.flowing = True
-        elif word == "pause":
-            limit.flowing, limit.allowed = False, 0
-            while limit.running:
-                await asyncio.sleep(0.02)
-            fleet.recorder.flush(30.0)
-            _say(event="paused")
-        elif word == "stop":
+        if ending is not None:
+            ending.cancel()
+        if word == "stop":
             break
+        limit.flowing, limit.allowed = word == "flow", int(rest[0]) if word == "run" else 0
+        ending = None if limit.flowing else asyncio.create_task(_report_idle(fleet))
     limit.stopping = True
+
+
+async def _report_idle(fleet: Fleet) -> None:
+    """Waits until the allowed tasks have ended and their records are sent; then reports ``idle``."""
+    while fleet.limit.allowed or fleet.limit.running:
+        await asyncio.sleep(0.02)
+    await asyncio.to_thread(fleet.recorder.flush, 30.0)
+    _say(event="idle")
 
 
 async def serve(arguments: argparse.Namespace) -> None:

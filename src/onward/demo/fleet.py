@@ -44,7 +44,7 @@ class AgentsProcess:
             self._environment["ONWARD_NATS_TOKEN"] = nats_token
         self._child: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._paused = asyncio.Event()
+        self._idle = asyncio.Event()
         self._ready = asyncio.Event()
 
     async def start(self, *, seed: int, max_tokens: int, run: str, log: Path) -> None:
@@ -58,14 +58,25 @@ class AgentsProcess:
         await self._wait(self._ready, "start")
 
     async def run_freely(self) -> None:
-        """Starts tasks without a limit until ``pause``."""
+        """Starts tasks without a limit until ``pause`` or ``run_tasks``."""
+        self._idle.clear()
         await self._send("flow")
+
+    async def run_tasks(self, count: int) -> None:
+        """Starts ``count`` more tasks and no others; ``idle`` is true when all have ended."""
+        self._idle.clear()
+        await self._send(f"run {count}")
+
+    @property
+    def idle(self) -> bool:
+        """Whether the tasks of the last ``run_tasks`` have ended and their records are flushed."""
+        return self._idle.is_set()
 
     async def pause(self) -> None:
         """Waits until running tasks have ended and their records are flushed."""
-        self._paused.clear()
+        self._idle.clear()
         await self._send("pause")
-        await self._wait(self._paused, "pause")
+        await self._wait(self._idle, "pause")
 
     async def stop(self) -> None:
         if self._child is None:
@@ -83,9 +94,9 @@ class AgentsProcess:
     def reset(self) -> None:
         self.tally = Tally()
 
-    async def _send(self, word: str) -> None:
+    async def _send(self, command: str) -> None:
         assert self._child is not None and self._child.stdin is not None
-        self._child.stdin.write(word.encode() + b"\n")
+        self._child.stdin.write(command.encode() + b"\n")
         await self._child.stdin.drain()
 
     async def _wait(self, event: asyncio.Event, what: str) -> None:
@@ -111,8 +122,8 @@ class AgentsProcess:
         match event["event"]:
             case "ready":
                 self._ready.set()
-            case "paused":
-                self._paused.set()
+            case "idle":
+                self._idle.set()
             case "task":
                 self.tally.tasks += 1
                 self.tally.successes += bool(event["success"])

@@ -20,6 +20,7 @@ from onward import children, extras, host
 from onward.bus import read_document
 from onward.config import Settings
 from onward.contracts.buckets import DesiredArm, DesiredRoutes, GatewayReport, Learning
+from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.demo import picture, report, sabotage
 from onward.demo.display import Stages
 from onward.demo.evaluate import TestPanel
@@ -34,10 +35,11 @@ from onward.release.record import ReleaseRecord, Releases
 from onward.serving import base_models
 from onward.training.role.jobs import JobRecord, JobTable
 from onward.training.spec import recipes
-from onward.warehouse import queries
 
 BEFORE_TRAFFIC = ("proposed", "validating")
 POLL_SECONDS = 0.5  # each poll costs a query, and the two cores are busy
+REWARD_SECONDS = 5.0
+"""Seconds without a new reward after which a finished task is taken to get none."""
 
 
 @dataclass(frozen=True)
@@ -174,19 +176,28 @@ class Demonstration:
         await self._follow(number, job)
 
     async def _collect(self, number: int, known: set[str]) -> JobRecord:
-        """Runs the agents until the coordinator has requested a job and it is in the job table."""
-        digest = (await self._current()).adapter_digest or ""
+        """Runs as many tasks as a job takes, and returns the job that the coordinator then requests.
+
+        A job that took whatever ended first, of agents without a limit, would lack the long tasks. Tasks that
+        end without a reward are replaced.
+        """
         self.agents.reset()
-        await self.agents.run_freely()
         threshold = self.settings.training.threshold
         title = f"Cycle {number}: agents at work"
         with self.stages.stage("collect", title, total=threshold) as stage:
+            found = await rewarded_since_snapshot(self.ctx.bus, self.ctx.warehouse)
+            await self.agents.run_tasks(max(0, threshold - found))
+            changed = time.monotonic()
             while True:
                 for record, _ in await self.table.all():
                     if record.job_id not in known:
                         return record
-                found = await queries.rewarded_count(self.ctx.warehouse, digest)
+                before, found = found, await rewarded_since_snapshot(self.ctx.bus, self.ctx.warehouse)
                 stage.update(min(found, threshold), note=self.agents.tally.note)
+                if found != before or not self.agents.idle:
+                    changed = time.monotonic()
+                elif found < threshold and time.monotonic() - changed > REWARD_SECONDS:
+                    await self.agents.run_tasks(threshold - found)
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _train(self, number: int, job: JobRecord) -> JobRecord:
