@@ -25,7 +25,7 @@ class Pace:
 
 
 PACES = {"tiny": Pace(512, ((0.10, 60, 10), (0.25, 60, 20), (0.50, 120, 40)), 2)}
-_LARGER = Pace(192, ((0.25, 60, 10), (0.50, 60, 25)), 1)
+_LARGER = Pace(224, ((0.25, 60, 10), (0.50, 60, 25)), 1)
 """Pace of any other model: a session takes seconds, not milliseconds. A first step of 10 % would need 50
 sessions for five of the candidate's.
 """
