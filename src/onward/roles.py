@@ -54,7 +54,8 @@ async def lead(ctx: Context, role: str, seconds: float, work: Callable[[Lease], 
     """Runs ``work`` while this process holds the lease of ``role``, until cancelled; stands by otherwise.
 
     ``seconds``: time to live of the lease. ``work`` is cancelled when the lease is lost. It starts again with
-    a new lease after that, and after it raised ConflictError, BusError or WarehouseError.
+    a new lease after that, and after it raised ConflictError, BusError or WarehouseError. Only the first
+    cancellation reaches ``work``, so it has its own time to finish, with the lease.
     """
     log = logs.get(role)
     with ready(ctx, role):  # a standby is ready too
@@ -95,13 +96,17 @@ async def _while_held(lease: Lease, work: Callable[[Lease], Awaitable[None]]) ->
 
 @asynccontextmanager
 async def _beside(work: Awaitable[None]) -> AsyncIterator[asyncio.Future[None]]:
-    """Runs ``work`` beside the block; cancels it when the block ends, and waits for its end."""
+    """Runs ``work`` beside the block. When the block ends, cancels it once and waits for its end."""
     task = asyncio.ensure_future(work)
     try:
         yield task
     finally:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await to_the_end(_ended(task))
+
+
+async def _ended(task: asyncio.Future[None]) -> None:
+    await asyncio.wait({task})
 
 
 async def to_the_end(work: Coroutine[Any, Any, None]) -> None:

@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from onward.bus import Bus
-from onward.clock import Clock, utc_text
+from onward.clock import Clock
 from onward.config import Settings
-from onward.contracts.buckets import ReleaseCommand
 from onward.errors import ConfigError, ConflictError, NotFoundError
 from onward.ids import new_id
 from onward.lm import adapter_files
 from onward.lm.sizes import Sizes, folder_digest
-from onward.release.commands import refuse_if_busy
+from onward.release.commands import refuse_if_busy, requested_record
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.serving import base_models
 from onward.serving.engines.registry import verify_adapter
@@ -170,20 +169,10 @@ async def request_release(bus: Bus, model_id: str, *, clock: Clock) -> ReleaseRe
             f"No model serves yet, so {model_id} cannot be compared with one: start the loop with 'onward "
             f"up', then release it."
         )
-    command = await bus.bucket(ReleaseCommand.BUCKET).get(ReleaseCommand.KEY)
-    now, user = utc_text(clock.now()), audit.current_user()
-    record = ReleaseRecord(
-        release_id=new_id(),
-        job_id=model.training_job_id,
-        epoch=1,
-        created_at=now,
-        updated_at=now,
-        candidate=model,
-        current=serving,
-        command_revision=command.revision if command else 0,
-        asked_by=user,
-        history=[{"at": now, "state": "proposed", "step": 0, "why": f"{user} asked for its release"}],
-    )
+    record = await requested_record(
+        bus, clock, "asked for its release",
+        job_id=model.training_job_id, epoch=1, candidate=model, current=serving,
+    )  # fmt: skip
     await audit.record(
         bus, clock, "models.release", model_id=model_id, serving=serving.model_id,
         release_id=record.release_id, result="asked",

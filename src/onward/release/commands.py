@@ -6,15 +6,17 @@ old abort can never reach a later release.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from onward.bus import Bus, read_document
-from onward.clock import Clock
+from onward.clock import Clock, utc_text
 from onward.context import Context
 from onward.contracts.buckets import COMMANDS, Document, Pin, ReleaseCommand
 from onward.errors import ConflictError, ContractError, NotFoundError
+from onward.ids import new_id
 from onward.release import proposals
 from onward.release.record import Model, ReleaseRecord, Releases
+from onward.telemetry import audit
 
 D = TypeVar("D", bound=Document)
 
@@ -52,6 +54,22 @@ async def refuse_if_busy(bus: Bus, records: list[ReleaseRecord], then: str) -> N
     pinned = await pinned_model(bus)
     if pinned:
         raise ConflictError(f"{pinned} is pinned and serves alone: run 'onward unpin' first.")
+
+
+async def requested_record(bus: Bus, clock: Clock, words: str, **fields: Any) -> ReleaseRecord:
+    """Returns the record of an operator's request, not yet stored. ``fields`` are its models and its job;
+    ``words`` follow the operator's name in its history. A command sent before it never applies to it."""
+    command = await bus.bucket(ReleaseCommand.BUCKET).get(ReleaseCommand.KEY)
+    now, user = utc_text(clock.now()), audit.current_user()
+    return ReleaseRecord(
+        release_id=new_id(),
+        created_at=now,
+        updated_at=now,
+        command_revision=command.revision if command else 0,
+        asked_by=user,
+        history=[{"at": now, "state": "proposed", "step": 0, "why": f"{user} {words}"}],
+        **fields,
+    )
 
 
 class OperatorRequests:

@@ -14,7 +14,7 @@ from onward.config import Settings
 from onward.release import events, plan, wording
 from onward.release.evidence.evidence import Evidence, GateRules
 from onward.release.plan import State
-from onward.release.record import Model, ReleaseRecord, alert
+from onward.release.record import NOT_HELD, Model, ReleaseRecord, alert
 
 HOLD_WORDS = {
     "silence": "no outcome of either arm has come in: holding, neither back nor on",
@@ -26,7 +26,6 @@ HOLD_WORDS = {
 }
 SELF_ENDING = ("silence", "sample_ratio")
 """Holds that end by themselves when their cause is gone."""
-_NOT_HELD: dict[str, Any] = {"held_from": None, "held_why": None, "overdue": False}
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def enter_step(record: ReleaseRecord, step: int, matured: int, why: str, inputs:
         step_served=0.0,
         step_total=0.0,
         step_sessions=matured,
-        **_NOT_HELD,
+        **NOT_HELD,
     )
 
 

@@ -57,6 +57,10 @@ class Model(BaseModel):
         return self.model_digest is not None
 
 
+NOT_HELD: dict[str, Any] = {"held_from": None, "held_why": None, "overdue": False}
+"""Fields of a record that is not held, or no longer."""
+
+
 class ReleaseRecord(BaseModel):
     """One release. Times are ISO 8601 text for people; durations are seconds of the controller's clock."""
 
@@ -152,7 +156,7 @@ class ReleaseRecord(BaseModel):
     ) -> ReleaseRecord:
         """Returns a copy that is closed in state ``to``. ``reason`` is ``why`` unless given; ``code`` is the
         reason in one word."""
-        ended = {"held_from": None, "held_why": None, "overdue": False, "closed_at": at, **changes}
+        ended = {**NOT_HELD, "closed_at": at, **changes}
         return self.moved(to, at, why, decision=str(to), reason=reason or why, reason_code=code, **ended)
 
     def outbox_with(self, *items: dict[str, Any]) -> list[dict[str, Any]]:

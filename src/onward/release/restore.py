@@ -14,12 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onward.bus import Bus
-from onward.clock import Clock, utc_text
-from onward.contracts.buckets import ReleaseCommand
+from onward.clock import Clock
 from onward.errors import ConflictError, EngineError, NotFoundError, ObjectError, TamperedError
-from onward.ids import new_id
 from onward.release import events
-from onward.release.commands import refuse_if_busy
+from onward.release.commands import refuse_if_busy, requested_record
 from onward.release.moves import MoveInputs
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases, alert
@@ -47,29 +45,11 @@ async def request_restore(bus: Bus, model_id: str | None, why: str, *, clock: Cl
     if serving is None:
         raise NotFoundError("No model was released yet, so there is none to go back to.")
     target = await _target(releases, records, serving, model_id)
-    command = await bus.bucket(ReleaseCommand.BUCKET).get(ReleaseCommand.KEY)
-    now, user = utc_text(clock.now()), audit.current_user()
-    record = ReleaseRecord(
-        release_id=new_id(),
-        job_id=serving.training_job_id,
-        epoch=0,
-        kind="rollback",
-        created_at=now,
-        updated_at=now,
-        candidate=serving,
-        current=target,
-        command_revision=command.revision if command else 0,
-        asked_by=user,
-        asked_why=why,
-        history=[
-            {
-                "at": now,
-                "state": "proposed",
-                "step": 0,
-                "why": f"{user} goes back to {target.model_id}: {why}",
-            }
-        ],
-    )
+    record = await requested_record(
+        bus, clock, f"goes back to {target.model_id}: {why}",
+        job_id=serving.training_job_id, epoch=0, kind="rollback",
+        candidate=serving, current=target, asked_why=why,
+    )  # fmt: skip
     await audit.record(
         bus,
         clock,
