@@ -44,7 +44,7 @@ ROLES: dict[str, str] = {
     "rewarder": "onward.reward.role.rewarder",
     "coordinator": "onward.coordinator.coordinator",
     "trainer": "onward.training.role.trainer",
-    "releaser": "onward.release.controller",
+    "releaser": "onward.release.releaser",
     "gateway": "onward.serving.http.gateway",
     "api": "onward.api.service",
 }
@@ -81,7 +81,7 @@ async def parts(
             check_exposure(settings.http.host, settings.http.keys)
             port = getattr(settings.http, f"{role}_port")
             await check_free(settings.http.host, port, f"The {role} (http.{role}_port)")
-    from onward.capture.cleaning import redactor_of  # compiles the rules: not at every command's start
+    from onward.capture.make_redactor import redactor_of  # compiles the rules: not at every command's start
 
     redactor_of(settings)  # an unknown kind or a missing file fails here, before anything is started
     if NEED_MODEL.intersection(roles):

@@ -21,7 +21,7 @@ sys.path[:0] = sys.argv[3:]
 from pathlib import Path
 from onward.bus import Bus
 from onward.clock import ManualClock, SystemClock
-from onward.release.controller import Releaser
+from onward.release.releaser import Releaser
 from onward.release.evidence.outcome_source import OutcomeStream
 from onward.release.record import Releases
 from release_world import FakeSuite

@@ -19,7 +19,7 @@ from onward.clock import SystemClock
 from onward.config import Settings
 from onward.context import Context
 from onward.ids import model_key
-from onward.release import controller
+from onward.release import releaser
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.release.validation import suite
 from onward.serving.engines.local import EngineProcess
@@ -96,11 +96,11 @@ async def loop(
     (settings.run_dir / "nats.token").write_text(nats_server.token)
     (settings.run_dir / host.ENDPOINTS).write_text(json.dumps({"nats_url": nats_server.url}))
     monkeypatch.setattr(suite, "EngineSuite", Scored)
-    monkeypatch.setattr(controller, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(controller, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(releaser, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(releaser, "IDLE_SECONDS", 0.05)
     try:
         async with world:
-            role = asyncio.create_task(controller.run(world.ctx))
+            role = asyncio.create_task(releaser.run(world.ctx))
             try:
                 await settled(world, "tiny")
                 yield world

@@ -23,9 +23,9 @@ from onward.contracts import ModelDeployed, TrainingRequest, decode, examples
 from onward.coordinator.coordinator import Coordinator
 from onward.coordinator.triggers import Train, Wait
 from onward.ids import new_id
-from onward.release import controller
-from onward.release.controller import install_initial
+from onward.release import releaser
 from onward.release.record import Releases
+from onward.release.releaser import install_initial
 from onward.training import checkpoints
 from onward.training.role.jobs import JobTable
 
@@ -61,14 +61,14 @@ async def promoted(
         first, second = await committed(world, 1.0), await committed(world, 2.0)
         suite = FakeSuite({second.adapter_digest: 0.6}, {})
         monkeypatch.setattr("onward.release.validation.suite.EngineSuite", lambda ctx: suite)
-        monkeypatch.setattr(controller, "POLL_SECONDS", 0.05)
-        monkeypatch.setattr(controller, "IDLE_SECONDS", 0.05)
+        monkeypatch.setattr(releaser, "POLL_SECONDS", 0.05)
+        monkeypatch.setattr(releaser, "IDLE_SECONDS", 0.05)
         monkeypatch.setenv("LOGNAME", "ada")
         settings = world.settings.model_copy(
             update={"release": world.settings.release.model_copy(update=RELEASE)}
         )
         ctx = dataclasses.replace(world.ctx, settings=settings)
-        role = asyncio.create_task(controller.run(ctx))
+        role = asyncio.create_task(releaser.run(ctx))
         try:
             await install_initial(ctx, first.adapter_digest, first.object_prefix, training_job_id="warm-1")
             asked = {**examples.TRAINING_REQUEST, "training_job_id": second.job_id}
@@ -181,7 +181,7 @@ async def test_what_cannot_be_done_is_one_sentence_and_nothing_is_audited(
 async def test_a_rollback_that_no_gateway_can_load_ends_and_the_serving_model_goes_on(
     bus: Bus, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller, "REFUSED_SECONDS", 1.0)
+    monkeypatch.setattr(releaser, "REFUSED_SECONDS", 1.0)
     async with promoted(bus, nats_server, tmp_path, monkeypatch) as (world, ctx, (d0, _)):
         shutil.rmtree(ctx.settings.data_dir / "models" / "adapters" / d0)
         entry = await bus.bucket("rl_models").get(V0)

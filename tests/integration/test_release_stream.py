@@ -13,10 +13,10 @@ from release_world import FakeSuite
 from onward.bus import Bus, NatsServer
 from onward.clock import ManualClock, SystemClock
 from onward.contracts import ModelDeployed, decode
-from onward.release import controller
-from onward.release.controller import Releaser, install_initial
+from onward.release import releaser
 from onward.release.evidence.outcome_source import STREAM, OutcomeStream
 from onward.release.record import Releases
+from onward.release.releaser import Releaser, install_initial
 
 
 async def test_outcomes_are_read_from_any_cursor_in_order(bus: Bus):
@@ -128,10 +128,10 @@ async def test_the_role_runs_a_release_by_itself(bus: Bus, tmp_path: Path, monke
     clock = SystemClock()
     ctx = context(bus, clock, tmp_path)
     monkeypatch.setattr("onward.release.validation.suite.EngineSuite", lambda ctx: FakeSuite({"d1": 0.6}, {}))
-    monkeypatch.setattr(controller, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(controller, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(releaser, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(releaser, "IDLE_SECONDS", 0.05)
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
-    role = asyncio.create_task(controller.run(ctx))
+    role = asyncio.create_task(releaser.run(ctx))
     try:
         async with asyncio.timeout(120):
             while not ctx.ready.get("releaser"):
@@ -168,8 +168,8 @@ async def test_a_warm_start_takes_the_place_of_the_base_model(
     monkeypatch.setattr(
         "onward.release.validation.suite.EngineSuite", lambda ctx: FakeSuite({}, {}, base="b" * 64)
     )
-    monkeypatch.setattr(controller, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(controller, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(releaser, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(releaser, "IDLE_SECONDS", 0.05)
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
 
     async def follow() -> None:
@@ -177,7 +177,7 @@ async def test_a_warm_start_takes_the_place_of_the_base_model(
             await gateway_follows(bus, clock)
             await asyncio.sleep(0.02)
 
-    tasks = [asyncio.create_task(controller.run(ctx)), asyncio.create_task(follow())]
+    tasks = [asyncio.create_task(releaser.run(ctx)), asyncio.create_task(follow())]
     try:
         async with asyncio.timeout(30):
             while await releases.current() is None:  # the base model is being put in place now

@@ -14,7 +14,7 @@ from onward.errors import ConfigError
 from onward.http import server as httpserver
 from onward.serving.http import gateway
 from onward.serving.recording.capture import Capture
-from onward.serving.routing.router import choose, session_key
+from onward.serving.routing.arms import choose, session_key
 
 
 def _sessions(arm, count, weight=0.5, release="r1"):

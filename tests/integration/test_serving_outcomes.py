@@ -6,7 +6,7 @@ import pytest
 from serving_world import World, eventually, outcome_id
 
 from onward.clock import ManualClock, utc_text
-from onward.serving.routing.router import choose
+from onward.serving.routing.arms import choose
 
 OFF = {"gateway": False}
 

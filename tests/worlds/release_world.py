@@ -15,9 +15,9 @@ from onward.config import Settings, load
 from onward.context import Context
 from onward.contracts import SessionOutcome, encode, subjects
 from onward.errors import ConflictError, EngineError
-from onward.release.controller import Releaser, install_initial
 from onward.release.evidence.outcome_source import Stored
 from onward.release.record import ReleaseRecord
+from onward.release.releaser import Releaser, install_initial
 from onward.release.validation.checks import CHECKS, SAMPLES, CheckResult
 from onward.release.validation.suite import TaskResult
 from onward.telemetry.metrics import Metrics

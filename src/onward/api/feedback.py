@@ -16,7 +16,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from onward.capture.cleaning import inspector_of
+from onward.capture.make_redactor import inspector_of
 from onward.clock import utc_text
 from onward.context import Context
 from onward.errors import ConflictError, OutboxFullError, RedactionError

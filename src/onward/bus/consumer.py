@@ -42,7 +42,8 @@ log = logs.get("bus")
 AWAY = (BusError, WarehouseError, ObjectError, OutboxFullError, EngineError)
 """Errors of an unavailable service. If a handler raises one, its batch is retried, forever."""
 POISON_AFTER = 5
-"""Deliveries after which a message, alone in its batch, is a dead letter if its handler fails otherwise."""
+"""Deliveries after which a message becomes a dead letter, if it is alone in its batch and its handler raises
+an error that is not in ``AWAY``."""
 LINGER_SECONDS = 5.0
 STOP_SECONDS = 10.0
 """Seconds that a cancelled reader works on its batch; an unreachable server must not keep it alive."""

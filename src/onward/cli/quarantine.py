@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from onward import host
-from onward.capture.cleaning import inspector_of
 from onward.capture.collecting.inspection import Fate
 from onward.capture.collecting.quarantine import HeldMessage, Quarantine, QuarantineKeys
 from onward.capture.collecting.quarantine_retry import RetryResult, discard, retry
+from onward.capture.make_redactor import inspector_of
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.choosing import Yes, check_choice, confirm_drop
 from onward.cli.help import Commands

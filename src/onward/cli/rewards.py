@@ -104,7 +104,7 @@ def score(
 
     onward rewards score trajectories.jsonl | jq .total_reward
     """
-    from onward.capture.cleaning import redactor_of  # imported here only, since it compiles the rules
+    from onward.capture.make_redactor import redactor_of  # imported here only, since it compiles the rules
     from onward.reward.scoring.files import score_file
 
     settings = load_settings(file, data_dir)

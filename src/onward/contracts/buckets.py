@@ -182,7 +182,7 @@ class LastRequest(Document):
     request: str | None = optional("The request as encoded, published again after a crash.")
     published_at: Loose[str | None] = optional("Absent while it is only planned.")
 
-    def move(self, to: RequestPhase) -> RequestPhase:
+    def checked_phase(self, to: RequestPhase) -> RequestPhase:
         """Returns ``to`` if the table allows it (unknown phase: none). Raises IllegalTransitionError."""
         if to not in REQUEST_TRANSITIONS.get(self.phase, REQUEST_TRANSITIONS[None]):
             raise IllegalTransitionError(f"A request that is {self.phase} cannot become {to}.")
@@ -291,6 +291,11 @@ class Desired(DesiredRoutes):
 
 
 # rl_gateways, rl_sessions: what gateways serve.
+
+
+GATEWAY_LEASE_SECONDS = 15.0
+"""A gateway that could not read the desired routes for this long serves the current model alone. A releaser
+counts a gateway without a new report for this long as gone. The two must agree."""
 
 
 class GatewayReport(Document):

@@ -16,7 +16,7 @@ from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingStatus, decode, encode, subjects
 from onward.contracts.buckets import DesiredRoutes, JobEntry, LastRequest, Learning, ReleaseEntry
-from onward.coordinator import request
+from onward.coordinator import job_request
 from onward.coordinator.triggers import Situation, Train, Wait, decide
 from onward.errors import BusError, ConflictError, ContractError, WarehouseError
 from onward.release import plan
@@ -127,7 +127,7 @@ class Coordinator:
         until: int,
         rewarded: int,
     ) -> None:
-        asked = request.build(
+        asked = job_request.build(
             self.ctx.settings,
             trigger,
             digest=digest,
@@ -140,7 +140,7 @@ class Coordinator:
             now=self.ctx.clock.now(),
         )
         planned = LastRequest(
-            phase=record.move("planned"),
+            phase=record.checked_phase("planned"),
             snapshot=until,
             model_digest=digest,
             job_id=asked.training_job_id,
@@ -154,7 +154,10 @@ class Coordinator:
         assert record.request is not None and record.job_id is not None
         await self.ctx.bus.publish(subjects.TRAINING_REQUEST, record.request.encode(), msg_id=record.job_id)
         published = record.model_copy(
-            update={"phase": record.move("published"), "published_at": utc_text(self.ctx.clock.now())}
+            update={
+                "phase": record.checked_phase("published"),
+                "published_at": utc_text(self.ctx.clock.now()),
+            }
         )
         return published, await self._write(published, revision)
 

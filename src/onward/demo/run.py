@@ -120,7 +120,7 @@ class Demonstration:
     async def _install(self, warmed: WarmStart) -> None:
         """Installs v0 as the serving model and waits until a gateway reports it as served. Raises OnwardError
         when none does within a minute."""
-        from onward.release.controller import install_initial
+        from onward.release.releaser import install_initial
 
         prefix = await warmed.store(self.ctx.objects)
         await install_initial(

@@ -1,7 +1,7 @@
 """Release: validates a candidate, gives it a growing share of traffic, and then promotes it or rolls it back.
 
 ``evidence.gates`` (pure statistics) judges ``evidence.evidence`` (outcome events in stream order). ``plan``
-(pure) decides when a step ends. ``controller`` is the role; it moves one ``record`` through its states by the
+(pure) decides when a step ends. ``releaser`` is the role; it moves one ``record`` through its states by the
 functions in ``moves`` (begin_validation, reject, start_traffic, hold, promote, abort),
 ``rollback`` and ``restore``. ``effects`` carries out what a record implies. ``validation`` compares a
 candidate with the current model before it gets traffic.

@@ -1,6 +1,6 @@
 """The moves of a release. Each takes a record and returns the next one, with its announcements in the outbox.
 
-Pure. The controller chooses the move and writes it by compare-and-set; nothing else changes a release.
+Pure. The releaser chooses the move and writes it by compare-and-set; nothing else changes a release.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Turns completed jobs into proposed releases: each commit once, in the order of completion.
 
-A job's record names the policy from which its training started. The controller refuses a candidate whose
+A job's record names the policy from which its training started. The releaser refuses a candidate whose
 start no longer serves.
 """
 

@@ -62,7 +62,7 @@ NOT_HELD: dict[str, Any] = {"held_from": None, "held_why": None, "overdue": Fals
 
 
 class ReleaseRecord(BaseModel):
-    """One release. Times are ISO 8601 text for people; durations are seconds of the controller's clock."""
+    """One release. Times are ISO 8601 text for people; durations are seconds of the releaser's clock."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -13,14 +13,18 @@ from dataclasses import dataclass, field
 from onward.bus import Bucket
 from onward.clock import Clock
 from onward.context import Context
-from onward.contracts.buckets import Desired, DesiredArm, DesiredRoutes, GatewayReport, PreviousModel
+from onward.contracts.buckets import (
+    GATEWAY_LEASE_SECONDS,
+    Desired,
+    DesiredArm,
+    DesiredRoutes,
+    GatewayReport,
+    PreviousModel,
+)
 from onward.errors import ConflictError
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord
 from onward.telemetry.crashpoints import crashpoint
-
-LEASE_SECONDS = 15.0
-"""A gateway that has not written for this long is dead or has failed closed."""
 
 
 def endpoint_of(ctx: Context) -> str:
@@ -184,7 +188,7 @@ class Gateways:
                 and digests <= set(report.served)
             ):
                 found.done.add(key)
-            elif now - self._moved[key][1] > LEASE_SECONDS:
+            elif now - self._moved[key][1] > GATEWAY_LEASE_SECONDS:
                 found.dead.add(key)
             else:
                 found.late.add(key)

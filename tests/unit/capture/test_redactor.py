@@ -3,7 +3,7 @@
 import pytest
 
 from onward import Recorder
-from onward.capture.cleaning import redactor_of
+from onward.capture.make_redactor import redactor_of
 from onward.cli import main
 from onward.config import load
 from onward.errors import ConfigError

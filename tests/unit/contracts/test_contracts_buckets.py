@@ -231,13 +231,13 @@ def test_a_request_is_planned_then_published_then_the_next_one_is_planned() -> N
     for before, after in REQUEST_TRANSITIONS.items():
         for to in phases:
             if to in after:
-                assert LastRequest(phase=before).move(to) == to
+                assert LastRequest(phase=before).checked_phase(to) == to
             else:
                 with pytest.raises(IllegalTransitionError):
-                    LastRequest(phase=before).move(to)
+                    LastRequest(phase=before).checked_phase(to)
 
 
 def test_after_an_unknown_phase_the_next_request_is_planned() -> None:
-    assert load(LastRequest, {"phase": "acknowledged"}).move("planned") == "planned"
+    assert load(LastRequest, {"phase": "acknowledged"}).checked_phase("planned") == "planned"
     with pytest.raises(IllegalTransitionError):
-        load(LastRequest, {"phase": "acknowledged"}).move("published")
+        load(LastRequest, {"phase": "acknowledged"}).checked_phase("published")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onward.control.core.returns import gae, n_step_returns, normalise_advantages, reward_to_go
+from onward.control.core.returns import gae, normalise_advantages, reward_to_go
 
 NO, YES = False, True
 
@@ -51,27 +51,6 @@ def test_gae_of_all_four_endings(terminated, truncated, led_to, expected):
     assert out.dtype == np.float32
 
 
-# The same two steps: G_1 = 2 + 0.5·40 = 22; not ended G_0 = 1 + 0.5·22 = 12; terminated 1;
-# truncated 1 + 0.5·30 = 16.
-@pytest.mark.parametrize(
-    ("terminated", "truncated", "led_to", "expected"),
-    [(NO, NO, 20, 12.0), (YES, NO, 30, 1.0), (NO, YES, 30, 16.0), (YES, YES, 30, 1.0)],
-)
-@pytest.mark.parametrize("n", [None, 2, 9])
-def test_n_step_returns_of_all_four_endings(terminated, truncated, led_to, expected, n):
-    flags = column(terminated, NO), column(truncated, NO)
-    out = n_step_returns(floats(1, 2), floats(led_to, 40), *flags, 0.5, n)
-    np.testing.assert_allclose(out, floats(expected, 22))
-
-
-def test_n_step_returns_sum_n_rewards_then_bootstrap():
-    rewards, led_to, none = floats(1, 2, 4, 8), floats(10, 20, 30, 40), column(NO, NO, NO, NO)
-    one = n_step_returns(rewards, led_to, none, none, 0.5, 1)
-    np.testing.assert_allclose(one, floats(6, 12, 19, 28))
-    two = n_step_returns(rewards, led_to, none, none, 0.5, 2)
-    np.testing.assert_allclose(two, floats(1 + 1 + 5, 2 + 2 + 7.5, 4 + 4 + 10, 28))
-
-
 def test_gae_of_random_rollouts_equals_the_double_sum():
     rng = np.random.default_rng(0)
     shape = (40, 5)
@@ -82,7 +61,7 @@ def test_gae_of_random_rollouts_equals_the_double_sum():
     np.testing.assert_allclose(gae(*arguments), slow_gae(*arguments), rtol=1e-4, atol=1e-5)
 
 
-def test_gae_with_lambda_one_is_the_n_step_return_minus_the_value():
+def test_gae_with_lambda_one_is_the_bootstrapped_return_minus_the_value():
     rng = np.random.default_rng(1)
     rewards, values, led_to = (rng.normal(size=(30, 3)).astype(np.float32) for _ in range(3))
     terminated = rng.random((30, 3)) < 0.1
@@ -90,7 +69,9 @@ def test_gae_with_lambda_one_is_the_n_step_return_minus_the_value():
     led_to[:-1] = np.where(terminated[:-1], led_to[:-1], values[1:])
     never = np.zeros((30, 3), bool)
     advantages = gae(rewards, values, led_to, terminated, never, 0.9, 1.0)
-    returns = n_step_returns(rewards, led_to, terminated, never, 0.9)
+    returns = rewards + np.float32(0.9) * np.where(terminated, 0, led_to)
+    for t in range(28, -1, -1):
+        returns[t] = np.where(terminated[t], rewards[t], rewards[t] + 0.9 * returns[t + 1])
     np.testing.assert_allclose(advantages + values, returns, rtol=1e-4, atol=1e-5)
 
 
@@ -101,7 +82,6 @@ def test_a_perfect_value_of_an_endless_task_has_no_advantage_when_cut():
     cut, never = np.zeros((steps, 1), bool), np.zeros((steps, 1), bool)
     cut[[4, 11, 19]] = True
     np.testing.assert_allclose(gae(ones, value, value, never, cut, gamma, 0.95), 0, atol=1e-4)
-    np.testing.assert_allclose(n_step_returns(ones, value, never, cut, gamma), 100, rtol=1e-5)
     ended = gae(ones, value, value, cut, never, gamma, 0.95)
     np.testing.assert_allclose(ended[4], 1 - 100, rtol=1e-5)
 

@@ -9,12 +9,12 @@ from release_world import MemoryBucket, Policy, World
 
 from onward.clock import ManualClock, utc_text
 from onward.contracts import canonical_json
-from onward.contracts.buckets import Desired
+from onward.contracts.buckets import GATEWAY_LEASE_SECONDS, Desired
 from onward.errors import ConflictError
-from onward.release.controller import Releaser
 from onward.release.plan import State
 from onward.release.record import Model
-from onward.release.routes import LEASE_SECONDS, DesiredWriter, Gateways, arm, single_arm
+from onward.release.releaser import Releaser
+from onward.release.routes import DesiredWriter, Gateways, arm, single_arm
 
 CURRENT = Model(model_id="v0", adapter_digest="d0", object_prefix="p", training_job_id="w")
 CANDIDATE = Model(model_id="v1", adapter_digest="d1", object_prefix="p", training_job_id="j")
@@ -155,7 +155,7 @@ async def test_a_gateway_is_dead_when_its_record_stands_still_whatever_its_clock
         await clock.advance(10.0)
         await write()
     found = await gateways.check(8, only)
-    await clock.advance(LEASE_SECONDS)
+    await clock.advance(GATEWAY_LEASE_SECONDS)
     assert (await gateways.check(8, only)).late == {"gw-1"}
     await clock.advance(0.1)
     found = await gateways.check(8, only)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from onward.bus import Ack, DeadLetter, Disposition, Message, consume
-from onward.capture.cleaning import redactor_of
+from onward.capture.make_redactor import redactor_of
 from onward.capture.retrying import reason_of
 from onward.context import Context
 from onward.contracts import (

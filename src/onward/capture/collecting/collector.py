@@ -19,7 +19,6 @@ from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
 from onward.bus.consumer import AWAY, POISON_AFTER
 from onward.bus.deadletter import fits_dead_letter, store_dead_letter
 from onward.capture import claim_check
-from onward.capture.cleaning import inspector_of
 from onward.capture.collecting import enrich
 from onward.capture.collecting.inspection import (
     ARRIVED,
@@ -32,6 +31,7 @@ from onward.capture.collecting.inspection import (
     poisoned_item,
 )
 from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
+from onward.capture.make_redactor import inspector_of
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import canonical_json, sha256_hex, subjects
@@ -92,8 +92,9 @@ class Collector:
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
         """Stores a batch. Raises BusError, WarehouseError or ObjectError if one of them is unavailable: the
-        batch is then repeated. A message that alone fails in any other way is held in the end: the bus would
-        make it a dead letter without its body and leave the raw message on the stream."""
+        batch is then repeated. A message that fails in any other way, also alone in its batch, is put into
+        the quarantine: the bus would make it a dead letter without its body and leave the raw message on the
+        stream."""
         try:
             direct = [message for message in messages if claim_check.HEADER not in message.headers]
             if direct:
@@ -195,7 +196,7 @@ class Collector:
                 body = item.body if item.stand_in is None else item.stand_in
                 await store_dead_letter(bus, STREAM, item.message, item.reason, item.detail, body)
                 metrics.dead_letters.labels(STREAM, item.reason).inc()
-                crashpoint("collector.buried")
+                crashpoint("collector.dead_lettered")
             elif item.secret:
                 clean = await republish(bus, item, objects, self._ctx.clock.now())
                 crashpoint("collector.republished")

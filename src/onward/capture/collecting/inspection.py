@@ -52,7 +52,7 @@ _DEEPEST = 200
 
 class Fate(StrEnum):
     STORE = "store"
-    DEAD_LETTER = "bury"
+    DEAD_LETTER = "dead_letter"
     """Dead letter with ``reason``, ``detail`` and a clean ``body``."""
     HOLD = "hold"
     """Encrypted, since redaction failed; ``reason`` and, in ``detail``, the class of the error."""

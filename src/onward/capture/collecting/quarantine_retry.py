@@ -35,7 +35,7 @@ from onward.telemetry.crashpoints import crashpoint
 class RetryResult:
     held_id: str
     fate: Fate
-    """``store``: published clean. ``bury``: now a dead letter. ``drop``: opted out. ``hold``: still held."""
+    """``store``: published clean. ``dead_letter``: now one. ``drop``: opted out. ``hold``: still held."""
     reason: str = ""
 
 

@@ -1,8 +1,8 @@
-"""Returns and advantages over a rollout of T steps in N slots, in numpy.
+"""Returns and advantages over a rollout of T steps in N slots, in numpy, with terminations and truncations.
 
-Invariants: only ``terminated`` sets a bootstrapped value to 0, while either flag ends a sum. ``next_values``
-are the values of the steps' own next observations (``final_obs`` where an episode ended), never of the first
-observation of the next episode.
+Invariants: a termination sets the bootstrapped value to 0; a truncation (a time limit) keeps it. Either ends
+a sum. ``next_values`` are the values of the steps' own next observations (``final_obs`` where an episode
+ended), never of the first observation of the next episode.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def gae(
 
     δ_t = r_t + γ·V(s_{t+1})·(1 − terminated) − V(s_t); A_t = δ_t + γλ·(1 − ended)·A_{t+1}. After the last
     step nothing is added: V(s_T) is in its ``next_values``. Where ``alive`` is False the advantage is 0 and
-    the step before receives nothing from it.
+    nothing is carried to the step before.
     """
     deltas: Floats = rewards + np.float32(gamma) * np.where(terminated, 0, next_values) - values
     carry = np.where(terminated | truncated, np.float32(0), np.float32(gamma * lam))
@@ -43,31 +43,6 @@ def gae(
         running = np.multiply(carry[t], running, out=advantages[t])
         running += deltas[t]
     return advantages
-
-
-def n_step_returns(
-    rewards: NDArray[Any],
-    next_values: NDArray[Any],
-    terminated: Flags,
-    truncated: Flags,
-    gamma: float,
-    n: int | None = None,
-) -> Floats:
-    """Computes returns of up to ``n`` rewards plus a bootstrapped value; all arrays (T, N).
-
-    The sum is shorter where an episode or the rollout ends. V is then that of the last summed step's next
-    observation, or 0 after a termination. ``n`` None: to the end, as in A3C (Mnih et al. 2016, algorithm S3).
-    """
-    ended = terminated | truncated
-    one_step = rewards + np.float32(gamma) * np.where(terminated, 0, next_values)
-    returns = one_step.copy()
-    if n is None:
-        for t in range(len(returns) - 2, -1, -1):
-            returns[t] = np.where(ended[t], one_step[t], rewards[t] + gamma * returns[t + 1])
-        return returns
-    for _ in range(n - 1):
-        returns[:-1] = np.where(ended[:-1], one_step[:-1], rewards[:-1] + gamma * returns[1:])
-    return returns
 
 
 def reward_to_go(rewards: NDArray[Any], last_value: float, gamma: float) -> Floats:

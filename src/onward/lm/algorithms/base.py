@@ -107,7 +107,7 @@ def join_rows(selection: Selection, per_row: RowTensors) -> list[Tensor]:
 
 
 def split_rows(selection: Selection, per_trajectory: Sequence[Tensor]) -> RowTensors:
-    """Splits per-trajectory tensors into per-row tensors, the inverse of ``joined``."""
+    """Splits per-trajectory tensors into per-row tensors, the inverse of ``join_rows``."""
     return [
         part
         for one, whole in zip(selection.trajectories, per_trajectory, strict=True)

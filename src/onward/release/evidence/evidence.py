@@ -1,6 +1,6 @@
 """Evidence: outcome events of one release, in stream order, prepared for the gates.
 
-The state holds the stream cursor; the controller stores both in one compare-and-set record. Events that would
+The state holds the stream cursor; the releaser stores both in one compare-and-set record. Events that would
 void the gates' guarantee are stopped here: repeats, several outcomes of one session,
 outcomes of one arm that arrive later than the other's.
 

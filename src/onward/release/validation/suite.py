@@ -110,7 +110,7 @@ class EngineSuite:
     that loaded it is connected, so one client serves from ``prepare`` to ``finish``."""
 
     def __init__(self, ctx: Context) -> None:
-        from onward.capture.cleaning import redactor_of  # compiles the rules: only if answers are stored
+        from onward.capture.make_redactor import redactor_of  # compiles the rules: only if answers are stored
 
         self._ctx = ctx
         self._redactor = redactor_of(ctx.settings)

@@ -17,10 +17,10 @@ from datetime import datetime
 
 from onward.bus import Ack, DeadLetter, Disposition, Message, Retry
 from onward.bus.deadletter import store_dead_letter
-from onward.capture.cleaning import inspector_of
 from onward.capture.collecting.collector import erase
 from onward.capture.collecting.inspection import ARRIVED, FUTURE, REDACTED, arrival_time
 from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
+from onward.capture.make_redactor import inspector_of
 from onward.capture.retrying import with_one_retry
 from onward.clock import utc_text
 from onward.context import Context
@@ -186,7 +186,7 @@ class FeedbackReader:
                 self._ctx.bus, STREAM, piece.message, reason, detail, piece.refused.body or b""
             )
             self._ctx.metrics.dead_letters.labels(STREAM, reason).inc()
-            crashpoint("feedback.buried")
+            crashpoint("feedback.dead_lettered")
         if not piece.secret:
             return
         if piece.redaction_error:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 EVALUATOR = "onward-rewarder"
 LEAST_STD = {"task_completion": 0.25}
-"""Least deviation that a component's z is divided by. Where nearly all work succeeds, the window of
+"""Lower bound of the standard deviation in a component's z-score. Where nearly all work succeeds, the window of
 completion has hardly any spread. An honest partial completion (0.5 and more) would then be cut to 0 like a
 failure, and gains by cheating in other components would decide. With 0.25 a partial completion lies at most
 two deviations below any mean: it is never cut."""
@@ -175,7 +175,7 @@ class _Ranked:
 
 def _ranked(name: str, scored: Scored, state: State, method: Method, judgement: Judgement) -> _Ranked:
     """Normalises a score. The deviation is at least ``LEAST_STD``, and a ``GATED`` score is multiplied by
-    earned completion. Both apply only where a window is applied, so that unnormalised scores stay raw."""
+    earned completion. Without normalisation by a window neither applies, so that raw scores stay raw."""
     least = LEAST_STD.get(name, 0.0)
     window = state.windows.get(name, _EMPTY).normalise(scored.score, method, least_std=least)
     applied = window.method != "none"

@@ -22,9 +22,9 @@ from onward.serving.engines import Engine, Generation, OnProgress, Progress, Req
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.protocol import openai
 from onward.serving.recording.outcome_publisher import OutcomePublisher
+from onward.serving.routing.arms import Arm, Routes
 from onward.serving.routing.assignments import Assignments
-from onward.serving.routing.desired import DesiredState
-from onward.serving.routing.router import Arm, Routes
+from onward.serving.routing.route_switcher import RouteSwitcher
 from onward.telemetry import logs
 
 _log = logs.get("gateway")
@@ -81,7 +81,7 @@ class Calls:
         *,
         clock: Clock,
         engine: Engine,
-        state: DesiredState,
+        state: RouteSwitcher,
         assignments: Assignments,
         outcomes: OutcomePublisher,
         metrics: GatewayMetrics,

@@ -18,8 +18,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from onward.capture import provenance
-from onward.capture.cleaning import inspector_of
 from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
+from onward.capture.make_redactor import inspector_of
 from onward.clock import is_set_within, utc_text
 from onward.context import Context
 from onward.contracts.buckets import Traffic
@@ -48,10 +48,10 @@ from onward.serving.recording.capture import Capture, CapturedCall
 from onward.serving.recording.closing import parse_close
 from onward.serving.recording.outcome_publisher import OutcomePublisher
 from onward.serving.recording.recording import Recording
+from onward.serving.routing.arms import Routes
 from onward.serving.routing.assignments import Assignments
-from onward.serving.routing.desired import DesiredState
 from onward.serving.routing.opted_out import OptedOut
-from onward.serving.routing.router import Routes
+from onward.serving.routing.route_switcher import RouteSwitcher
 from onward.serving.routing.session_ids import session_of
 from onward.telemetry import logs
 
@@ -75,7 +75,7 @@ class Gateway:
         self._signing_key = provenance.load_key(run_dir, create=True)
         self._metrics = gateway_metrics(ctx.metrics)
         self.assignments = Assignments(ctx.bus, ctx.clock)
-        self.state = DesiredState(
+        self.state = RouteSwitcher(
             bus=ctx.bus,
             clock=ctx.clock,
             alerts=ctx.alerts,

@@ -27,8 +27,8 @@ from onward.ids import derived_id
 from onward.lru import Lru
 from onward.roles import together
 from onward.serving.metrics import GatewayMetrics
+from onward.serving.routing.arms import Routes
 from onward.serving.routing.assignments import Assignments
-from onward.serving.routing.router import Routes
 from onward.telemetry import logs
 
 _log = logs.get("gateway")

@@ -13,7 +13,7 @@ from onward.clock import Clock, utc_text
 from onward.contracts.buckets import Assignment
 from onward.errors import BusError, ConflictError
 from onward.lru import Lru
-from onward.serving.routing.router import Routes, assign, session_key
+from onward.serving.routing.arms import Routes, assign, session_key
 
 BUS_SECONDS = 2.0
 """Seconds for recording a session. After that it is served by current and not counted."""

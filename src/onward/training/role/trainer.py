@@ -107,8 +107,8 @@ class Trainer:
         return (record.owner or "").split(":")[0] == self.node
 
     async def _reap(self, record: JobRecord, revision: int, grace: float | None) -> None:
-        """Requeues a running job whose owner is gone: its revision did not change for a whole lease. Called
-        only while no job runs here. A job that this process still owns was therefore abandoned by it."""
+        """Requeues a running job whose owner is gone: its revision did not change for a whole lease. It is
+        called only while no job runs here, so a running job that this process owns was abandoned by it."""
         if record.state != "running":
             return
         now = self.ctx.clock.monotonic()

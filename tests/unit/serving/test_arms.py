@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from onward.contracts.buckets import Assignment
 from onward.errors import ContractError
-from onward.serving.routing.router import (
+from onward.serving.routing.arms import (
     Arm,
     Routes,
     assign,

@@ -38,7 +38,7 @@ IDLE_SECONDS = 1.0
 PERSIST_SECONDS = 5.0
 """Maximum seconds of a step that a crash may lose. The step then lasts longer, nothing else changes."""
 RATIO_LIMIT = 1000.0
-"""E-value of the sample-ratio guard from which the split between the arms counts as broken."""
+"""At this E-value of the sample-ratio guard, or more, the split between the arms counts as broken."""
 LEASE_SECONDS = 10.0
 OPERATOR = "an operator asked for it"
 REFUSED_SECONDS = 20.0

@@ -15,25 +15,23 @@ from pathlib import Path
 
 from onward.bus import Bus, Entry
 from onward.clock import Clock, utc_text
-from onward.contracts.buckets import Desired, GatewayReport
+from onward.contracts.buckets import GATEWAY_LEASE_SECONDS, Desired, GatewayReport
 from onward.errors import BusError, ContractError, EngineError, NotFoundError, OnwardError, TamperedError
 from onward.files import write_whole
 from onward.roles import together
 from onward.serving.engines import Engine
 from onward.serving.engines.registry import AdapterRegistry
-from onward.serving.routing.router import Arm, Routes, base_routes, desired_of, parse_desired
+from onward.serving.routing.arms import Arm, Routes, base_routes, desired_of, parse_desired
 from onward.telemetry import logs
 from onward.telemetry.alerts import Alerts
 
 _log = logs.get("gateway")
 POLL_SECONDS = 5.0
-LEASE_SECONDS = 15.0
-"""A gateway that could not read the desired state for this many seconds serves current alone."""
 REPORT_SECONDS = 5.0
 PROBE = [{"role": "user", "content": "Say one word."}]
 
 
-class DesiredState:
+class RouteSwitcher:
     """Keeps ``routes`` equal to the desired state in ``rl_releases``; reports them in ``rl_gateways``."""
 
     def __init__(
@@ -59,7 +57,7 @@ class DesiredState:
         self.paused = False
         self._resident: set[str] = set()
         self._probes: dict[str, float] = {}
-        self._wanted: Routes | None = None
+        self._target: Routes | None = None
         self._applying: asyncio.Task[None] | None = None
         self._applied = False
         self._seen_revision = 0
@@ -75,7 +73,7 @@ class DesiredState:
 
     def serving(self) -> Routes:
         """Returns the routes for a new call; no candidate after 15 s without reading the desired state."""
-        if self.routes.open and self._clock.monotonic() - self._confirmed > LEASE_SECONDS:
+        if self.routes.open and self._clock.monotonic() - self._confirmed > GATEWAY_LEASE_SECONDS:
             current = self.routes.current
             return Routes(self.routes.revision, None, self.routes.step, current)
         return self.routes
@@ -88,7 +86,7 @@ class DesiredState:
         except (TimeoutError, BusError):
             entry = None
         if entry is not None:
-            self._want(entry)
+            self._start_applying(entry)
             if self._applying is not None:
                 await self._applying
         if not self._applied:
@@ -108,7 +106,7 @@ class DesiredState:
     async def _watch(self) -> None:
         async for entry in self._bus.bucket(Desired.BUCKET).watch(Desired.KEY, poll_seconds=POLL_SECONDS):
             self._confirmed = self._clock.monotonic()
-            self._want(entry)
+            self._start_applying(entry)
 
     async def _poll(self) -> None:
         """Confirms the desired state, and detects an engine that lost its adapters."""
@@ -122,9 +120,9 @@ class DesiredState:
             except (TimeoutError, BusError, EngineError):
                 continue
             if entry is not None:
-                self._want(entry, again=bool(lost) or self._error is not None)
+                self._start_applying(entry, again=bool(lost) or self._error is not None)
 
-    def _want(self, entry: Entry, *, again: bool = False) -> None:
+    def _start_applying(self, entry: Entry, *, again: bool = False) -> None:
         """Starts to apply a desired state unless it is old, serves already or is being loaded."""
         if entry.revision < self._seen_revision:
             return  # a slow watcher after a quick poll
@@ -135,14 +133,14 @@ class DesiredState:
             self._fail(-2, error)
             return
         busy = self._applying is not None and not self._applying.done()
-        if wanted == self._wanted and (busy or not again):
+        if wanted == self._target and (busy or not again):
             return
         if busy and self._applying is not None:
             self._applying.cancel()
-        self._wanted = wanted
-        self._applying = asyncio.create_task(self._reach(wanted), name="gateway-apply")
+        self._target = wanted
+        self._applying = asyncio.create_task(self._apply(wanted), name="gateway-apply")
 
-    async def _reach(self, wanted: Routes) -> None:
+    async def _apply(self, wanted: Routes) -> None:
         try:
             await self._load(wanted)
         except OnwardError as error:

@@ -13,9 +13,9 @@ from release_world import Policy, World
 from onward.contracts import ModelDeployed, decode
 from onward.errors import ConflictError, EngineError, NotFoundError, TamperedError
 from onward.release.commands import send_command
-from onward.release.controller import install_initial
 from onward.release.evidence.evidence import Evidence
 from onward.release.plan import State
+from onward.release.releaser import install_initial
 from onward.telemetry.metrics import Metrics
 
 SCHEMA = Path(__file__).parents[4] / "shared" / "upstream-schemas" / "model.deployed.v1.schema.json"
