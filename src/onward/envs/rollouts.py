@@ -260,10 +260,11 @@ async def rollouts(
     """Plays ``attempts`` episodes of each task, in the order of ``tasks`` with the attempts of a task
     together.
 
-    ``horizon`` lowers the turn limit of the environment. ``policy`` is called as soon as one of these is true:
-    all running episodes wait for it; ``max_batch`` of them wait (default: ``concurrency``); the first has
-    waited ``linger_seconds`` (None: no such limit). ``on_episode`` gets each episode as it ends. Raises ConfigError for limits below
-    1, ContractError when the policy returns a wrong number of actions, and the policy's own exceptions.
+    ``horizon`` lowers the turn limit of the environment. ``policy`` is called as soon as one of these is
+    true: all running episodes wait for it; ``max_batch`` of them wait (default: ``concurrency``); the first
+    has waited ``linger_seconds`` (None: no such limit). ``on_episode`` gets each episode as it ends. Raises
+    ConfigError for limits below 1, ContractError when the policy returns a wrong number of actions, and the
+    policy's own exceptions.
     """
     _check(attempts=attempts, horizon=horizon, concurrency=concurrency, max_batch=max_batch)
     limit = source.horizon if horizon is None else min(horizon, source.horizon)

@@ -37,9 +37,10 @@ class KlCoefficient:
 class PolicyObjective:
     """Σ w (clipped loss + β c KL + hold) over trained tokens, all tensors (trained tokens,).
 
-    ``weights`` are token weights of the whole optimiser step times importance weights; c = π/π_old, detached. The KL has the gradient of its k2 estimate.
-    The hold is ``hold_coef`` · (log π − log μ)²/2 on near-certain tokens, μ the sampling policy's
-    ``behaviour``. ``loss`` is the unscaled sum over all calls of ``slope`` so far.
+    ``weights`` are token weights of the whole optimiser step times importance weights; c = π/π_old, detached.
+    The KL has the gradient of its k2 estimate. The hold is ``hold_coef`` · (log π − log μ)²/2 on near-certain
+    tokens, μ the sampling policy's ``behaviour``. ``loss`` is the unscaled sum over all calls of ``slope`` so
+    far.
     """
 
     config: LearnerConfig

@@ -58,8 +58,8 @@ class LearnerConfig:
     such tokens. None spares no token, as plain policy gradients do.
     """
     hold_coef: float = 0.0
-    """Pull of the tokens that ``spare_above`` selects to the probability that they were drawn with, from above and
-    from below (the gradient of k2)."""
+    """Pull of the tokens that ``spare_above`` selects to the probability that they were drawn with, upwards
+    and downwards (the gradient of k2)."""
     kl_coef: float = 0.0
     kl_in: Literal["loss", "reward"] = "loss"
     """A penalty in the loss, or its k1 estimate subtracted from each token's reward (then the policy gradient

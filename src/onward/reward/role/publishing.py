@@ -6,7 +6,8 @@ then, on the linter's results, on settings. So a restarted rewarder computes no 
 reads them back from the stream (``published_first_rewards``) and stores them. Superseding rewards are stored
 first.
 
-Invariants: each reward is published durably at most once. The recorded state is the one after everything stored.
+Invariants: each reward is published durably at most once. The recorded state is the one after everything
+stored.
 """
 
 from __future__ import annotations

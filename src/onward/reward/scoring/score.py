@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 EVALUATOR = "onward-rewarder"
 LEAST_STD = {"task_completion": 0.25}
-"""Lower bound of the standard deviation in a component's z-score. Where nearly all work succeeds, the window of
-completion has hardly any spread. An honest partial completion (0.5 and more) would then be cut to 0 like a
+"""Lower bound of the standard deviation in a component's z-score. Where nearly all work succeeds, the window
+of completion has hardly any spread. An honest partial completion (0.5 and more) would then be cut to 0 like a
 failure, and gains by cheating in other components would decide. With 0.25 a partial completion lies at most
 two deviations below any mean: it is never cut."""
 GATED = frozenset({"code_quality"})
