@@ -216,7 +216,10 @@ async def up(
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> list[BaseException | None]:
-    """Cancels the tasks until every one has ended: a library that swallows one cancellation gets another."""
+    """Cancels the tasks until every one has ended, again each second: a library may swallow a cancellation.
+
+    Loops that roles run by ``together`` or ``lead`` get the first one alone.
+    """
     for _ in range(END_TRIES):
         for task in tasks:
             task.cancel()

@@ -13,7 +13,7 @@ from onward.http.app import load_keys, make_app, require
 from onward.http.server import Server, check_exposure
 from onward.ids import check_id
 from onward.reward.scoring.explain import look_up, unknown_id
-from onward.roles import ready
+from onward.roles import ready, to_the_end
 from onward.telemetry import logs
 
 _log = logs.get("api")
@@ -57,5 +57,7 @@ async def run(ctx: Context) -> None:
             _log.info("api serves", url=server.url)
             await feedback.intake.deliver(ctx.bus)
     finally:
-        await server.stop()
-        feedback.intake.close()
+        try:
+            await to_the_end(server.stop())
+        finally:
+            feedback.intake.close()

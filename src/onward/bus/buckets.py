@@ -223,6 +223,7 @@ class Bucket:
                     raise BusError(
                         f"Bucket {self.name} does not exist on the server: run ensure_streams."
                     ) from None
+                honour_cancellation(asked)
                 return None
             except nats.errors.Error as error:
                 await self._wait(until, error)

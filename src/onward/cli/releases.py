@@ -313,7 +313,8 @@ def _mean(arm: ArmRates) -> str:
 def _history(record: ReleaseRecord) -> Iterator[Any]:
     table = Table(ident("at"), "state", number("step"), "why", title="History")
     for line in record.history:
-        step = line["step"] + 1 if line["state"] not in BEFORE_TRAFFIC else BLANK
+        stepless = record.kind == "rollback" or line["state"] in BEFORE_TRAFFIC
+        step = BLANK if stepless else line["step"] + 1
         table.add_row(_minute(line["at"]), line["state"], step, line["why"])
     yield table
 

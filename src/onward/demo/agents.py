@@ -197,7 +197,8 @@ async def _report_idle(fleet: Fleet) -> None:
     """Waits until the allowed tasks have ended and their records are sent; then reports ``idle``."""
     while fleet.limit.allowed or fleet.limit.running:
         await asyncio.sleep(0.02)
-    await asyncio.to_thread(fleet.recorder.flush, 30.0)
+    while not await asyncio.to_thread(fleet.recorder.flush, 30.0):
+        pass
     _say(event="idle")
 
 
@@ -215,10 +216,11 @@ async def serve(arguments: argparse.Namespace) -> None:
         limits=httpx.Limits(max_connections=arguments.width),
     ) as client:
         fleet = Fleet(client, recorder, arguments.model, arguments.seed, arguments.max_tokens, arguments.run)
-        agents = [asyncio.create_task(fleet.run_agent()) for _ in range(arguments.width)]
-        _say(event="ready")
-        await _commands(fleet)
-        await asyncio.gather(*agents)
+        async with asyncio.TaskGroup() as group:  # an agent that fails ends the process
+            for _ in range(arguments.width):
+                group.create_task(fleet.run_agent())
+            _say(event="ready")
+            await _commands(fleet)
     await asyncio.to_thread(recorder.flush, 60.0)
     recorder.close()
     _say(event="stopped")

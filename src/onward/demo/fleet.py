@@ -69,7 +69,7 @@ class AgentsProcess:
 
     @property
     def idle(self) -> bool:
-        """Whether the tasks of the last ``run_tasks`` have ended and their records are flushed."""
+        """True when the tasks of the last ``run_tasks`` have ended and their records are flushed."""
         return self._idle.is_set()
 
     async def pause(self) -> None:
@@ -82,8 +82,7 @@ class AgentsProcess:
         if self._child is None:
             return
         if self._child.returncode is None:
-            with contextlib.suppress(ConnectionError):
-                await self._send("stop")
+            await self._send("stop")
             try:
                 await asyncio.wait_for(self._child.wait(), 90)
             except TimeoutError:
@@ -94,10 +93,17 @@ class AgentsProcess:
     def reset(self) -> None:
         self.tally = Tally()
 
+    def refuse_if_ended(self) -> None:
+        """Raises OnwardError if the process has ended."""
+        if self._child is None or self._child.returncode is not None:
+            raise OnwardError("The demo's agents have ended: see logs/agents.log in the data folder.")
+
     async def _send(self, command: str) -> None:
+        self.refuse_if_ended()
         assert self._child is not None and self._child.stdin is not None
         self._child.stdin.write(command.encode() + b"\n")
-        await self._child.stdin.drain()
+        with contextlib.suppress(ConnectionError):  # it is ending: the next call says so
+            await self._child.stdin.drain()
 
     async def _wait(self, event: asyncio.Event, what: str) -> None:
         assert self._child is not None

@@ -178,8 +178,9 @@ class Demonstration:
     async def _collect(self, number: int, known: set[str]) -> JobRecord:
         """Runs as many tasks as a job takes, and returns the job that the coordinator then requests.
 
-        A job that took whatever ended first, of agents without a limit, would lack the long tasks. Tasks that
-        end without a reward are replaced.
+        Agents without a limit would fill a job with the tasks that end first, and the long ones would be
+        missing. Those of the release before, which are still under way, come on top. A task that ended
+        without a reward is replaced. Raises OnwardError when three rounds of replacements got no reward.
         """
         self.agents.reset()
         threshold = self.settings.training.threshold
@@ -187,16 +188,24 @@ class Demonstration:
         with self.stages.stage("collect", title, total=threshold) as stage:
             found = await rewarded_since_snapshot(self.ctx.bus, self.ctx.warehouse)
             await self.agents.run_tasks(max(0, threshold - found))
-            changed = time.monotonic()
+            changed, replaced = time.monotonic(), 0
             while True:
+                self.agents.refuse_if_ended()
                 for record, _ in await self.table.all():
                     if record.job_id not in known:
                         return record
                 before, found = found, await rewarded_since_snapshot(self.ctx.bus, self.ctx.warehouse)
                 stage.update(min(found, threshold), note=self.agents.tally.note)
+                replaced = 0 if found != before else replaced
                 if found != before or not self.agents.idle:
                     changed = time.monotonic()
                 elif found < threshold and time.monotonic() - changed > REWARD_SECONDS:
+                    if replaced == 3:
+                        raise OnwardError(
+                            f"The agents' tasks get no reward: {found} of {threshold} have one. See the logs "
+                            f"folder of this run."
+                        )
+                    replaced += 1
                     await self.agents.run_tasks(threshold - found)
                 await asyncio.sleep(POLL_SECONDS)
 

@@ -3,8 +3,8 @@
 Texts are joined by a NUL byte so that one RE2 call covers a document. Most rules cost almost nothing where
 nothing is found: ``re2.Filter`` selects in one pass the rules whose literals occur. Rules that begin with no
 literal (``[0-9]{13,19}``) run only over texts in which their gate matches; a gate is one expression made of
-all of them. After a refused match the search goes on at
-its second byte, since a secret may begin inside it, as ``sk-…`` in ``task-sk-…``.
+all of them. After a refused match the search goes on at its second byte, since a secret may begin inside it,
+as ``sk-…`` in ``task-sk-…``.
 """
 
 from __future__ import annotations

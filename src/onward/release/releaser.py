@@ -42,7 +42,8 @@ RATIO_LIMIT = 1000.0
 LEASE_SECONDS = 10.0
 OPERATOR = "an operator asked for it"
 REFUSED_SECONDS = 20.0
-"""Seconds after which the release of a model that no gateway could load is aborted."""
+"""Seconds after which the release of a model that no gateway could load is aborted, and a return to a model
+that one of the gateways could not load."""
 
 __all__ = ["Releaser", "install_initial", "run"]
 
@@ -371,15 +372,14 @@ class Releaser:
         if record.verified_revision == record.desired_revision and not record.closed:
             return
         found = await self.effects.check_gateways(record)
-        if record.state is State.RESTORING and found.done:
+        restoring = record.state is State.RESTORING
+        overdue = self.effects.seconds_since_change() > REFUSED_SECONDS
+        if restoring and (found.verified or (overdue and found.done and not found.refused)):
             return await self._move(restore.finish(record, self._inputs))
-        if (
-            found.refused
-            and not (record.closed or found.done)
-            and self.effects.seconds_since_change() > REFUSED_SECONDS
-        ):
-            why = next(iter(found.refused.values())).rstrip(".")
-            return await self._abort(f"no gateway can load it ({why})")
+        if overdue and found.refused and not record.closed and (restoring or not found.done):
+            gateway, why = next(iter(found.refused.items()))
+            who = f"gateway {gateway} cannot" if found.done else "no gateway can"
+            return await self._abort(f"{who} load it ({why.rstrip('.')})")
         noted = self.effects.after_check(record, found)
         if noted != record:
             await self._write(noted)

@@ -239,6 +239,32 @@ async def test_when_no_gateway_can_load_the_model_the_serving_one_stays_and_the_
     await promote(world, "job-4", "d4", "d2")
 
 
+async def test_a_rollback_that_one_of_two_gateways_cannot_load_ends_and_the_next_release_is_taken_up():
+    world = await promoted()
+    world.alive = {"gw-1", "gw-2"}
+    await world.run(4)
+    world.unloadable, world.can_load = "d1", {"gw-1"}
+    name = await go_back(world, ticks=15)
+    assert (found(world, name).state, world.shares) == ("restoring", {V1: 1.0})
+    await world.run(15)
+    record = found(world, name)
+    assert (record.state, record.settled, world.shares) == ("aborted", True, {V2: 1.0})
+    assert record.reason == "gateway gw-2 cannot load it (adapter d1 is damaged)"
+    await promote(world, "job-4", "d4", "d2")
+
+
+async def test_a_rollback_waits_for_every_gateway_and_not_for_one_that_is_gone():
+    world = await promoted()
+    world.alive = {"gw-1", "gw-2"}
+    await world.run(4)
+    world.alive = {"gw-1"}
+    name = await go_back(world)
+    assert found(world, name).state == "restoring"
+    await world.run(30)
+    assert (found(world, name).state, found(world, name).settled) == ("rolled_back", True)
+    assert world.shares == {V1: 1.0}
+
+
 async def test_an_operator_ends_a_rollback_that_no_gateway_follows():
     world = await promoted(1)
     world.alive.clear()

@@ -79,11 +79,7 @@ class DQN(OffPolicy):
         )
         self._online = self._trained("online", [self.online])
         self._target_flat = self._target("target", [self.target], self._online)
-        plain = spec.layout.flat and not (config.layer_norm or config.dueling or config.prioritised)
-        by_hand = (
-            plain and spec.actions.kind == "discrete" and config.ensemble == 1 and config.loss == "huber"
-        )
-        self._by_hand = HuberLoss(self.online.advantage) if by_hand else None
+        self._by_hand = HuberLoss(self.online.advantage) if HuberLoss.fits(spec, config) else None
         self._targets_made = 0  # updates of the target network so far
         self._actors = [NumpyMLP(self.online.advantage.arrays(e)) for e in range(config.ensemble)]
         self._sizes = np.array(sizes)

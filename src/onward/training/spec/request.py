@@ -66,7 +66,7 @@ class JobSpec(EveryNumber):
     ignored: list[str] = Field(default_factory=list)
     """Hyperparameters of the request that no job supports."""
     not_as_asked: list[str] = Field(default_factory=list)
-    """Other departures of this job from its request, as sentences."""
+    """Other differences of this job from its request, as sentences."""
     environment: plan.EnvironmentPlan | None = None
 
     @property
