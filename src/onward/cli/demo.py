@@ -12,7 +12,7 @@ from onward.cli.output import console
 from onward.telemetry import logs
 
 COSTS = {
-    "tiny": "about 1 M parameters, trained from nothing: 3 cycles take about 3.5 minutes on two cores",
+    "tiny": "about 1 M parameters, trained from nothing: 3 cycles take about 3 minutes on two cores",
     "smollm2": "SmolLM2-135M: 2 cycles take about 13 minutes on two cores and 6 GB of memory",
 }
 
