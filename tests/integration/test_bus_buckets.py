@@ -6,6 +6,7 @@ import asyncio
 
 import nats.errors
 import pytest
+from nats.aio.subscription import Subscription
 
 from onward.bus import BUCKETS, Bus, Lease
 from onward.bus.pull import Puller
@@ -138,6 +139,27 @@ async def test_a_watch_shows_what_is_there_and_each_change_at_once(bus):
     await watching.until(("learning", b"3"), within=0.5)
     assert [value for _, value in watching.got] == [b"1", b"2", b"3"]
     await watching.stop()
+
+
+async def test_a_cancellation_that_the_client_swallows_ends_a_long_wait(bus, monkeypatch):
+    original, swallowed = Subscription.next_msg, []
+
+    async def swallow(self, timeout):
+        try:
+            return await original(self, timeout)
+        except asyncio.CancelledError:
+            swallowed.append(timeout)
+            raise nats.errors.TimeoutError from None
+
+    monkeypatch.setattr(Subscription, "next_msg", swallow)
+    control = bus.bucket("rl_control")
+    await control.put("learning", b"1")
+    watching = Watching(bus, "rl_control", "learning", poll_seconds=60)
+    await watching.until(("learning", b"1"))
+    await asyncio.sleep(0.1)  # it waits for the next change
+    async with asyncio.timeout(3):
+        await watching.stop()
+    assert len(swallowed) == 1 and watching.task.cancelled()
 
 
 async def test_a_watch_of_everything_shows_deletions_when_asked(bus):

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import api
+
+from onward.bus.cancellation import cancellations, honour_cancellation
 
 if TYPE_CHECKING:
     from onward.bus.connection import Bus
@@ -72,23 +74,27 @@ class Puller:
         """Returns up to ``count`` messages that are available now.
 
         If there is none it waits up to ``linger`` seconds for a first one, then takes whatever else has
-        arrived. Raises PullBroken if the connection or the consumer is gone.
+        arrived. Raises PullBroken if the connection or the consumer is gone. A cancellation that the client
+        swallows ends the wait within half a second.
         """
-        received = await self._request({"batch": count, "no_wait": True}, count, _GRACE_SECONDS)
+        asked = cancellations()
+        received = await self._request({"batch": count, "no_wait": True}, count, _GRACE_SECONDS, asked)
         if received or linger <= 0:
             return received
-        first = await self._request({"batch": 1, "expires": int(linger * 1e9)}, 1, linger + _GRACE_SECONDS)
+        wait = {"batch": 1, "expires": int(linger * 1e9)}
+        first = await self._request(wait, 1, linger + _GRACE_SECONDS, asked)
         if not first or count == 1:
             return first
         try:
             return first + await self._request(
-                {"batch": count - 1, "no_wait": True}, count - 1, _GRACE_SECONDS
+                {"batch": count - 1, "no_wait": True}, count - 1, _GRACE_SECONDS, asked
             )
         except PullBroken as error:
             error.received = first + error.received
             raise
 
-    async def _request(self, body: dict[str, object], count: int, patience: float) -> list[Msg]:
+    async def _request(self, body: dict[str, Any], count: int, patience: float, asked: int) -> list[Msg]:
+        """``asked``: cancellations before the pull; a later one that was swallowed is raised."""
         if self._bus.nc is not self._client or self._bus.reconnects != self._generation:
             raise PullBroken("the connection was renewed", gone=False, received=[])
         received: list[Msg] = []
@@ -101,6 +107,7 @@ class Puller:
             try:
                 message = await self._subscription.next_msg(timeout=min(_SLICE_SECONDS, max(patience, 0.01)))
             except nats.errors.TimeoutError:
+                honour_cancellation(asked)
                 patience -= _SLICE_SECONDS
                 if self._client.is_closed or self._bus.reconnects != self._generation:
                     raise PullBroken("the connection was renewed", gone=False, received=received) from None
