@@ -270,6 +270,10 @@ def steady(moments: Iterable[float]) -> float:
 
 def spread(seconds: list[float]) -> dict[str, float]:
     ordered = sorted(seconds)
+    if not ordered:
+        raise SystemExit(
+            f"Nothing was published within {PATIENCE_SECONDS} s: the machine is too busy to measure."
+        )
     return {
         name: round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 1)
         for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))

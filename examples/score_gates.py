@@ -41,13 +41,26 @@ def taken_back(settings: ReleaseSettings, worse: dict[str, float], seed: int) ->
     return False
 
 
+def rate(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no rate: give a number from 0 to 1")
+    return value
+
+
+def at_least_one(text: str) -> int:
+    if not text.isdigit() or text == "0":
+        raise argparse.ArgumentTypeError(f"{text} is no number of releases: give 1 or more")
+    return int(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run the gates on simulated sessions.")
-    parser.add_argument("--success", type=float, default=CURRENT["success"], help="candidate's success rate")
-    parser.add_argument("--errors", type=float, default=CURRENT["errors"], help="candidate's error rate")
-    parser.add_argument("--share", type=float, default=0.1, help="candidate's share of sessions")
+    parser.add_argument("--success", type=rate, default=CURRENT["success"], help="candidate's success rate")
+    parser.add_argument("--errors", type=rate, default=CURRENT["errors"], help="candidate's error rate")
+    parser.add_argument("--share", type=rate, default=0.1, help="candidate's share of sessions")
     parser.add_argument("--sessions", type=int, default=2000)
-    parser.add_argument("--releases", type=int, help="play so many whole releases instead")
+    parser.add_argument("--releases", type=at_least_one, help="play so many whole releases instead")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 

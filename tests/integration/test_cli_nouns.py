@@ -57,6 +57,7 @@ async def test_a_failed_job_says_why(bus: Bus, data_dir: Path, monkeypatch: pyte
     assert (await onward(data_dir, "jobs list --state completed"))[1] == "No job is completed.\n"
     code, output = await onward(data_dir, f"jobs show {name} --json")
     assert json.loads(output) == {**found, "log": None}
+    assert await onward(data_dir, f"jobs show {name[:-1]} --json") == (code, output), "a unique prefix"
     code, output = await onward(data_dir, f"jobs show {name}")
     assert code == 0 and f"job             {name}" in output
     assert await onward(data_dir, "jobs list --state nope") == (

@@ -109,6 +109,8 @@ async def test_explain_and_simulate_beside_a_running_service(
         for where in (f"--dir {data}", f"--url {url}"):
             code, output = await command(f"onward rewards explain t60 {where}")
             assert code == 0 and "t60 is unscored, which is not a zero: no_outcome" in output
+            code, output = await command(f"onward rewards explain t {where}")
+            assert code == 2 and "t begins several ids: give more of one (t" in output
             code, output = await command(f"onward rewards explain t99 {where}")
             assert code == 2 and "No trajectory t99 is known here: it was never stored." in output
             assert len(output.splitlines()) == 1

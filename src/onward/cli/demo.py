@@ -30,7 +30,7 @@ def demo(
     ] = False,
     folder: Annotated[Path, typer.Option("--dir", help="Where data and pictures go.")] = Path("demo-output"),
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of tasks, model and sampling.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of tasks, model and sampling.")] = 0,
     log_level: Annotated[str, typer.Option(help="debug, info, warning, error or critical.")] = "critical",
 ) -> None:
     """Watch an agent get better: the whole loop on this machine, with real parts and no service needed.
@@ -52,4 +52,8 @@ def demo(
     if model == "tiny":
         out.print(f"With --model smollm2: {COSTS['smollm2']}.", highlight=False)
     turns = cycles or (3 if model == "tiny" else 2)
-    run_async(demonstrate(Options(model, turns, sabotage, folder, json_file, seed), out))
+    try:
+        run_async(demonstrate(Options(model, turns, sabotage, folder, json_file, seed), out))
+    except KeyboardInterrupt:
+        out.print(f"Stopped. What was stored so far is in {folder}.", highlight=False)
+        raise typer.Exit(130) from None

@@ -62,7 +62,9 @@ def list_jobs(
 
 @jobs_app.command()
 def show(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="From the first column of 'list'.")],
+    job_id: Annotated[
+        str, typer.Argument(metavar="ID", help="From the first column of 'list'; a unique prefix is enough.")
+    ],
     file: ConfigFile = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -73,7 +75,7 @@ def show(
     """
     settings = load_settings(file, data_dir)
     found = run_async(_one(settings, job_id))
-    log = settings.data_dir / "logs" / f"job-{job_id}.log"
+    log = settings.data_dir / "logs" / f"job-{found['job_id']}.log"
     found["log"] = str(log) if log.exists() else None
     if as_json:
         print_json(found)
@@ -89,9 +91,12 @@ async def _all(settings: Settings) -> list[dict[str, Any]]:
 async def _one(settings: Settings, job_id: str) -> dict[str, Any]:
     """Returns one job. Raises NotFoundError: it trained a first model elsewhere, or no one requested it."""
     async with host.records(settings) as bus:
-        for job in await _jobs(bus):
-            if job["job_id"] == job_id:
-                return job
+        jobs = await _jobs(bus)
+        meant = [job for job in jobs if job["job_id"] == job_id] or [
+            job for job in jobs if job["job_id"].startswith(job_id)
+        ]
+        if len(meant) == 1:
+            return meant[0]
         models = await _releases(bus).models()
     for model in models:
         if model.training_job_id == job_id:
@@ -99,6 +104,8 @@ async def _one(settings: Settings, job_id: str) -> dict[str, Any]:
                 f"Job {job_id} trained {model.model_id} before it was installed here, so no job of this "
                 f"service has that id: 'onward models show {model.model_id}' says what is known."
             )
+    if meant:
+        raise NotFoundError(f"{job_id!r} begins {len(meant)} job ids: 'onward jobs list' shows them whole.")
     raise NotFoundError(f"There is no job {job_id!r}: 'onward jobs list' shows them.")
 
 

@@ -208,6 +208,8 @@ def show_release(record: ReleaseRecord) -> None:
         found = list(part(record))
         if found:
             print_text("", *found)
+    if record.serving:
+        print_text("", "A session is judged when both arms have newer ones too: keep sessions coming.")
 
 
 def _facts(record: ReleaseRecord) -> Table:

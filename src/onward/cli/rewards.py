@@ -43,7 +43,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
 @rewards_app.command()
 def explain(
-    trajectory_id: Annotated[str, typer.Argument(help="Whose reward.")],
+    trajectory_id: Annotated[str, typer.Argument(help="Whose reward; a unique prefix is enough.")],
     url: Annotated[
         str | None,
         typer.Option(help="Address of an api role, where neither data folder nor warehouse is at hand."),

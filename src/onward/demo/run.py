@@ -326,6 +326,11 @@ def _rates_of(release: ReleaseRecord) -> dict[str, Rates]:
     return {arm: Rates.model_validate(rates) for arm, rates in found.items()}
 
 
+def _short(path: Path) -> Path:
+    """Returns ``path`` from the current folder on, where it lies below it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 async def demonstrate(options: Options, console: Console) -> Result:
     """Runs the demonstration, writes ``curves.png`` and the JSON, and prints the report."""
     extras.require("lm", "torch", "The demonstration")
@@ -340,5 +345,6 @@ async def demonstrate(options: Options, console: Console) -> Result:
     if options.json_file is not None:
         options.json_file.write_text(result.model_dump_json(indent=1) + "\n")
         files.append(f"Figures: {options.json_file}")
+    files.append(f"Trajectories: onward trajectories list --dir {_short(demonstration.settings.data_dir)}")
     report.show(result, console, tuple(files))
     return result

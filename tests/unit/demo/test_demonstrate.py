@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ async def test_pictures_and_figures_are_written_and_the_last_sentence_is_the_fin
     found = result(cycle(1), rejected(2))
 
     class Ready:
+        settings = SimpleNamespace(data_dir=Path.cwd() / "out" / "tiny-seed0-001")
+
         def __init__(self, *_: Any) -> None: ...
 
         async def run(self) -> Result:
@@ -35,4 +38,5 @@ async def test_pictures_and_figures_are_written_and_the_last_sentence_is_the_fin
     assert isinstance(console.file, io.StringIO)
     text = " ".join(console.file.getvalue().split())
     assert text.endswith("by reinforcement learning alone; 1 of 2 candidates was promoted.")
+    assert "Trajectories: onward trajectories list --dir out/tiny-seed0-001" in text
     assert text.index("Picture:") < text.index("Figures:") < text.index("Success on held-out tasks rose")

@@ -12,7 +12,7 @@ from typing import Any
 
 from onward.errors import NotFoundError
 from onward.reward.measures.normalise import MINIMUM_SAMPLES
-from onward.warehouse import Warehouse, queries, reward_queries
+from onward.warehouse import Warehouse, queries, reward_queries, trajectory_queries
 
 _OURS = frozenset(("normalized", "window", "evidence", "signals"))
 """Parts of ``raw_data`` that have a field of their own in an explanation."""
@@ -27,7 +27,8 @@ async def look_up(
     warehouse: Warehouse, trajectory_id: str, configured: Mapping[str, float]
 ) -> Document | None:
     """Explains a trajectory's reward. ``status`` is ``rewarded``, ``unscored`` (with the reason) or
-    ``waiting`` (stored, not scored yet). Returns None for an unknown id. Raises WarehouseError."""
+    ``waiting`` (stored, not scored yet). A prefix that only one id has will do. Returns None for an unknown
+    id. Raises WarehouseError."""
     history = await queries.reward_history(warehouse, trajectory_id)
     if history:
         used = json.loads(history[-1]["payload"])["metadata"].get("feedback_ids") or []
@@ -38,7 +39,8 @@ async def look_up(
         return {"trajectory_id": trajectory_id, "status": "unscored", "unscored": dict(why)}
     if await queries.trajectory(warehouse, trajectory_id) is not None:
         return {"trajectory_id": trajectory_id, "status": "waiting"}
-    return None
+    meant = await trajectory_queries.ids_that_begin(warehouse, trajectory_id, 2)
+    return await look_up(warehouse, meant[0], configured) if len(meant) == 1 else None
 
 
 async def unknown_id(warehouse: Warehouse, name: str) -> NotFoundError:
@@ -48,7 +50,12 @@ async def unknown_id(warehouse: Warehouse, name: str) -> NotFoundError:
         return NotFoundError(
             f"{name} is a session, no trajectory: give one of its newest, {', '.join(found)}."
         )
-    return NotFoundError(f"No trajectory {name} is known here: it was never stored.")
+    meant = await trajectory_queries.ids_that_begin(warehouse, name, _SHOWN)
+    if meant:
+        return NotFoundError(f"{name} begins several ids: give more of one ({', '.join(meant)}).")
+    return NotFoundError(
+        f"No trajectory {name} is known here: it was never stored. 'onward trajectories list' shows ids."
+    )
 
 
 def explain(
