@@ -28,7 +28,7 @@ from onward.demo.fleet import AgentsProcess
 from onward.demo.result import Check, Cycle, FailingAnswer, KindResult, Rates, Result
 from onward.demo.settings import demo_settings, pace_of
 from onward.demo.warm import WarmStart, warm_up
-from onward.errors import OnwardError
+from onward.errors import OnwardError, program
 from onward.files import check_file
 from onward.progress import PART
 from onward.release.record import ReleaseRecord, Releases
@@ -345,6 +345,8 @@ async def demonstrate(options: Options, console: Console) -> Result:
     if options.json_file is not None:
         options.json_file.write_text(result.model_dump_json(indent=1) + "\n")
         files.append(f"Figures: {options.json_file}")
-    files.append(f"Trajectories: onward trajectories list --dir {_short(demonstration.settings.data_dir)}")
+    files.append(
+        f"Trajectories: {program()} trajectories list --dir {_short(demonstration.settings.data_dir)}"
+    )
     report.show(result, console, tuple(files))
     return result

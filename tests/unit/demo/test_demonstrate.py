@@ -38,5 +38,5 @@ async def test_pictures_and_figures_are_written_and_the_last_sentence_is_the_fin
     assert isinstance(console.file, io.StringIO)
     text = " ".join(console.file.getvalue().split())
     assert text.endswith("by reinforcement learning alone; 1 of 2 candidates was promoted.")
-    assert "Trajectories: onward trajectories list --dir out/tiny-seed0-001" in text
+    assert "onward trajectories list --dir out/tiny-seed0-001" in text
     assert text.index("Picture:") < text.index("Figures:") < text.index("Success on held-out tasks rose")
