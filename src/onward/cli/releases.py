@@ -238,12 +238,12 @@ def _validation(record: ReleaseRecord) -> Iterator[Any]:
         yield f"Validation was skipped: {plain(summary['skipped'])}."
     if "by_kind" not in summary:
         return
-    title = f"Validation: {summary['suite']}, success by kind"
+    title = f"Validation: {summary['suite']}, success by kind of task"
     table = Table("kind", number("candidate"), number("current"), title=title)
     for kind, rates in summary["by_kind"].items():
         table.add_row(kind, f"{rates['candidate']:.2f}", f"{rates['current']:.2f}")
     yield table
-    yield f"All {summary['tasks']} tasks: {suite_counts(summary)}."
+    yield f"The {summary['tasks']} tasks of all kinds: {suite_counts(summary)}."
     not_run = (record.validation or {}).get("not_run")
     if not_run:
         yield f"Not run: {', '.join(map(plain, not_run))}."
