@@ -238,12 +238,13 @@ def _validation(record: ReleaseRecord) -> Iterator[Any]:
         yield f"Validation was skipped: {plain(summary['skipped'])}."
     if "by_kind" not in summary:
         return
-    title = f"Validation: {summary['suite']}, success by kind of task"
-    table = Table("kind", number("candidate"), number("current"), title=title)
-    for kind, rates in summary["by_kind"].items():
+    title = f"Validation: {summary['suite']}, success by kind"
+    table = Table("kind of task", number("candidate"), number("current"), title=title)
+    every = f"all {summary['tasks']} tasks"  # a kind may have the name "total"
+    for kind, rates in (*summary["by_kind"].items(), (every, summary)):
         table.add_row(kind, f"{rates['candidate']:.2f}", f"{rates['current']:.2f}")
     yield table
-    yield f"The {summary['tasks']} tasks of all kinds: {suite_counts(summary)}."
+    yield f"All {summary['tasks']} tasks: {suite_counts(summary)}."
     not_run = (record.validation or {}).get("not_run")
     if not_run:
         yield f"Not run: {', '.join(map(plain, not_run))}."
