@@ -23,18 +23,18 @@ def install_command(what: str) -> str:
     """
     python = Path(sys.executable)
     beside = python.with_name("pip")
-    pip = _shown(beside) if beside.exists() else f"{_shown(python)} -m pip"
+    pip = short_path(beside) if beside.exists() else f"{short_path(python)} -m pip"
     if not what.startswith("["):
         return f"{pip} install {shlex.quote(what)}"
     clone = Path(__file__).parents[2]
-    folder = _shown(clone) if (clone / "pyproject.toml").is_file() else "."
+    folder = short_path(clone) if (clone / "pyproject.toml").is_file() else "."
     return f"{pip} install -e '{folder}{what}'"
 
 
 def program() -> str:
     """Returns ``onward``, or its path if a shell cannot find it by that name, as in a clone's ``.venv``."""
     beside = Path(sys.executable).with_name("onward")
-    return _shown(beside) if shutil.which("onward") is None and beside.exists() else "onward"
+    return short_path(beside) if shutil.which("onward") is None and beside.exists() else "onward"
 
 
 def runnable(sentence: str) -> str:
@@ -54,7 +54,7 @@ def hide_login(text: str) -> str:
     return re.sub(r"//[^/@\s]*@", "//", text)
 
 
-def _shown(path: Path) -> str:
+def short_path(path: Path) -> str:
     """Returns ``path`` relative to the working folder if it lies in there."""
     try:
         return str(path.relative_to(os.getcwd()))

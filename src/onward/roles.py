@@ -102,14 +102,10 @@ async def _beside(work: Awaitable[None]) -> AsyncIterator[asyncio.Future[None]]:
         yield task
     finally:
         task.cancel()
-        await to_the_end(_ended(task))
+        await to_the_end(asyncio.wait({task}))
 
 
-async def _ended(task: asyncio.Future[None]) -> None:
-    await asyncio.wait({task})
-
-
-async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
+async def to_the_end(work: Coroutine[Any, Any, object]) -> None:
     """Waits for ``work``, the last steps of a role, however often the wait is cancelled."""
     task = asyncio.create_task(work)
     while not task.done():

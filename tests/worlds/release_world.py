@@ -185,9 +185,9 @@ class World:
         self.alive = set(gateways)
         self.gateway_error: str | None = None
         self.unloadable: str | None = None
+        """Digest that gateways cannot load: they serve on what they had, and report why."""
         self.can_load: set[str] = set()
         """Gateways that load ``unloadable`` all the same."""
-        """Digest that no gateway can load: they serve on what they had, and report why."""
         self._served: dict[str, dict[str, Any]] = {}
         self.policies = {"current": Policy(), "candidate": Policy()}
         self.rng = np.random.default_rng(seed)
@@ -286,7 +286,8 @@ class World:
             }
             if self.gateway_error and len(desired["arms"]) > 1:
                 report |= {"revision": desired["revision"] - 1, "served": ["d0"], "error": self.gateway_error}
-            if self.unloadable in report["served"] and name not in self.can_load and self.unloadable:
+            damaged = self.unloadable is not None and self.unloadable in report["served"]
+            if damaged and name not in self.can_load:
                 why = f"adapter {self.unloadable} is damaged."
                 report = {**self._served[name], "updated_at": report["updated_at"], "error": why}
             else:

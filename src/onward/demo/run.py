@@ -28,7 +28,7 @@ from onward.demo.fleet import AgentsProcess
 from onward.demo.result import Check, Cycle, FailingAnswer, KindResult, Rates, Result
 from onward.demo.settings import demo_settings, pace_of
 from onward.demo.warm import WarmStart, warm_up
-from onward.errors import OnwardError, program
+from onward.errors import OnwardError, program, short_path
 from onward.files import check_file
 from onward.progress import PART
 from onward.release.record import ReleaseRecord, Releases
@@ -326,11 +326,6 @@ def _rates_of(release: ReleaseRecord) -> dict[str, Rates]:
     return {arm: Rates.model_validate(rates) for arm, rates in found.items()}
 
 
-def _short(path: Path) -> Path:
-    """Returns ``path`` from the current folder on, where it lies below it."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
 async def demonstrate(options: Options, console: Console) -> Result:
     """Runs the demonstration, writes ``curves.png`` and the JSON, and prints the report."""
     extras.require("lm", "torch", "The demonstration")
@@ -345,8 +340,7 @@ async def demonstrate(options: Options, console: Console) -> Result:
     if options.json_file is not None:
         options.json_file.write_text(result.model_dump_json(indent=1) + "\n")
         files.append(f"Figures: {options.json_file}")
-    files.append(
-        f"Trajectories: {program()} trajectories list --dir {_short(demonstration.settings.data_dir)}"
-    )
+    data = short_path(demonstration.settings.data_dir)
+    files.append(f"Trajectories: {program()} trajectories list --dir {data}")
     report.show(result, console, tuple(files))
     return result

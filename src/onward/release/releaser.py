@@ -373,10 +373,10 @@ class Releaser:
             return
         found = await self.effects.check_gateways(record)
         restoring = record.state is State.RESTORING
-        overdue = self.effects.seconds_since_change() > REFUSED_SECONDS
-        if restoring and (found.verified or (overdue and found.done and not found.refused)):
+        waited = self.effects.seconds_since_change() > REFUSED_SECONDS
+        if restoring and (found.verified or (waited and found.done and not found.refused)):
             return await self._move(restore.finish(record, self._inputs))
-        if overdue and found.refused and not record.closed and (restoring or not found.done):
+        if waited and found.refused and not record.closed and (restoring or not found.done):
             gateway, why = next(iter(found.refused.items()))
             who = f"gateway {gateway} cannot" if found.done else "no gateway can"
             return await self._abort(f"{who} load it ({why.rstrip('.')})")

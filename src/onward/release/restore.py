@@ -5,8 +5,9 @@ entries, routes, event, verification by the gateways. In it ``candidate`` is the
 ``current`` is the model that is restored.
 
 Invariants: the releaser decides by the model that serves when it takes up the record. The operator who made
-the request saw an older state. Model entries and the event follow only after a gateway serves the restored
-model; if no gateway can load it, only the routes have to be set back.
+the request saw an older state. Model entries and the event follow only after every live gateway serves the
+restored model, or after 20 s all that can; if one reports that it cannot load it, only the routes have to be
+set back.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ async def restore_or_reject(
 
 
 def finish(record: ReleaseRecord, inputs: MoveInputs) -> ReleaseRecord:
-    """Completes the rollback once a gateway serves the restored model."""
+    """Completes the rollback once gateways serve the restored model (``Releaser._carry_out``)."""
     taken, restored = record.candidate.model_id, record.current.model_id
     words = f"{record.asked_by} asked for it: {record.asked_why}"
     closed = record.close(State.ROLLED_BACK, inputs.text, words, code=REASON, overdue=record.overdue)
