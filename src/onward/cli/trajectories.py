@@ -217,7 +217,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
     wide = Console().width >= WIDE
     whose = ("agent", "model", "domain") if wide else ()
-    table = Table(ident("trajectory"), "began (UTC)", number("turns"), "outcome", number("raw_total"), *whose)
+    table = Table(ident("trajectory"), "began (UTC)", number("turns"), "outcome", number("raw total"), *whose)
     for row in rows:
         began = str(row["start_ts"])[:16].replace("T", " ")
         reward = "-" if row["raw_total"] is None else f"{row['raw_total']:.4f}"
