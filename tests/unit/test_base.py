@@ -18,6 +18,8 @@ from onward import extras
 from onward.contracts.examples import TRAJECTORY
 from onward.errors import MissingExtraError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 BLOCKED = """

@@ -16,6 +16,8 @@ from docs_blocks import PAGES, ROOT, blocks, run_blocks, run_command
 from onward import config
 from onward.config import SEED_VARIABLES
 
+pytestmark = pytest.mark.slow
+
 README = ROOT / "README.md"
 _LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 

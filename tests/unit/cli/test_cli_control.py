@@ -19,6 +19,8 @@ from onward.control.running.log import read_rows
 from onward.control.running.runs import Folder
 from onward.errors import install_command, program
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["--set", "hidden=16", "--set", "n_steps=32", "--set", "epochs=2", "--set", "batch_size=64",
          "--preset", "default", "--set", "num_envs=4"]  # fmt: skip
 

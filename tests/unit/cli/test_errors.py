@@ -12,6 +12,8 @@ from onward import __version__, errors, extras
 from onward.cli import output
 from onward.errors import MissingExtraError
 
+pytestmark = pytest.mark.slow
+
 
 def onward(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

@@ -16,6 +16,8 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from onward import cli
 from onward.cli.help import fitted, joined
 
+pytestmark = pytest.mark.slow
+
 Found = tuple[tuple[str, ...], Any]
 
 

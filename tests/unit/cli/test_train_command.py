@@ -17,6 +17,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from onward.serving.engines.registry import verify_adapter
 from onward.training import checkpoints
 
+pytestmark = pytest.mark.slow
+
 PAIRS = [{"prompt": f"left or right {n % 3}", "chosen": "left", "rejected": "right"} for n in range(12)]
 
 

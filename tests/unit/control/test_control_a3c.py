@@ -24,6 +24,8 @@ from onward.control.networks.flat import FlatParameters
 from onward.control.networks.nets import MLP
 from onward.errors import ControlError
 
+pytestmark = pytest.mark.slow
+
 
 def identity(kind: str, worker: int) -> Identity:
     return Identity(kind, 4)

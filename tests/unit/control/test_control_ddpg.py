@@ -20,6 +20,8 @@ from onward.control.core.spaces import ActionSpec, Layout
 from onward.control.environments import make
 from onward.control.policies.policy import Policy
 
+pytestmark = pytest.mark.slow
+
 ONE = ActionSpec("box", low=(-2.0,), high=(2.0,), shape=(1,))
 SMALL = DDPGConfig(hidden=(16, 16), batch_size=8, buffer_size=10_000, learning_starts=8)
 LINEAR = replace(SMALL, hidden=())
@@ -199,6 +201,7 @@ def test_the_exported_policy_acts_without_noise() -> None:
     assert Policy(made.networks()).act_flat(obs, deterministic=True) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.long
 def test_it_swings_the_pendulum_up() -> None:
     envs = make("Pendulum-v1")
     config = DDPGConfig(hidden=(64, 64), batch_size=128, gamma=0.98, learning_starts=500, buffer_size=10_000)

@@ -347,6 +347,7 @@ def train_until(env: str, bar: float) -> float:
     return confirmed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("env", "bar"), [("CartPole-v1", 475), ("MountainCar-v0", -110)])
 def test_our_preset_solves_it(env: str, bar: float) -> None:
     assert train_until(env, bar) >= bar

@@ -15,6 +15,8 @@ from onward.control.core.contract import EnvSpec, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionSpec, Layout, Leaf
 
+pytestmark = pytest.mark.slow
+
 ROOMS = 10
 RIGHT = np.array([2, 0, 1, 1, 2, 0, 2, 1, 0])
 LEAF = Leaf(path=(), kind="one_hot", shape=(), sizes=(ROOMS,), start=(0,))

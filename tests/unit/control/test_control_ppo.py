@@ -17,6 +17,8 @@ from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionSpec, Layout
 from onward.control.environments import make
 
+pytestmark = pytest.mark.slow
+
 IDENTITY = {
     "n_steps": 32,
     "batch_size": 64,

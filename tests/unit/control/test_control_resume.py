@@ -14,6 +14,8 @@ from onward.control.running.runs import Folder, RunConfig
 from onward.control.running.trainer import Trainer
 from onward.errors import ControlError
 
+pytestmark = pytest.mark.slow
+
 OFF_POLICY = {"hidden": (16,), "batch_size": 16, "buffer_size": 150, "learning_starts": 32, "train_every": 4}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "q_learning": ("FrozenLake-v1", {"num_envs": 2}),

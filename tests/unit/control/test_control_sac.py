@@ -21,6 +21,8 @@ from onward.control.environments import make
 from onward.control.policies.policy import Policy
 from onward.errors import ControlError
 
+pytestmark = pytest.mark.slow
+
 BOX = ActionSpec("box", low=(-2.0, 0.0), high=(2.0, 1.0), shape=(2,))
 SMALL = SACConfig(hidden=(16, 16), batch_size=8, buffer_size=1000, learning_starts=8)
 

@@ -23,6 +23,8 @@ from onward.lm.trajectories import Trajectory
 
 from .conftest import ARMS, OBSERVATION, START
 
+pytestmark = pytest.mark.slow
+
 EPISODES, GROUP = 64, 8
 SEEDS = [0, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)]
 

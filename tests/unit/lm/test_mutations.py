@@ -38,6 +38,8 @@ from . import (
     test_value,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Mutant:

@@ -18,6 +18,8 @@ import redaction_corpus as corpus
 from onward.redaction import redact
 from redaction_corpus import personal, stay, structure, vendor
 
+pytestmark = pytest.mark.slow
+
 MISSED: frozenset[tuple[str, str]] = frozenset()
 """(kind, context) that are known to leak. Shrink only."""
 SHARE = {1: 1.0, 2: 1.0, 3: 0.99}

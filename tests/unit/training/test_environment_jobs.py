@@ -15,6 +15,8 @@ from onward.training import checkpoints
 from onward.training.role import trainer as service
 from onward.training.spec import recipes, request
 
+pytestmark = pytest.mark.slow
+
 WORLDS = Path(__file__).parents[2] / "worlds"
 
 

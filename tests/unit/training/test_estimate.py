@@ -16,6 +16,8 @@ from onward.training.data import dataset
 from onward.training.job import estimate
 from onward.training.spec.request import JobSpec
 
+pytestmark = pytest.mark.slow
+
 
 def test_parameters_are_counted_as_they_are(arms_base: Path, make_job: MakeJob) -> None:
     network = Sizes.read(arms_base)

@@ -19,6 +19,8 @@ from onward.training import checkpoints
 from onward.training.job import actor, worker
 from onward.training.spec.environment_plan import EnvironmentPlan
 
+pytestmark = pytest.mark.slow
+
 PLACE = "arms_environment:ARMS"
 
 

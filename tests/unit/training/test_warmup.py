@@ -21,6 +21,8 @@ from onward.training.spec import recipes
 from onward.training.warm_start import desk_attempts, desk_base
 from onward.training.warm_start.warmup import WarmUpResult, warm_up
 
+pytestmark = pytest.mark.slow
+
 TINY = recipes.for_model("tiny")
 
 
