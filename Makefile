@@ -28,21 +28,21 @@ endef
 
 .PHONY: demo install test test-fast test-long lint clean
 
-# A file of tests stays in one process: its fixtures are made once.
-PARALLEL := -n logical --maxprocesses 4 --dist loadfile
+# A file of tests stays in one process: its fixtures are made once. Tests with servers wait often, hence three
+# processes on two cores.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+PARALLEL := -n $(if $(filter 1 2,$(CORES)),3,4) --dist loadfile
 
 demo: $(DEMO)
 	$(BIN)/onward demo
 
 install: $(ALL)
 
-# Tests with real servers measure real time, so they run one after the other.
 test: $(DEV)
-	$(BIN)/python -m pytest $(PARALLEL) tests/unit
-	$(BIN)/python -m pytest tests/integration tests/faults tests/browser
+	$(BIN)/python -m pytest $(PARALLEL) tests
 
 test-fast: $(DEV)
-	$(BIN)/python -m pytest $(PARALLEL) tests/unit
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not slow" tests/unit
 
 test-long: $(BENCH)
 	$(BIN)/python -m pytest -m long

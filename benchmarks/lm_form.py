@@ -3,8 +3,8 @@
 Per seed the warm-started model v0 attempts 512 training tasks, a job learns from them, and the candidate
 is validated as in a release (success on the validation tasks, format checks against the current
 model). A candidate that fails is discarded, and the next job starts from the current one. ``form`` counts
-well-formed answers to the five format questions of ``onward.release.validation.checks``, twenty samples each.
-Their wording differs from the tasks, so form breaks there first.
+well-formed answers to the five format questions of ``onward.release.validation.probe_prompts``, twenty
+samples each. Their wording differs from the tasks, so form breaks there first.
 
 The variants lead from ``plain`` to ``recipe``, which jobs use, one change at a time. The results are in
 docs/form.md. Tried on four seeds and left out: sparing near-certain tokens in both directions (rise 0.07: the
@@ -38,7 +38,7 @@ from onward.lm.chat import Chat
 from onward.lm.policy import Policy
 from onward.lm.sampler import Sampler, SampleRequest
 from onward.lm.trajectories import Trajectory
-from onward.release.validation import checks, comparison
+from onward.release.validation import comparison, probe_prompts
 from onward.release.validation.suite import TaskResult
 from onward.training.job import methods
 from onward.training.spec import recipes
@@ -65,7 +65,7 @@ class Policies:
     policy: Policy
     memory: dict[str, Any]
     tasks: list[TaskResult]
-    checked: list[checks.CheckResult]
+    checked: list[probe_prompts.CheckResult]
 
 
 def spec_of(changes: dict[str, Any]) -> JobSpec:
@@ -82,11 +82,11 @@ def spec_of(changes: dict[str, Any]) -> JobSpec:
     return JobSpec.model_validate({**values, **changes})
 
 
-def ask(policy: Policy, samples: int, seed: int) -> list[checks.CheckResult]:
+def ask(policy: Policy, samples: int, seed: int) -> list[probe_prompts.CheckResult]:
     """Runs the release's checks, ``samples`` answers each, at the temperature of serving."""
     chat, sampler = Chat(policy.tokenizer), Sampler(policy, max_batch=64)
-    by_id = {check.check_id: check for check in checks.CHECKS}
-    for check in checks.CHECKS:
+    by_id = {check.check_id: check for check in probe_prompts.CHECKS}
+    for check in probe_prompts.CHECKS:
         talk = [
             {"role": "system", "content": desk.SYSTEM_PROMPT},
             {"role": "user", "content": check.request},
@@ -109,8 +109,8 @@ def ask(policy: Policy, samples: int, seed: int) -> list[checks.CheckResult]:
         for one in sampler.step():
             name, sample = one.request_id.split("/")
             check = by_id[name]
-            passed = checks.passes(check, chat.text(one.token_ids))
-            found.append(checks.CheckResult(name, check.kind, passed, int(sample)))
+            passed = probe_prompts.passes(check, chat.text(one.token_ids))
+            found.append(probe_prompts.CheckResult(name, check.kind, passed, int(sample)))
     return found
 
 
@@ -144,13 +144,13 @@ def learn(
     return method.state()
 
 
-def judge(policy: Policy) -> tuple[list[TaskResult], list[checks.CheckResult]]:
+def judge(policy: Policy) -> tuple[list[TaskResult], list[probe_prompts.CheckResult]]:
     tried = attempt(policy, "validation", 100, 0, 0)
     results = [
         TaskResult(one.task.task_id, one.task.kind, one.outcome.success, one.outcome.completion)
         for one in tried
     ]
-    return results, ask(policy, checks.SAMPLES, 0)
+    return results, ask(policy, probe_prompts.SAMPLES, 0)
 
 
 def well_formed(policy: Policy) -> int:

@@ -28,7 +28,7 @@ from onward.contracts.subjects import TOPICS
 from onward.redaction import RULES
 from onward.redaction.rule import LAYERS
 from onward.release.plan import TRANSITIONS as RELEASE_STATES
-from onward.training.role.jobs import TRANSITIONS as JOB_STATES
+from onward.training.role.job_table import TRANSITIONS as JOB_STATES
 
 DOCS = Path(__file__).parent
 

@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 # Role → module with ``async def run(ctx)``. Imported when the role runs.
 ROLES: dict[str, str] = {
     "collector": "onward.capture.collecting.collector",
-    "archiver": "onward.capture.collecting.archiver",
+    "archiver": "onward.capture.collecting.event_archiver",
     "rewarder": "onward.reward.role.rewarder",
     "coordinator": "onward.coordinator.coordinator",
     "trainer": "onward.training.role.trainer",

@@ -21,7 +21,7 @@ from onward import Recorder, config, host, warehouse
 from onward.clock import SystemClock, utc_text
 from onward.contracts import subjects
 from onward.demo import audit
-from onward.training.role.jobs import JobRecord, JobTable
+from onward.training.role.job_table import JobRecord, JobTable
 
 SETTINGS = """
 [nats]

@@ -10,7 +10,7 @@ from pathlib import Path
 from onward import config
 from onward.api import status
 from onward.bus import Bus
-from onward.capture.collecting import archiver
+from onward.capture.collecting import event_archiver
 from onward.clock import SystemClock
 from onward.context import Context
 from onward.contracts import canonical_json, examples, subjects
@@ -47,7 +47,7 @@ async def publish_all(bus: Bus, attempt: str) -> None:
 
 async def caught_up(bus: Bus, role: asyncio.Task[None]) -> None:
     async with asyncio.timeout(20):
-        for copy in archiver.COPIES:
+        for copy in event_archiver.COPIES:
             while True:
                 assert not role.done(), role
                 with contextlib.suppress(Exception):
@@ -59,7 +59,7 @@ async def caught_up(bus: Bus, role: asyncio.Task[None]) -> None:
 
 @contextlib.asynccontextmanager
 async def archiving(ctx: Context):
-    role = asyncio.create_task(archiver.run(ctx))
+    role = asyncio.create_task(event_archiver.run(ctx))
     try:
         yield role
     finally:
@@ -88,7 +88,7 @@ async def test_events_are_stored_once_however_often_they_come(bus: Bus, tmp_path
             }
             await bus.publish(subjects.TRAINING_STATUS, canonical_json(failed), msg_id="failed")
             await caught_up(bus, role)
-        for copy in archiver.COPIES:  # acks may be lost: everything comes a second time
+        for copy in event_archiver.COPIES:  # acks may be lost: everything comes a second time
             await bus.js.delete_consumer(copy.stream, copy.durable)
         async with archiving(ctx) as role:
             await caught_up(bus, role)

@@ -112,7 +112,7 @@ async def test_a_poisonous_row_is_held_and_not_left_raw(ctx, server, warehouse, 
 
     first_failure_is_final(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr("onward.capture.collecting.enrich.row", broken)
+        patch.setattr("onward.capture.collecting.trajectory_row.row", broken)
         await publish(ctx, document(1, text=f"use {SECRET}"))
         await collect(ctx)
     (held,) = await quarantine(ctx).list_held()

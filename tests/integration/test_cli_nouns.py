@@ -12,7 +12,7 @@ from onward.bus import Bus, NatsServer, deadletter
 from onward.clock import SystemClock
 from onward.contracts import TrainingRequest, examples, subjects
 from onward.ids import new_id
-from onward.training.role.jobs import JobError, JobTable
+from onward.training.role.job_table import JobError, JobTable
 
 
 @pytest.fixture

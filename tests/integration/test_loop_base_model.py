@@ -11,7 +11,7 @@ import pytest
 
 from onward import Recorder, config, host
 from onward.contracts import ModelDeployed, decode
-from onward.training.role.jobs import JobTable
+from onward.training.role.job_table import JobTable
 from onward.warehouse import queries
 
 SESSIONS = 3

@@ -27,7 +27,7 @@ from onward.release import releaser
 from onward.release.record import Releases
 from onward.release.releaser import install_initial
 from onward.training import checkpoints
-from onward.training.role.jobs import JobTable
+from onward.training.role.job_table import JobTable
 
 V0, V1 = "agent-zero-rl-v0", "agent-zero-rl-v1"
 

@@ -29,7 +29,7 @@ from onward.coordinator.coordinator import Coordinator
 from onward.reward.role import rewarder
 from onward.training.data import dataset
 from onward.training.role import trainer
-from onward.training.role.jobs import JobRecord
+from onward.training.role.job_table import JobRecord
 from onward.warehouse import reward_queries
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

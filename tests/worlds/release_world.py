@@ -18,7 +18,7 @@ from onward.errors import ConflictError, EngineError
 from onward.release.evidence.outcome_source import Stored
 from onward.release.record import ReleaseRecord
 from onward.release.releaser import Releaser, install_initial
-from onward.release.validation.checks import CHECKS, SAMPLES, CheckResult
+from onward.release.validation.probe_prompts import CHECKS, SAMPLES, CheckResult
 from onward.release.validation.suite import TaskResult
 from onward.telemetry.metrics import Metrics
 

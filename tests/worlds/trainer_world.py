@@ -17,7 +17,7 @@ from onward.contracts import TrainingRequest
 from onward.errors import BusError, ConflictError
 from onward.telemetry.metrics import Metrics
 from onward.training.role import trainer as service
-from onward.training.role.jobs import JobRecord
+from onward.training.role.job_table import JobRecord
 from onward.warehouse import Objects
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from onward.capture.collecting import enrich
+from onward.capture.collecting import trajectory_row
 from onward.contracts import Reward, Trajectory, to_document, validate
 from onward.contracts.examples import REWARD, TRAJECTORY
 from onward.reward.scoring.rows import reward_row
@@ -73,9 +73,11 @@ def reward(name: str, raw_total: float, *, success: bool = True, **outcome: Any)
 
 async def store(w: Any, trajectories: Sequence[dict[str, Any]], rewards: Sequence[dict[str, Any]]) -> None:
     """Insert the rows that the collector and the rewarder would insert."""
-    enriched = [enrich.enrich(one) for one in trajectories]
+    enriched = [trajectory_row.enrich(one) for one in trajectories]
     rows = [
-        enrich.row(one, identity=f"v:{one['trajectory_id']}", stream_seq=n + 1, ingested_at=datetime.now(UTC))
+        trajectory_row.row(
+            one, identity=f"v:{one['trajectory_id']}", stream_seq=n + 1, ingested_at=datetime.now(UTC)
+        )
         for n, one in enumerate(enriched)
     ]
     await w.insert("trajectories", rows)

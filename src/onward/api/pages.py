@@ -29,7 +29,7 @@ from onward.contracts.buckets import DesiredRoutes, Learning
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import BusError, WarehouseError
 from onward.http.server import is_loopback
-from onward.training.role.jobs import JobTable
+from onward.training.role.job_table import JobTable
 
 WEB = resources.files("onward") / "web"
 _STYLE = (WEB / "page.css").read_text(encoding="utf-8")

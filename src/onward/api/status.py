@@ -29,7 +29,7 @@ from onward.contracts.buckets import (
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.release.record import ReleaseRecord, Releases
 from onward.release.wording import what_happened
-from onward.training.role.jobs import JobRecord, JobTable
+from onward.training.role.job_table import JobRecord, JobTable
 from onward.warehouse import Objects, Warehouse, queries, reward_queries
 
 NEWEST = 5

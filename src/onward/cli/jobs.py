@@ -15,7 +15,7 @@ from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, NotFoundError
 from onward.release.record import ReleaseRecord, Releases
-from onward.training.role.jobs import JobRecord, JobState, JobTable
+from onward.training.role.job_table import JobRecord, JobState, JobTable
 
 jobs_app = Commands(
     help="""Training jobs: which ran, why one failed, what it came to.

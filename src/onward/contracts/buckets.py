@@ -3,8 +3,8 @@
 A document is JSON. A reader tolerates keys that it does not know, and a writer that changes a document keeps
 them. A field that a reader can do without has a default; a field that must stay readable whatever its value
 is ``Loose``. The full records of jobs, releases and models are defined where they are written
-(``onward.training.role.jobs``, ``onward.release.record``); here are the parts of them that other roles read.
-Readers use ``onward.bus.read_document``.
+(``onward.training.role.job_table``, ``onward.release.record``); here are the parts of them that other roles
+read. Readers use ``onward.bus.read_document``.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class JobCommit(Piece):
 
 class JobEntry(Document):
     """A training job as coordinator and releaser read it: ``job.<id>``. Its states and their transitions are
-    in ``onward.training.role.jobs``."""
+    in ``onward.training.role.job_table``."""
 
     BUCKET, KEY = "rl_jobs", "job."
 

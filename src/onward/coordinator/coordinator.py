@@ -16,14 +16,14 @@ from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingStatus, decode, encode, subjects
 from onward.contracts.buckets import DesiredRoutes, JobEntry, LastRequest, Learning, ReleaseEntry
-from onward.coordinator import job_request
+from onward.coordinator import training_request
 from onward.coordinator.triggers import Situation, Train, Wait, decide
 from onward.errors import BusError, ConflictError, ContractError, WarehouseError
 from onward.release import plan
 from onward.roles import together
 from onward.telemetry import logs
 from onward.training.data import corrections
-from onward.training.role import jobs
+from onward.training.role import job_table as jobs
 from onward.warehouse import Warehouse, queries, reward_queries
 
 log = logs.get("coordinator")
@@ -127,7 +127,7 @@ class Coordinator:
         until: int,
         rewarded: int,
     ) -> None:
-        asked = job_request.build(
+        asked = training_request.build(
             self.ctx.settings,
             trigger,
             digest=digest,

@@ -33,7 +33,7 @@ from onward.files import check_file
 from onward.progress import PART
 from onward.release.record import ReleaseRecord, Releases
 from onward.serving import base_models
-from onward.training.role.jobs import JobRecord, JobTable
+from onward.training.role.job_table import JobRecord, JobTable
 from onward.training.spec import recipes
 
 BEFORE_TRAFFIC = ("proposed", "validating")

@@ -18,7 +18,7 @@ from onward.contracts import TrainingRequest
 from onward.contracts.buckets import DesiredArm, ModelEntry
 from onward.ids import model_key, new_id
 from onward.training import checkpoints
-from onward.training.role.jobs import JobRecord, JobTable
+from onward.training.role.job_table import JobRecord, JobTable
 
 NOISE = 3.0
 """Standard deviation of the noise, in units of each matrix's own root mean square."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from onward.capture.collecting import enrich
+from onward.capture.collecting import trajectory_row
 from onward.capture.conversations.messages import conversation
 from onward.export.records import Record
 from onward.lm.tool_words import with_objects
@@ -61,13 +61,13 @@ def row(record: Record) -> dict[str, Any]:
         "group_id": _text(context.get("group_id")),
         "domain": _text(context.get("domain")),
         "model": metadata["model"],
-        "model_digest": enrich.model_digest(trajectory) or None,
+        "model_digest": trajectory_row.model_digest(trajectory) or None,
         "release_id": _text(release.get("release_id")),
         "arm": _text(release.get("arm")),
         "start": datetime.fromisoformat(trajectory["start_timestamp"]),
         "end": datetime.fromisoformat(trajectory["end_timestamp"]),
         "turns": len(trajectory["turns"]),
-        "tokens": enrich.tokens(trajectory),
+        "tokens": trajectory_row.tokens(trajectory),
         "status": _text(told.get("status")),
         "success": outcome.get("success"),
         "completed": outcome.get("completion"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from docs_blocks import run_command
 
-from onward.capture.collecting.enrich import enrich
+from onward.capture.collecting.trajectory_row import enrich
 from onward.config import load
 from onward.contracts import Reward, Trajectory, validate
 from onward.contracts.examples import TRAJECTORY

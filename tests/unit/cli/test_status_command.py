@@ -5,7 +5,7 @@ import pytest
 from onward.api.status import next_sentence, release_sentence, serving_sentence
 from onward.cli.status import show
 from onward.contracts.buckets import DesiredArm, DesiredRoutes
-from onward.training.role.jobs import JobRecord
+from onward.training.role.job_table import JobRecord
 
 SENTENCES = {
     "serving": "agent-zero-rl-v1 serves.",

@@ -9,8 +9,8 @@ import pytest
 
 from onward.envs import desk
 from onward.errors import TrainingError
-from onward.release.validation import checks, comparison, suite
-from onward.release.validation.checks import CHECKS, CheckResult, passes
+from onward.release.validation import comparison, probe_prompts, suite
+from onward.release.validation.probe_prompts import CHECKS, CheckResult, passes
 from onward.release.validation.suite import TaskResult
 from onward.serving.engines import Generation
 
@@ -209,13 +209,13 @@ async def test_a_failing_answer_is_stored_redacted_and_at_most_300_characters_lo
     async def complete(messages, session_id):
         return "secret" + "x" * 400
 
-    found = await checks.run_checks(complete, lambda answer: answer.replace("secret", "<KEY:1>"))
+    found = await probe_prompts.run_checks(complete, lambda answer: answer.replace("secret", "<KEY:1>"))
     assert {one.answer for one in found} == {"<KEY:1>" + "x" * 292 + "…"}
 
     async def well_formed(messages, session_id):
         return call("response", text="I cannot.")
 
-    assert {one.answer for one in await checks.run_checks(well_formed, str)} == {""}
+    assert {one.answer for one in await probe_prompts.run_checks(well_formed, str)} == {""}
 
 
 def test_checks_that_do_not_pair_are_refused():
@@ -230,7 +230,7 @@ async def test_every_check_is_sampled_four_times_with_seeds_of_its_own():
         asked.append(session_id)
         return "hello"
 
-    results = await checks.run_checks(complete, str)
+    results = await probe_prompts.run_checks(complete, str)
     assert len(results) == len(set(asked)) == 40
     assert {(r.check_id, r.sample) for r in results} == {(c.check_id, n) for c in CHECKS for n in range(4)}
 
@@ -286,7 +286,7 @@ async def test_a_policy_that_babbles_solves_nothing_and_fails_every_check():
 
     found = await suite.play_all(complete, 10)
     assert not any(result.success for result in found)
-    assert not any(result.passed for result in await checks.run_checks(complete, str))
+    assert not any(result.passed for result in await probe_prompts.run_checks(complete, str))
 
 
 async def test_two_policies_meet_the_same_luck():

@@ -13,7 +13,7 @@ from onward.contracts import TrainingRequest
 from onward.training import checkpoints
 from onward.training.job import worker
 from onward.training.role import trainer as service
-from onward.training.role.jobs import JobRecord
+from onward.training.role.job_table import JobRecord
 from onward.training.spec import differences, recipes, request
 
 LOGGED: dict[str, Any] = {"source": "clickhouse", "sample_size": 100}

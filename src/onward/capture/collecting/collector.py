@@ -19,7 +19,7 @@ from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
 from onward.bus.consumer import AWAY, POISON_AFTER
 from onward.bus.deadletter import fits_dead_letter, store_dead_letter
 from onward.capture import claim_check
-from onward.capture.collecting import enrich
+from onward.capture.collecting import trajectory_row
 from onward.capture.collecting.inspection import (
     ARRIVED,
     REDACTED,
@@ -150,7 +150,7 @@ class Collector:
                 if trajectory_id not in known:
                     known[trajectory_id] = item.identity
                     new.append(item)
-                elif not enrich.same(known[trajectory_id], item.identity):
+                elif not trajectory_row.same(known[trajectory_id], item.identity):
                     item = conflict_item(item)
                 elif REDACTED not in item.message.headers:
                     self._ctx.metrics.duplicates.labels(STREAM).inc()
@@ -162,8 +162,10 @@ class Collector:
         rows = []
         for item in new:
             assert item.document is not None
-            document, sequence = enrich.enrich(item.document), item.message.sequence
-            rows.append(enrich.row(document, identity=item.identity, stream_seq=sequence, ingested_at=now))
+            document, sequence = trajectory_row.enrich(item.document), item.message.sequence
+            rows.append(
+                trajectory_row.row(document, identity=item.identity, stream_seq=sequence, ingested_at=now)
+            )
         crashpoint("collector.before_store")
         # The token is a hash of the content: a batch with other rows must never count as a repeat.
         token = sha256_hex("\n".join(f"{r['trajectory_id']} {r['payload_sha256']}" for r in rows).encode())

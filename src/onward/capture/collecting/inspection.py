@@ -17,7 +17,7 @@ from typing import Any
 
 from onward.bus import Message
 from onward.capture import claim_check
-from onward.capture.collecting import enrich
+from onward.capture.collecting import trajectory_row
 from onward.capture.conversations import turns
 from onward.capture.opt_out import OptOut
 from onward.capture.retrying import with_one_retry
@@ -144,7 +144,7 @@ class Inspector:
             return Item(
                 message, Fate.DEAD_LETTER, secret=secret, reason=error.reason, detail=str(error), body=body
             )
-        identity = enrich.identity(clean, redacted.policy_version)
+        identity = trajectory_row.identity(clean, redacted.policy_version)
         return Item(message, Fate.STORE, clean, identity, secret, redacted.counts)
 
     def _unreadable(self, message: Message, error: ContractError) -> Item:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from onward.errors import TrainingError
-from onward.release.validation.checks import CHECKS, SAMPLES, CheckResult
+from onward.release.validation.probe_prompts import CHECKS, SAMPLES, CheckResult
 from onward.release.validation.suite import TaskResult
 
 RunSuite = Callable[[str | None], Awaitable[list[TaskResult]]]

@@ -16,7 +16,7 @@ from pathlib import Path
 from onward.context import Context
 from onward.envs import desk
 from onward.errors import EngineError, TamperedError
-from onward.release.validation.checks import CheckResult, Complete, run_checks
+from onward.release.validation.probe_prompts import CheckResult, Complete, run_checks
 from onward.serving.engines import Engine, wire
 from onward.serving.engines.local import LocalEngine
 from onward.serving.engines.registry import verify_adapter

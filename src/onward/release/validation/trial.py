@@ -11,8 +11,8 @@ from onward.errors import EngineError, OnwardError
 from onward.lru import Lru
 from onward.release.record import ReleaseRecord
 from onward.release.validation import comparison
-from onward.release.validation.checks import CheckResult
 from onward.release.validation.comparison import Suite
+from onward.release.validation.probe_prompts import CheckResult
 from onward.release.validation.suite import TaskResult
 from onward.telemetry import logs
 

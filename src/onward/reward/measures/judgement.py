@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from onward.capture.collecting.enrich import is_unjudged
+from onward.capture.collecting.trajectory_row import is_unjudged
 from onward.contracts import Trajectory
 from onward.contracts.trajectory import Outcome
 from onward.reward.measures import facts

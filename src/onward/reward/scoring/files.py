@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any, BinaryIO
 
 from onward.capture.claim_check import BODY_BYTES
-from onward.capture.collecting.enrich import enrich
+from onward.capture.collecting.trajectory_row import enrich
 from onward.config import RewardSettings
 from onward.contracts import (
     MAX_DEPTH,

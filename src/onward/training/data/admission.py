@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from onward.capture import provenance
-from onward.capture.collecting.enrich import is_unjudged
+from onward.capture.collecting.trajectory_row import is_unjudged
 from onward.contracts import Feedback
 from onward.lm import tokens
 from onward.reward.components.user_feedback import NEUTRAL

@@ -14,7 +14,7 @@ from typing import Any
 
 from onward.bus import read_document
 from onward.capture import provenance
-from onward.capture.collecting.enrich import MIXED
+from onward.capture.collecting.trajectory_row import MIXED
 from onward.context import Context
 from onward.contracts import Feedback, TrainingRequest, decode
 from onward.contracts.buckets import DesiredRoutes, ModelEntry

@@ -30,7 +30,7 @@ from onward.roles import ready, together
 from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints
 from onward.training.data import frozen
-from onward.training.role.jobs import TERMINAL, JobError, JobLease, JobRecord, JobTable
+from onward.training.role.job_table import TERMINAL, JobError, JobLease, JobRecord, JobTable
 from onward.training.spec import differences, recipes, request
 
 log = structlog.get_logger(__name__)

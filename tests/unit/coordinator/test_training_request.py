@@ -8,14 +8,14 @@ import pytest
 
 from onward.config import Settings, TrainingSettings
 from onward.contracts import TrainingRequest, decode, encode
-from onward.coordinator import job_request
+from onward.coordinator import training_request
 from onward.coordinator.triggers import Train
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def make(settings: Settings, groups=(None, None)) -> TrainingRequest:
-    return job_request.build(
+    return training_request.build(
         settings,
         Train("threshold_reached", "normal"),
         digest="d1",
@@ -41,25 +41,28 @@ def make(settings: Settings, groups=(None, None)) -> TrainingRequest:
     ],
 )
 def test_the_data_decides_where_no_algorithm_is_set_and_the_notes_say_so(groups, expected):
-    chosen, note = job_request.algorithm(TrainingSettings.model_validate({}), groups)
+    chosen, note = training_request.algorithm(TrainingSettings.model_validate({}), groups)
     assert chosen == expected
     assert note is not None and "no algorithm is set" in note
 
 
 def test_an_algorithm_that_was_asked_for_is_passed_on_unchanged():
     for name in ("dpo", "ppo"):
-        assert job_request.algorithm(TrainingSettings.model_validate({"algorithm": name}), []) == (name, None)
+        assert training_request.algorithm(TrainingSettings.model_validate({"algorithm": name}), []) == (
+            name,
+            None,
+        )
 
 
 def test_enough_corrections_ask_for_dpo_whatever_the_groups_and_a_set_algorithm_stays():
     settings = TrainingSettings.model_validate({"min_corrections": 3})
-    assert job_request.algorithm(settings, ["a", "a"], corrected=2)[0] == "rloo"
-    chosen, note = job_request.algorithm(settings, ["a", "a"], corrected=3)
+    assert training_request.algorithm(settings, ["a", "a"], corrected=2)[0] == "rloo"
+    chosen, note = training_request.algorithm(settings, ["a", "a"], corrected=3)
     assert chosen == "dpo" and note is not None and "3 answers were corrected" in note
     asked = TrainingSettings.model_validate({"algorithm": "grpo", "min_corrections": 3})
-    assert job_request.algorithm(asked, ["a", "a"], corrected=100) == ("grpo", None)
-    assert job_request.algorithm(TrainingSettings.model_validate({}), [], corrected=63)[0] == "reinforce"
-    assert job_request.algorithm(TrainingSettings.model_validate({}), [], corrected=64)[0] == "dpo"
+    assert training_request.algorithm(asked, ["a", "a"], corrected=100) == ("grpo", None)
+    assert training_request.algorithm(TrainingSettings.model_validate({}), [], corrected=63)[0] == "reinforce"
+    assert training_request.algorithm(TrainingSettings.model_validate({}), [], corrected=64)[0] == "dpo"
 
 
 def test_request_is_valid_and_carries_policy_and_window():
@@ -88,5 +91,14 @@ def test_numbers_nobody_set_are_left_to_the_recipe():
 
 
 def test_the_id_is_the_same_for_the_same_policy_and_snapshot_only():
-    assert job_request.job_id("d", 5) == job_request.job_id("d", 5)
-    assert len({job_request.job_id("d", 5), job_request.job_id("d", 6), job_request.job_id("e", 5)}) == 3
+    assert training_request.job_id("d", 5) == training_request.job_id("d", 5)
+    assert (
+        len(
+            {
+                training_request.job_id("d", 5),
+                training_request.job_id("d", 6),
+                training_request.job_id("e", 5),
+            }
+        )
+        == 3
+    )
