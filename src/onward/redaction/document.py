@@ -277,8 +277,8 @@ def _is_long(number: float) -> bool:
 
 def _inherit(own: NameClass | None, governed: NameClass) -> NameClass:
     """Returns the class of a value below a governed container: a cookie value within cookies, else its own
-    class, unless that of the container is stricter. The name of the own class may be redacted itself: a second
-    run, which then knows the container's class alone, must find nothing new."""
+    class, unless that of the container is stricter. The value's own name may be redacted: a second run, which
+    then knows the container's class alone, must find nothing new."""
     if governed in ("COOKIE", "COOKIE_VALUE"):
         return "COOKIE_VALUE"
     if own is None:
