@@ -193,10 +193,9 @@ async def test_nothing_is_lost_or_doubled_and_memory_stays_flat(
         recorder.close()
         service[0].kill()
     growth = _growth(work, "service", min(quiet_since, 3 * 60.0))
-    print(
-        f"accepted {len(work.accepted)}, stored {len(found)}, refused {dict(work.refused)}, faults {dict(faults)}"
-    )
-    print(f"memory of the service, last fifth / first fifth after both restarts: {growth:.3f}")
+    print(f"accepted {len(work.accepted)}, stored {len(found)}, refused {dict(work.refused)}")
+    print(f"faults: {dict(faults)}")
+    print(f"memory of the service, last fifth to first fifth after both restarts: {growth:.3f}")
     assert sum(faults.values()) >= min(MINUTES - 1, 4)
     assert sorted(work.accepted - found.keys()) == []
     assert [name for name, count in found.items() if count > 1] == []
