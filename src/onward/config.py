@@ -58,6 +58,20 @@ class WarehouseSettings(_Section):
     password: SecretStr = SecretStr("")
     database: str = "rl"
 
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if (
+            value
+            and re.fullmatch(r"https?://([^\s/?#@]*@)?(\[[^\s/]+\]|[^\s/?#@:\[\]]+)(:\d{1,5})?/?", value)
+            is None
+        ):
+            raise ValueError(
+                "the url is not http://host:port: give scheme, host and port, and user and password as "
+                "settings of their own"
+            )
+        return value
+
 
 class ObjectSettings(_Section):
     models_url: str | None = None
