@@ -237,6 +237,9 @@ class RewardSettings(_Section):
     window: int = Field(1000, ge=30, le=10_000)
     feedback_default: Literal["neutral", "exclude"] = "neutral"
     """Behaviour without feedback: ``neutral`` scores 0.5, ``exclude`` leaves the component out."""
+    code_isolation: Literal["preferred", "required"] = "preferred"
+    """Where the kernel has no Landlock (Linux 5.13), the linter could read this machine's files:
+    ``preferred`` logs a warning, ``required`` leaves code unscored."""
     dense: bool = False
     """Adds each turn's part of the reward, in ``metadata.dense``."""
 
