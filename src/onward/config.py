@@ -238,8 +238,8 @@ class RewardSettings(_Section):
     feedback_default: Literal["neutral", "exclude"] = "neutral"
     """Behaviour without feedback: ``neutral`` scores 0.5, ``exclude`` leaves the component out."""
     code_isolation: Literal["preferred", "required"] = "preferred"
-    """Where the kernel has no Landlock (Linux 5.13), the linter could read this machine's files:
-    ``preferred`` logs a warning, ``required`` leaves code unscored."""
+    """``preferred``: without Landlock (Linux 5.13) the linter may read this machine's files, and a warning is
+    logged; ``required``: code then stays unscored."""
     dense: bool = False
     """Adds each turn's part of the reward, in ``metadata.dense``."""
 

@@ -75,7 +75,7 @@ class _Server:
         limits: tuple[int, float, int],
         refused: bool,
     ) -> None:
-        """``descriptors``: requests, answers, and the file that tells the size of this process."""
+        """``descriptors``: requests, answers, and the kernel's file with the size of this process."""
         self._lint, self._folder, self._limits, self._refused = lint, folder, limits, refused
         self._requests, self._answers, self._size = descriptors
         self._running: dict[int, tuple[int, str, bytearray]] = {}

@@ -1,4 +1,4 @@
-"""What the kernel keeps from the analysis child: files that it does not need, and the network.
+"""Closes files and network to the analysis child, by means of the kernel.
 
 Both can only be given up, never taken back, and hold for all forks. Files are closed with Landlock (Linux
 5.13 or newer), which needs no privilege.
