@@ -13,11 +13,12 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from onward.clock import Clock
+from onward.files import OWNER_ALONE
 from onward.processes import child_environment
 from onward.retry import Backoff
 from onward.telemetry import logs
@@ -32,10 +33,12 @@ async def start(
     *arguments: str,
     log: Path,
     environment: Mapping[str, str] | None = None,
+    passed: Sequence[str] = (),
     group: bool = False,
     stdin: int = DEVNULL,
 ) -> Process:
-    """Starts ``python -m module arguments``, with ``environment`` added to this process's own.
+    """Starts ``python -m module arguments``. Its environment is ``environment``, and of this process's own
+    the variables that ``child_environment`` passes to every child and those that ``passed`` names.
 
     ``group``: the child leads a process group of its own, so that Ctrl-C does not reach it and ``end`` ends
     its children as well.
@@ -49,7 +52,8 @@ async def start(
             stderr=errors,
             start_new_session=group,
             limit=_LONGEST_LINE,
-            env=child_environment(**(environment or {})),
+            env=child_environment(*passed, **(environment or {})),
+            umask=OWNER_ALONE,
         )
 
 

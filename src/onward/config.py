@@ -58,6 +58,20 @@ class WarehouseSettings(_Section):
     password: SecretStr = SecretStr("")
     database: str = "rl"
 
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if (
+            value
+            and re.fullmatch(r"https?://([^\s/?#@]*@)?(\[[^\s/]+\]|[^\s/?#@:\[\]]+)(:\d{1,5})?/?", value)
+            is None
+        ):
+            raise ValueError(
+                "the url is not http://host:port: give scheme, host and port, and user and password as "
+                "settings of their own"
+            )
+        return value
+
 
 class ObjectSettings(_Section):
     models_url: str | None = None
@@ -223,6 +237,9 @@ class RewardSettings(_Section):
     window: int = Field(1000, ge=30, le=10_000)
     feedback_default: Literal["neutral", "exclude"] = "neutral"
     """Behaviour without feedback: ``neutral`` scores 0.5, ``exclude`` leaves the component out."""
+    code_isolation: Literal["preferred", "required"] = "preferred"
+    """``preferred``: without Landlock (Linux 5.13) the linter may read this machine's files, and a warning is
+    logged; ``required``: code then stays unscored."""
     dense: bool = False
     """Adds each turn's part of the reward, in ``metadata.dense``."""
 

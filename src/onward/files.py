@@ -9,12 +9,62 @@ import contextlib
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from onward.errors import ConfigError
+
+# What the owner alone may read.
+
+OWNER_ALONE = 0o077
+"""Umask of every process that writes into a data folder. It is also the mask of modes that are too wide."""
+FOLDERS = ("run", "nats", "chdb", "objects", "logs", "models", "jobs", "outbox", "warm-up", "sabotage")
+"""Names of the folders that Onward makes in a data folder."""
+
+
+def keep_private(folder: Path) -> int:
+    """Makes what this process and its children write readable by their owner alone, and closes ``folder``,
+    which is created if it is missing.
+
+    A folder that others may enter is closed first. Then everything in the ``FOLDERS`` of it loses the modes
+    for others, once. A folder that is shared by design (``/tmp``) stays as it is. Returns the number of modes
+    that were changed. Raises ConfigError if the folder cannot be made, OSError if a mode cannot be changed.
+    """
+    os.umask(OWNER_ALONE)
+    make_folder(folder, 0o700)
+    folder = folder.resolve()
+    if folder.stat().st_mode & stat.S_ISVTX or not _narrow(folder):
+        return 0
+    return 1 + sum(narrow_tree(folder / name) for name in FOLDERS)
+
+
+def keep_private_within(folder: Path) -> None:
+    """Does what ``keep_private`` does to the umask if ``folder``, which need not exist, lies in a folder that
+    is closed to others, such as a data folder."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.stat().st_mode & OWNER_ALONE:
+        os.umask(OWNER_ALONE)
+
+
+def narrow_tree(folder: Path) -> int:
+    """Removes the modes for others from ``folder`` and everything in it. Links stay as they are. Returns the
+    number of modes that were changed. Raises OSError."""
+    return sum(map(_narrow, (folder, *folder.rglob("*"))))
+
+
+def _narrow(path: Path) -> bool:
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode) or not mode & OWNER_ALONE:
+            return False
+        path.chmod(stat.S_IMODE(mode) & ~OWNER_ALONE)
+    except FileNotFoundError:
+        return False
+    return True
+
 
 # Durable replacement.
 

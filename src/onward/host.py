@@ -25,8 +25,8 @@ from onward.bus.server import NatsServer
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
-from onward.errors import ConfigError, folder_advice
-from onward.files import locked, write_whole
+from onward.errors import ConfigError, folder_advice, hide_login
+from onward.files import OWNER_ALONE, keep_private, locked, write_whole
 from onward.http.app import local_key
 from onward.http.server import check_exposure, check_free
 from onward.serving import base_models
@@ -114,6 +114,19 @@ async def parts(
         )
 
 
+def _close(settings: Settings) -> None:
+    """Keeps the data folder for its owner. For a folder of another user it logs a warning and goes on."""
+    try:
+        changed = keep_private(settings.data_dir)
+    except OSError as error:
+        log.warning(
+            "the data folder stays open to others", folder=str(settings.data_dir), cause=error.strerror
+        )
+        return
+    if changed:
+        log.warning("others could read the data folder: closed it", changed=changed)
+
+
 @asynccontextmanager
 async def _bus(settings: Settings, clock: Clock) -> AsyncIterator[Bus]:
     async with AsyncExitStack() as stack:
@@ -154,6 +167,7 @@ async def running(
     clock: Clock | None = None,
 ) -> AsyncIterator[Loop]:
     """Runs the loop while the block runs. A role that fails ends the block with its error."""
+    _close(settings)
     with nullcontext() if join else _locked(settings.run_dir):
         async with parts(settings, roles=roles, join=join, clock=clock) as ctx:
             ctx.ready.update(dict.fromkeys(roles, False))
@@ -161,7 +175,7 @@ async def running(
             watcher = asyncio.create_task(_fail_together(tasks, asyncio.current_task()))
             try:
                 await _until_ready(ctx, tasks)
-                endpoints = {**ctx.endpoints, "nats_url": ctx.bus.url, "pid": os.getpid()}
+                endpoints = {**ctx.endpoints, "nats_url": hide_login(ctx.bus.url), "pid": os.getpid()}
                 if not join:
                     text = json.dumps(endpoints, indent=1)
                     write_whole(settings.run_dir / ENDPOINTS, text.encode(), 0o600)
@@ -267,14 +281,15 @@ async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any
             f"Nothing runs on {settings.data_dir}: start it with 'onward up', or "
             f"{folder_advice(settings.data_dir)}."
         )
+    url = settings.nats.url  # with its login, which the file of endpoints leaves out
     endpoints: dict[str, Any] = (
-        json.loads(path.read_text()) if path.exists() else {"nats_url": settings.nats.url}
+        json.loads(path.read_text()) if path.exists() else {"nats_url": hide_login(url or "")}
     )
     token = _secret(settings)
     token_file = settings.run_dir / "nats.token"
     if settings.nats.url is None and token_file.exists():
         token = token_file.read_text().strip()
-    bus = await Bus.connect(endpoints["nats_url"], token=token, clock=SystemClock(), name="onward-cli")
+    bus = await Bus.connect(url or endpoints["nats_url"], token=token, clock=SystemClock(), name="onward-cli")
     try:
         yield bus, endpoints
     finally:
@@ -293,6 +308,7 @@ async def records(settings: Settings) -> AsyncIterator[Bus]:
     If nothing runs, nats-server is started on the folder for this block, and the folder is locked. Raises
     ConfigError if nothing ever ran.
     """
+    os.umask(OWNER_ALONE)
     async with AsyncExitStack() as stack:
         if settings.nats.url is None and (settings.data_dir / "nats").is_dir() and _hold(settings, stack):
             server = NatsServer(settings.data_dir, port=0, sync=settings.nats.sync)

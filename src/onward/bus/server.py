@@ -22,7 +22,6 @@ import sys
 import sysconfig
 import tempfile
 from asyncio.subprocess import DEVNULL, Process
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,8 +30,8 @@ import httpx
 from onward import children
 from onward.clock import Clock, SystemClock
 from onward.errors import BusError, NotFoundError, PortBusyError, install_command
-from onward.files import write_secret_once, write_whole
-from onward.processes import set_death_signal
+from onward.files import OWNER_ALONE, write_secret_once, write_whole
+from onward.processes import child_environment, ends_with_parent
 
 MAX_PAYLOAD = 8 * 1024 * 1024
 """Bytes that the server accepts in one message. Above the contract's 1 MiB, so that a message that is too
@@ -129,12 +128,13 @@ class NatsServer:
                 await self._check_port(port)
             config = run_dir / "nats.conf"
             write_whole(config, self._config(store, ports_dir).encode(), 0o600)
-            child = await asyncio.create_subprocess_exec(  # forks in this thread
-                *(binary, "-c", str(config)),
+            child = await asyncio.create_subprocess_exec(  # starts it in this thread
+                *ends_with_parent(binary, "-c", str(config)),
                 stdin=DEVNULL,
                 stdout=DEVNULL,
                 stderr=DEVNULL,
-                preexec_fn=partial(set_death_signal, os.getpid()),
+                env=child_environment("GOMAXPROCS", "GOMEMLIMIT", "GODEBUG"),
+                umask=OWNER_ALONE,
                 start_new_session=True,
                 pass_fds=(lock,),
             )

@@ -48,8 +48,15 @@ def _given(settings: Settings) -> dict[str, str]:
         "ONWARD_QUARANTINE_KEY": settings.capture.quarantine_key,
         "ONWARD_AGENTGYM_API_KEY": external.agentgym_rl_api_key,
         "ONWARD_TENSORZERO_TOKEN": external.tensorzero_admin_token,
+        "ONWARD_VLLM_KEY": settings.vllm.key,
     }
-    return {name: secret.get_secret_value() for name, secret in secrets.items() if secret is not None}
+    addresses = {
+        "NATS_URL": settings.nats.url,
+        "WAREHOUSE_URL": settings.warehouse.url,
+        "MODELS_URL": settings.objects.models_url,
+    }
+    given = {name: secret.get_secret_value() for name, secret in secrets.items() if secret is not None}
+    return given | {name: address for name, address in addresses.items() if address}
 
 
 def _local_keys(settings: Settings) -> Iterator[str]:

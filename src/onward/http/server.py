@@ -157,12 +157,6 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def without_login(url: str) -> str:
-    """Returns ``url`` without a user name and password, so that it may be shown."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
-
-
 def check_exposure(host: str, keys: Mapping[str, Iterable[str]]) -> None:
     """Refuses to listen beyond this machine without a configured key. Raises ConfigError."""
     if is_loopback(host) or keys:

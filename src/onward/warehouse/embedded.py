@@ -45,8 +45,7 @@ class EmbeddedWarehouse:
     async def start(self) -> Warehouse:
         """Starts the child, creates the tables, and returns the client that ``stop`` will close. Raises
         WarehouseError if the engine cannot start or another process uses its files."""
-        self._run_dir.mkdir(parents=True, exist_ok=True)
-        os.chmod(self._run_dir, 0o700)
+        self._run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         token = _token(self._run_dir / TOKEN_FILE)
         await self._keeper.start()
         self._client = Warehouse(lambda: read_address(self._run_dir), password=token)

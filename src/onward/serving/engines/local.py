@@ -16,6 +16,7 @@ from onward import children
 from onward.clock import Clock
 from onward.config import Settings
 from onward.errors import EngineError, TamperedError
+from onward.processes import COMPUTING
 from onward.serving.base_models import resolve
 from onward.serving.engines import Generation, Messages, OnProgress, Progress, RequestRefusedError, wire
 from onward.telemetry import logs
@@ -206,7 +207,7 @@ class EngineProcess:
             environment[wire.VLLM_KEY] = vllm.key.get_secret_value()
         log = self._settings.data_dir / "logs" / "engine.log"
         child = await children.start(
-            "onward.serving.engines.child", *command, log=log, environment=environment
+            "onward.serving.engines.child", *command, log=log, environment=environment, passed=COMPUTING
         )
         try:
             await _wait_ready(child)

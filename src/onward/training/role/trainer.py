@@ -30,6 +30,7 @@ from onward.roles import ready, together
 from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints
 from onward.training.data import frozen
+from onward.training.job.worker import PASSED
 from onward.training.role.job_table import TERMINAL, JobError, JobLease, JobRecord, JobTable
 from onward.training.spec import differences, recipes, request
 
@@ -238,6 +239,7 @@ class Trainer:
             str(folder),
             group=True,
             environment={"OMP_NUM_THREADS": str(threads)},
+            passed=PASSED,
             log=self.ctx.settings.data_dir / "logs" / f"job-{lease.record.job_id}.log",
         )
         result: dict[str, Any] | None = None

@@ -18,6 +18,8 @@ from onward.envs.tasks import TaskRef
 from onward.errors import ConfigError, OnwardError, TrainingError
 from onward.training.spec.numbers import PLAYING, Option
 
+KEY_VARIABLE = "ONWARD_ENVIRONMENT_KEY"
+"""Environment variable with the key of an environment server."""
 AGENTGYM_TASKS = 200
 """Tasks taken from a server that does not report how many it has."""
 
