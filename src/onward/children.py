@@ -175,29 +175,29 @@ class Keeper:
         child = self.child
         assert child is not None
         ending = asyncio.ensure_future(child.wait())
-        watching = asyncio.ensure_future(self._until_hung())
+        watching = asyncio.ensure_future(self._until_hung(self._probe)) if self._probe else None
         try:
-            await asyncio.wait({ending, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if not ending.done():
+            await asyncio.wait(
+                {ending} if watching is None else {ending, watching}, return_when=asyncio.FIRST_COMPLETED
+            )
+            if watching is not None and not ending.done():
                 await end(child)
                 return watching.result()
             return self._asked or f"it ended with code {ending.result()}"
         finally:
             self._asked = None
             ending.cancel()
-            watching.cancel()
+            if watching is not None:
+                watching.cancel()
 
-    async def _until_hung(self) -> str:
-        """Probes the child until it does not answer any more; returns that as a clause. Waits forever
-        without a probe."""
-        if self._probe is None:
-            await asyncio.Event().wait()
+    async def _until_hung(self, probe: Callable[[], Awaitable[object]]) -> str:
+        """Probes the child until it does not answer any more; returns that as a clause."""
         missed = 0
         while missed < self._misses:
             await self._clock.sleep(PROBE_SECONDS)
             try:
                 async with asyncio.timeout(PROBE_SECONDS):
-                    await self._probe()
+                    await probe()
                 missed = 0
             except Exception as error:
                 missed += 1

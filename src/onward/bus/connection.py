@@ -51,6 +51,8 @@ class Bus:
         self._reviving = asyncio.Lock()
         self._closing = False
         self._attempts: set[asyncio.Timeout | None] = set()
+        self.consuming: set[tuple[str, str]] = set()
+        """Stream and durable of each consumer that this process reads now."""
         self._served: list[tuple[str, Callable[[bytes], Awaitable[bytes]]]] = []
 
     @classmethod

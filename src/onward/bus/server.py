@@ -60,7 +60,7 @@ class NatsServer:
         max_store: int = MAX_STORE,
         clock: Clock | None = None,
     ) -> None:
-        """``port`` 0 picks a free one and keeps it over restarts of this object. ``max_store`` is the limit in
+        """``port`` 0 picks a free one and keeps it over restarts of this object. ``max_store``: the limit in
         bytes of all streams together."""
         self.data_dir = Path(data_dir).absolute()
         self.host = host
@@ -118,6 +118,7 @@ class NatsServer:
     async def restart(self, cause: str) -> None:
         """Ends the server; the keeper starts another one. ``cause`` is a clause for the log."""
         await self.keeper.restart(cause, STOP_SECONDS)
+        self.disabled = False
         self.log.skip()
 
     async def _answers(self) -> None:
