@@ -121,7 +121,7 @@ class Keeper:
         self.ends = 0
         """Number of children that ended or were ended before ``stop``."""
         self.cause = ""
-        """Why the last one ended, as a clause: ``it ended with code -9``."""
+        """Reason for which the last one ended, as a clause: ``it ended with code -9``."""
 
     @property
     def pid(self) -> int | None:

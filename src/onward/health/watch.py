@@ -39,7 +39,7 @@ _AWAY = (OnwardError, nats.errors.Error, OSError, TimeoutError)
 
 @dataclass
 class _Position:
-    """Where a consumer was (acknowledged, delivered), and since when."""
+    """Position of a consumer: its sequences (acknowledged, delivered), and the time since it has them."""
 
     at: tuple[int, int]
     since: float
