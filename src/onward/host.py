@@ -22,6 +22,7 @@ import structlog
 from onward import extras
 from onward.bus import Bus
 from onward.bus.server import NatsServer
+from onward.bus.streams import sized
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
@@ -102,7 +103,8 @@ async def parts(
             server = None
         else:
             bus, server = await stack.enter_async_context(_bus(settings, clock))
-        await bus.ensure_streams()
+        volume = settings.streams
+        await bus.ensure_streams(specs=sized(volume.expected_gb_per_month, volume.trajectories_bytes))
         warehouse, embedded = await stack.enter_async_context(_warehouse(settings, join))
         metrics = Metrics()
         ctx = Context(

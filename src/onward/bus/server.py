@@ -38,9 +38,9 @@ from onward.processes import set_death_signal
 MAX_PAYLOAD = 8 * 1024 * 1024
 """Bytes that the server accepts in one message. Above the contract's 1 MiB, so that a message that is too
 large arrives and becomes a dead letter with a reason, instead of breaking its sender's connection."""
-MAX_STORE = 32 * 10**9
-"""Least limit in bytes of the whole store. It must exceed the sum of the streams' limits (about 9 GiB unless
-``[streams]`` raises them), because the server reserves them at creation."""
+MAX_STORE = 1 << 50
+"""Limit in bytes of the whole store: none in fact. A lower one would refuse streams whose byte limits exceed
+it together. Those limits are settings (``[streams]``), and the disk has alerts (``onward.health``)."""
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 LOCK_SECONDS = 5.0
@@ -57,17 +57,14 @@ class NatsServer:
         host: str = "127.0.0.1",
         port: int = 0,
         sync: Literal["always", "relaxed"] = "always",
-        max_store: int = MAX_STORE,
         clock: Clock | None = None,
     ) -> None:
-        """``port`` 0 picks a free one and keeps it over restarts of this object. ``max_store``: the limit in
-        bytes of all streams together."""
+        """``port`` 0 picks a free one and keeps it over restarts of this object."""
         self.data_dir = Path(data_dir).absolute()
         self.host = host
         self.port = port
         self.monitor_port = 0
         self.sync = sync
-        self._max_store = max_store
         self.disabled = False
         """True if the running server has switched JetStream off, as it does after errors of the disk."""
         self.sync_always = False
@@ -189,7 +186,7 @@ class NatsServer:
             "jetstream {",
             f"  store_dir: {_quoted(str(store))}",
             f"  sync_interval: {sync}",
-            f"  max_file_store: {self._max_store}",
+            f"  max_file_store: {MAX_STORE}",
             "  max_memory_store: 64MB",
             "}",
             f"log_file: {_quoted(str(self._log_path))}",
