@@ -51,6 +51,14 @@ class NatsSettings(_Section):
     """Embedded server only. ``always`` fsyncs every message; ``relaxed`` may lose seconds on power loss."""
 
 
+class StreamSettings(_Section):
+    expected_gb_per_month: float = Field(3.0, gt=0, le=1e6)
+    """Gigabytes of trajectories that agents publish in a month, the time that streams keep them. Byte limits
+    follow from it with a quarter to spare. They are raised at the next start and never lowered."""
+    trajectories_bytes: int | None = Field(None, ge=64 << 20)
+    """Byte limit of RL_TRAJECTORIES alone. Empty: it follows from ``expected_gb_per_month``."""
+
+
 class WarehouseSettings(_Section):
     url: str | None = None
     """ClickHouse HTTP address, for example ``http://clickhouse:8123``. Empty: chDB is embedded."""
@@ -363,6 +371,7 @@ class ExternalSettings(_Section):
 class Settings(_Section):
     data_dir: Path = Path("onward-data")
     nats: NatsSettings = Field(default_factory=lambda: NatsSettings.model_validate({}))
+    streams: StreamSettings = Field(default_factory=lambda: StreamSettings.model_validate({}))
     warehouse: WarehouseSettings = WarehouseSettings()
     objects: ObjectSettings = ObjectSettings()
     capture: CaptureSettings = Field(default_factory=lambda: CaptureSettings.model_validate({}))

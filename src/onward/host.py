@@ -22,13 +22,16 @@ import structlog
 from onward import extras
 from onward.bus import Bus
 from onward.bus.server import NatsServer
+from onward.bus.streams import sized
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
 from onward.errors import ConfigError, folder_advice, hide_login
 from onward.files import OWNER_ALONE, keep_private, locked, write_whole
+from onward.health.watch import Watch
 from onward.http.app import local_key
 from onward.http.server import check_exposure, check_free
+from onward.roles import beside
 from onward.serving import base_models
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
@@ -97,12 +100,14 @@ async def parts(
     async with AsyncExitStack() as stack:
         if join:
             bus, _ = await stack.enter_async_context(attached(settings))
+            server = None
         else:
-            bus = await stack.enter_async_context(_bus(settings, clock))
-        await bus.ensure_streams()
-        warehouse = await stack.enter_async_context(_warehouse(settings, join))
+            bus, server = await stack.enter_async_context(_bus(settings, clock))
+        volume = settings.streams
+        await bus.ensure_streams(specs=sized(volume.expected_gb_per_month, volume.trajectories_bytes))
+        warehouse, embedded = await stack.enter_async_context(_warehouse(settings, join))
         metrics = Metrics()
-        yield Context(
+        ctx = Context(
             settings=settings,
             clock=clock,
             bus=bus,
@@ -112,6 +117,15 @@ async def parts(
             alerts=Alerts(bus, clock, metrics),
             base_model=base_model,
         )
+        for name, part in (("nats-server", server), ("warehouse", embedded)):
+            if part is not None:
+                ctx.children[name] = part.keeper
+        watch = Watch(ctx, server)
+        if join:
+            yield ctx
+        else:
+            async with beside(watch.run()):
+                yield ctx
 
 
 def _close(settings: Settings) -> None:
@@ -128,9 +142,10 @@ def _close(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def _bus(settings: Settings, clock: Clock) -> AsyncIterator[Bus]:
+async def _bus(settings: Settings, clock: Clock) -> AsyncIterator[tuple[Bus, NatsServer | None]]:
+    """Yields a connection, and the server if it is embedded."""
     async with AsyncExitStack() as stack:
-        url, token = settings.nats.url, _secret(settings)
+        url, token, server = settings.nats.url, _secret(settings), None
         if url is None:
             server = NatsServer(settings.data_dir, port=settings.nats.port, sync=settings.nats.sync)
             await server.start()
@@ -138,15 +153,18 @@ async def _bus(settings: Settings, clock: Clock) -> AsyncIterator[Bus]:
             url, token = server.url, server.token
         bus = await Bus.connect(url, token=token, clock=clock)
         stack.push_async_callback(bus.close)
-        yield bus
+        yield bus, server
 
 
 @asynccontextmanager
-async def _warehouse(settings: Settings, join: bool) -> AsyncIterator[Warehouse]:
+async def _warehouse(
+    settings: Settings, join: bool
+) -> AsyncIterator[tuple[Warehouse, EmbeddedWarehouse | None]]:
+    """Yields a client, and the child that it talks to if it is embedded in this process."""
     embedded = None if join or settings.warehouse.url else EmbeddedWarehouse(settings.data_dir)
     warehouse = await embedded.start() if embedded else await connect_warehouse(settings)
     try:
-        yield warehouse
+        yield warehouse, embedded
     finally:
         if embedded:
             await embedded.stop()
@@ -196,7 +214,7 @@ async def up(
     roles: Sequence[str] = tuple(ROLES),
     join: bool = False,
     announce: Callable[[str], object] = print,
-    introduce: Callable[[Loop], object],
+    introduce: Callable[[Loop], object] = lambda _: None,
 ) -> None:
     """Runs until SIGINT or SIGTERM, also while still starting. A second signal exits at once.
 

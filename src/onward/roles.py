@@ -87,7 +87,7 @@ async def _acquire(lease: Lease, log: Any) -> None:
 
 async def _while_held(lease: Lease, work: Callable[[Lease], Awaitable[None]]) -> None:
     """Runs ``work``. The lease is renewed until ``work`` has ended, also while it finishes."""
-    async with _beside(lease.keep_renewed()) as renewal, _beside(work(lease)) as working:
+    async with beside(lease.keep_renewed()) as renewal, beside(work(lease)) as working:
         await asyncio.wait({renewal, working}, return_when=asyncio.FIRST_COMPLETED)
     for task in (working, renewal):
         if not task.cancelled():
@@ -95,7 +95,7 @@ async def _while_held(lease: Lease, work: Callable[[Lease], Awaitable[None]]) ->
 
 
 @asynccontextmanager
-async def _beside(work: Awaitable[None]) -> AsyncIterator[asyncio.Future[None]]:
+async def beside(work: Awaitable[None]) -> AsyncIterator[asyncio.Future[None]]:
     """Runs ``work`` beside the block. When the block ends, cancels it once and waits for its end."""
     task = asyncio.ensure_future(work)
     try:

@@ -16,6 +16,7 @@ import pytest
 
 from onward.bus import Bus, NatsServer
 from onward.bus.server import find_binary
+from onward.bus.streams import sized
 from onward.errors import BusError, NotFoundError, PortBusyError
 
 TRAJECTORY = "agent.rl.trajectory.v1"
@@ -90,6 +91,17 @@ async def test_a_stream_that_switches_fsync_off_for_itself_is_refused_at_start(o
     with pytest.raises(BusError, match="FAST has a persist_mode"):
         await own_server.start()
     assert not own_server.running
+
+
+async def test_streams_for_a_hundred_gigabytes_a_month_are_created_and_survive_a_restart(own_server):
+    bus = await Bus.connect(own_server.url, token=own_server.token)
+    await bus.ensure_streams(specs=sized(100.0))
+    await bus.publish(TRAJECTORY, b"m", msg_id="m")
+    await own_server.stop()
+    await own_server.start()
+    info = await bus.js.stream_info("RL_TRAJECTORIES")
+    assert (info.config.max_bytes or 0) > 125e9 and info.state.messages == 1
+    await bus.close()
 
 
 async def test_a_taken_port_gives_one_sentence(tmp_path):

@@ -120,3 +120,74 @@ async def test_a_keeper_starts_another_child_and_waits_twice_as_long_each_time_i
     assert clock.pauses == [0.1, 0.2, 0.4], "the failed start counts as well"
     await keeper.stop(30.0)
     assert keeper.pid is None
+
+
+async def test_a_child_that_does_not_answer_is_killed_and_replaced_and_one_miss_is_forgiven(
+    tmp_path: Path, module: Callable[[str, str], dict[str, str]]
+) -> None:
+    where = module("sleeps", SLEEPS)
+    answers = [True, False, True, False, False]
+
+    async def probe() -> None:
+        if answers and not answers.pop(0):
+            raise ConnectionError("no answer")
+
+    async def spawn() -> asyncio.subprocess.Process:
+        return await children.start("sleeps", log=tmp_path / "log", environment=where)
+
+    keeper = children.Keeper("sleeper", spawn, clock=PausesClock(), probe=probe, misses=2)
+    await keeper.start()
+    first = keeper.child
+    assert first is not None
+    async with asyncio.timeout(60):
+        while not keeper.restarts:
+            await asyncio.sleep(0.01)
+    assert first.returncode == -signal.SIGKILL and answers == []
+    assert (keeper.ends, keeper.cause) == (1, "it did not answer 2 times in a row")
+    await keeper.stop(0.0)
+
+
+async def test_a_probe_that_hangs_is_a_miss_and_a_stopped_child_is_killed(
+    tmp_path: Path, module: Callable[[str, str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "PROBE_SECONDS", 0.05)
+    where = module("sleeps", SLEEPS)
+
+    async def probe() -> None:
+        pid = keeper.pid
+        while pid is None or Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T":
+            await asyncio.sleep(0.01)
+
+    async def spawn() -> asyncio.subprocess.Process:
+        return await children.start("sleeps", log=tmp_path / "log", environment=where)
+
+    keeper = children.Keeper("sleeper", spawn, clock=SystemClock(), probe=probe, misses=3)
+    await keeper.start()
+    first = keeper.pid
+    assert first is not None
+    os.kill(first, signal.SIGSTOP)
+    async with asyncio.timeout(60):
+        while not keeper.restarts:
+            await asyncio.sleep(0.01)
+    assert keeper.pid not in (None, first)
+    await keeper.stop(0.0)
+
+
+async def test_a_restart_that_is_asked_for_names_its_cause(
+    tmp_path: Path, module: Callable[[str, str], dict[str, str]]
+) -> None:
+    where = module("sleeps", SLEEPS)
+
+    async def spawn() -> asyncio.subprocess.Process:
+        return await children.start("sleeps", log=tmp_path / "log", environment=where)
+
+    keeper = children.Keeper("sleeper", spawn, clock=PausesClock())
+    await keeper.start()
+    first = keeper.pid
+    await keeper.restart("its store refuses to write", 10.0)
+    async with asyncio.timeout(60):
+        while not keeper.restarts:
+            await asyncio.sleep(0.01)
+    assert keeper.cause == "its store refuses to write"
+    assert keeper.pid not in (None, first)
+    await keeper.stop(10.0)

@@ -9,6 +9,7 @@ from fastapi import Depends
 from onward.api import pages, status
 from onward.api.feedback import FeedbackApi
 from onward.context import Context
+from onward.health.readiness import Readiness
 from onward.http.app import load_keys, make_app, require
 from onward.http.server import Server, check_exposure
 from onward.ids import check_id
@@ -26,7 +27,8 @@ async def run(ctx: Context) -> None:
     app = make_app(
         "api",
         keys=load_keys(http.keys, ctx.settings.run_dir),
-        ready=lambda: dict(ctx.ready),
+        ready=Readiness(ctx.probes, ctx.ready),
+        warnings=ctx.warnings,
         metrics=ctx.metrics,
         hosts=[http.host, *http.names],
     )

@@ -26,6 +26,7 @@ from onward.telemetry import logs
 
 if TYPE_CHECKING:
     from onward.bus.buckets import Bucket
+    from onward.bus.streams import StreamSpec
 
 log = logs.get("bus")
 
@@ -51,6 +52,8 @@ class Bus:
         self._reviving = asyncio.Lock()
         self._closing = False
         self._attempts: set[asyncio.Timeout | None] = set()
+        self.consuming: set[tuple[str, str]] = set()
+        """Stream and durable of each consumer that this process reads now."""
         self._served: list[tuple[str, Callable[[bytes], Awaitable[bytes]]]] = []
 
     @classmethod
@@ -234,11 +237,14 @@ class Bus:
             raise NotFoundError(f"There is no bucket {name!r}: expected one of {', '.join(BUCKETS)}.")
         return Bucket(self, name)
 
-    async def ensure_streams(self, migrate: bool = False) -> None:
-        """Creates missing streams and buckets; warns about different ones, or migrates them."""
-        from onward.bus.streams import ensure_streams
+    async def ensure_streams(
+        self, migrate: bool = False, specs: Mapping[str, StreamSpec] | None = None
+    ) -> None:
+        """Creates missing streams (those of ``specs``, or the declared ones) and buckets; warns about
+        different ones, or migrates them."""
+        from onward.bus.streams import STREAMS, ensure_streams
 
-        await ensure_streams(self, migrate=migrate)
+        await ensure_streams(self, migrate=migrate, specs=STREAMS if specs is None else specs)
 
     async def close(self) -> None:
         """Flushes the sent data and closes. Safe to call twice."""

@@ -114,7 +114,11 @@ async def consume(
     """
     clock = clock or bus.clock
     consumption = _Consumption(bus, stream, durable, subject, handler, batch, max_wait, clock, ack_wait)
-    await consumption.run(start_sequence)
+    bus.consuming.add((stream, durable))
+    try:
+        await consumption.run(start_sequence)
+    finally:
+        bus.consuming.discard((stream, durable))
 
 
 @dataclass(eq=False)

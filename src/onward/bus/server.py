@@ -28,6 +28,7 @@ from typing import Any, Literal
 import httpx
 
 from onward import children
+from onward.bus.server_log import ServerLog
 from onward.clock import Clock, SystemClock
 from onward.errors import BusError, NotFoundError, PortBusyError, install_command
 from onward.files import OWNER_ALONE, write_secret_once, write_whole
@@ -36,8 +37,9 @@ from onward.processes import child_environment, ends_with_parent
 MAX_PAYLOAD = 8 * 1024 * 1024
 """Bytes that the server accepts in one message. Above the contract's 1 MiB, so that a message that is too
 large arrives and becomes a dead letter with a reason, instead of breaking its sender's connection."""
-MAX_STORE = "32GB"
-"""Limit above the sum of all declared byte limits (about 9 GiB), which the server reserves at creation."""
+MAX_STORE = 1 << 50
+"""Limit in bytes of the whole store: none in fact. A lower one would refuse streams whose byte limits exceed
+it together. Those limits are settings (``[streams]``), and the disk has alerts (``onward.health``)."""
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 LOCK_SECONDS = 5.0
@@ -62,10 +64,13 @@ class NatsServer:
         self.port = port
         self.monitor_port = 0
         self.sync = sync
+        self.disabled = False
+        """True if the running server has switched JetStream off, as it does after errors of the disk."""
         self.sync_always = False
         """The value that the running server reports, not the requested one."""
         self._clock = clock or SystemClock()
-        self._keeper = children.Keeper("nats-server", self._spawn, clock=self._clock)
+        self.keeper = children.Keeper("nats-server", self._spawn, clock=self._clock, probe=self._answers)
+        self.log = ServerLog(self._log_path)
         self._token = ""
 
     @property
@@ -83,7 +88,7 @@ class NatsServer:
     @property
     def pid(self) -> int | None:
         """Process id of the server, or None while none runs."""
-        return self._keeper.pid
+        return self.keeper.pid
 
     @property
     def running(self) -> bool:
@@ -96,15 +101,25 @@ class NatsServer:
         server does not come up, or if it would not fsync although ``sync`` is always.
         """
         if not self.running:
-            await self._keeper.start()
+            await self.keeper.start()
 
     async def stop(self) -> None:
         """Terminates the server, waits 10 s, then kills it."""
-        await self._keeper.stop(STOP_SECONDS)
+        await self.keeper.stop(STOP_SECONDS)
 
     async def kill(self) -> None:
         """Sends SIGKILL, without a restart until ``start``: a crash, for tests."""
-        await self._keeper.stop(0.0)
+        await self.keeper.stop(0.0)
+
+    async def restart(self, cause: str) -> None:
+        """Ends the server; the keeper starts another one. ``cause`` is a clause for the log."""
+        await self.keeper.restart(cause, STOP_SECONDS)
+        self.disabled = False
+        self.log.skip()
+
+    async def _answers(self) -> None:
+        """Returns when the server answers a page for which it needs JetStream."""
+        self.disabled = bool((await self.monitor("/jsz")).get("disabled"))
 
     async def monitor(self, path: str) -> Any:
         """Returns the JSON of a monitoring page, for example ``/jsz?streams=true``."""

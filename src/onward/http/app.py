@@ -160,11 +160,14 @@ def make_app(
     *,
     keys: ApiKeys,
     ready: Callable[[], Readiness | Awaitable[Readiness]],
+    warnings: Mapping[str, str] | None = None,
     metrics: Metrics | None = None,
     hosts: Iterable[str] = (),
     max_body: int = MAX_BODY,
 ) -> FastAPI:
     """Makes a FastAPI app with /health, /ready and /metrics (open) and the protections of this module.
+
+    ``warnings``: part → what will need an operator soon; ``/ready`` shows it and stays ready.
 
     ``hosts``: names under which clients may call the service besides this machine's own, and the address it
     binds to. A wildcard address there also allows any IP literal (a rebound DNS name is never a literal) and
@@ -182,12 +185,12 @@ def make_app(
 
     @app.get("/ready")
     async def readiness() -> Response:
-        """Reports whether every part is ready; 503 with reasons if not. Open."""
+        """Reports whether every part is ready; 503 with a word for each part that is not. Open."""
         parts = ready()
         if isinstance(parts, Awaitable):
             parts = await parts
         reasons = {part: (why or "not ready") for part, why in parts.items() if why is not True}
-        body = {"ready": not reasons, "reasons": reasons}
+        body = {"ready": not reasons, "reasons": reasons, "warnings": dict(warnings or {})}
         return JSONResponse(body, status_code=503 if reasons else 200)
 
     if metrics is not None:

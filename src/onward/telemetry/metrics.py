@@ -92,6 +92,15 @@ class Metrics:
             ["model_version"],
         )
         self.alerts = counter("onward_alerts", "Alerts raised", ["kind"])
+        self.child_restarts = counter(
+            "onward_child_restarts", "Child processes that died or hung and were started again", ["child"]
+        )
+        self.disk_used = gauge(
+            "onward_disk_used_ratio", "Used share of the fullest disk of the data folder, 0 to 1"
+        )
+        self.stream_used = gauge(
+            "onward_stream_used_ratio", "Used share of a stream's byte limit, 0 to 1", ["stream"]
+        )
         self.collector_seconds = histogram(
             "onward_collector_seconds",
             "From the message's time on the stream to its durable row",

@@ -101,6 +101,12 @@ class Warehouse:
             return False
         return True
 
+    async def check_alive(self) -> None:
+        """Returns when the warehouse answers, even if it is busy with a long statement. Uses a connection of
+        its own. Raises OSError or httpx.HTTPError otherwise."""
+        async with self._open(self._locate()) as http:
+            (await http.get(protocol.PING)).raise_for_status()
+
     async def create_schema(self) -> None:
         """Creates the missing database, tables and views. Safe to repeat."""
         script = Path(__file__).with_name("tables.sql").read_text(encoding="utf-8")
@@ -160,15 +166,17 @@ class Warehouse:
             except OSError as error:
                 raise _AwayError(type(error).__name__) from error
             self._embedded = address.embedded
-            transport = httpx.AsyncHTTPTransport(uds=address.socket) if address.socket else None
-            self._http = httpx.AsyncClient(
-                transport=transport,
-                base_url=address.url,
-                headers=self._headers,
-                timeout=httpx.Timeout(120.0, connect=5.0),
-                trust_env=False,
-            )
+            self._http = self._open(address)
         return self._http
+
+    def _open(self, address: Address) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=address.socket) if address.socket else None,
+            base_url=address.url,
+            headers=self._headers,
+            timeout=httpx.Timeout(120.0, connect=5.0),
+            trust_env=False,
+        )
 
 
 async def connect(settings: Settings, *, clock: Clock | None = None) -> Warehouse:

@@ -34,20 +34,20 @@ class EmbeddedWarehouse:
         self._run_dir = data_dir / "run"
         self.data_path = data_dir / "chdb"
         self._log_path = data_dir / "logs" / "warehouse.log"
-        self._keeper = children.Keeper("warehouse", self._spawn, clock=SystemClock())
+        self.keeper = children.Keeper("warehouse", self._spawn, clock=SystemClock(), probe=self._answers)
         self._client: Warehouse | None = None
 
     @property
     def pid(self) -> int | None:
         """Process id of the child, or None while none runs."""
-        return self._keeper.pid
+        return self.keeper.pid
 
     async def start(self) -> Warehouse:
         """Starts the child, creates the tables, and returns the client that ``stop`` will close. Raises
         WarehouseError if the engine cannot start or another process uses its files."""
         self._run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         token = _token(self._run_dir / TOKEN_FILE)
-        await self._keeper.start()
+        await self.keeper.start()
         self._client = Warehouse(lambda: read_address(self._run_dir), password=token)
         await self._client.create_schema()
         return self._client
@@ -56,7 +56,12 @@ class EmbeddedWarehouse:
         """Ends the child after its engine has closed cleanly; kills it after 40 s."""
         if self._client is not None:
             await self._client.close()
-        await self._keeper.stop(_STOP_SECONDS)
+        await self.keeper.stop(_STOP_SECONDS)
+
+    async def _answers(self) -> None:
+        """Returns when the child answers; a long query does not keep it from that."""
+        if self._client is not None:
+            await self._client.check_alive()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         """Starts a child and waits until its engine is open. Raises WarehouseError when it is not."""

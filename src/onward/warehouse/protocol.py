@@ -17,6 +17,8 @@ from typing import Any
 from onward.errors import WarehouseError
 
 KEY_HEADER = "x-clickhouse-key"
+PING = "/ping"
+"""Path that answers while the engine is busy. Any other answer than 200 means that it will not recover."""
 USER_HEADER = "x-clickhouse-user"
 CODE_HEADER = "x-clickhouse-exception-code"
 

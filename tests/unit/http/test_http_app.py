@@ -71,6 +71,7 @@ async def test_health_is_open_and_ready_says_why_not(client, parts):
     assert answer.json() == {
         "ready": False,
         "reasons": {"engine": "the engine is away", "bus": "not ready"},
+        "warnings": {},
     }
     assert "onward_alerts" in (await client.get("/metrics")).text
 
@@ -242,6 +243,7 @@ class _Context:
             http=HttpSettings.model_validate({"api_port": 0, "names": ["agents.example.org"]}),
         )
         self.metrics, self.ready, self.endpoints = Metrics(), {"collector": True}, {}
+        self.probes, self.warnings = {}, {}
         self.clock = SystemClock()
         self.bus = SimpleNamespace(clock=self.clock)  # all that an empty outbox asks of it
         self.warehouse = None

@@ -23,8 +23,8 @@ from onward.capture.make_redactor import inspector_of
 from onward.clock import is_set_within, utc_text
 from onward.context import Context
 from onward.contracts.buckets import Traffic
-from onward.errors import EngineError
 from onward.feedback.tokens import MAX_SESSION, Subject, TokenKeys
+from onward.health.readiness import Probe, Readiness
 from onward.http.app import (
     HttpError,
     authorize,
@@ -242,7 +242,8 @@ class Gateway:
         app = make_app(
             "gateway",
             keys=load_keys(http.keys, self._ctx.settings.run_dir),
-            ready=self._readiness,
+            ready=Readiness(self._probes(), {}),
+            warnings=self._ctx.warnings,
             metrics=self._ctx.metrics,
             hosts=[http.host, *http.names],
         )
@@ -273,14 +274,24 @@ class Gateway:
 
         return app
 
-    async def _readiness(self) -> dict[str, bool | str]:
-        try:
-            await self._engine.health()
-            engine: bool | str = True
-        except EngineError as error:
-            engine = str(error)
-        bus: bool | str = True if self._ctx.bus.is_connected else "NATS is away"
-        return {"engine": engine, "routes": self.state.ready, "bus": bus}
+    def _probes(self) -> dict[str, Probe]:
+        """Returns what answering a call needs. The rest of the loop may be away: outboxes wait for it."""
+
+        async def routes() -> bool | str:
+            return self.state.ready
+
+        async def bus() -> bool | str:
+            return True if self._ctx.bus.is_connected else "away"
+
+        found: dict[str, Probe] = {"engine": self.engine_answers, "routes": routes, "bus": bus}
+        if (disk := self._ctx.probes.get("disk")) is not None:
+            found["disk"] = disk
+        return found
+
+    async def engine_answers(self) -> bool | str:
+        """The probe of the engine for ``/ready``."""
+        await self._engine.health()
+        return True
 
     async def _chat(self, request: Request) -> Response:
         started = self._clock.monotonic()
@@ -357,6 +368,8 @@ async def run(ctx: Context) -> None:
     """Runs the gateway role (engine child, routes, endpoint) until it is cancelled."""
     process = EngineProcess(ctx.settings, clock=ctx.clock)
     gateway = Gateway(ctx, process.engine)
+    ctx.children["engine"] = process.keeper
+    ctx.probes["engine"] = gateway.engine_answers
     gateway.server.reserve()  # a busy port is reported before the model is loaded
     try:
         await process.start()
