@@ -7,9 +7,6 @@ a dead gateway, and whoever holds its lock may take it over.
 
 from __future__ import annotations
 
-import hashlib
-import secrets
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,8 +14,7 @@ from pathlib import Path
 from onward.config import Settings
 from onward.errors import ConfigError
 from onward.files import locked
-from onward.http.app import read_or_create_secret
-from onward.ids import check_id
+from onward.ids import local_id
 
 MOST_PLACES = 32
 """Gateways that one data folder may have at a time."""
@@ -46,13 +42,7 @@ class Place:
     def gateway_id(self) -> str:
         """Id of the gateway in this place: the same after a restart, another one in every other place, data
         folder or machine, even if the folder is a copy."""
-        seed = read_or_create_secret(
-            self._settings.run_dir / "gateway.id", lambda: "gw-" + secrets.token_hex(4)
-        )
-        check_id(seed, "gateway id")
-        folder = self._settings.data_dir.resolve()
-        facts = "\x1f".join((seed, socket.gethostname(), str(folder), self.name))
-        return "gw-" + hashlib.sha256(facts.encode()).hexdigest()[:8]
+        return "gw-" + local_id(self._settings.run_dir / "gateway.id", self.name)[:8]
 
     @property
     def engine(self) -> str:
