@@ -165,6 +165,55 @@ async def test_the_same_id_with_another_body_is_a_conflict(ctx):
     assert not any(SECRET.encode() in body for body in await bodies(ctx))
 
 
+def of_gateway(turns: int, outcome: dict | None = None) -> dict:
+    """A task as a gateway records it: while it is open, and when it has ended."""
+    made = document(1, start_timestamp=BEGUN)
+    made["turns"] = [{**copy.deepcopy(made["turns"][0]), "turn_id": n + 1} for n in range(turns)]
+    for turn in made["turns"]:
+        turn["timestamp"] = BEGUN
+    made["metadata"]["capture"] = {"source": "gateway", "closed": "close" if outcome else "restart"}
+    return made if outcome is None else made | {"metadata": made["metadata"] | {"outcome": outcome}}
+
+
+BEGUN = utc_text(datetime.now(UTC) - timedelta(minutes=1))
+FAILED = {"status": "failed"}
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("backwards", [True, False])
+async def test_of_two_recordings_of_one_task_the_fuller_one_is_stored(ctx, at_once, backwards):
+    recorded = [of_gateway(1), of_gateway(2), of_gateway(2, FAILED)]
+    for number, body in enumerate(reversed(recorded) if backwards else recorded):
+        await publish(ctx, body, msg_id=f"recording-{number}")
+        if not at_once:
+            await collect(ctx)
+    await collect(ctx)
+    (row,) = await rows(ctx)
+    assert (row["n_turns"], json.loads(row["payload"])["metadata"].get("outcome")) == (2, FAILED)
+    assert await dead_letters(ctx.bus) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"session_id": "another"},
+        {"metadata": of_gateway(1)["metadata"] | {"outcome": {"status": "completed_successfully"}}},
+        {"metadata": {"model": "m", "outcome": FAILED}},
+        {"turns": document(1, text="other words")["turns"]},
+    ],
+    ids=["session", "outcome", "publisher", "text"],
+)
+async def test_a_recording_that_contradicts_the_stored_one_is_a_conflict(ctx, change):
+    stored = of_gateway(1, FAILED) if "metadata" in change and len(change["metadata"]) > 2 else of_gateway(1)
+    await publish(ctx, stored)
+    await collect(ctx)
+    await publish(ctx, of_gateway(1, FAILED) | change, msg_id="other")
+    await collect(ctx)
+    (row,) = await rows(ctx)
+    assert json.loads(row["payload"])["turns"] == stored["turns"] and row["stream_seq"] == 1
+    assert [letter.reason for letter in await dead_letters(ctx.bus)] == ["conflict"]
+
+
 async def test_poison_goes_to_the_dead_letters_and_the_collector_goes_on(ctx):
     schema = document(3, text=SECRET)
     del schema["metadata"]

@@ -80,7 +80,7 @@ async def gateway(
         **os.environ,
         "BUS": server.url,
         "TOKEN": server.token,
-        "PYTHONPATH": str(WORLDS),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(WORLDS), os.environ.get("PYTHONPATH")])),
         "ONWARD_CRASHPOINT": crash_at,
         "UNCLEAN": "yes" if unclean else "",
     }

@@ -55,6 +55,7 @@ BUCKETS: dict[str, BucketSpec] = {
     "rl_models": BucketSpec("releaser", 8, None, "what each model id is: digest, parent, state"),
     "rl_gateways": BucketSpec("gateway", 1, 86_400.0, "what each gateway really serves"),
     "rl_sessions": BucketSpec("gateway", 1, 7 * 86_400.0, "the arm that each session was given"),
+    "rl_closes": BucketSpec("gateway", 1, 60.0, "closes that gateways pass to each other, with answers"),
     "rl_rewarder": BucketSpec("rewarder", 4, None, "windows, baselines, stream cursor; the run of rescore"),
     "rl_coordinator": BucketSpec("coordinator", 8, None, "the last snapshot and the request made from it"),
     "rl_capture": BucketSpec(

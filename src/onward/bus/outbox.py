@@ -160,6 +160,13 @@ class Outbox(Forking):
         with self._file.writing() as file:
             return file.execute("UPDATE queue SET error = NULL WHERE error IS NOT NULL").rowcount
 
+    def has_accepted(self, msg_id: str) -> bool:
+        """Returns whether a message with this id was accepted, and waits or was published in the last 30
+        days."""
+        with self._file.writing() as file:
+            row = file.execute("SELECT 1 FROM receipts WHERE msg_id = ?", (msg_id,)).fetchone()
+        return row is not None
+
     def receipts(self) -> Iterator[Receipt]:
         """Yields accepted messages in order: all that wait, and those acknowledged in the last 30 days."""
         last = 0

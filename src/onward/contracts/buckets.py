@@ -290,7 +290,7 @@ class Desired(DesiredRoutes):
     epoch: int | None = optional("Lease epoch of the releaser that wrote it; an older releaser is refused.")
 
 
-# rl_gateways, rl_sessions: what gateways serve.
+# rl_gateways, rl_sessions, rl_closes: what gateways serve, and what they ask each other.
 
 
 GATEWAY_LEASE_SECONDS = 15.0
@@ -320,6 +320,36 @@ class GatewayReport(Document):
     updated_at: Loose[str | None] = optional("By the gateway's own clock.")
 
 
+class AskedClose(Document):
+    """Close of a session whose tasks another gateway may hold. Key: ``ask.<id>``."""
+
+    BUCKET, KEY = "rl_closes", "ask."
+
+    gateway_id: str = required("Gateway that asks.")
+    name: str = required("Session or trajectory to be closed.")
+    owner: str | None = nullable("Hash of the client's key; null: an administrator, for any client.")
+    outcome: dict[str, Any] | None = nullable("Outcome of the tasks.")
+
+
+class ClosedTask(Part):
+    """A task that was closed and recorded."""
+
+    trajectory_id: str
+    session_id: str
+    turns: int
+    silent: bool = required("True if its user opted out: no feedback is published about it.")
+
+
+class AnsweredClose(Document):
+    """Answer of one gateway to a close. Key: ``answer.<id>.<gateway id>``."""
+
+    BUCKET, KEY = "rl_closes", "answer."
+
+    closed: list[ClosedTask] = Field(default_factory=list, description="What it closed and recorded.")
+    status: int = Field(default=200, description="HTTP status; another than 200 if it could not close.")
+    error: str = Field(default="", description="Sentence for the client, if it could not close.")
+
+
 ArmName = Literal["candidate", "current"]
 
 
@@ -337,6 +367,9 @@ class Assignment(Document):
     earlier: tuple[str, ...] = Field(
         default=(),
         description="Releases it was assigned under before; their late rewards do not count for this one.",
+    )
+    answered: bool = Field(
+        default=False, description="A task of it ended with an answer that was not judged: it is not lost."
     )
 
 

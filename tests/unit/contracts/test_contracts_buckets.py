@@ -12,6 +12,8 @@ from onward.bus import BUCKETS, Entry, read_document
 from onward.contracts import buckets
 from onward.contracts.buckets import (
     REQUEST_TRANSITIONS,
+    AnsweredClose,
+    AskedClose,
     Assignment,
     Desired,
     DesiredRoutes,
@@ -68,8 +70,11 @@ STORED: dict[type[Document], str] = {
     GatewayReport: '{"arms":[{"adapter_digest":"d0","arm":"current","model_id":"agent-zero-rl-v0",'
     '"weight":1.0}],"error":null,"gateway_id":"gw-1","in_flight":2,"paused":false,"probes":{"d0":-1.25},'
     '"release_id":null,"revision":6,"served":["d0"],"step":0,"updated_at":"2026-01-05T09:00:00.000Z"}',
-    Assignment: '{"arm":"candidate","assigned_at":"2026-01-05T09:00:00.000Z","earlier":["r0"],'
-    '"model_id":"agent-zero-rl-v1","release_id":"r1","session_id":"s","weight":0.1}',
+    Assignment: '{"answered":true,"arm":"candidate","assigned_at":"2026-01-05T09:00:00.000Z",'
+    '"earlier":["r0"],"model_id":"agent-zero-rl-v1","release_id":"r1","session_id":"s","weight":0.1}',
+    AskedClose: '{"gateway_id":"gw-1","name":"s","outcome":{"status":"failed"},"owner":"0a1b"}',
+    AnsweredClose: '{"closed":[{"session_id":"s","silent":false,"trajectory_id":"t","turns":2}],'
+    '"error":"A call is under way.","status":409}',
     OptOutCount: '{"count": 3, "recent": [4, "held-5", 6]}',
     LeaseHolder: '{"owner": "p1", "ttl": 15.0, "released": false}',
 }

@@ -9,8 +9,10 @@ a dead letter.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import nats.errors
 import nats.js.errors
@@ -143,19 +145,31 @@ class Collector:
         ids = {item.document["trajectory_id"] for item in items if item.document is not None}
         known = await queries.stored_identities(self._ctx.warehouse, ids) if ids else {}
         sorted_items: list[Item] = []
-        new: list[Item] = []
+        new: dict[str, Item] = {}
         for item in items:
             if item.document is not None:
                 trajectory_id = item.document["trajectory_id"]
                 if trajectory_id not in known:
                     known[trajectory_id] = item.identity
-                    new.append(item)
+                    new[trajectory_id] = item
                 elif not trajectory_row.same(known[trajectory_id], item.identity):
-                    item = conflict_item(item)
+                    earlier = await self._earlier(trajectory_id, new)
+                    if trajectory_row.completes(item.document, earlier):
+                        known[trajectory_id] = item.identity
+                        new[trajectory_id] = item
+                    elif not trajectory_row.completes(earlier, item.document):
+                        item = conflict_item(item)
                 elif REDACTED not in item.message.headers:
                     self._ctx.metrics.duplicates.labels(STREAM).inc()
             sorted_items.append(item)
-        return sorted_items, new
+        return sorted_items, list(new.values())
+
+    async def _earlier(self, trajectory_id: str, new: Mapping[str, Item]) -> dict[str, Any]:
+        """Returns the document that an earlier message brought under this id; empty if it is gone."""
+        if trajectory_id in new:
+            return new[trajectory_id].document or {}
+        row = await queries.trajectory(self._ctx.warehouse, trajectory_id)
+        return json.loads(row["payload"]) if row is not None else {}
 
     async def _store(self, new: list[Item]) -> None:
         now = self._ctx.clock.now()

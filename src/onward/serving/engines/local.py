@@ -169,10 +169,13 @@ class LocalEngine:
 class EngineProcess:
     """Starts the engine child, restarts it when it dies, stops it."""
 
-    def __init__(self, settings: Settings, *, clock: Clock, folder: Path | None = None) -> None:
-        """``folder``: the base model; without it, ``settings.model.base`` is resolved."""
-        self._settings, self._folder = settings, folder
-        self.socket = wire.socket_path(settings.run_dir)
+    def __init__(
+        self, settings: Settings, *, clock: Clock, folder: Path | None = None, name: str = "engine"
+    ) -> None:
+        """``folder``: the base model; without it, ``settings.model.base`` is resolved. ``name``: that of the
+        socket and the log, which no other process may have."""
+        self._settings, self._folder, self._name = settings, folder, name
+        self.socket = wire.socket_path(settings.run_dir, name)
         self.engine = LocalEngine(self.socket)
         self.keeper = children.Keeper(
             "engine",
@@ -216,7 +219,7 @@ class EngineProcess:
             command += ["--vllm-url", vllm.url, "--vllm-timeout", str(vllm.timeout_seconds)]
             command += ["--vllm-model", vllm.model, "--vllm-adapters-dir", vllm.adapters_dir]
             environment[wire.VLLM_KEY] = vllm.key.get_secret_value()
-        log = self._settings.data_dir / "logs" / "engine.log"
+        log = self._settings.data_dir / "logs" / f"{self._name}.log"
         child = await children.start(
             "onward.serving.engines.child", *command, log=log, environment=environment, passed=COMPUTING
         )

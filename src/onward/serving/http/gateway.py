@@ -9,7 +9,6 @@ Invariants: stopping ends the calls first, then records what they left open.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,7 +19,7 @@ from fastapi.responses import JSONResponse, Response
 from onward.capture import provenance
 from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.capture.make_redactor import inspector_of
-from onward.clock import is_set_within, utc_text
+from onward.clock import is_set_within
 from onward.context import Context
 from onward.contracts.buckets import Traffic
 from onward.feedback.tokens import MAX_SESSION, Subject, TokenKeys
@@ -32,10 +31,9 @@ from onward.http.app import (
     local_key,
     make_app,
     read_json,
-    read_or_create_secret,
 )
 from onward.http.server import GRACE_SECONDS, Server, check_exposure
-from onward.ids import check_id, is_id
+from onward.ids import is_id
 from onward.roles import to_the_end
 from onward.serving.engines import Engine
 from onward.serving.engines.local import EngineProcess
@@ -43,10 +41,12 @@ from onward.serving.engines.registry import AdapterRegistry
 from onward.serving.http.calls import Call, Calls
 from onward.serving.http.streaming import AnswerStream, stopping, while_connected
 from onward.serving.metrics import gateway_metrics
+from onward.serving.place import Place
 from onward.serving.protocol import openai
 from onward.serving.recording.capture import Capture, CapturedCall
 from onward.serving.recording.closing import parse_close
 from onward.serving.recording.outcome_publisher import OutcomePublisher
+from onward.serving.recording.passed_closes import PassedCloses
 from onward.serving.recording.recording import Recording
 from onward.serving.routing.arms import Routes
 from onward.serving.routing.assignments import Assignments
@@ -57,21 +57,23 @@ from onward.telemetry import logs
 
 _log = logs.get("gateway")
 RETRY_AFTER_SECONDS = 1
+ADOPT_SECONDS = 10.0
+"""Seconds between two searches for dead gateways on this data folder."""
 TOKEN_HEADER = "Onward-Feedback-Token"
 
 
 class Gateway:
     """The role's state and its HTTP app. Tests use ``start`` and ``stop``, the service uses ``run(ctx)``."""
 
-    def __init__(self, ctx: Context, engine: Engine) -> None:
+    def __init__(self, ctx: Context, engine: Engine, place: Place | None = None) -> None:
+        """``place``: the files of this process; None takes the first free one. ``stop`` frees it."""
         settings = ctx.settings
         check_exposure(settings.http.host, settings.http.keys)
         self._ctx, self._engine, self._clock = ctx, engine, ctx.clock
         run_dir = settings.run_dir
         run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.gateway_id = check_id(
-            read_or_create_secret(run_dir / "gateway.id", lambda: "gw-" + secrets.token_hex(4)), "gateway id"
-        )
+        self.place = place or Place.take(settings)
+        self.gateway_id = self.place.gateway_id
         self._signing_key = provenance.load_key(run_dir, create=True)
         self._metrics = gateway_metrics(ctx.metrics)
         self.assignments = Assignments(ctx.bus, ctx.clock)
@@ -83,7 +85,7 @@ class Gateway:
             registry=AdapterRegistry(ctx.bus, ctx.objects, settings.data_dir / "models"),
             gateway_id=self.gateway_id,
             base_model_id=settings.model.base if is_id(settings.model.base) else "base",
-            file=run_dir / "gateway-routes.json",
+            file=self.place.routes,
             on_switch=self._on_switch,
         )
         self.outcomes = OutcomePublisher(
@@ -113,6 +115,8 @@ class Gateway:
             on_answered=self.outcomes.note_answered,
             on_opted_out=self._opted_out.count,
         )
+        self._passed_closes = PassedCloses(ctx.bus, ctx.clock, self.gateway_id, self.capture.close_for_other)
+        self.capture.ask_others = self._passed_closes.ask
         self._feedback_keys = TokenKeys(run_dir) if settings.feedback.hand_out_tokens else None
         self._resume_at: datetime | None = None
         self._in_flight = 0
@@ -133,7 +137,8 @@ class Gateway:
         local_key(settings.run_dir)  # created before it is read as a known secret
         inspector = inspector_of(settings)
         return Recording(
-            settings.data_dir / "outbox",
+            self.place.outbox_folder,
+            self.place.name,
             clock=self._clock,
             quarantine=Quarantine(self._ctx.objects, QuarantineKeys.from_settings(settings), self._clock),
             redactor=inspector.redactor,
@@ -172,6 +177,8 @@ class Gateway:
                 ("outcomes", self.outcomes.run()),
                 ("control", self._follow_control()),
                 ("capture", self.capture.run()),
+                ("closes", self._passed_closes.run()),
+                ("adoption", self._adopt()),
                 ("opted-out", self._opted_out.run()),
                 ("outbox", self.capture.writer.deliver(self._ctx.bus)),
             )
@@ -194,6 +201,16 @@ class Gateway:
         await self.capture.stop()
         await self._opted_out.write()
         await self.state.withdraw()
+        self.place.release()
+
+    async def _adopt(self) -> None:
+        """Takes over what dead gateways left on this data folder, until cancelled."""
+        while True:
+            for place in self.place.left_by_others():
+                await to_the_end(self.capture.writer.adopt(place.name))
+                if self._stopping:
+                    return
+            await self._clock.sleep(ADOPT_SECONDS)
 
     async def wait(self) -> None:
         """Waits until one of the background tasks ends, which only a defect or cancellation causes."""
@@ -366,15 +383,16 @@ class Gateway:
 
 async def run(ctx: Context) -> None:
     """Runs the gateway role (engine child, routes, endpoint) until it is cancelled."""
-    process = EngineProcess(ctx.settings, clock=ctx.clock)
-    gateway = Gateway(ctx, process.engine)
+    place = Place.take(ctx.settings)
+    process = EngineProcess(ctx.settings, clock=ctx.clock, name=place.engine)
+    gateway = Gateway(ctx, process.engine, place)
     ctx.children["engine"] = process.keeper
     ctx.probes["engine"] = gateway.engine_answers
-    gateway.server.reserve()  # a busy port is reported before the model is loaded
     try:
+        gateway.server.reserve()  # a busy port is reported before the model is loaded
         await process.start()
         await gateway.start()
-        _log.info("gateway serves", url=gateway.server.url, at=utc_text(ctx.clock.now()))
+        _log.info("gateway serves", gateway=gateway.gateway_id, url=gateway.server.url)
         await gateway.wait()
     finally:
         await to_the_end(_stop(gateway, process))

@@ -8,6 +8,7 @@ task. Feedback is checked when it is parsed, so nothing is acknowledged and refu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, get_args
@@ -15,6 +16,7 @@ from typing import Any, get_args
 from onward.capture.conversations.turns import MAX_STRING
 from onward.capture.recorder.task import Status
 from onward.clock import utc_text
+from onward.contracts.buckets import ClosedTask
 from onward.http.app import HttpError
 from onward.ids import is_id, new_id
 from onward.lru import Lru
@@ -38,6 +40,19 @@ class Closing:
     """Trajectories of users who opted out; no feedback is published about them."""
     feedback: list[GivenFeedback] = field(default_factory=list)
     feedback_ids: list[str] = field(default_factory=list)
+
+    def add_tasks(self, tasks: Iterable[ClosedTask]) -> None:
+        """Adds tasks that another gateway closed and recorded; each counts once."""
+        known = {task["trajectory_id"] for task in self.tasks}
+        for task in tasks:
+            if task.trajectory_id not in known:
+                self.tasks.append(task.model_dump(exclude={"silent"}))
+                if task.silent:
+                    self.silent.add(task.trajectory_id)
+
+    def closed_tasks(self) -> list[ClosedTask]:
+        """Returns the tasks in the form in which another gateway receives them."""
+        return [ClosedTask(**task, silent=task["trajectory_id"] in self.silent) for task in self.tasks]
 
     @property
     def ids(self) -> list[str]:

@@ -94,6 +94,8 @@ class OutcomePublisher:
         """Release → (session, kind) that are on the stream, for the newest few releases."""
         self._votes = SessionVotes()
         self._caught_up = False
+        self._answered: list[tuple[str, str]] = []
+        """Sessions and their releases that are to be recorded as answered."""
 
     def register(self, assignment: Assignment) -> None:
         """Registers an assigned session: from now on it owes an outcome."""
@@ -107,10 +109,12 @@ class OutcomePublisher:
 
     def note_answered(self, session_id: str) -> None:
         """Notes that a task of this session ended with an answer that was not judged: the session is not
-        lost, its outcome is unknown. This is known in this process only and is not published."""
+        lost, its outcome is unknown. No outcome is published; the next round of ``_sweeps`` records it for
+        the other gateways, and for this one after a restart."""
         self._follow_release()
         if self._release is not None:
             self._note(self._release, session_id, "unknown")
+            self._answered.append((session_id, self._release))
 
     async def run(self) -> None:
         """Consumes rewards and feedback, follows the outcomes, sweeps for lost sessions; until cancelled."""
@@ -257,10 +261,20 @@ class OutcomePublisher:
             return 0
         count = 0
         for assignment in late:
-            if assignment.session_id in self._waiting:
-                await self._publish(assignment, "lost", 1.0)
-                count += 1
+            if assignment.session_id not in self._waiting:
+                continue
+            if await self._assignments.is_answered(assignment):
+                self._note(assignment.release_id, assignment.session_id, "unknown")
+                continue
+            await self._publish(assignment, "lost", 1.0)
+            count += 1
         return count
+
+    async def record_answered(self) -> None:
+        """Records the sessions that ``note_answered`` noted. Raises BusError; the rest is tried again."""
+        while self._answered:
+            await self._assignments.mark_answered(*self._answered[0])
+            del self._answered[0]
 
     async def load_sessions(self) -> None:
         """Loads the sessions that another process (or this one, before a restart) assigned."""
@@ -282,6 +296,7 @@ class OutcomePublisher:
                 if self._release and (loaded_for != self._release or now - loaded_at > self._lost_after):
                     await self.load_sessions()
                     loaded_for, loaded_at = self._release, now
+                await self.record_answered()
                 await self.sweep()
             except (BusError, nats.errors.Error) as error:
                 _log.warning("sweep postponed", reason=type(error).__name__)

@@ -30,7 +30,7 @@ from onward.capture.recorder.core import HEADERS
 from onward.capture.recorder.preparation import Preparer
 from onward.capture.retrying import reason_of, with_one_retry
 from onward.clock import Clock
-from onward.contracts import Feedback, encode, subjects, validate
+from onward.contracts import Feedback, encode, sha256_hex, subjects, validate
 from onward.errors import BusError, ConflictError, OutboxFullError
 from onward.redaction import Redactor
 from onward.telemetry.crashpoints import crashpoint
@@ -101,8 +101,18 @@ class Journal:
 
 
 Document = dict[str, Any]
-OUTBOX = "gateway.db"
-JOURNAL = "gateway-open.db"
+RESTART = "restart"
+"""``metadata.capture.closed`` of a task as the journal holds it."""
+
+
+def outbox_of(name: str) -> str:
+    """Returns the file name of the outbox in the place ``name`` (``serving.place``)."""
+    return f"{name}.db"
+
+
+def journal_of(name: str) -> str:
+    """Returns the file name of the journal in the place ``name``."""
+    return f"{name}-open.db"
 
 
 @dataclass
@@ -126,6 +136,7 @@ class Recording:
     def __init__(
         self,
         folder: Path,
+        name: str = "gateway",
         *,
         clock: Clock,
         quarantine: Quarantine,
@@ -134,15 +145,17 @@ class Recording:
         on_error: Callable[[str, Exception], None],
         on_held: Callable[[str], None],
     ) -> None:
-        """``on_error`` receives a step and its exception, ``on_held`` a reason for quarantine; in any thread.
-        Raises BusError for a file that cannot be used."""
+        """``name``: the place of this process, whose files no other one uses. ``on_error`` receives a step
+        and its exception, ``on_held`` a reason for quarantine; in any thread. Raises BusError for a file
+        that cannot be used."""
+        self._folder = folder
         self._clock, self._opt_out = clock, opt_out
         self._on_error, self._on_held = on_error, on_held
         self._quarantine, self._redactor = quarantine, redactor
         self._preparer = Preparer(redactor, has_store=True)
-        self._outbox = Outbox(folder / OUTBOX)
+        self._outbox = Outbox(folder / outbox_of(name))
         self._outbox.retry_refused()
-        self._journal = Journal(folder / JOURNAL)
+        self._journal = Journal(folder / journal_of(name))
         self._unkept: dict[str, Mapping[str, Any]] = {}
         """Redacted documents that the journal could not store so far."""
         self._gone: set[str] = set()
@@ -151,6 +164,32 @@ class Recording:
     def left_open(self) -> list[Document]:
         """Returns the tasks that an earlier gateway had open when it was killed."""
         return self._journal.read()
+
+    def adopt(self, name: str) -> int:
+        """Takes over what a dead gateway left in the place ``name``; the caller holds that place. Returns the
+        number of tasks and messages. Raises OutboxFullError or BusError; the rest is then still there.
+
+        A crash in between repeats some of it: its ids are the same.
+        """
+        count, taken = 0, list[str]()
+        journal, outbox = Journal(self._folder / journal_of(name)), Outbox(self._folder / outbox_of(name))
+        try:
+            outbox.retry_refused()
+            while batch := outbox.next_batch():
+                for message in batch:
+                    self._put(message.subject, message.body, message.msg_id, message.headers)
+                crashpoint("capture.adopted")
+                outbox.remove([message.seq for message in batch])
+                count += len(batch)
+            for document in journal.read():
+                name = document["trajectory_id"]
+                if outbox.has_accepted(name) or self._record(document):
+                    taken.append(name)
+            journal.write({}, taken)
+        finally:
+            outbox.close()
+            journal.close()
+        return count + len(taken)
 
     def write(self, work: Work) -> Work:
         """Writes ``work``; blocks for some fsyncs. Returns what could not be written; the rest is durable."""
@@ -192,13 +231,25 @@ class Recording:
             self._on_error("record", error)
             return self._hold(document, error)
         try:
-            self._outbox.put(subjects.TRAJECTORY, data, msg_id=document["trajectory_id"], headers=HEADERS)
-        except ConflictError:
-            pass  # put by an earlier gateway that was killed before it updated the journal
+            # From the journal: what the outbox has under this id is the same task when it ended, or this.
+            is_older = document["metadata"].get("capture", {}).get("closed") == RESTART
+            self._put(subjects.TRAJECTORY, data, document["trajectory_id"], HEADERS, or_earlier=is_older)
         except Exception as error:
             self._on_error("outbox", error)
             return False
         return True
+
+    def _put(
+        self, subject: str, data: bytes, msg_id: str, headers: Mapping[str, str], *, or_earlier: bool = False
+    ) -> None:
+        """Puts a message into the outbox. Another body under the same id goes under an id of its own, and the
+        collector decides by content which of both counts; with ``or_earlier``, the earlier one stays."""
+        try:
+            self._outbox.put(subject, data, msg_id=msg_id, headers=headers)
+        except ConflictError:
+            if not or_earlier:
+                own_id = f"{msg_id}.{sha256_hex(data)[:16]}"
+                self._outbox.put(subject, data, msg_id=own_id, headers=headers)
 
     def _hold(self, document: Document, error: Exception) -> bool:
         """Quarantines a document. Only the error's class is stored: its text may repeat the document."""

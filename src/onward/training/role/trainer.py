@@ -25,7 +25,7 @@ from onward.contracts import TrainingRequest, TrainingStatus, decode, encode, su
 from onward.contracts.buckets import Learning
 from onward.errors import BusError, ConflictError, ContractError, OnwardError, TrainingError
 from onward.files import locked
-from onward.ids import new_id
+from onward.ids import local_id, new_id
 from onward.roles import ready, together
 from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints
@@ -48,7 +48,7 @@ class Trainer:
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self.table = JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock)
-        self.node = _node_id(ctx.settings.run_dir)
+        self.node = local_id(ctx.settings.run_dir / "node")
         self.owner = f"{self.node}:{new_id()}"
         self._seen: dict[str, tuple[int, float]] = {}
 
@@ -377,11 +377,3 @@ async def run(ctx: Context) -> None:
         )
         with ready(ctx, "trainer"):
             await together(intake, trainer.run_jobs())
-
-
-def _node_id(run_dir: Path) -> str:
-    path = run_dir / "node"
-    if not path.exists():
-        run_dir.mkdir(parents=True, exist_ok=True)
-        path.write_text(new_id())
-    return path.read_text()
