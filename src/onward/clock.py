@@ -55,7 +55,8 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock for tests. ``await advance(s)`` wakes every sleeper that is due, in order."""
+    """A clock for tests. ``await advance(s)`` wakes every sleeper that is due, in order. ``jump(s)`` sets the
+    wall clock alone, as a host does that wakes up or corrects its time."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -68,6 +69,9 @@ class ManualClock:
 
     def monotonic(self) -> float:
         return self._elapsed
+
+    def jump(self, seconds: float) -> None:
+        self._start += timedelta(seconds=seconds)
 
     async def sleep(self, seconds: float) -> None:
         import asyncio

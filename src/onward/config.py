@@ -318,7 +318,8 @@ class ReleaseSettings(_Section):
     step_minutes: list[float] = Field(default=[60, 60, 120, 0])
     """Least time in each step, in minutes. The share changes at 0, 60, 120 and 240 minutes."""
     min_sessions: list[int] = Field(default=[50, 100, 200, 0])
-    """Matured candidate sessions that a step needs before it may end; ``time_scale`` never lowers it."""
+    """Candidate sessions with a known outcome that a step needs before it may end: one at least, and lost
+    sessions do not count. ``time_scale`` never lowers it."""
     time_scale: float = Field(1.0, gt=0)
     """Factor on the times of the schedule: 1 is real time; 0.01 is a hundred times faster."""
     bake_minutes: float = Field(60, ge=0)

@@ -6,10 +6,12 @@ A process may die at any line. A file written here is then the old one or the ne
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
 import stat
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -104,6 +106,25 @@ def replacing(path: Path, *, once: bool = False) -> Iterator[Path]:
     finally:
         partial.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE})
+_ROOM = 32 << 20
+"""Free bytes below which a disk counts as full."""
+
+
+def is_disk_failure(error: BaseException, folder: Path) -> bool:
+    """Returns whether the disk of ``folder`` is the cause of ``error``: it is full, read-only or unreadable.
+
+    Libraries that write files by themselves raise errors without an error number; then a disk without room is
+    taken as the cause.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _DISK_ERRORS
+    try:
+        return shutil.disk_usage(folder).free < _ROOM
+    except OSError:
+        return True
 
 
 def remove_drafts(folder: Path, name: str = "*") -> None:

@@ -155,12 +155,14 @@ class Stream:
 
 @dataclass
 class Policy:
-    """How an arm behaves: chances of an error, of success and of bad feedback (None: gives none)."""
+    """How an arm behaves: chances of an error, of success, of bad feedback (None: gives none), and of a
+    session that nobody reports about: the gateway declares it lost."""
 
     error: float = 0.0
     success: float = 0.7
     negative: float | None = None
     mute: bool = False
+    lost: float = 0.0
 
 
 class World:
@@ -310,11 +312,14 @@ class World:
             failed, success, hated = self.rng.random(3)
             if how.mute:
                 continue
+            is_lost = how.lost and self.rng.random() < how.lost
             items: list[tuple[float, str, float]] = [(reward_after, "reward", float(success < how.success))]
             if failed < how.error:
                 items.insert(0, (min(1.0, reward_after / 2), "error", 1.0))
             if how.negative is not None:
                 items.append((60.0, "feedback", float(hated < how.negative)))
+            if is_lost:
+                items = [(self.settings.release.lost_after_seconds, "lost", 1.0)]
             for late, kind, value in items:
                 outcome = SessionOutcome.model_validate(
                     {

@@ -57,14 +57,14 @@ class Model(BaseModel):
         return self.model_digest is not None
 
 
-NOT_HELD: dict[str, Any] = {"held_from": None, "held_why": None, "overdue": False}
+NOT_HELD: dict[str, Any] = {"held_from": None, "held_why": None, "held_since": None, "overdue": False}
 """Fields of a record that is not held, or no longer."""
 
 
 class ReleaseRecord(BaseModel):
     """One release. Times are ISO 8601 text for people; durations are seconds of the releaser's clock."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")  # fields of another version are read and written back
 
     release_id: str
     job_id: str
@@ -88,10 +88,14 @@ class ReleaseRecord(BaseModel):
     step_served: float = 0.0
     """Seconds of this step without holds. Measured, so clock jumps and downtime never shorten it."""
     step_total: float = 0.0
-    step_sessions: int = 0
-    """Matured candidate sessions when this step began."""
+    step_rates: dict[str, ArmRates] = Field(default_factory=dict)
+    """Counts of both arms when this step began: the step's own sessions are those since."""
+    silent_seconds: float = 0.0
+    """Seconds since the last known outcome of either arm. Measured like ``step_served``: a restart or a new
+    lease continues it, and a jump of the wall clock does not change it."""
     held_from: State | None = None
     held_why: str | None = None
+    held_since: str | None = None
     evidence: dict[str, Any] | None = None
     started_at: str | None = None
     """Time at which the candidate got its first traffic."""

@@ -21,7 +21,7 @@ from onward.release.evidence import gauges
 from onward.release.evidence.evidence import Evidence
 from onward.release.evidence.gates import e_value
 from onward.release.evidence.outcome_source import OutcomeSource, OutcomeStream, apply_outcomes
-from onward.release.evidence.rates import figures
+from onward.release.evidence.rates import figures, step_counts
 from onward.release.initial import install_base, install_initial
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases
@@ -69,7 +69,7 @@ class Releaser:
         self._revision = 0
         self._evidence: Evidence | None = None
         self._dirty = True
-        self._written_at = self._ticked_at = self._heard_at = ctx.clock.monotonic()
+        self._written_at = self._ticked_at = ctx.clock.monotonic()
         self._pinned: str | None = None
 
     def lead(self, epoch: int) -> None:
@@ -135,7 +135,7 @@ class Releaser:
         if self._evidence is not None:
             gauges.show_evidence(self.ctx.metrics, self.record, self._evidence)
         self._dirty = True
-        self._written_at = self._ticked_at = self._heard_at = self.ctx.clock.monotonic()
+        self._written_at = self._ticked_at = self.ctx.clock.monotonic()
 
     async def _forget(self) -> None:
         await self.trial.stop()
@@ -261,16 +261,13 @@ class Releaser:
         started = moves.start_traffic(record, choice, cursor, self._inputs)
         await self._move(started)
         self._evidence = Evidence.from_state(started.evidence or {})
-        self._heard_at = self.ctx.clock.monotonic()
 
     async def _serve(self, record: ReleaseRecord) -> None:
         """Takes in evidence, then decides. State, evidence and cursor go into one write."""
         evidence = self._evidence
         assert evidence is not None
-        heard, of_us = await apply_outcomes(self.outcomes, evidence)
+        heard, known = await apply_outcomes(self.outcomes, evidence)
         now = self.ctx.clock.monotonic()
-        if of_us:
-            self._heard_at = now
         passed = now - self._ticked_at
         verified = (
             record.verified_revision is not None and record.verified_revision == record.desired_revision
@@ -280,6 +277,7 @@ class Releaser:
             update={
                 "step_total": record.step_total + passed,
                 "step_served": record.step_served + (passed if counts else 0.0),
+                "silent_seconds": 0.0 if known else record.silent_seconds + passed,
                 **(self._figures(record, evidence) if heard else {}),
             }
         )
@@ -289,7 +287,7 @@ class Releaser:
             await self._move(rollback.roll_back(record, evidence, settings, endpoint, at))
             log.error("release taken back", release_id=record.release_id, reason=self._open.reason)
             return
-        await self._decide(record, evidence, now, verified)
+        await self._decide(record, evidence, verified)
         if self.record is record and (heard or now - self._written_at >= PERSIST_SECONDS):
             await self._write(record)
 
@@ -297,14 +295,24 @@ class Releaser:
         gauges.show_evidence(self.ctx.metrics, record, evidence)
         return figures(evidence)
 
-    async def _decide(self, record: ReleaseRecord, evidence: Evidence, now: float, verified: bool) -> None:
+    async def _decide(self, record: ReleaseRecord, evidence: Evidence, verified: bool) -> None:
         """Holds, advances or changes nothing. Called when no gate crossed."""
         settings = self.ctx.settings.release
         held = record.state is State.HELD
-        quiet = now - self._heard_at > settings.lost_after_seconds + settings.reward_maturity_seconds
+        quiet = record.silent_seconds > settings.lost_after_seconds + settings.reward_maturity_seconds
         broken = e_value(evidence.gates.ratio.log_e) >= RATIO_LIMIT
+        counts = step_counts(record.rates, record.step_rates)
+        verdict, shown = plan.step_verdict(
+            record.schedule,
+            record.step,
+            served=record.step_served,
+            total=record.step_total,
+            candidate=counts["candidate"],
+            current=counts["current"],
+            support=e_value(evidence.gates.support.log_e),
+        )
         if held and record.held_why in moves.SELF_ENDING:
-            if not quiet and not broken:
+            if not quiet and not broken and verdict != "lost":
                 await self._resume("the cause of the hold is gone")
             return
         if held and record.held_why == "operator":
@@ -312,33 +320,23 @@ class Releaser:
         if not held and (quiet or broken):
             await self._hold("silence" if quiet else "sample_ratio")
             return
-        matured = evidence.matured() - record.step_sessions
-        verdict, shown = plan.step_verdict(
-            record.schedule,
-            record.step,
-            served=record.step_served,
-            total=record.step_total,
-            sessions=matured,
-            support=e_value(evidence.gates.support.log_e),
-        )
         if verdict == "advance" and verified and not quiet and not broken:
             self.record = record.model_copy(update={"shown": shown})
             words = wording.shown_words(shown)
-            await self._go_on(f"{record.step_served:.0f} s, {matured} sessions, {words}")
-        elif verdict in ("hold", "ask", "deadline") and not held:
+            known = counts["candidate"].known
+            await self._go_on(f"{record.step_served:.0f} s, {known} sessions, {words}")
+        elif verdict in ("hold", "ask", "deadline", "lost") and not held:
             self.record = record.model_copy(update={"shown": shown})
             await self._hold(verdict)
 
     async def _enter(self, step: int, why: str) -> None:
-        matured = self._evidence.matured() if self._evidence else 0
-        await self._move(moves.enter_step(self._open, step, matured, why, self._inputs))
+        await self._move(moves.enter_step(self._open, step, why, self._inputs))
         log.info("release step", release_id=self._open.release_id, step=step)
 
     async def _hold(self, why: str) -> None:
         await self._move(moves.hold(self._open, why, self._inputs))
 
     async def _resume(self, words: str) -> None:
-        self._heard_at = self.ctx.clock.monotonic()
         await self._move(moves.resume(self._open, words, self._inputs))
 
     async def _go_on(self, why: str) -> None:

@@ -43,8 +43,9 @@ class OutcomeSource(Protocol):
 
 
 async def apply_outcomes(outcomes: OutcomeSource, evidence: Evidence) -> tuple[bool, bool]:
-    """Applies new messages. Returns (whether the evidence changed, whether any was of its release)."""
-    start, heard = evidence.cursor, False
+    """Applies new messages. Returns (whether the evidence changed, whether any was a known outcome of its
+    release). A lost session is not a known outcome."""
+    start, known = evidence.cursor, False
     for _ in range(BATCHES):
         batch = await outcomes.read(evidence.cursor, BATCH)
         for stored in batch:
@@ -54,10 +55,10 @@ async def apply_outcomes(outcomes: OutcomeSource, evidence: Evidence) -> tuple[b
                 evidence.skip(stored.sequence, "unreadable")
                 continue
             evidence.apply(event)
-            heard = heard or event.release_id == evidence.release_id
+            known = known or (event.release_id == evidence.release_id and event.kind != "lost")
         if len(batch) < BATCH or evidence.crossing is not None:
             break
-    return evidence.cursor != start, heard
+    return evidence.cursor != start, known
 
 
 class OutcomeStream:

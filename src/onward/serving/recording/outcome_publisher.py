@@ -28,7 +28,7 @@ from onward.lru import Lru
 from onward.roles import together
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.routing.arms import Routes
-from onward.serving.routing.assignments import Assignments
+from onward.serving.routing.assignments import MOST_KNOWN, Assignments
 from onward.telemetry import logs
 
 _log = logs.get("gateway")
@@ -38,6 +38,8 @@ REWARDS_STREAM = "RL_REWARDS"
 FEEDBACK_STREAM = "RL_FEEDBACK"
 OUTCOMES_STREAM = "RL_OUTCOMES"
 RELEASES_KEPT = 8
+CLOCK_TOLERANCE = timedelta(minutes=1)
+"""Difference between stamp and measured time from which the wall clock counts as set."""
 Kind = Literal["error", "reward", "lost", "feedback"]
 _COUNTED = ("error", "reward", "lost", "feedback", "unknown")
 """Kinds after which a session owes no outcome."""
@@ -92,6 +94,9 @@ class OutcomePublisher:
         """Sessions of the open release without any outcome yet."""
         self._seen: Lru[str, set[tuple[str, str]]] = Lru(RELEASES_KEPT)
         """Release → (session, kind) that are on the stream, for the newest few releases."""
+        self._begun: Lru[tuple[str, str], tuple[float, float]] = Lru(MOST_KNOWN)
+        """(Release, session) → this process's monotonic time when it met the session, and the session's age
+        in seconds then, by its stamp."""
         self._votes = SessionVotes()
         self._caught_up = False
         self._answered: list[tuple[str, str]] = []
@@ -100,6 +105,7 @@ class OutcomePublisher:
     def register(self, assignment: Assignment) -> None:
         """Registers an assigned session: from now on it owes an outcome."""
         self._follow_release()
+        self._meet(assignment)
         if assignment.release_id == self._release and not self._has_any(assignment):
             self._waiting.setdefault(assignment.session_id, assignment)
 
@@ -171,7 +177,7 @@ class OutcomePublisher:
         if assignment is None or assignment.release_id != routes.release_id:
             return
         at, value = min(feedback.timestamp, self._clock.now()), float(negative)
-        if at < datetime.fromisoformat(assignment.assigned_at):
+        if at < self._assigned_at_earliest(assignment):
             return
         if self._votes.changes_vote(assignment.release_id, assignment.session_id, at, value):
             await self._publish(assignment, "feedback", value, at=at, vote=feedback.feedback_id)
@@ -184,7 +190,7 @@ class OutcomePublisher:
         assignment = await self._assignments.find(reward.session_id)
         if assignment is None or assignment.release_id != routes.release_id:
             return
-        if reward.timestamp < datetime.fromisoformat(assignment.assigned_at):
+        if reward.timestamp < self._assigned_at_earliest(assignment):
             return
         if self._is_foreign(reward, assignment, routes):
             return
@@ -235,7 +241,7 @@ class OutcomePublisher:
             release_id=release,
             arm=assignment.arm,
             weight=assignment.weight,
-            assigned_at=datetime.fromisoformat(assignment.assigned_at),
+            assigned_at=self._assigned_at(assignment),
             timestamp=at or self._clock.now(),
             kind=kind,
             value=value,
@@ -253,10 +259,13 @@ class OutcomePublisher:
 
     async def sweep(self) -> int:
         """Publishes ``lost`` for sessions that have owed an outcome for too long; returns their number. Does
-        nothing while rewards wait in the stream: a session is lost only if none of its rewards is there."""
+        nothing while rewards wait in the stream: a session is lost only if none of its rewards is there.
+
+        The time is counted by this process's monotonic clock, from when it met the session: a jump of the
+        wall clock loses none. After a restart the wait of an open session begins again."""
         self._follow_release()
-        limit = self._clock.now() - timedelta(seconds=self._lost_after)
-        late = [a for a in self._waiting.values() if datetime.fromisoformat(a.assigned_at) <= limit]
+        limit = self._clock.monotonic() - self._lost_after
+        late = [a for a in self._waiting.values() if self._meet(a)[0] <= limit]
         if not late or not self._caught_up or not await self._rewards_drained():
             return 0
         count = 0
@@ -275,6 +284,31 @@ class OutcomePublisher:
         while self._answered:
             await self._assignments.mark_answered(*self._answered[0])
             del self._answered[0]
+
+    # Time. Stamps of assignments are wall-clock times, which may jump.
+
+    def _meet(self, assignment: Assignment) -> tuple[float, float]:
+        """Returns when this process met the session and its age then, and stores both the first time."""
+        key = (assignment.release_id, assignment.session_id)
+        known = self._begun.get(key)
+        if known is None:
+            age = self._clock.now() - datetime.fromisoformat(assignment.assigned_at)
+            known = (self._clock.monotonic(), max(0.0, age.total_seconds()))
+            self._begun[key] = known
+        return known
+
+    def _assigned_at(self, assignment: Assignment) -> datetime:
+        """Returns the time of the assignment by the wall clock as it is now. It differs from the stamp only
+        if the clock was set meanwhile; else a session would seem an hour older or younger than it is."""
+        stamp = datetime.fromisoformat(assignment.assigned_at)
+        since, age = self._meet(assignment)
+        measured = self._clock.now() - timedelta(seconds=self._clock.monotonic() - since + age)
+        return measured if abs(measured - stamp) > CLOCK_TOLERANCE else stamp
+
+    def _assigned_at_earliest(self, assignment: Assignment) -> datetime:
+        """Returns the earlier of stamp and ``_assigned_at``. An answer to the session may have been stamped
+        before or after the clock was set, so only one that is older than both was made before it."""
+        return min(datetime.fromisoformat(assignment.assigned_at), self._assigned_at(assignment))
 
     async def load_sessions(self) -> None:
         """Loads the sessions that another process (or this one, before a restart) assigned."""

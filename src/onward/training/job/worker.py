@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onward.errors import OnwardError, TrainingError
+from onward.files import is_disk_failure
 from onward.processes import CALLING, COMPUTING, die_with_parent
 from onward.training import checkpoints
 from onward.training.data import admission, conversations, dataset
@@ -85,6 +86,11 @@ def main(folder: Path) -> int:
         return 1
     except OnwardError as error:
         emit("failed", code="DATA", message=str(error))
+        return 1
+    except Exception as error:
+        if not is_disk_failure(error, folder):
+            raise
+        emit("failed", code="INFRA", message=f"The job's folder cannot be used ({type(error).__name__}).")
         return 1
     return 0
 
