@@ -33,8 +33,8 @@ class Context:
     alerts: Alerts
     base_model: Path | None = None
     """Folder of the base model; None if no role of this process needs one."""
-    ready: dict[str, bool] = field(default_factory=dict)
-    """Role name → whether it does its work now; ``/ready`` answers from it."""
+    ready: dict[str, bool | str] = field(default_factory=dict)
+    """Role name → whether it does its work now, or how it failed; ``/ready`` answers from it."""
     endpoints: dict[str, str] = field(default_factory=dict)
     """Addresses that the roles have bound: ``gateway_url``, ``api_url``."""
     recent_rows: RecentRows = field(default_factory=RecentRows)

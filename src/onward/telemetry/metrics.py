@@ -92,6 +92,7 @@ class Metrics:
             ["model_version"],
         )
         self.alerts = counter("onward_alerts", "Alerts raised", ["kind"])
+        self.role_restarts = counter("onward_role_restarts", "Restarts of a role after a failure", ["role"])
         self.collector_seconds = histogram(
             "onward_collector_seconds",
             "From the message's time on the stream to its durable row",

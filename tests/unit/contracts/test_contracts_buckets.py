@@ -30,6 +30,8 @@ from onward.contracts.buckets import (
     RescoreProgress,
     RescoreRequest,
     RewarderState,
+    RoleFailure,
+    SetAside,
     Traffic,
 )
 from onward.errors import ConfigError, IllegalTransitionError
@@ -71,6 +73,10 @@ STORED: dict[type[Document], str] = {
     Assignment: '{"arm":"candidate","assigned_at":"2026-01-05T09:00:00.000Z","earlier":["r0"],'
     '"model_id":"agent-zero-rl-v1","release_id":"r1","session_id":"s","weight":0.1}',
     OptOutCount: '{"count": 3, "recent": [4, "held-5", 6]}',
+    RoleFailure: '{"error": "KeyError: arms", "failed_at": "2026-01-05T09:00:00.000Z", "restarts": 2, '
+    '"role": "collector"}',
+    SetAside: '{"bucket": "rl_jobs", "found_at": "2026-01-05T09:00:00.000Z", "key": "job.j1", '
+    '"reason": "not JSON", "revision": 7, "value": "bm90IGpzb24="}',
     LeaseHolder: '{"owner": "p1", "ttl": 15.0, "released": false}',
 }
 """One value per type, byte by byte as the program wrote it before it had types."""
