@@ -35,8 +35,8 @@ class Context:
     alerts: Alerts
     base_model: Path | None = None
     """Folder of the base model; None if no role of this process needs one."""
-    ready: dict[str, bool] = field(default_factory=dict)
-    """Role name → whether it does its work now; ``/ready`` answers from it."""
+    ready: dict[str, bool | str] = field(default_factory=dict)
+    """Role name → whether it does its work now, or how it failed; ``/ready`` answers from it."""
     probes: dict[str, Callable[[], Awaitable[bool | str]]] = field(default_factory=dict)
     """Part → how ``/ready`` asks it: returns True, or one word for what is wrong."""
     warnings: dict[str, str] = field(default_factory=dict)

@@ -10,8 +10,8 @@ import errno
 import fcntl
 import os
 import secrets
-import stat
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

@@ -14,6 +14,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from onward.files import OWNER_ALONE, keep_private, locked, write_whole
 from onward.health.watch import Watch
 from onward.http.app import local_key
 from onward.http.server import check_exposure, check_free
-from onward.roles import beside
+from onward.roles import beside, keep_running
 from onward.serving import base_models
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
@@ -184,22 +185,33 @@ async def running(
     join: bool = False,
     clock: Clock | None = None,
 ) -> AsyncIterator[Loop]:
-    """Runs the loop while the block runs. A role that fails ends the block with its error."""
+    """Runs the loop while the block runs.
+
+    A role that fails is started again, and the others go on (``roles.keep_running``). An error for a person
+    (OnwardError) before a role was ready for the first time ends the start.
+    """
     _close(settings)
     with nullcontext() if join else _locked(settings.run_dir):
         async with parts(settings, roles=roles, join=join, clock=clock) as ctx:
             ctx.ready.update(dict.fromkeys(roles, False))
-            tasks = {role: asyncio.create_task(_run_role(role, ctx), name=role) for role in roles}
-            watcher = asyncio.create_task(_fail_together(tasks, asyncio.current_task()))
+            started: set[str] = set()
+            tasks = {
+                role: asyncio.create_task(
+                    keep_running(
+                        ctx, role, partial(_run_role, role, ctx), partial(started.__contains__, role)
+                    ),
+                    name=role,
+                )
+                for role in roles
+            }
             try:
-                await _until_ready(ctx, tasks)
+                await _until_ready(ctx, tasks, started)
                 endpoints = {**ctx.endpoints, "nats_url": hide_login(ctx.bus.url), "pid": os.getpid()}
                 if not join:
                     text = json.dumps(endpoints, indent=1)
                     write_whole(settings.run_dir / ENDPOINTS, text.encode(), 0o600)
                 yield Loop(ctx, endpoints, tasks)
             finally:
-                watcher.cancel()
                 results = await _end(list(tasks.values()))
                 if not join:
                     (settings.run_dir / ENDPOINTS).unlink(missing_ok=True)
@@ -266,23 +278,17 @@ async def _run_role(name: str, ctx: Context) -> None:
     await importlib.import_module(ROLES[name]).run(ctx)
 
 
-async def _until_ready(ctx: Context, tasks: dict[str, asyncio.Task[None]]) -> None:
-    while not all(ctx.ready.get(role) for role in tasks):
+async def _until_ready(ctx: Context, tasks: dict[str, asyncio.Task[None]], started: set[str]) -> None:
+    """Waits until each role is ready, or has failed and waits to start again. Adds the ready ones to
+    ``started``."""
+    while True:
+        started.update(role for role in tasks if ctx.ready.get(role) is True)
         for task in tasks.values():
             if task.done():
                 task.result()
-                raise RuntimeError(f"role {task.get_name()} ended before it was ready")
+        if all(role in started or isinstance(ctx.ready.get(role), str) for role in tasks):
+            return
         await asyncio.sleep(0.02)
-
-
-async def _fail_together(tasks: dict[str, asyncio.Task[None]], owner: asyncio.Task[Any] | None) -> None:
-    """Cancels the block that uses the loop when one role ends: an incomplete loop is of no use."""
-    done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        if not task.cancelled() and task.exception() is not None:
-            log.error("role failed", role=task.get_name(), error=repr(task.exception()))
-    if owner is not None:
-        owner.cancel()
 
 
 def is_running(settings: Settings) -> bool:

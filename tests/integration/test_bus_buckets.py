@@ -98,7 +98,7 @@ async def test_every_bucket_has_one_writer_role_and_only_throwaway_ones_expire(b
         assert config.max_msgs_per_subject == spec.history and (config.max_age or None) == spec.ttl
         assert config.storage == "file" and config.discard == "new"
         assert spec.writer and spec.what
-    assert {n for n, s in BUCKETS.items() if s.ttl} == {"rl_gateways", "rl_sessions", "rl_closes"}
+    assert {n for n, s in BUCKETS.items() if s.ttl} == {"rl_closes", "rl_gateways", "rl_roles", "rl_sessions"}
 
 
 class Watching:

@@ -36,3 +36,38 @@ async def test_a_second_onward_on_one_folder_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="is in use by another Onward"):
             async with host.running(settings, roles=("collector",)):
                 pass
+
+
+async def test_a_role_that_fails_is_started_again_while_another_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config.load(environ={}, overrides={"data_dir": tmp_path, "nats": {"port": 0}})
+    real, runs = host._run_role, []
+
+    async def run_role(name: str, ctx: host.Context) -> None:
+        if name == "archiver":
+            runs.append(name)
+            raise KeyError("a defect")
+        await real(name, ctx)
+
+    monkeypatch.setattr(host, "_run_role", run_role)
+    async with host.running(settings, roles=("collector", "archiver")) as loop, asyncio.timeout(20):
+        while len(runs) < 2:
+            await asyncio.sleep(0.05)
+        assert loop.ctx.ready["collector"] is True
+        assert "KeyError: 'a defect'" in str(loop.ctx.ready["archiver"])
+        assert not any(task.done() for task in loop.roles.values())
+
+
+async def test_an_error_for_a_person_at_the_start_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config.load(environ={}, overrides={"data_dir": tmp_path, "nats": {"port": 0}})
+
+    async def run_role(name: str, ctx: host.Context) -> None:
+        raise ConfigError("The key is too short.")
+
+    monkeypatch.setattr(host, "_run_role", run_role)
+    with pytest.raises(ConfigError, match="too short"):
+        async with host.running(settings, roles=("collector",)):
+            pass

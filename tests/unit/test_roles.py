@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,19 @@ from lease_bucket import MemoryBucket
 
 from onward.bus.leases import Lease
 from onward.clock import ManualClock
-from onward.errors import BusError, ConflictError, StreamDriftError, WarehouseError
-from onward.roles import AWAY_SECONDS, STANDBY_SECONDS, lead, ready, to_the_end, together
+from onward.errors import BusError, ConfigError, ConflictError, StreamDriftError, WarehouseError
+from onward.roles import (
+    AWAY_SECONDS,
+    STANDBY_SECONDS,
+    error_sentence,
+    keep_running,
+    lead,
+    ready,
+    to_the_end,
+    together,
+)
+from onward.telemetry.alerts import Alerts
+from onward.telemetry.metrics import Metrics
 
 TTL = 6.0
 
@@ -195,3 +207,135 @@ async def test_a_stream_that_differs_ends_the_role():
     with pytest.raises(StreamDriftError):
         await lead(ctx, "scorer", TTL, work)
     assert ctx.ready == {"scorer": False}
+
+
+class Service:
+    """One role that is kept running. ``script``: what each run of it does, the last one repeatedly."""
+
+    def __init__(self, *script: BaseException | float | None, started: bool = True) -> None:
+        """An error is raised at once; a number of seconds is worked, then the role fails; None works on."""
+        self.script, self.clock, self.bucket = list(script), ManualClock(), MemoryBucket()
+        self.notices: list[dict[str, Any]] = []
+        self.begun: list[float] = []
+        self.metrics = Metrics()
+        bus: Any = SimpleNamespace(bucket=lambda _: self.bucket, notify=self._notify)
+        self.ctx: Any = SimpleNamespace(
+            clock=self.clock, ready={}, bus=bus, metrics=self.metrics,
+            alerts=Alerts(bus, self.clock, self.metrics),
+        )  # fmt: skip
+        self.task = asyncio.create_task(keep_running(self.ctx, "scorer", self._run, lambda: started))
+
+    async def _notify(self, subject: str, data: bytes) -> None:
+        self.notices.append(json.loads(data))
+
+    async def _run(self) -> None:
+        self.begun.append(self.clock.monotonic())
+        step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        with ready(self.ctx, "scorer"):
+            if isinstance(step, BaseException):
+                raise step
+            await self.clock.sleep(1e9 if step is None else step)
+            raise ValueError("a defect")
+
+    @property
+    def report(self) -> dict[str, Any] | None:
+        return None if self.bucket.entry is None else json.loads(self.bucket.entry.value)
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+async def test_a_role_that_keeps_failing_starts_again_after_pauses_that_double_up_to_a_minute():
+    service = Service(KeyError("a defect"))
+    for _ in range(200):
+        await service.clock.advance(1)
+    assert service.begun == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+    await service.stop()
+    assert service.task.cancelled()
+
+
+async def test_after_a_quiet_minute_the_next_pause_is_the_first_one_again():
+    service = Service(ValueError("a"), ValueError("a"), 61.0)
+    for _ in range(70):
+        await service.clock.advance(1)
+    assert service.begun == [0, 1, 3, 65]
+    await service.stop()
+
+
+async def test_a_failure_is_shown_until_the_role_has_run_quietly_for_a_minute():
+    service = Service(ValueError("bad\nrow"), ValueError("bad\nrow"), None)
+    await service.clock.advance(0.5)
+    assert service.ctx.ready == {"scorer": "the scorer failed and starts again in 1 s: ValueError: bad row"}
+    await service.clock.advance(1)
+    assert service.report is not None
+    assert (service.report["error"], service.report["restarts"]) == ("ValueError: bad row", 2)
+    for _ in range(30):
+        await service.clock.advance(1)
+    assert service.ctx.ready == {"scorer": True} and service.report is not None
+    for _ in range(40):
+        await service.clock.advance(1)
+    assert service.report is None
+    assert [(n["kind"], n["severity"]) for n in service.notices] == [
+        ("role_failed", "critical"), ("role_failed", "resolved")
+    ], "the same failure is reported once"  # fmt: skip
+    assert b'onward_role_restarts_total{role="scorer"} 2.0' in service.metrics.render()
+    await service.stop()
+
+
+async def test_a_role_goes_on_failing_and_starting_while_nats_is_away():
+    service = Service(ValueError("a defect"))
+    service.bucket.away = True
+    await service.clock.advance(1)
+    await service.clock.advance(2)
+    assert service.begun == [0, 1, 3]
+    await service.stop()
+
+
+async def test_an_error_for_a_person_before_the_first_readiness_ends_the_start():
+    service = Service(ConfigError("The port is busy."), started=False)
+    with pytest.raises(ConfigError, match="busy"):
+        await service.task
+
+
+@pytest.mark.parametrize("started", [True, False])
+async def test_a_defect_before_the_first_readiness_is_contained_like_any_other(started):
+    service = Service(TypeError("a defect"), None, started=started)
+    await service.clock.advance(1)
+    assert service.begun == [0, 1] and not service.task.done()
+    await service.stop()
+
+
+@pytest.mark.parametrize("error", [ConfigError("changed"), asyncio.CancelledError(), BusError("away")])
+async def test_any_error_of_a_role_that_was_ready_is_contained(error):
+    service = Service(error, None)
+    await service.clock.advance(1)
+    assert service.begun == [0, 1] and not service.task.done()
+    await service.stop()
+    assert service.task.cancelled()
+
+
+async def test_a_role_that_fails_while_it_is_stopped_is_not_started_again():
+    service = Service(None)
+
+    async def fails_at_its_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("a defect at the end")
+
+    service.task.cancel()
+    task = asyncio.create_task(keep_running(service.ctx, "scorer", fails_at_its_end, lambda: True))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(ValueError, match="at the end"):
+        await task
+
+
+def test_an_error_is_shown_in_one_short_line_without_a_login():
+    assert error_sentence(BusError("NATS at nats://me:secret@host is away.")) == (
+        "NATS at nats://host is away."
+    )
+    assert error_sentence(KeyError("arms")) == "KeyError: 'arms'"
+    assert error_sentence(RuntimeError()) == "RuntimeError"
+    assert len(error_sentence(ValueError("x" * 1000))) == 300

@@ -24,6 +24,14 @@ class MemoryBucket:
             raise ConflictError("exists")
         return self._set(key, value)
 
+    async def put(self, key, value, *, deadline=0.0):
+        self._check()
+        return self._set(key, value)
+
+    async def delete(self, key):
+        self._check()
+        self.entry = None
+
     async def update(self, key, value, revision, *, deadline=0.0):
         self._check()
         if self.entry is None or self.entry.revision != revision:

@@ -61,6 +61,8 @@ BUCKETS: dict[str, BucketSpec] = {
     "rl_capture": BucketSpec(
         "whoever drops one", 1, None, "how many trajectories were dropped by an opt-out"
     ),
+    "rl_roles": BucketSpec("every role", 1, 86_400.0, "roles that fail and are started again"),
+    "rl_set_aside": BucketSpec("every role", 1, None, "copies of values that could not be read"),
     "rl_leases": BucketSpec("the holder", 1, None, "who owns a piece of work, and its epoch"),
     "rl_control": BucketSpec("operator", 16, None, "what people switched and asked for"),
 }

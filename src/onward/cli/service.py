@@ -69,9 +69,11 @@ def introduction(loop: host.Loop) -> tuple[str, Table, str]:
     where = (
         "" if settings.data_dir == Settings().data_dir else f" --dir {shlex.quote(str(settings.data_dir))}"
     )
+    failed = "failed and is started again: see 'onward status'"
+    gateway, api = at.get("gateway_url"), at.get("api_url")
     shown = {
-        "gateway": f"{at['gateway_url']}/v1 (the base URL of any OpenAI client)",
-        "api": f"{at['api_url']} (open it in a browser: what is where)",
+        "gateway": f"{gateway}/v1 (the base URL of any OpenAI client)" if gateway else failed,
+        "api": f"{api} (open it in a browser: what is where)" if api else failed,
         "NATS": at["nats_url"],
         "key": f"in {settings.run_dir / 'api.key'}",
         "data": str(settings.data_dir),

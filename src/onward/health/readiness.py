@@ -38,7 +38,7 @@ class Readiness:
     """Answers of all parts: the roles' own marks, and ``probes``. Calls share a check that is under way."""
 
     def __init__(
-        self, probes: Mapping[str, Probe], roles: Mapping[str, bool], seconds: float = READY_SECONDS
+        self, probes: Mapping[str, Probe], roles: Mapping[str, bool | str], seconds: float = READY_SECONDS
     ) -> None:
         """``probes`` and ``roles`` may grow and change later."""
         self._probes, self._roles, self._seconds = probes, roles, seconds

@@ -101,6 +101,7 @@ class Metrics:
         self.stream_used = gauge(
             "onward_stream_used_ratio", "Used share of a stream's byte limit, 0 to 1", ["stream"]
         )
+        self.role_restarts = counter("onward_role_restarts", "Restarts of a role after a failure", ["role"])
         self.collector_seconds = histogram(
             "onward_collector_seconds",
             "From the message's time on the stream to its durable row",

@@ -32,6 +32,8 @@ from onward.contracts.buckets import (
     RescoreProgress,
     RescoreRequest,
     RewarderState,
+    RoleFailure,
+    SetAside,
     Traffic,
 )
 from onward.errors import ConfigError, IllegalTransitionError
@@ -76,6 +78,10 @@ STORED: dict[type[Document], str] = {
     AnsweredClose: '{"closed":[{"session_id":"s","silent":false,"trajectory_id":"t","turns":2}],'
     '"error":"A call is under way.","status":409}',
     OptOutCount: '{"count": 3, "recent": [4, "held-5", 6]}',
+    RoleFailure: '{"error": "KeyError: arms", "failed_at": "2026-01-05T09:00:00.000Z", "restarts": 2, '
+    '"role": "collector"}',
+    SetAside: '{"bucket": "rl_jobs", "found_at": "2026-01-05T09:00:00.000Z", "key": "job.j1", '
+    '"reason": "not JSON", "revision": 7, "value": "bm90IGpzb24="}',
     LeaseHolder: '{"owner": "p1", "ttl": 15.0, "released": false}',
 }
 """One value per type, byte by byte as the program wrote it before it had types."""
