@@ -340,7 +340,19 @@ class Assignment(Document):
     )
 
 
-# rl_capture, rl_leases.
+# rl_readers, rl_capture, rl_leases.
+
+
+class ReaderPosition(Document):
+    """Position of one durable consumer: ``<stream>.<durable>``. It begins there when it is created again."""
+
+    BUCKET = "rl_readers"
+
+    stream_created: str = required("Creation time of the stream; another one has other sequences.")
+    sequence: int = required("Every message up to this one is settled.")
+    stored_at: str = required(
+        "Server's time of that message, by which a replaced one is recognised; or empty."
+    )
 
 
 class OptOutCount(Document):

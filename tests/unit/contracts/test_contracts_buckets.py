@@ -24,6 +24,7 @@ from onward.contracts.buckets import (
     ModelEntry,
     OptOutCount,
     Pin,
+    ReaderPosition,
     ReleaseCommand,
     ReleaseEntry,
     RequestPhase,
@@ -70,6 +71,8 @@ STORED: dict[type[Document], str] = {
     '"release_id":null,"revision":6,"served":["d0"],"step":0,"updated_at":"2026-01-05T09:00:00.000Z"}',
     Assignment: '{"arm":"candidate","assigned_at":"2026-01-05T09:00:00.000Z","earlier":["r0"],'
     '"model_id":"agent-zero-rl-v1","release_id":"r1","session_id":"s","weight":0.1}',
+    ReaderPosition: '{"sequence": 17, "stored_at": "2026-01-05T09:00:00.000123+00:00", '
+    '"stream_created": "2026-01-01 00:00:00+00:00"}',
     OptOutCount: '{"count": 3, "recent": [4, "held-5", 6]}',
     LeaseHolder: '{"owner": "p1", "ttl": 15.0, "released": false}',
 }
