@@ -29,6 +29,7 @@ from onward.errors import ConfigError, folder_advice
 from onward.files import locked, write_whole
 from onward.http.app import local_key
 from onward.http.server import check_exposure, check_free
+from onward.roles import together
 from onward.serving import base_models
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
@@ -48,6 +49,8 @@ ROLES: dict[str, str] = {
     "gateway": "onward.serving.http.gateway",
     "api": "onward.api.service",
 }
+BESIDE = {"collector": "onward.recovery.service"}
+"""Role → module with further work of its process. It never ends by itself, and it is no role."""
 NEED_MODEL = frozenset({"trainer", "gateway"})
 ENDPOINTS = "endpoints.json"
 END_TRIES = 30
@@ -182,7 +185,7 @@ async def up(
     roles: Sequence[str] = tuple(ROLES),
     join: bool = False,
     announce: Callable[[str], object] = print,
-    introduce: Callable[[Loop], object],
+    introduce: Callable[[Loop], object] | None = None,
 ) -> None:
     """Runs until SIGINT or SIGTERM, also while still starting. A second signal exits at once.
 
@@ -205,7 +208,8 @@ async def up(
     try:
         async with running(settings, roles=roles, join=join) as turning:
             is_up = True
-            introduce(turning)
+            if introduce is not None:
+                introduce(turning)
             await stop.wait()
             announce("Stopping: finishing what is in hand.")
         announce("Stopped.")
@@ -231,7 +235,8 @@ async def _end(tasks: list[asyncio.Task[None]]) -> list[BaseException | None]:
 
 
 async def _run_role(name: str, ctx: Context) -> None:
-    await importlib.import_module(ROLES[name]).run(ctx)
+    modules = [ROLES[name], BESIDE[name]] if name in BESIDE else [ROLES[name]]
+    await together(*(importlib.import_module(module).run(ctx) for module in modules))
 
 
 async def _until_ready(ctx: Context, tasks: dict[str, asyncio.Task[None]]) -> None:

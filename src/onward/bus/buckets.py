@@ -61,6 +61,7 @@ BUCKETS: dict[str, BucketSpec] = {
         "whoever drops one", 1, None, "how many trajectories were dropped by an opt-out"
     ),
     "rl_readers": BucketSpec("the reader", 1, None, "how far each durable consumer has come"),
+    "rl_recovery": BucketSpec("collector", 1, None, "the last check of the warehouse"),
     "rl_leases": BucketSpec("the holder", 1, None, "who owns a piece of work, and its epoch"),
     "rl_control": BucketSpec("operator", 16, None, "what people switched and asked for"),
 }

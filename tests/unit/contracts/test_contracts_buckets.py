@@ -13,6 +13,7 @@ from onward.contracts import buckets
 from onward.contracts.buckets import (
     REQUEST_TRANSITIONS,
     Assignment,
+    CheckedUntil,
     Desired,
     DesiredRoutes,
     Document,
@@ -25,6 +26,8 @@ from onward.contracts.buckets import (
     OptOutCount,
     Pin,
     ReaderPosition,
+    RecoveryReport,
+    RecoveryRequest,
     ReleaseCommand,
     ReleaseEntry,
     RequestPhase,
@@ -71,6 +74,12 @@ STORED: dict[type[Document], str] = {
     '"release_id":null,"revision":6,"served":["d0"],"step":0,"updated_at":"2026-01-05T09:00:00.000Z"}',
     Assignment: '{"arm":"candidate","assigned_at":"2026-01-05T09:00:00.000Z","earlier":["r0"],'
     '"model_id":"agent-zero-rl-v1","release_id":"r1","session_id":"s","weight":0.1}',
+    CheckedUntil: '{"sequence": 17, "stream_created": "2026-01-01 00:00:00+00:00"}',
+    RecoveryRequest: '{"accept": false, "asked": true, "requested_at": "2026-01-05T09:00:00.000Z", '
+    '"restore": true, "run_id": "c1"}',
+    RecoveryReport: '{"answered": "c1", "at": "2026-01-05T09:00:00.000Z", "detached": {"rewards": ["p"]}, '
+    '"done": 3, "finished": true, "restore": true, "run_id": "c1", "table": "rewards", '
+    '"tables": {"rewards": {"missing": 3}}, "total": 3, "without_reward": 1}',
     ReaderPosition: '{"sequence": 17, "stored_at": "2026-01-05T09:00:00.000123+00:00", '
     '"stream_created": "2026-01-01 00:00:00+00:00"}',
     OptOutCount: '{"count": 3, "recent": [4, "held-5", 6]}',
