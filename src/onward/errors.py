@@ -125,6 +125,10 @@ class StreamDriftError(BusError):
     """A stream or consumer on the server differs from what is declared, in a way that loses data."""
 
 
+class StreamReplacedError(BusError):
+    """A stream was deleted and created again while its reader kept the position itself."""
+
+
 class OutboxFullError(OnwardError):
     """The local outbox reached its byte limit; nothing was dropped."""
 

@@ -32,7 +32,7 @@ from onward.files import OWNER_ALONE, keep_private, locked, write_whole
 from onward.health.watch import Watch
 from onward.http.app import local_key
 from onward.http.server import check_exposure, check_free
-from onward.roles import beside, keep_running
+from onward.roles import beside, keep_running, together
 from onward.serving import base_models
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
@@ -52,6 +52,8 @@ ROLES: dict[str, str] = {
     "gateway": "onward.serving.http.gateway",
     "api": "onward.api.service",
 }
+BESIDE = {"collector": "onward.recovery.service"}
+"""Role → module with further work of its process. It never ends by itself, and it is no role."""
 NEED_MODEL = frozenset({"trainer", "gateway"})
 ENDPOINTS = "endpoints.json"
 END_TRIES = 30
@@ -226,7 +228,7 @@ async def up(
     roles: Sequence[str] = tuple(ROLES),
     join: bool = False,
     announce: Callable[[str], object] = print,
-    introduce: Callable[[Loop], object] = lambda _: None,
+    introduce: Callable[[Loop], object] | None = None,
 ) -> None:
     """Runs until SIGINT or SIGTERM, also while still starting. A second signal exits at once.
 
@@ -249,7 +251,8 @@ async def up(
     try:
         async with running(settings, roles=roles, join=join) as turning:
             is_up = True
-            introduce(turning)
+            if introduce is not None:
+                introduce(turning)
             await stop.wait()
             announce("Stopping: finishing what is in hand.")
         announce("Stopped.")
@@ -275,7 +278,8 @@ async def _end(tasks: list[asyncio.Task[None]]) -> list[BaseException | None]:
 
 
 async def _run_role(name: str, ctx: Context) -> None:
-    await importlib.import_module(ROLES[name]).run(ctx)
+    modules = [ROLES[name], BESIDE[name]] if name in BESIDE else [ROLES[name]]
+    await together(*(importlib.import_module(module).run(ctx) for module in modules))
 
 
 async def _until_ready(ctx: Context, tasks: dict[str, asyncio.Task[None]], started: set[str]) -> None:

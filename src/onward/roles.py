@@ -61,15 +61,23 @@ async def together(*loops: Coroutine[Any, Any, object]) -> None:
         raise failures.exceptions[0] from None
 
 
-async def lead(ctx: Context, role: str, seconds: float, work: Callable[[Lease], Awaitable[None]]) -> None:
+async def lead(
+    ctx: Context,
+    role: str,
+    seconds: float,
+    work: Callable[[Lease], Awaitable[None]],
+    *,
+    is_role: bool = True,
+) -> None:
     """Runs ``work`` while this process holds the lease of ``role``, until cancelled; stands by otherwise.
 
     ``seconds``: time to live of the lease. ``work`` is cancelled when the lease is lost. It starts again with
     a new lease after that, and after it raised ConflictError, BusError or WarehouseError. Only the first
-    cancellation reaches ``work``, so it has its own time to finish, with the lease.
+    cancellation reaches ``work``, so it has its own time to finish, with the lease. Work beside a role
+    (``is_role`` false) has no mark of readiness.
     """
     log = logs.get(role)
-    with ready(ctx, role):  # a standby is ready too
+    with ready(ctx, role) if is_role else contextlib.nullcontext():  # a standby is ready too
         for _ in until_cancelled():
             lease = Lease(ctx.bus.bucket("rl_leases"), role, new_id(), seconds, ctx.clock)
             try:

@@ -63,6 +63,8 @@ BUCKETS: dict[str, BucketSpec] = {
     ),
     "rl_roles": BucketSpec("every role", 1, 86_400.0, "roles that fail and are started again"),
     "rl_set_aside": BucketSpec("every role", 1, None, "copies of values that could not be read"),
+    "rl_readers": BucketSpec("the reader", 1, None, "how far each durable consumer has come"),
+    "rl_recovery": BucketSpec("collector", 1, None, "the last check of the warehouse"),
     "rl_leases": BucketSpec("the holder", 1, None, "who owns a piece of work, and its epoch"),
     "rl_control": BucketSpec("operator", 16, None, "what people switched and asked for"),
 }

@@ -15,6 +15,7 @@ import fcntl
 import importlib.metadata
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -33,6 +34,7 @@ from onward.clock import Clock, SystemClock
 from onward.errors import BusError, NotFoundError, PortBusyError, install_command
 from onward.files import OWNER_ALONE, write_secret_once, write_whole
 from onward.processes import child_environment, ends_with_parent
+from onward.telemetry import logs
 
 MAX_PAYLOAD = 8 * 1024 * 1024
 """Bytes that the server accepts in one message. Above the contract's 1 MiB, so that a message that is too
@@ -44,6 +46,10 @@ START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 LOCK_SECONDS = 5.0
 """Seconds that a start waits for the last server on the same store to end."""
+_DAMAGED_CONSUMER = re.compile(r"Error adding consumer '(\S+) > (\S+) > (\S+)':.* corrupt state file")
+_RESTORING = re.compile(r"Starting restore for stream '(\S+) > (\S+)'")
+_RESTORED = re.compile(r"Restored .* for stream '(\S+) > (\S+)'")
+log = logs.get("bus")
 
 
 class NatsServer:
@@ -163,11 +169,13 @@ class NatsServer:
             await children.end(child)
             if isinstance(error, TimeoutError):
                 raise BusError(
-                    f"nats-server did not become ready within {START_SECONDS:g} s: read {self._log_path}."
+                    f"nats-server did not become ready within {START_SECONDS:g} s"
+                    f"{self._at_which_stream(store, offset)}: read {self._log_path}."
                 ) from None
             raise
         finally:
             shutil.rmtree(ports_dir, ignore_errors=True)
+        self._set_aside_damaged_consumers(store, offset)
         return child
 
     @property
@@ -244,12 +252,35 @@ class NatsServer:
             return False  # not there yet, or half written
         return True
 
+    def _log_text(self, offset: int) -> str:
+        """Returns the end of what the server logged since ``offset``."""
+        if not self._log_path.exists():
+            return ""
+        with self._log_path.open("rb") as file:
+            file.seek(offset)
+            return file.read()[-100_000:].decode("utf-8", "replace")
+
+    def _set_aside_damaged_consumers(self, store: Path, offset: int) -> None:
+        """Renames state files that the server could not read: it refuses to create such a consumer again.
+        Readers begin at their recorded position (``position.py``)."""
+        for account, stream, consumer in set(_DAMAGED_CONSUMER.findall(self._log_text(offset))):
+            state = store / "jetstream" / account / "streams" / stream / "obs" / consumer / "o.dat"
+            if state.exists():
+                state.replace(state.with_name("o.dat.damaged"))
+                log.error("a consumer's state was damaged and is set aside", stream=stream, durable=consumer)
+
+    def _at_which_stream(self, store: Path, offset: int) -> str:
+        """Names the stream at which a start hangs; a damaged block can make the server search forever."""
+        text = self._log_text(offset)
+        restored = _RESTORED.findall(text)
+        for account, stream in _RESTORING.findall(text):
+            if (account, stream) not in restored:
+                folder = store / "jetstream" / account / "streams" / stream
+                return f"; it restores stream {stream}, which may be damaged, from {folder}"
+        return ""
+
     def _explain_early_end(self, code: int, offset: int) -> None:
-        text = ""
-        if self._log_path.exists():
-            with self._log_path.open("rb") as file:
-                file.seek(offset)
-                text = file.read()[-4000:].decode("utf-8", "replace")
+        text = self._log_text(offset)
         if "address already in use" in text:
             raise PortBusyError(self.host, self.port, "The embedded NATS (nats.port)")
         raise BusError(f"nats-server ended at its start with code {code}: read {self._log_path}.")

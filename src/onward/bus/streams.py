@@ -288,6 +288,14 @@ async def apply(
             await _update(bus, _declared(name, specs), fields)
 
 
+async def create(bus: Bus, name: str) -> api.StreamInfo:
+    """Creates one declared stream, or the stream of a bucket, that does not exist. Raises BusError for
+    another name."""
+    if name not in STREAMS and name.removeprefix("KV_") not in BUCKETS:
+        raise BusError(f"Stream {name} does not exist, and it is none of Onward's: create it.")
+    return await _call(bus.js.add_stream(_declared(name)), name)
+
+
 async def _update(bus: Bus, declared: api.StreamConfig, fields: set[str]) -> None:
     info = await _call(bus.js.stream_info(str(declared.name)), str(declared.name))
     changed: dict[str, Any] = {field: getattr(declared, field) for field in fields}

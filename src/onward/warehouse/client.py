@@ -63,6 +63,8 @@ class Warehouse:
         self._query_patience = query_patience
         self._http: httpx.AsyncClient | None = None
         self._embedded = False
+        self.found_damage = False
+        """A statement failed at files that are damaged on the disk. The recovery puts them aside."""
 
     async def insert(
         self,
@@ -157,6 +159,9 @@ class Warehouse:
             raise WarehouseError(
                 "The warehouse refused the user or password: check [warehouse] of onward.toml."
             )
+        if code in protocol.DAMAGE_CODES:
+            self.found_damage = True
+            raise WarehouseError(f"The warehouse met damaged files: {answer.text.strip()[:300]}")
         raise WarehouseError(f"The warehouse refused a statement: {answer.text.strip()[:500]}")
 
     def _connected(self) -> httpx.AsyncClient:

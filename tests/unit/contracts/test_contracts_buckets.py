@@ -15,6 +15,7 @@ from onward.contracts.buckets import (
     AnsweredClose,
     AskedClose,
     Assignment,
+    CheckedUntil,
     Desired,
     DesiredRoutes,
     Document,
@@ -26,6 +27,9 @@ from onward.contracts.buckets import (
     ModelEntry,
     OptOutCount,
     Pin,
+    ReaderPosition,
+    RecoveryReport,
+    RecoveryRequest,
     ReleaseCommand,
     ReleaseEntry,
     RequestPhase,
@@ -77,6 +81,14 @@ STORED: dict[type[Document], str] = {
     AskedClose: '{"gateway_id":"gw-1","name":"s","outcome":{"status":"failed"},"owner":"0a1b"}',
     AnsweredClose: '{"closed":[{"session_id":"s","silent":false,"trajectory_id":"t","turns":2}],'
     '"error":"A call is under way.","status":409}',
+    CheckedUntil: '{"sequence": 17, "stream_created": "2026-01-01 00:00:00+00:00"}',
+    RecoveryRequest: '{"accept": false, "asked": true, "requested_at": "2026-01-05T09:00:00.000Z", '
+    '"restore": true, "run_id": "c1"}',
+    RecoveryReport: '{"answered": "c1", "at": "2026-01-05T09:00:00.000Z", "detached": {"rewards": ["p"]}, '
+    '"done": 3, "finished": true, "restore": true, "run_id": "c1", "table": "rewards", '
+    '"tables": {"rewards": {"missing": 3}}, "total": 3, "without_reward": 1}',
+    ReaderPosition: '{"sequence": 17, "stored_at": "2026-01-05T09:00:00.000123+00:00", '
+    '"stream_created": "2026-01-01 00:00:00+00:00"}',
     OptOutCount: '{"count": 3, "recent": [4, "held-5", 6]}',
     RoleFailure: '{"error": "KeyError: arms", "failed_at": "2026-01-05T09:00:00.000Z", "restarts": 2, '
     '"role": "collector"}',
