@@ -123,7 +123,11 @@ class Gateway:
         """Set when the calls that still run are ended."""
         self.app = self._make_app()
         self.server = Server(
-            self.app, settings.http.host, settings.http.gateway_port, what="The gateway (http.gateway_port)"
+            self.app,
+            settings.http.host,
+            settings.http.gateway_port,
+            what="The gateway (http.gateway_port)",
+            max_connections=settings.http.max_connections,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -245,6 +249,8 @@ class Gateway:
             ready=self._readiness,
             metrics=self._ctx.metrics,
             hosts=[http.host, *http.names],
+            wrong_keys_per_minute=http.wrong_keys_per_minute,
+            clock=self._ctx.clock,
         )
 
         @app.post("/v1/chat/completions")
