@@ -20,7 +20,7 @@ from fastapi.responses import JSONResponse, Response
 from onward.capture import provenance
 from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.capture.make_redactor import inspector_of
-from onward.clock import is_set_within, utc_text
+from onward.clock import is_set_within, read_time, utc_text
 from onward.context import Context
 from onward.contracts.buckets import Traffic
 from onward.errors import EngineError
@@ -230,7 +230,7 @@ class Gateway:
             try:
                 asked = Traffic.load(entry.value or b"{}")
                 if asked.paused:
-                    self.pause(datetime.fromisoformat(asked.until) if asked.until else None)
+                    self.pause(read_time(asked.until) if asked.until else None)
                     await self.drain()
                 else:
                     self.resume()

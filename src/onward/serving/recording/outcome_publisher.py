@@ -18,7 +18,7 @@ import nats.errors
 from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
 from onward.bus.cancellation import until_cancelled
 from onward.bus.pull import PullBroken, Puller
-from onward.clock import Clock
+from onward.clock import Clock, read_time
 from onward.contracts import Feedback, Reward, SessionOutcome, decode, encode, subjects
 from onward.contracts.buckets import Assignment
 from onward.errors import BusError, ContractError
@@ -167,7 +167,7 @@ class OutcomePublisher:
         if assignment is None or assignment.release_id != routes.release_id:
             return
         at, value = min(feedback.timestamp, self._clock.now()), float(negative)
-        if at < datetime.fromisoformat(assignment.assigned_at):
+        if at < read_time(assignment.assigned_at):
             return
         if self._votes.changes_vote(assignment.release_id, assignment.session_id, at, value):
             await self._publish(assignment, "feedback", value, at=at, vote=feedback.feedback_id)
@@ -180,7 +180,7 @@ class OutcomePublisher:
         assignment = await self._assignments.find(reward.session_id)
         if assignment is None or assignment.release_id != routes.release_id:
             return
-        if reward.timestamp < datetime.fromisoformat(assignment.assigned_at):
+        if reward.timestamp < read_time(assignment.assigned_at):
             return
         if self._is_foreign(reward, assignment, routes):
             return
@@ -231,7 +231,7 @@ class OutcomePublisher:
             release_id=release,
             arm=assignment.arm,
             weight=assignment.weight,
-            assigned_at=datetime.fromisoformat(assignment.assigned_at),
+            assigned_at=read_time(assignment.assigned_at),
             timestamp=at or self._clock.now(),
             kind=kind,
             value=value,
@@ -252,7 +252,7 @@ class OutcomePublisher:
         nothing while rewards wait in the stream: a session is lost only if none of its rewards is there."""
         self._follow_release()
         limit = self._clock.now() - timedelta(seconds=self._lost_after)
-        late = [a for a in self._waiting.values() if datetime.fromisoformat(a.assigned_at) <= limit]
+        late = [a for a in self._waiting.values() if read_time(a.assigned_at) <= limit]
         if not late or not self._caught_up or not await self._rewards_drained():
             return 0
         count = 0
@@ -325,7 +325,7 @@ class OutcomePublisher:
             release, session = str(document["release_id"]), str(document["session_id"])
             self._note(release, session, str(document["kind"]))
             if document["kind"] == "feedback":
-                at = datetime.fromisoformat(document["timestamp"])
+                at = read_time(document["timestamp"])
                 self._votes.note(release, session, at, float(document["value"]))
         except (ValueError, KeyError, TypeError):
             return
