@@ -103,3 +103,15 @@ async def _let_tasks_run(rounds: int = 20) -> None:
 def utc_text(moment: datetime) -> str:
     """Formats a moment as ISO 8601 in UTC with milliseconds and ``Z``: the form used in every message."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def read_time(text: str) -> datetime:
+    """Returns the time that ``text`` gives in ISO 8601; one without an offset is UTC. Raises ValueError for
+    anything else."""
+    if not isinstance(text, str):
+        raise ValueError("a time must be text in ISO 8601")
+    found = datetime.fromisoformat(text)
+    try:
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except OverflowError:
+        raise ValueError("a time must be within the years 1 to 9999") from None

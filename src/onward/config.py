@@ -136,6 +136,12 @@ class HttpSettings(_Section):
     """Further host names under which clients may call the services, without port: ``agents.example.org``."""
     keys: dict[str, list[str]] = Field(default_factory=dict)
     """SHA-256 of an API key, in hex → its scopes: ingest, read, train, deploy, admin, chat, feedback."""
+    wrong_keys_per_minute: int = Field(60, ge=0)
+    """Wrong keys of one network address, at once and then in each minute, that are answered 401; further ones
+    are answered 429. A valid key is served all the same; 0 means no limit."""
+    max_connections: int = Field(512, ge=8)
+    """Connections to one port at once, at most a quarter of the process's file descriptors. Beyond it the
+    oldest one that waits for a request is closed."""
 
     @field_validator("names")
     @classmethod

@@ -267,6 +267,22 @@ async def test_pause_answers_429_and_lets_running_calls_end(world):
     assert (await world.chat("s2")).status_code == 200
 
 
+@pytest.mark.parametrize("zone", ["", "Z", "+02:00"])
+async def test_a_pause_until_a_time_with_or_without_a_zone_ends_then(world, zone):
+    for year, status in (("2999", 429), ("2020", 200)):
+        until = f"{year}-01-01T00:00:00{zone}"
+        await world.bus.bucket("rl_control").put(
+            "traffic", json.dumps({"paused": True, "until": until}).encode()
+        )
+
+        async def answered(status=status):
+            answer = await world.chat("s1")
+            assert answer.status_code in (200, 429), answer.text
+            return answer.status_code == status
+
+        await eventually(answered)
+
+
 async def test_a_role_that_is_cancelled_again_and_again_still_ends_its_calls_before_its_engine(
     bus, tmp_path, monkeypatch
 ):

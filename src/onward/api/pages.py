@@ -5,7 +5,7 @@ Each page is one file, without its own script except for the trial.
 Invariants: no page has a secret, a path of this machine or the address of NATS, because a proxy that adds no
 header looks like a browser on this machine. If ``is_local`` holds, pages also show the serving model (as
 ``/metrics`` does), addresses, and a token for votes on a made-up session. For all others they show links and
-ask for a key, as the routes behind them do.
+ask for a key, as the routes behind them do; ``/docs`` then wants one too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from onward.context import Context
 from onward.contracts.buckets import DesiredRoutes, Learning
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import BusError, WarehouseError
+from onward.http.app import authorize
 from onward.http.server import is_loopback
 from onward.training.role.job_table import JobTable
 
@@ -51,7 +52,7 @@ _FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip", "x-client-ip", "x-origin
 _LINKS = (
     ("/try/feedback", "try the feedback widget: thumbs, stars and a comment, as on a chat page"),
     ("/status", "what 'onward status --json' prints; wants the key"),
-    ("/docs", "every route of this address; for programs: /openapi.json"),
+    ("/docs", "every route of this address; for programs, with the key: /openapi.json"),
     ("/health", "whether the process lives"),
     ("/ready", "whether every part is there, and why not"),
     ("/metrics", "for Prometheus"),
@@ -70,7 +71,9 @@ def add_to(app: FastAPI, ctx: Context, feedback: FeedbackApi) -> None:
         return _page("Onward", await _home(ctx, local))
 
     @app.get("/docs", include_in_schema=False)
-    async def routes() -> HTMLResponse:
+    async def routes(request: Request) -> HTMLResponse:
+        if not is_local(request, ctx.settings.http):
+            authorize(request, "read")
         return _page("Onward: routes of the api", _routes(app.openapi()))
 
     @app.get("/try/feedback", include_in_schema=False)
@@ -150,7 +153,7 @@ def _routes(schema: dict[str, Any]) -> str:
     return (
         "<h1>Routes of the api</h1>"
         "<p class=soft>A key goes into <code>Authorization: Bearer KEY</code>. "
-        "For programs: <a href=/openapi.json>/openapi.json</a>. <a href=/>Back</a></p>" + _table(rows)
+        "For programs, with the key: <code>/openapi.json</code>. <a href=/>Back</a></p>" + _table(rows)
     )
 
 

@@ -31,6 +31,8 @@ async def run(ctx: Context) -> None:
         warnings=ctx.warnings,
         metrics=ctx.metrics,
         hosts=[http.host, *http.names],
+        wrong_keys_per_minute=http.wrong_keys_per_minute,
+        clock=ctx.clock,
     )
 
     @app.get("/status", dependencies=[Depends(require("read"))])
@@ -51,7 +53,9 @@ async def run(ctx: Context) -> None:
     feedback = FeedbackApi(ctx)
     feedback.add_to(app)
     pages.add_to(app, ctx, feedback)
-    server = Server(app, http.host, http.api_port, what="The api (http.api_port)")
+    server = Server(
+        app, http.host, http.api_port, what="The api (http.api_port)", max_connections=http.max_connections
+    )
     await server.start()
     ctx.endpoints["api_url"] = server.url
     try:

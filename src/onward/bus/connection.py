@@ -166,6 +166,10 @@ class Bus:
             raise PublishRejectedError(
                 f"{subject!r} is not a subject: expected words joined by dots."
             ) from None
+        if isinstance(error, nats.errors.BadHeaderError):
+            raise PublishRejectedError(
+                f"A message on {subject} has a header with a wrong name: use letters, digits and '-'."
+            ) from None
         if isinstance(error, nats.js.errors.KeyWrongLastSequenceError):
             raise ConflictError(f"{subject} changed since it was read: read it again.") from None
         if isinstance(error, nats.js.errors.APIError):

@@ -21,6 +21,7 @@ from nats.js import api
 
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.bus.deadletter import store_dead_letter
+from onward.bus.headers import usable
 from onward.bus.position import Position, report
 from onward.bus.pull import PullBroken, Puller
 from onward.clock import Clock
@@ -432,7 +433,7 @@ def _message(raw: Msg) -> Message:
     metadata = raw.metadata
     return Message(
         data=raw.data,
-        headers=dict(raw.headers or {}),
+        headers=usable(raw.headers),
         subject=raw.subject,
         sequence=metadata.sequence.stream,
         num_delivered=metadata.num_delivered,

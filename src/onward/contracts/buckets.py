@@ -10,13 +10,21 @@ read. Readers use ``onward.bus.read_document``.
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SkipValidation, model_validator
 
+from onward.clock import read_time, utc_text
 from onward.contracts.base import Part, nullable, optional, required
 from onward.contracts.codec import canonical_json
 from onward.errors import ConfigError, IllegalTransitionError
+
+
+def _moment(text: str) -> str:
+    given = read_time(text)
+    return text if datetime.fromisoformat(text).tzinfo else utc_text(given)
+
 
 BEGINNING = "1970-01-01T00:00:00.000Z"
 """Time before every trajectory."""
@@ -27,6 +35,8 @@ EmptyList = BeforeValidator(lambda value: value or [])
 """null counts as an empty list."""
 EmptyObject = BeforeValidator(lambda value: value or {})
 """null counts as an empty object."""
+Moment = Annotated[str, AfterValidator(_moment)]
+"""A time in ISO 8601; one without an offset is read as UTC."""
 Truth = Annotated[bool, BeforeValidator(bool)]
 """Any JSON value, read as Python's truth of it."""
 
@@ -103,11 +113,11 @@ class RescoreRequest(Document):
     model_config = ConfigDict(extra="forbid")
 
     run_id: str
-    since: str = required("ISO 8601; selects trajectories that began then or later.")
+    since: Moment = required("ISO 8601; selects trajectories that began then or later.")
     component: str | None = nullable("Component computed anew, others retain their raw scores; null: all.")
     limit: int | None = nullable("Maximum number of trajectories, the oldest first.")
     dry_run: bool
-    requested_at: str
+    requested_at: Moment
     stop: bool = Field(default=False, description="Set by 'onward rescore --stop': the run ends early.")
 
 
@@ -362,7 +372,7 @@ class Assignment(Document):
     release_id: str
     arm: Loose[ArmName]
     weight: float = required("The candidate's share when the session was assigned.")
-    assigned_at: str
+    assigned_at: Moment
     model_id: str
     earlier: tuple[str, ...] = Field(
         default=(),

@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse, Response
 from onward.capture import provenance
 from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.capture.make_redactor import inspector_of
-from onward.clock import is_set_within
+from onward.clock import is_set_within, read_time
 from onward.context import Context
 from onward.contracts.buckets import Traffic
 from onward.feedback.tokens import MAX_SESSION, Subject, TokenKeys
@@ -127,7 +127,11 @@ class Gateway:
         """Set when the calls that still run are ended."""
         self.app = self._make_app()
         self.server = Server(
-            self.app, settings.http.host, settings.http.gateway_port, what="The gateway (http.gateway_port)"
+            self.app,
+            settings.http.host,
+            settings.http.gateway_port,
+            what="The gateway (http.gateway_port)",
+            max_connections=settings.http.max_connections,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -243,7 +247,7 @@ class Gateway:
             try:
                 asked = Traffic.load(entry.value or b"{}")
                 if asked.paused:
-                    self.pause(datetime.fromisoformat(asked.until) if asked.until else None)
+                    self.pause(read_time(asked.until) if asked.until else None)
                     await self.drain()
                 else:
                     self.resume()
@@ -263,6 +267,8 @@ class Gateway:
             warnings=self._ctx.warnings,
             metrics=self._ctx.metrics,
             hosts=[http.host, *http.names],
+            wrong_keys_per_minute=http.wrong_keys_per_minute,
+            clock=self._ctx.clock,
         )
 
         @app.post("/v1/chat/completions")

@@ -138,9 +138,9 @@ def _feedback(given: Any) -> GivenFeedback | None:
     signal, comment = given.get("signal"), given.get("comment")
     if not isinstance(signal, str) or not is_id(signal):
         raise _bad("'feedback.signal' must be a word such as thumbs_up or rating.", "feedback.signal")
-    if comment is not None and not _is_text(comment):
+    if comment is not None and not (isinstance(comment, str) and len(comment.encode()) <= MAX_STRING):
         raise _bad(
-            f"'feedback.comment' must be text of whole characters, at most {MAX_STRING} bytes in UTF-8.",
+            f"'feedback.comment' must be text of at most {MAX_STRING} bytes in UTF-8.",
             "feedback.comment",
         )
     kept: GivenFeedback = {"signal": signal}
@@ -149,13 +149,6 @@ def _feedback(given: Any) -> GivenFeedback | None:
     elif signal == "rating":
         raise _bad("A rating needs a 'value' from 0 to 1.", "feedback.value")
     return kept if comment is None else {**kept, "comment": comment}
-
-
-def _is_text(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and len(value.encode()) <= MAX_STRING
-    except UnicodeEncodeError:
-        return False
 
 
 def _share(value: Any, name: str) -> float:

@@ -18,7 +18,7 @@ import nats.errors
 from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
 from onward.bus.cancellation import until_cancelled
 from onward.bus.pull import PullBroken, Puller
-from onward.clock import Clock
+from onward.clock import Clock, read_time
 from onward.contracts import Feedback, Reward, SessionOutcome, decode, encode, subjects
 from onward.contracts.buckets import Assignment
 from onward.errors import BusError, ContractError
@@ -292,7 +292,7 @@ class OutcomePublisher:
         key = (assignment.release_id, assignment.session_id)
         known = self._begun.get(key)
         if known is None:
-            age = self._clock.now() - datetime.fromisoformat(assignment.assigned_at)
+            age = self._clock.now() - read_time(assignment.assigned_at)
             known = (self._clock.monotonic(), max(0.0, age.total_seconds()))
             self._begun[key] = known
         return known
@@ -300,7 +300,7 @@ class OutcomePublisher:
     def _assigned_at(self, assignment: Assignment) -> datetime:
         """Returns the time of the assignment by the wall clock as it is now. It differs from the stamp only
         if the clock was set meanwhile; else a session would seem an hour older or younger than it is."""
-        stamp = datetime.fromisoformat(assignment.assigned_at)
+        stamp = read_time(assignment.assigned_at)
         since, age = self._meet(assignment)
         measured = self._clock.now() - timedelta(seconds=self._clock.monotonic() - since + age)
         return measured if abs(measured - stamp) > CLOCK_TOLERANCE else stamp
@@ -308,7 +308,7 @@ class OutcomePublisher:
     def _assigned_at_earliest(self, assignment: Assignment) -> datetime:
         """Returns the earlier of stamp and ``_assigned_at``. An answer to the session may have been stamped
         before or after the clock was set, so only one that is older than both was made before it."""
-        return min(datetime.fromisoformat(assignment.assigned_at), self._assigned_at(assignment))
+        return min(read_time(assignment.assigned_at), self._assigned_at(assignment))
 
     async def load_sessions(self) -> None:
         """Loads the sessions that another process (or this one, before a restart) assigned."""
@@ -374,7 +374,7 @@ class OutcomePublisher:
             release, session = str(document["release_id"]), str(document["session_id"])
             self._note(release, session, str(document["kind"]))
             if document["kind"] == "feedback":
-                at = datetime.fromisoformat(document["timestamp"])
+                at = read_time(document["timestamp"])
                 self._votes.note(release, session, at, float(document["value"]))
         except (ValueError, KeyError, TypeError):
             return
