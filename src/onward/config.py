@@ -47,6 +47,10 @@ class NatsSettings(_Section):
     """Port of the embedded server; 0 picks a free one at every start."""
     token: SecretStr | None = None
     """Token for ``url``. The embedded server generates its own."""
+    user: str | None = None
+    """User for ``url``, such as ``service`` or a role of ``onward nats config``."""
+    password: SecretStr | None = None
+    """Password of ``user``."""
     sync: Literal["always", "relaxed"] = "always"
     """Embedded server only. ``always`` fsyncs every message; ``relaxed`` may lose seconds on power loss."""
 
@@ -306,9 +310,31 @@ class TrainingSettings(_Section):
     max_attempts: int = Field(3, ge=1)
     lease_seconds: float = Field(15.0, gt=0)
     return_from: Literal["outcome", "raw_total"] = "outcome"
+    environments: list[str] = Field(default_factory=list)
+    """Environments that a training request on the bus may name besides the built-in ones: addresses, such as
+    ``https://envs.example.org/webshop`` (and what is below it), and ``package.module:object``."""
     unparsable_penalty: float = Field(0.5, ge=0, le=1)
     """Penalty subtracted from the return of a trajectory with an answer that could not be parsed. 0 counts it
     like any other failure, and the policy then loses its output format while it learns the task."""
+
+    @field_validator("environments", mode="before")
+    @classmethod
+    def _environments_text(cls, value: Any) -> Any:
+        """Accepts text with commas, the form used in the environment."""
+        return (
+            [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        )
+
+    @field_validator("environments")
+    @classmethod
+    def _places(cls, value: list[str]) -> list[str]:
+        for place in value:
+            address = re.fullmatch(r"https?://[^\s/?#@\\]+(/[^\s?#\\]*)?", place)
+            if address is None and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", place) is None:
+                raise ValueError(
+                    "an entry is neither http://HOST:PORT/PATH (no user, no query) nor package.module:object"
+                )
+        return value
 
     @field_validator("schedule")
     @classmethod

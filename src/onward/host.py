@@ -22,6 +22,7 @@ import structlog
 
 from onward import extras
 from onward.bus import Bus
+from onward.bus.logins import TOKEN_FILE, Login, Logins
 from onward.bus.server import NatsServer
 from onward.bus.streams import sized
 from onward.clock import Clock, SystemClock
@@ -102,7 +103,7 @@ async def parts(
         local_key(settings.run_dir)  # the collector redacts it from its first message on
     async with AsyncExitStack() as stack:
         if join:
-            bus, _ = await stack.enter_async_context(attached(settings))
+            bus, _ = await stack.enter_async_context(attached(settings, roles))
             server = None
         else:
             bus, server = await stack.enter_async_context(_bus(settings, clock))
@@ -148,13 +149,13 @@ def _close(settings: Settings) -> None:
 async def _bus(settings: Settings, clock: Clock) -> AsyncIterator[tuple[Bus, NatsServer | None]]:
     """Yields a connection, and the server if it is embedded."""
     async with AsyncExitStack() as stack:
-        url, token, server = settings.nats.url, _secret(settings), None
+        url, login, server = settings.nats.url, configured_login(settings), None
         if url is None:
             server = NatsServer(settings.data_dir, port=settings.nats.port, sync=settings.nats.sync)
             await server.start()
             stack.push_async_callback(server.stop)
-            url, token = server.url, server.token
-        bus = await Bus.connect(url, token=token, clock=clock)
+            url, login = server.url, Login(token=server.token)
+        bus = await Bus.connect(url, **login, clock=clock)
         stack.push_async_callback(bus.close)
         yield bus, server
 
@@ -175,8 +176,24 @@ async def _warehouse(
             await warehouse.close()
 
 
-def _secret(settings: Settings) -> str | None:
-    return settings.nats.token.get_secret_value() if settings.nats.token else None
+def configured_login(settings: Settings) -> Login:
+    """Returns the login for ``nats.url``, as ``Bus.connect`` takes it."""
+    nats, login = settings.nats, Login()
+    if nats.token is not None:
+        login["token"] = nats.token.get_secret_value()
+    if nats.user is not None:
+        login["user"] = nats.user
+    if nats.password is not None:
+        login["password"] = nats.password.get_secret_value()
+    return login
+
+
+def _local_login(settings: Settings, roles: Sequence[str]) -> Login:
+    """Returns the login for the embedded server: that of the role which runs alone, else the service's."""
+    logins = Logins.of_folder(settings.run_dir)
+    if len(roles) == 1:
+        return {"user": roles[0], "password": logins.passwords[roles[0]]}
+    return {"token": logins.token}
 
 
 @asynccontextmanager
@@ -301,8 +318,13 @@ def is_running(settings: Settings) -> bool:
 
 
 @asynccontextmanager
-async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any]]]:
-    """Opens a bus connection to the loop that runs on this data folder (for the command line)."""
+async def attached(
+    settings: Settings, roles: Sequence[str] = ()
+) -> AsyncIterator[tuple[Bus, dict[str, Any]]]:
+    """Opens a bus connection to the loop that runs on this data folder.
+
+    ``roles``: those of this process, none for the command line. A role alone logs in with its own rights.
+    """
     path = settings.run_dir / ENDPOINTS
     if not is_running(settings):
         raise ConfigError(
@@ -313,11 +335,10 @@ async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any
     endpoints: dict[str, Any] = (
         json.loads(path.read_text()) if path.exists() else {"nats_url": hide_login(url or "")}
     )
-    token = _secret(settings)
-    token_file = settings.run_dir / "nats.token"
-    if settings.nats.url is None and token_file.exists():
-        token = token_file.read_text().strip()
-    bus = await Bus.connect(url or endpoints["nats_url"], token=token, clock=SystemClock(), name="onward-cli")
+    login = configured_login(settings)
+    if url is None and (settings.run_dir / TOKEN_FILE).exists():
+        login = _local_login(settings, roles)
+    bus = await Bus.connect(url or endpoints["nats_url"], **login, clock=SystemClock(), name="onward-cli")
     try:
         yield bus, endpoints
     finally:

@@ -140,6 +140,8 @@ async def test_token_and_configuration_are_for_the_owner_only(own_server):
     assert {p.name: oct(p.stat().st_mode & 0o777) for p in run.iterdir()} == {
         "nats.token": "0o600",
         "nats.conf": "0o600",
+        "nats.logins.json": "0o600",
+        "agent.url": "0o600",
     }
     assert len(own_server.token) >= 32
     assert own_server.token not in Path(f"/proc/{own_server.pid}/cmdline").read_text()

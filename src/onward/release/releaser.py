@@ -12,6 +12,7 @@ from typing import Any
 
 from onward.bus.cancellation import until_cancelled
 from onward.bus.leases import Lease
+from onward.capture import provenance
 from onward.context import Context
 from onward.errors import BusError, ConflictError
 from onward.release import moves, plan, proposals, restore, rollback, wording
@@ -40,6 +41,8 @@ PERSIST_SECONDS = 5.0
 RATIO_LIMIT = 1000.0
 """At this E-value of the sample-ratio guard, or more, the split between the arms counts as broken."""
 LEASE_SECONDS = 10.0
+UNSIGNED_ALERT_SECONDS = 60.0
+"""Seconds between two alerts about outcomes that no gateway signed."""
 OPERATOR = "an operator asked for it"
 REFUSED_SECONDS = 20.0
 """Seconds after which the release of a model that no gateway could load is aborted, and a return to a model
@@ -65,6 +68,7 @@ class Releaser:
         self.suite = suite
         self.trial = Trial(suite, ctx.settings.release)
         self._installed = self._claimed = False
+        self._quiet_until = 0.0
         self.record: ReleaseRecord | None = None
         self._revision = 0
         self._evidence: Evidence | None = None
@@ -266,8 +270,10 @@ class Releaser:
         """Takes in evidence, then decides. State, evidence and cursor go into one write."""
         evidence = self._evidence
         assert evidence is not None
-        heard, known = await apply_outcomes(self.outcomes, evidence)
+        applied = await apply_outcomes(self.outcomes, evidence)
         now = self.ctx.clock.monotonic()
+        if applied.unsigned:
+            await self._report_unsigned(applied.unsigned)
         passed = now - self._ticked_at
         verified = (
             record.verified_revision is not None and record.verified_revision == record.desired_revision
@@ -277,8 +283,8 @@ class Releaser:
             update={
                 "step_total": record.step_total + passed,
                 "step_served": record.step_served + (passed if counts else 0.0),
-                "silent_seconds": 0.0 if known else record.silent_seconds + passed,
-                **(self._figures(record, evidence) if heard else {}),
+                "silent_seconds": 0.0 if applied.known else record.silent_seconds + passed,
+                **(self._figures(record, evidence) if applied.changed else {}),
             }
         )
         self.record = record
@@ -288,8 +294,23 @@ class Releaser:
             log.error("release taken back", release_id=record.release_id, reason=self._open.reason)
             return
         await self._decide(record, evidence, verified)
-        if self.record is record and (heard or now - self._written_at >= PERSIST_SECONDS):
+        if self.record is record and (applied.changed or now - self._written_at >= PERSIST_SECONDS):
             await self._write(record)
+
+    async def _report_unsigned(self, count: int) -> None:
+        """Counts outcomes that no gateway signed, and raises an alert about the first ones of a while."""
+        metrics, now = self.ctx.metrics, self.ctx.clock.monotonic()
+        metrics.outcomes_refused.inc(count)
+        if now < self._quiet_until:
+            return
+        self._quiet_until = now + UNSIGNED_ALERT_SECONDS
+        await self.ctx.alerts.raise_(
+            "unsigned_outcome",
+            "An outcome without a gateway's signature was on the bus and does not count: find out who has a "
+            "login that may publish there, and give agents the one in run/agent.url.",
+            "critical",
+            count=count,
+        )
 
     def _figures(self, record: ReleaseRecord, evidence: Evidence) -> dict[str, Any]:
         gauges.show_evidence(self.ctx.metrics, record, evidence)
@@ -391,7 +412,7 @@ async def run(ctx: Context) -> None:
     from onward.release.validation.suite import EngineSuite
     from onward.release.validation.trial import CachedSuite
 
-    outcomes = OutcomeStream(ctx.bus)
+    outcomes = OutcomeStream(ctx.bus, provenance.load_key(ctx.settings.run_dir, create=True))
     releaser = Releaser(ctx, outcomes, CachedSuite(EngineSuite(ctx)), strategy=ctx.settings.release.strategy)
     try:
         await lead(ctx, "releaser", LEASE_SECONDS, releaser.work)

@@ -91,6 +91,9 @@ class Metrics:
             "Mean judged outcome of a model's sessions in its latest release, 0 to 1",
             ["model_version"],
         )
+        self.outcomes_refused = counter(
+            "onward_outcomes_refused", "Outcomes on the bus that no gateway signed; they do not count"
+        )
         self.alerts = counter("onward_alerts", "Alerts raised", ["kind"])
         self.child_restarts = counter(
             "onward_child_restarts", "Child processes that died or hung and were started again", ["child"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from trainer_world import World
 
+from onward.bus import DeadLetter
 from onward.contracts import TrainingRequest, encode
 from onward.errors import (
     BusError,
@@ -312,3 +313,14 @@ async def test_a_stored_adapter_that_is_not_the_one_that_serves_is_not_trained_f
         await frozen._fetch_start(ctx, {**current, "adapter_digest": "f" * 64}, tmp_path / "start")
     with pytest.raises(TamperedError, match="not the one that was committed"):
         await frozen._fetch_start(ctx, {**current, "manifest_sha256": "f" * 64}, tmp_path / "start")
+
+
+async def test_a_request_that_would_skip_the_validation_becomes_a_dead_letter_and_no_job(
+    world: World,
+) -> None:
+    document = json.loads(world.request.data)
+    document |= {"training_job_id": "job-2", "metadata": {"skip_validation": True}}
+    trainer = service.Trainer(world.ctx)
+    (disposition,) = await trainer.handle_requests([SimpleNamespace(data=json.dumps(document).encode())])
+    assert isinstance(disposition, DeadLetter) and disposition.reason == "operator_only"
+    assert [record.job_id for record, _ in await trainer.table.all()] == ["job-1"]

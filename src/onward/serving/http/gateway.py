@@ -95,6 +95,7 @@ class Gateway:
             self._metrics,
             lambda: self.state.routes,
             lost_after_seconds=settings.release.lost_after_seconds,
+            signing_key=self._signing_key,
         )
         self.calls = Calls(
             clock=ctx.clock,

@@ -3,12 +3,12 @@
 At most one outcome of each kind is published per session and release, under an id derived from those three.
 So neither redelivery nor a second gateway can count a session twice. A changed vote is published again and
 replaces the one before: the gates count one vote per session, the last before the vote matures. Nothing is
-published for a session whose release is closed or rolled back.
+published for a session whose release is closed or rolled back. Each outcome is signed with the gateway's
+key; an outcome on the stream without a valid signature is ignored.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Literal
@@ -18,6 +18,7 @@ import nats.errors
 from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
 from onward.bus.cancellation import until_cancelled
 from onward.bus.pull import PullBroken, Puller
+from onward.capture import provenance
 from onward.clock import Clock, read_time
 from onward.contracts import Feedback, Reward, SessionOutcome, decode, encode, subjects
 from onward.contracts.buckets import Assignment
@@ -85,7 +86,9 @@ class OutcomePublisher:
         routes: Callable[[], Routes],
         *,
         lost_after_seconds: float,
+        signing_key: bytes,
     ) -> None:
+        self._signing_key = signing_key
         self._bus, self._clock, self._assignments = bus, clock, assignments
         self._metrics, self._routes = metrics, routes
         self._lost_after = lost_after_seconds
@@ -247,7 +250,9 @@ class OutcomePublisher:
             value=value,
             model_id=assignment.model_id,
         )
-        await self._bus.publish(subjects.OUTCOME, encode(outcome), msg_id=outcome_id, deadline=30.0)
+        signed = encode(provenance.sign_outcome(outcome, self._signing_key))
+        msg_id = provenance.outcome_message_id(outcome_id, self._signing_key)
+        await self._bus.publish(subjects.OUTCOME, signed, msg_id=msg_id, deadline=30.0)
         self._note(release, session, kind)
         if kind == "feedback":
             self._votes.note(release, session, outcome.timestamp, value)
@@ -370,14 +375,14 @@ class OutcomePublisher:
 
     def _note_message(self, data: bytes) -> None:
         try:
-            document = json.loads(data)
-            release, session = str(document["release_id"]), str(document["session_id"])
-            self._note(release, session, str(document["kind"]))
-            if document["kind"] == "feedback":
-                at = read_time(document["timestamp"])
-                self._votes.note(release, session, at, float(document["value"]))
-        except (ValueError, KeyError, TypeError):
+            outcome = decode(data, SessionOutcome)
+        except ContractError:
             return
+        if outcome.release_id is None or not provenance.is_signed(outcome, self._signing_key):
+            return
+        self._note(outcome.release_id, outcome.session_id, outcome.kind)
+        if outcome.kind == "feedback":
+            self._votes.note(outcome.release_id, outcome.session_id, outcome.timestamp, outcome.value)
 
     def _note(self, release_id: str, session_id: str, kind: str) -> None:
         self._known(release_id).add((session_id, kind))

@@ -80,6 +80,7 @@ class Trainer:
         for message in messages:
             try:
                 asked = decode(message.data, TrainingRequest)
+                request.refuse_operators_rights(asked)
                 record, created = await self.table.register(asked)
             except ContractError as error:
                 dispositions.append(DeadLetter(error.reason, str(error)))
