@@ -37,7 +37,7 @@ def config(
         typer.Option(help="Write to this file, readable by its owner alone. Default: print."),
     ] = None,
 ) -> None:
-    """Write the users of a server's configuration: one for the service, one for each role that runs
+    """Print the users of a server's configuration: one for the service, one for each role that runs
     alone, one for agents. Each call makes new passwords.
 
     onward nats config --out nats-users.conf
