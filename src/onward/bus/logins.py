@@ -11,10 +11,12 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TypedDict
 
 from onward.bus.buckets import BUCKETS, stream_of
+from onward.bus.streams import STREAMS
 from onward.contracts import subjects
 from onward.errors import BusError
 from onward.files import write_secret_once, write_whole
@@ -50,6 +52,15 @@ def inbox_prefix(user: str) -> str:
     return f"_INBOX_{user}"
 
 
+def _durable(stream: str, *consumers: str) -> tuple[str, ...]:
+    """Subjects for durable consumers: also those that record how far each has come."""
+    return (
+        *_reader(stream, *consumers),
+        _get(stream),
+        *(f"$KV.rl_readers.{stream}.{name}" for name in consumers),
+    )
+
+
 def _reader(stream: str, *consumers: str) -> tuple[str, ...]:
     """Subjects that a reader of ``stream`` publishes on: to make, read and acknowledge these consumers."""
     api = "$JS.API.CONSUMER"
@@ -76,32 +87,61 @@ def _get(stream: str) -> str:
     return f"$JS.API.STREAM.MSG.GET.{stream}"
 
 
+_EVERY_STREAM = (*STREAMS, *map(stream_of, BUCKETS))
 _DLQ = f"{subjects.DLQ}.>"
 _EVERY_ROLE = (
     subjects.ALERT,
     subjects.AUDIT,
     "$JS.API.STREAM.INFO.*",
+    "$KV.rl_set_aside.>",
     *(subject for name in BUCKETS for subject in (_get(stream_of(name)), *_reader(stream_of(name), "*"))),
 )
-"""Every role may raise alerts, ask how the streams are, and read the buckets."""
+"""Every role may raise alerts, ask how the streams are, read the buckets, and copy what it could not read."""
+_READS: dict[str, dict[str, tuple[str, ...]]] = {
+    "collector": {"RL_TRAJECTORIES": ("collector",)},
+    "archiver": {
+        "RL_TRAINING": ("archiver-status",),
+        "RL_DEPLOY": ("archiver-deployments",),
+        "RL_OUTCOMES": ("archiver-outcomes",),
+    },
+    "rewarder": {"RL_TRAJECTORIES": ("rewarder",), "RL_FEEDBACK": ("rewarder-feedback",)},
+    "coordinator": {"RL_TRAINING": ("coordinator",)},
+    "trainer": {"RL_TRAINING": ("trainer",)},
+    "gateway": {"RL_REWARDS": ("gateway-outcomes",), "RL_FEEDBACK": ("gateway-votes",)},
+}
+"""Role → stream → its durable consumers."""
+_STORED = (
+    "RL_TRAJECTORIES",
+    "RL_REWARDS",
+    "RL_FEEDBACK",
+    "RL_TRAINING",
+    "RL_DEPLOY",
+    "RL_OUTCOMES",
+    "RL_DLQ",
+)
+"""Streams that the collector's check of the warehouse compares with its rows."""
 _OWN: dict[str, Rights] = {
     "collector": Rights(
         (
             subjects.TRAJECTORY,  # the redacted form of a message that held a secret
             _DLQ,
             _erase("RL_TRAJECTORIES"),
-            *_reader("RL_TRAJECTORIES", "collector"),
             "$KV.rl_capture.>",
+            # The check of the warehouse, which runs beside it; it also makes streams that were deleted.
+            "$JS.API.STREAM.LIST",
+            *(f"$JS.API.STREAM.CREATE.{name}" for name in _EVERY_STREAM),
+            *map(_get, _STORED),
+            *(
+                f"$JS.API.CONSUMER.INFO.{stream}.{name}"
+                for reads in _READS.values()
+                for stream, names in reads.items()
+                for name in names
+            ),
+            *_reader("RL_REWARDS", "*"),
+            "$KV.rl_leases.recovery",
         )
     ),
-    "archiver": Rights(
-        (
-            _DLQ,
-            *_reader("RL_TRAINING", "archiver-status"),
-            *_reader("RL_DEPLOY", "archiver-deployments"),
-            *_reader("RL_OUTCOMES", "archiver-outcomes"),
-        )
-    ),
+    "archiver": Rights((_DLQ,)),
     "rewarder": Rights(
         (
             subjects.REWARD,
@@ -109,14 +149,12 @@ _OWN: dict[str, Rights] = {
             _DLQ,
             _erase("RL_FEEDBACK"),
             _get("RL_REWARDS"),
-            *_reader("RL_TRAJECTORIES", "rewarder"),
             "$JS.API.CONSUMER.INFO.RL_TRAJECTORIES.collector",
-            *_reader("RL_FEEDBACK", "rewarder-feedback"),
         ),
         ("$JS.ACK.RL_TRAJECTORIES.collector.>",),
     ),
-    "coordinator": Rights((subjects.TRAINING_REQUEST, _DLQ, *_reader("RL_TRAINING", "coordinator"))),
-    "trainer": Rights((subjects.TRAINING_STATUS, _DLQ, *_reader("RL_TRAINING", "trainer"))),
+    "coordinator": Rights((subjects.TRAINING_REQUEST, _DLQ)),
+    "trainer": Rights((subjects.TRAINING_STATUS, _DLQ)),
     "releaser": Rights((subjects.MODEL_DEPLOYED, *_reader("RL_OUTCOMES", "*"))),
     "gateway": Rights(
         (
@@ -124,8 +162,6 @@ _OWN: dict[str, Rights] = {
             subjects.FEEDBACK,
             subjects.OUTCOME,
             _DLQ,
-            *_reader("RL_REWARDS", "gateway-outcomes"),
-            *_reader("RL_FEEDBACK", "gateway-votes"),
             *_reader("RL_OUTCOMES", "*"),
             "$KV.rl_capture.>",
         )
@@ -135,10 +171,12 @@ _OWN: dict[str, Rights] = {
 
 
 def _rights(role: str) -> Rights:
-    """The rights of a role: its own, those of every role, the writing of its buckets and of its lease."""
+    """The rights of a role: its own, those of every role, its consumers, its buckets and its lease."""
     own = _OWN[role]
+    reads = (_durable(stream, *names) for stream, names in _READS.get(role, {}).items())
     buckets = tuple(f"$KV.{name}.>" for name, bucket in BUCKETS.items() if bucket.writer == role)
-    return Rights((*own.publish, *_EVERY_ROLE, *buckets, f"$KV.rl_leases.{role}"), own.subscribe)
+    kept = (f"$KV.rl_leases.{role}", f"$KV.rl_roles.{role}")
+    return Rights((*own.publish, *_EVERY_ROLE, *chain(*reads), *buckets, *kept), own.subscribe)
 
 
 RIGHTS: dict[str, Rights] = {
