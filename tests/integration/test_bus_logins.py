@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import nats
 import pytest
 import pytest_asyncio
@@ -24,6 +25,7 @@ from onward.cli.nats import nats_app
 from onward.clock import utc_text
 from onward.contracts import examples
 from onward.errors import BusError
+from onward.release.record import Releases
 from onward.warehouse import queries
 
 ROLES = ("collector", "archiver", "rewarder", "coordinator", "trainer", "releaser", "gateway", "api")
@@ -245,5 +247,54 @@ async def test_roles_that_run_alone_do_all_their_work_with_their_own_logins(tmp_
         )
         while (await queries.counts(service.ctx.warehouse))["rewarded"] < 2:
             await asyncio.sleep(0.05)
+    log = (settings.data_dir / "logs" / "nats-server.log").read_text()
+    assert [line for line in log.splitlines() if "iolation" in line] == []
+
+
+LOOP = {
+    "nats": {"port": 0},
+    "http": {"api_port": 0, "gateway_port": 0},
+    "model": {"base": "tiny", "threads": 1, "max_context": 512},
+    "capture": {"grace_seconds": 0.1},
+    "training": {"threshold": 12, "algorithm": "reinforce", "batch_size": 8, "epochs": 1},
+    "reward": {"task_completion": 1.0, "efficiency": 0.0, "code_quality": 0.0, "user_feedback": 0.0},
+    "release": {"time_scale": 0.02, "suite_size": 10, "min_delta": -1.0, "reward_maturity_seconds": 1},
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+async def test_a_whole_loop_of_roles_that_run_alone_has_every_right_that_it_needs(tmp_path: Path) -> None:
+    from onward.lm.tiny import build_tiny
+
+    build_tiny(tmp_path / "data" / "models" / "tiny", ["Say 1 2 3 4 5 6 7 8 9 0"] * 20)
+    settings = config.load(environ={}, overrides={"data_dir": tmp_path / "data", **LOOP})
+    async with AsyncExitStack() as stack, asyncio.timeout(350):
+        service = await stack.enter_async_context(host.running(settings, roles=("api",)))
+        at: dict[str, Any] = {}
+        for role in ROLES[:-1]:
+            alone = await stack.enter_async_context(host.running(settings, roles=(role,), join=True))
+            at |= alone.endpoints
+        key = (settings.run_dir / "api.key").read_text().strip()
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(
+                base_url=at["gateway_url"], headers={"Authorization": f"Bearer {key}"}, timeout=60
+            )
+        )
+        releases = Releases(
+            service.ctx.bus.bucket("rl_releases"), service.ctx.bus.bucket("rl_models"), service.ctx.clock
+        )
+        number = 0
+        while not any(record.serving and record.rates for record in await releases.all()):
+            session = f"s{number}"
+            asked = {"messages": [{"role": "user", "content": f"Say {number}"}], "max_tokens": 6}
+            answer = await client.post(
+                "/v1/chat/completions", json=asked, headers={"Onward-Session": session}
+            )
+            if answer.status_code == 200:
+                status = "completed_successfully" if number % 2 else "failed"
+                await client.post(f"/sessions/{session}/close", json={"status": status})
+            number += 1
+            await asyncio.sleep(0.2)
     log = (settings.data_dir / "logs" / "nats-server.log").read_text()
     assert [line for line in log.splitlines() if "iolation" in line] == []

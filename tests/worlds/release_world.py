@@ -141,13 +141,19 @@ class FakeSuite:
 
 
 class Stream:
-    """RL_OUTCOMES in memory."""
+    """RL_OUTCOMES in memory. Sessions go on being assigned unless ``idle``."""
 
     def __init__(self) -> None:
         self.messages: list[Stored] = []
+        self.idle = False
+        self._assigned = 0
 
     async def last_sequence(self) -> int:
         return len(self.messages)
+
+    async def assigned(self) -> int:
+        self._assigned += not self.idle
+        return self._assigned
 
     async def read(self, after: int, limit: int) -> list[Stored]:
         return self.messages[after : after + limit]

@@ -91,8 +91,11 @@ class ReleaseRecord(BaseModel):
     step_rates: dict[str, ArmRates] = Field(default_factory=dict)
     """Counts of both arms when this step began: the step's own sessions are those since."""
     silent_seconds: float = 0.0
-    """Seconds since the last known outcome of either arm. Measured like ``step_served``: a restart or a new
-    lease continues it, and a jump of the wall clock does not change it."""
+    """Seconds since a session was assigned after the last known outcome of either arm.
+
+    Measured like ``step_served``: restarts and leases continue it, and jumps of the wall clock do not count."""
+    silent_from: int | None = None
+    """Number of assignments when the silence began; None after a known outcome."""
     held_from: State | None = None
     held_why: str | None = None
     held_since: str | None = None

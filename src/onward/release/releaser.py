@@ -283,7 +283,7 @@ class Releaser:
             update={
                 "step_total": record.step_total + passed,
                 "step_served": record.step_served + (passed if counts else 0.0),
-                "silent_seconds": 0.0 if applied.known else record.silent_seconds + passed,
+                **await self._silence(record, applied.known, passed),
                 **(self._figures(record, evidence) if applied.changed else {}),
             }
         )
@@ -296,6 +296,16 @@ class Releaser:
         await self._decide(record, evidence, verified)
         if self.record is record and (applied.changed or now - self._written_at >= PERSIST_SECONDS):
             await self._write(record)
+
+    async def _silence(self, record: ReleaseRecord, known: bool, passed: float) -> dict[str, Any]:
+        """Returns the record's new facts about the silence. Without a new session nothing has to be known, so
+        a time without traffic is no silence."""
+        if known:
+            return {"silent_seconds": 0.0, "silent_from": None}
+        assigned = await self.outcomes.assigned()
+        begun = assigned if record.silent_from is None else record.silent_from
+        seconds = record.silent_seconds + (passed if assigned != begun else 0.0)
+        return {"silent_seconds": seconds, "silent_from": begun}
 
     async def _report_unsigned(self, count: int) -> None:
         """Counts outcomes that no gateway signed, and raises an alert about the first ones of a while."""

@@ -128,6 +128,16 @@ async def test_silence_is_counted_on_by_the_next_releaser():
     assert world.clock.monotonic() - started < 720 * 60 / 45 + 60
 
 
+async def test_a_night_without_traffic_is_no_silence():
+    world = await ramping(lost_after_seconds=600)
+    world.stream.idle = True
+    await world.run(200, seconds=20)
+    assert world.record.state is State.RAMPING and "release_held" not in world.alerts.kinds
+    world.stream.idle = False
+    await world.run(60, seconds=20)
+    assert (world.record.state, world.record.held_why) == (State.HELD, "silence")
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 async def test_a_releaser_that_dies_at_any_write_of_a_hold_leaves_it_standing(after: bool):
     async def story(crash_at: int | None) -> World:

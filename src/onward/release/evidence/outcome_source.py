@@ -12,9 +12,11 @@ from typing import NamedTuple, Protocol
 import nats.errors
 
 from onward.bus import Bus
+from onward.bus.buckets import stream_of
 from onward.bus.pull import PullBroken, Puller
 from onward.capture import provenance
 from onward.contracts import subjects
+from onward.contracts.buckets import Assignment
 from onward.errors import BusError, ContractError
 from onward.release.evidence.evidence import Evidence, parse
 
@@ -38,6 +40,10 @@ class Stored:
 class OutcomeSource(Protocol):
     async def last_sequence(self) -> int:
         """Returns the sequence of the newest message; 0 for an empty stream."""
+        ...
+
+    async def assigned(self) -> int:
+        """Returns a number that rises with each session that is assigned to an arm."""
         ...
 
     async def read(self, after: int, limit: int) -> list[Stored]:
@@ -89,11 +95,17 @@ class OutcomeStream:
         self._next = -1
 
     async def last_sequence(self) -> int:
+        return await self._last_of(STREAM)
+
+    async def assigned(self) -> int:
+        return await self._last_of(stream_of(Assignment.BUCKET))
+
+    async def _last_of(self, stream: str) -> int:
         try:
-            info = await self._bus.js.stream_info(STREAM)
+            info = await self._bus.js.stream_info(stream)
         except nats.errors.Error as error:
             raise BusError(
-                f"Stream {STREAM} could not be read ({type(error).__name__}): is NATS up?"
+                f"Stream {stream} could not be read ({type(error).__name__}): is NATS up?"
             ) from None
         return info.state.last_seq
 
