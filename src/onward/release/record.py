@@ -93,7 +93,8 @@ class ReleaseRecord(BaseModel):
     silent_seconds: float = 0.0
     """Seconds since a session was assigned after the last known outcome of either arm.
 
-    Measured like ``step_served``: restarts and leases continue it, and jumps of the wall clock do not count."""
+    Measured like ``step_served``: restarts and leases continue it, jumps of the wall clock do not count.
+    """
     silent_from: int | None = None
     """Number of assignments when the silence began; None after a known outcome."""
     held_from: State | None = None
