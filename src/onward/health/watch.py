@@ -18,7 +18,7 @@ from onward.bus.cancellation import until_cancelled
 from onward.context import Context
 from onward.errors import OnwardError
 from onward.health.disk import Room, check_writable, least_room
-from onward.health.levels import Levels
+from onward.health.levels import DISK_LEVELS, STREAM_LEVELS, Levels
 from onward.health.readiness import READY_SECONDS, answers_within
 from onward.retry import Backoff
 from onward.telemetry import logs
@@ -28,8 +28,6 @@ WATCH_SECONDS = 5.0
 """Pause between two samples of disk, store and child processes."""
 STREAM_SECONDS = 15.0
 """The same for streams and consumers, which costs a request for the streams and one for each consumer."""
-DISK_LEVELS = (0.80, 0.90, 0.95)
-STREAM_LEVELS = (0.70, 0.90)
 FULL_STREAM = 0.98
 """Share of its byte limit from which a stream counts as full: large messages are refused below 1."""
 STUCK_SECONDS = 45.0
