@@ -290,7 +290,7 @@ async def test_a_role_that_is_cancelled_again_and_again_still_ends_its_calls_bef
     order = []
 
     class Process:
-        engine = world.engine
+        engine, keeper = world.engine, None
 
         def __init__(self, *_, **__):
             pass
