@@ -31,7 +31,7 @@ async def replaced(keeper: children.Keeper, pid: int | None) -> None:
     async with asyncio.timeout(60):
         while keeper.pid in (None, pid) or not keeper.restarts:
             await asyncio.sleep(0.02)
-    assert keeper.cause == "it did not answer 6 times in a row"
+    assert keeper.cause == "it did not answer 4 times in a row"
 
 
 async def test_a_hung_nats_server_comes_back_with_what_it_had_stored(tmp_path: Path) -> None:

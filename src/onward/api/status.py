@@ -14,7 +14,7 @@ from typing import Any
 import nats.errors
 
 from onward.bus import Bus, read_document
-from onward.bus.streams import STREAMS
+from onward.bus.streams import STREAMS, stream_infos
 from onward.capture.collecting import quarantine
 from onward.clock import Clock
 from onward.config import Settings
@@ -184,7 +184,7 @@ def release_sentence(releases: list[ReleaseRecord]) -> str:
 async def _streams(bus: Bus) -> list[dict[str, Any]]:
     """Returns of each stream its messages, bytes and limit, and per durable consumer the number that waits or
     is unacknowledged."""
-    infos = {str(info.config.name): info for info in await bus.js.streams_info()}
+    infos = await stream_infos(bus)
     there = [name for name in STREAMS if name in infos]
     consumers = dict(
         zip(there, await asyncio.gather(*(bus.js.consumers_info(name) for name in there)), strict=True)
