@@ -15,6 +15,7 @@ from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import EngineError
 from onward.lm.tiny import build_tiny
+from onward.serving.engines import sampling
 from onward.serving.engines.local import EngineProcess
 from onward.warehouse import EmbeddedWarehouse
 from onward.warehouse import child as warehouse_child
@@ -78,6 +79,21 @@ async def test_a_statement_that_never_ends_makes_the_ping_fail(monkeypatch: pyte
         assert engine.stuck is stuck
 
 
+async def test_a_step_of_the_engine_that_never_ends_makes_the_ping_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    thread = object.__new__(sampling.SamplingThread)
+    thread._step_began = None
+    thread.check_moving()
+    thread._step_began = 100.0
+    monkeypatch.setattr(sampling.time, "monotonic", lambda: 699.0)
+    thread.check_moving()
+    monkeypatch.setattr(sampling.time, "monotonic", lambda: 701.0)
+    with pytest.raises(EngineError, match="more than 600 s"):
+        thread.check_moving()
+
+
+@pytest.mark.slow
 async def test_a_hung_engine_comes_back_and_a_long_answer_is_no_hang(tmp_path: Path) -> None:
     text = ["user\nassistant\nsystem\n", "task 0123456789 hi x"] * 20
     folder = tmp_path / "tiny"
