@@ -106,7 +106,7 @@ class Keeper:
         longest_pause: float = 10.0,
         on_death: Callable[[], object] = lambda: None,
         probe: Callable[[], Awaitable[object]] | None = None,
-        misses: int = 6,
+        misses: int = 4,
     ) -> None:
         """``spawn`` returns a child that is ready. ``on_death`` is called each time that one has died.
 

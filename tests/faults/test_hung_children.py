@@ -15,6 +15,7 @@ from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import EngineError
 from onward.lm.tiny import build_tiny
+from onward.serving.engines import sampling
 from onward.serving.engines.local import EngineProcess
 from onward.warehouse import EmbeddedWarehouse
 from onward.warehouse import child as warehouse_child
@@ -31,7 +32,7 @@ async def replaced(keeper: children.Keeper, pid: int | None) -> None:
     async with asyncio.timeout(60):
         while keeper.pid in (None, pid) or not keeper.restarts:
             await asyncio.sleep(0.02)
-    assert keeper.cause == "it did not answer 6 times in a row"
+    assert keeper.cause == "it did not answer 4 times in a row"
 
 
 async def test_a_hung_nats_server_comes_back_with_what_it_had_stored(tmp_path: Path) -> None:
@@ -78,6 +79,21 @@ async def test_a_statement_that_never_ends_makes_the_ping_fail(monkeypatch: pyte
         assert engine.stuck is stuck
 
 
+async def test_a_step_of_the_engine_that_never_ends_makes_the_ping_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    thread = object.__new__(sampling.SamplingThread)
+    thread._step_began = None
+    thread.check_moving()
+    thread._step_began = 100.0
+    monkeypatch.setattr(sampling.time, "monotonic", lambda: 699.0)
+    thread.check_moving()
+    monkeypatch.setattr(sampling.time, "monotonic", lambda: 701.0)
+    with pytest.raises(EngineError, match="more than 600 s"):
+        thread.check_moving()
+
+
+@pytest.mark.slow
 async def test_a_hung_engine_comes_back_and_a_long_answer_is_no_hang(tmp_path: Path) -> None:
     text = ["user\nassistant\nsystem\n", "task 0123456789 hi x"] * 20
     folder = tmp_path / "tiny"

@@ -10,6 +10,7 @@ ask for a key, as the routes behind them do; ``/docs`` then wants one too.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import html
@@ -21,7 +22,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 
 from onward.api.feedback import FeedbackApi
-from onward.api.status import next_sentence, serving_sentence
+from onward.api.status import STATUS_SECONDS, next_sentence, serving_sentence
 from onward.bus import read_document
 from onward.config import HttpSettings
 from onward.context import Context
@@ -131,11 +132,12 @@ async def _home(ctx: Context, local: bool) -> str:
 async def _now(ctx: Context) -> list[tuple[str, str]]:
     """Returns rows on the serving model and the next step."""
     try:
-        desired = await read_document(ctx.bus, DesiredRoutes)
-        paused = (await read_document(ctx.bus, Learning) or Learning()).paused
-        jobs = [job for job, _ in await JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock).all()]
-        rewarded = await rewarded_since_snapshot(ctx.bus, ctx.warehouse)
-    except (BusError, WarehouseError):  # its text may have an address
+        async with asyncio.timeout(STATUS_SECONDS):
+            desired = await read_document(ctx.bus, DesiredRoutes)
+            paused = (await read_document(ctx.bus, Learning) or Learning()).paused
+            jobs = [job for job, _ in await JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock).all()]
+            rewarded = await rewarded_since_snapshot(ctx.bus, ctx.warehouse)
+    except (BusError, WarehouseError, TimeoutError):  # its text may have an address
         return [("not known", "NATS or the warehouse does not answer: the log and /ready say more")]
     counted = {"rewarded": rewarded, "threshold": ctx.settings.training.threshold}
     serving, following = serving_sentence(desired), next_sentence(counted, jobs, paused)

@@ -39,7 +39,13 @@ async def run(ctx: Context) -> None:
     async def show_status() -> dict[str, Any]:
         """Reports the current state in one document. Scope: read."""
         found = await status.collect(ctx.bus, ctx.warehouse, ctx.settings, ctx.clock)
-        return {**found, "ready": dict(ctx.ready)}
+        restarts = {name: keeper.restarts for name, keeper in ctx.children.items()}
+        return {
+            **found,
+            "ready": dict(ctx.ready),
+            "warnings": dict(ctx.warnings),
+            "child_restarts": restarts,
+        }
 
     @app.get("/rewards/{trajectory_id}", dependencies=[Depends(require("read"))])
     async def explain(trajectory_id: str) -> dict[str, Any]:

@@ -119,6 +119,10 @@ async def read_document(bus: Bus, kind: type[D], name: str = "") -> D | None:
     return None if entry is None else kind.load(entry.value)
 
 
+KEPT_BYTES = 4 << 20
+"""Size of a bucket up to which the result of reading all its keys is kept in memory."""
+
+
 class Bucket:
     """One bucket. Every method raises BusError if the server is unreachable for 30 s."""
 
@@ -156,11 +160,11 @@ class Bucket:
 
     async def keys(self, prefix: str = "") -> list[str]:
         """Returns the existing keys that begin with ``prefix``, sorted."""
-        return [entry.key for entry in await self._read_all(prefix, headers_only=True)]
+        return [entry.key for entry in await self._read_changed(prefix, headers_only=True)]
 
     async def entries(self, prefix: str = "") -> list[Entry]:
         """Returns the newest values of all keys that begin with ``prefix``, sorted by key, in one pass."""
-        return await self._read_all(prefix, headers_only=False)
+        return await self._read_changed(prefix, headers_only=False)
 
     async def watch(
         self, key: str = ">", poll_seconds: float = 5.0, *, deletes: bool = False
@@ -268,6 +272,31 @@ class Bucket:
         )
         info = await self.bus.js.add_consumer(stream_of(self.name), config)
         return await Puller.open(self.bus, stream_of(self.name), info.name)
+
+    async def _read_changed(self, prefix: str, *, headers_only: bool) -> list[Entry]:
+        """Reads all keys, or returns what the last call found if the bucket is unchanged since then.
+
+        Roles ask for the same keys every second. A read costs a consumer that is made and deleted, while the
+        state of the bucket costs one request.
+        """
+        asked = cancellations()
+        try:
+            info = await self.bus.js.stream_info(stream_of(self.name))
+        except nats.errors.Error:
+            return await self._read_all(prefix, headers_only=headers_only)  # it waits, or says what is wrong
+        finally:
+            honour_cancellation(asked)
+        state = info.state
+        version = (info.created, state.first_seq, state.last_seq, state.messages)
+        key = (self.name, prefix, headers_only)
+        if key in self.bus.read_before and self.bus.read_before[key][0] == version:
+            return list(self.bus.read_before[key][1])
+        found = await self._read_all(prefix, headers_only=headers_only)
+        if state.bytes <= KEPT_BYTES:
+            self.bus.read_before[key] = (version, found)
+        else:
+            self.bus.read_before.pop(key, None)
+        return list(found)
 
     async def _read_all(self, prefix: str, *, headers_only: bool, deletes: bool = False) -> list[Entry]:
         until, asked = self.bus.clock.monotonic() + READ_SECONDS, cancellations()

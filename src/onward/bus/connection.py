@@ -27,7 +27,7 @@ from onward.retry import Backoff
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
-    from onward.bus.buckets import Bucket
+    from onward.bus.buckets import Bucket, Entry
     from onward.bus.streams import StreamSpec
 
 log = logs.get("bus")
@@ -59,6 +59,8 @@ class Bus:
         self._attempts: set[asyncio.Timeout | None] = set()
         self.consuming: set[tuple[str, str]] = set()
         """Stream and durable of each consumer that this process reads now."""
+        self.read_before: dict[tuple[str, str, bool], tuple[Any, list[Entry]]] = {}
+        """Results of ``Bucket.keys`` and ``entries``, with the version of the bucket that they show."""
         self._served: list[tuple[str, Callable[[bytes], Awaitable[bytes]]]] = []
 
     @classmethod

@@ -6,6 +6,7 @@ Such streams are kept, with a warning at a start. Only ``apply`` changes them, i
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -171,11 +172,10 @@ async def plan(bus: Bus, specs: Mapping[str, StreamSpec] = STREAMS) -> list[Diff
     Raises BusError if the server does not answer."""
     found: list[Difference] = []
     for spec in specs.values():
-        config = await _server_config(bus, spec.name)
-        found += compare(spec.config(), config, bucket=False)
+        found += compare(spec.config(), await _config(bus, spec.name), bucket=False)
     for name, bucket in BUCKETS.items():
         declared = bucket_config(name, bucket)
-        found += compare(declared, await _server_config(bus, stream_of(name)), bucket=True)
+        found += compare(declared, await _config(bus, stream_of(name)), bucket=True)
     return found
 
 
@@ -374,11 +374,23 @@ def _declared(stream: str, specs: Mapping[str, StreamSpec] = STREAMS) -> api.Str
     return bucket_config(bucket, BUCKETS[bucket])
 
 
-async def _server_config(bus: Bus, name: str) -> api.StreamConfig | None:
+async def stream_infos(bus: Bus) -> dict[str, api.StreamInfo]:
+    """Returns the server's facts on each declared stream that exists. Asks for all at once, by name: a login
+    of one role may not list streams. Raises BusError."""
+    found = await asyncio.gather(*(_existing(bus, name) for name in STREAMS))
+    return {name: info for name, info in zip(STREAMS, found, strict=True) if info is not None}
+
+
+async def _existing(bus: Bus, name: str) -> api.StreamInfo | None:
     try:
-        return (await _call(bus.js.stream_info(name), name)).config
+        return await _call(bus.js.stream_info(name), name)
     except nats.js.errors.NotFoundError:
         return None
+
+
+async def _config(bus: Bus, name: str) -> api.StreamConfig | None:
+    info = await _existing(bus, name)
+    return None if info is None else info.config
 
 
 async def _call(call: Any, name: str) -> api.StreamInfo:

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onward.telemetry.alerts import Alerts
 
+DISK_LEVELS = (0.80, 0.90, 0.95)
+"""Used shares of a disk that raise an alert."""
+STREAM_LEVELS = (0.70, 0.90)
+"""The same for a stream's byte limit."""
 SLACK = 0.02
 """A threshold counts as left when the share is this much below it, so that an alert does not flicker."""
 

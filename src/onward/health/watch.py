@@ -7,6 +7,7 @@ alert is sent through the bus, but its log line and its counter need no bus.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
 import nats.errors
@@ -15,10 +16,11 @@ from nats.js import api
 
 from onward.bus import STREAMS, NatsServer
 from onward.bus.cancellation import until_cancelled
+from onward.bus.streams import stream_infos
 from onward.context import Context
 from onward.errors import OnwardError
 from onward.health.disk import Room, check_writable, least_room
-from onward.health.levels import Levels
+from onward.health.levels import DISK_LEVELS, STREAM_LEVELS, Levels
 from onward.health.readiness import READY_SECONDS, answers_within
 from onward.retry import Backoff
 from onward.telemetry import logs
@@ -27,9 +29,7 @@ _log = logs.get("health")
 WATCH_SECONDS = 5.0
 """Pause between two samples of disk, store and child processes."""
 STREAM_SECONDS = 15.0
-"""The same for streams and consumers, which costs a request for the streams and one for each consumer."""
-DISK_LEVELS = (0.80, 0.90, 0.95)
-STREAM_LEVELS = (0.70, 0.90)
+"""The same for streams and consumers, which costs a request for each of them."""
 FULL_STREAM = 0.98
 """Share of its byte limit from which a stream counts as full: large messages are refused below 1."""
 STUCK_SECONDS = 45.0
@@ -87,9 +87,11 @@ class Watch:
     # Probes of ``/ready``.
 
     async def bus(self) -> bool | str:
+        """Asks for a stream. One that is missing is an answer as well."""
         if not self._ctx.bus.is_connected:
             return "away"
-        await self._ctx.bus.js.account_info()
+        with contextlib.suppress(nats.js.errors.NotFoundError):
+            await self._ctx.bus.js.stream_info(next(iter(STREAMS)))
         return "refusing" if self._refusing else True
 
     async def disk(self) -> bool | str:
@@ -125,10 +127,9 @@ class Watch:
     async def _shares(self) -> dict[str, float]:
         """Returns the used share of the byte limit of each declared stream that exists."""
         shares = {}
-        for info in await self._ctx.bus.js.streams_info():
-            name, limit = str(info.config.name), info.config.max_bytes or 0
-            if name in STREAMS:
-                shares[name] = info.state.bytes / limit if limit > 0 else 0.0
+        for name, info in (await stream_infos(self._ctx.bus)).items():
+            limit = info.config.max_bytes or 0
+            shares[name] = info.state.bytes / limit if limit > 0 else 0.0
         return shares
 
     async def _sample_consumers(self) -> tuple[list[str], list[str]]:

@@ -47,14 +47,13 @@ class JetStream:
         self.used = dict.fromkeys(STREAMS, 0.1)
         self.consumers: dict[tuple[str, str], tuple[int, int, int] | None] = {}
 
-    async def streams_info(self) -> list[Any]:
-        return [
-            SimpleNamespace(
-                config=SimpleNamespace(name=name, max_bytes=1000),
-                state=SimpleNamespace(bytes=int(1000 * share)),
-            )
-            for name, share in {**self.used, "KV_rl_jobs": 1.0}.items()
-        ]
+    async def stream_info(self, name: str) -> Any:
+        if name not in self.used:
+            raise nats.js.errors.NotFoundError
+        return SimpleNamespace(
+            config=SimpleNamespace(max_bytes=1000),
+            state=SimpleNamespace(bytes=int(1000 * self.used[name])),
+        )
 
     async def consumer_info(self, stream: str, durable: str) -> Any:
         at = self.consumers[stream, durable]

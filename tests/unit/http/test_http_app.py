@@ -357,7 +357,7 @@ class _Context:
             http=HttpSettings.model_validate({"api_port": 0, "names": ["agents.example.org"]}),
         )
         self.metrics, self.ready, self.endpoints = Metrics(), {"collector": True}, {}
-        self.probes, self.warnings = {}, {}
+        self.probes, self.warnings, self.children = {}, {}, {}
         self.clock = SystemClock()
         self.bus = SimpleNamespace(clock=self.clock)  # all that an empty outbox asks of it
         self.warehouse = None
