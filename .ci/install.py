@@ -6,13 +6,12 @@ Every file is checked against the SHA-256 that constraints.txt has for it. ``pip
 -e .`` cannot do that: with hashes pip refuses what is installed from a folder, and older pips ask for them in
 the requirement itself. So pip comes first, then what the extras require, then this checkout alone.
 
-PyTorch has no hash: its CPU and GPU builds have one version number and different bytes. An installed one is
-taken; else pip's choice is installed in the pinned version, and what it requires is checked like the rest.
+PyTorch's CPU and GPU builds have one version number and different bytes. An installed one is taken as it is;
+else pip's choice must be one whose bytes are known.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import subprocess
 import sys
@@ -66,19 +65,10 @@ def main() -> None:
         tools = Path(folder, "tools.txt")
         tools.write_text(f"{pinned('pip')}\n{pinned('setuptools')}\n", encoding="utf-8")
         pip("--quiet", "--require-hashes", "-r", str(tools))
-        if any(re.match(r"torch\b", one) for one in requirements) and not _installed("torch"):
-            pip("--no-deps", pinned("torch"))
         wanted = Path(folder, "requirements.txt")
         wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
         pip("--require-hashes", "-c", str(CONSTRAINTS), "-r", str(wanted))
     pip("--no-deps", "--no-build-isolation", "-e", str(ROOT))
-
-
-def _installed(name: str) -> bool:
-    try:
-        return bool(importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        return False
 
 
 if __name__ == "__main__":
