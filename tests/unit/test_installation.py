@@ -118,6 +118,7 @@ def test_pip_is_made_to_check_every_file_that_it_takes(
 ) -> None:
     calls: list[tuple[str, ...]] = []
     monkeypatch.setattr(install, "pip", lambda *words: calls.append(words))
+    monkeypatch.setattr(install, "_installed", lambda _: True)
     monkeypatch.setattr(sys, "argv", ["install.py", "all", "dev"])
     install.main()
     *checked, own = calls
@@ -154,6 +155,32 @@ def test_a_file_with_other_bytes_ends_the_installation(
     else:
         install.pip(*words, str(tmp_path / "wanted.txt"))
     assert (tmp_path / "there" / "ours.py").exists() is not other_bytes
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_build_of_pytorch_is_installed_only_if_its_bytes_are_known(
+    install: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: bool
+) -> None:
+    content = b"a build"
+    digest = hashlib.sha256(content if known else b"other bytes").hexdigest()
+    (tmp_path / "constraints.txt").write_text(f"torch==2.13.0 \\\n    --hash=sha256:{digest}\n")
+    monkeypatch.setattr(install, "CONSTRAINTS", tmp_path / "constraints.txt")
+    installed: list[str] = []
+
+    def pip(*words: str, command: str = "install") -> None:
+        if command == "download":
+            assert words[-1] == "torch==2.13.0"
+            (tmp_path / "torch-2.13.0+cpu.whl").write_bytes(content)
+        else:
+            installed.append(words[-1])
+
+    monkeypatch.setattr(install, "pip", pip)
+    if known:
+        install.install_torch(tmp_path)
+    else:
+        with pytest.raises(SystemExit, match=r"which constraints\.txt does not list"):
+            install.install_torch(tmp_path)
+    assert installed == [str(tmp_path / "torch-2.13.0+cpu.whl")] * known
 
 
 def test_what_a_package_index_shows_needs_nothing_beside_it() -> None:
