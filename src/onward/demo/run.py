@@ -29,7 +29,7 @@ from onward.demo.fleet import AgentsProcess
 from onward.demo.result import Check, Cycle, FailingAnswer, KindResult, Rates, Result
 from onward.demo.settings import demo_settings, pace_of
 from onward.demo.warm import WarmStart, warm_up
-from onward.errors import OnwardError, program, short_path
+from onward.errors import NotFoundError, OnwardError, program, short_path
 from onward.files import check_file
 from onward.progress import PART
 from onward.release.record import ReleaseRecord, Releases
@@ -237,7 +237,10 @@ class Demonstration:
         with self.stages.stage("release", f"Cycle {number}: canary") as stage:
             while True:
                 release = await self._release_of(job.job_id)
-                assert release is not None
+                if release is None:
+                    raise NotFoundError(
+                        f"The release of job {job.job_id} is gone: start the demonstration again."
+                    )
                 if release.closed and (release.settled or release.decision != "rolled_back"):
                     return release
                 plan = release.schedule
@@ -272,7 +275,8 @@ class Demonstration:
 
     async def _current(self) -> DesiredArm:
         desired = await read_document(self.ctx.bus, DesiredRoutes)
-        assert desired is not None
+        if desired is None:
+            raise NotFoundError("No model serves any more: start the demonstration again.")
         return next(arm for arm in desired.arms if arm.arm == "current")
 
     async def _audit(self) -> dict[str, Any]:

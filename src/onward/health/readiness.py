@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from onward.telemetry import logs
+
+_log = logs.get("health")
 Probe = Callable[[], Awaitable[bool | str]]
 """Returns True, or one word for what is wrong. An exception counts as ``away``."""
 READY_SECONDS = 2.0
@@ -29,9 +32,14 @@ async def answers_within(seconds: float, work: Mapping[str, Awaitable[Any]]) -> 
 
 def _result(task: asyncio.Future[Any], seconds: float) -> Any:
     if not task.done() or task.cancelled():
-        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # its error is not news
+        task.add_done_callback(_log_late)
         return TimeoutError(f"no answer within {seconds:g} s")
     return task.exception() or task.result()
+
+
+def _log_late(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.debug("a part failed after its deadline", reason=str(error) or type(error).__name__)
 
 
 class Readiness:

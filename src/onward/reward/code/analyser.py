@@ -99,7 +99,8 @@ class CodeAnalyser:
 
     async def report(self, trajectory: Trajectory) -> CodeReport | Unscored | None:
         """Runs ``report_now`` outside the event loop. A tool's work delays no trajectory without code."""
-        assert self._threads is not None, "start() comes first"
+        if self._threads is None:
+            raise RuntimeError("an analyser makes no report before start()")
         results, found = await asyncio.to_thread(_results_and_code, trajectory)
         if not self._wanted(results, found):
             return self._rate(results, found)

@@ -79,11 +79,10 @@ class WriteBehind:
             _log.warning("what a dead gateway left is taken over", place=name, count=count)
 
     async def deliver(self, bus: Bus) -> None:
-        """Publishes the outbox until cancelled."""
-        while True:
+        """Publishes the outbox until cancelled, or until ``stop`` has closed the files."""
+        while (files := self._files) is not None:
             try:
-                assert self._files is not None
-                await self._files.deliver(bus)
+                await files.deliver(bus)
             except Exception as error:
                 _log.warning("the outbox waits", reason=_named(error))
             await self._clock.sleep(_RETRY_SECONDS)

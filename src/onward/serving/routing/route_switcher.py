@@ -63,6 +63,7 @@ class RouteSwitcher:
         self._seen_revision = 0
         self._error: str | None = None
         self._alerted: tuple[int, str] | None = None
+        self._alerting: set[asyncio.Task[None]] = set()
         self._confirmed = clock.monotonic()
         self._unsaved: Routes | None = None
         """Routes that serve and could not be written to the file."""
@@ -213,8 +214,9 @@ class RouteSwitcher:
         alert = self._alerts.raise_(
             kind, self._error, "critical", revision=revision, gateway=self._gateway_id
         )
-        task = asyncio.create_task(alert)
-        task.add_done_callback(lambda _: None)
+        task = asyncio.create_task(alert)  # an error is logged there
+        self._alerting.add(task)
+        task.add_done_callback(self._alerting.discard)
 
     # The file for a start without the bus.
 

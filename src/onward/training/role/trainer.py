@@ -223,10 +223,12 @@ class Trainer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        with contextlib.suppress(Exception):
+        try:
             if lease.record.state == "running":
                 back = lease.record.handed_back + 1
                 await self.table.move(lease.record, lease.revision, "queued", owner=None, handed_back=back)
+        except OnwardError as error:
+            log.warning("a job was not handed back: its lease must expire", cause=str(error))
 
     async def _renew(self, lease: JobLease) -> None:
         """Renews the lease; returns when it is lost, or expired without NATS: the work must end then."""
