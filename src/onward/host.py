@@ -26,7 +26,7 @@ from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
 from onward.errors import ConfigError, folder_advice
-from onward.files import locked, write_whole
+from onward.files import locked, read_secret, write_whole
 from onward.http.app import local_key
 from onward.http.server import check_exposure, check_free
 from onward.roles import together
@@ -266,24 +266,38 @@ def is_running(settings: Settings) -> bool:
 @asynccontextmanager
 async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any]]]:
     """Opens a bus connection to the loop that runs on this data folder (for the command line)."""
-    path = settings.run_dir / ENDPOINTS
     if not is_running(settings):
         raise ConfigError(
             f"Nothing runs on {settings.data_dir}: start it with 'onward up', or "
             f"{folder_advice(settings.data_dir)}."
         )
-    endpoints: dict[str, Any] = (
-        json.loads(path.read_text()) if path.exists() else {"nats_url": settings.nats.url}
-    )
+    endpoints = _endpoints(settings)
     token = _secret(settings)
     token_file = settings.run_dir / "nats.token"
     if settings.nats.url is None and token_file.exists():
-        token = token_file.read_text().strip()
+        token = read_secret(token_file, "start 'onward up' again")
     bus = await Bus.connect(endpoints["nats_url"], token=token, clock=SystemClock(), name="onward-cli")
     try:
         yield bus, endpoints
     finally:
         await bus.close()
+
+
+def _endpoints(settings: Settings) -> dict[str, Any]:
+    """Reads the addresses of the loop. Raises ConfigError if their file is damaged."""
+    path = settings.run_dir / ENDPOINTS
+    if not path.exists():
+        return {"nats_url": settings.nats.url}
+    try:
+        endpoints = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        endpoints = None
+    if not isinstance(endpoints, dict) or not isinstance(endpoints.get("nats_url"), str):
+        raise ConfigError(
+            f"{path} is damaged, so that the running service cannot be found: stop it and start 'onward up' "
+            "again, which writes the file."
+        )
+    return endpoints
 
 
 def has_records(settings: Settings) -> bool:
@@ -308,6 +322,22 @@ async def records(settings: Settings) -> AsyncIterator[Bus]:
         else:
             bus, _ = await stack.enter_async_context(attached(settings))
         yield bus
+
+
+@asynccontextmanager
+async def at_rest(settings: Settings) -> AsyncIterator[Context | None]:
+    """Opens the parts of a data folder on which nothing runs, and locks it for the block. Yields None if
+    something runs there, or if NATS is configured. Raises ConfigError if nothing ever ran."""
+    if not has_records(settings):
+        raise ConfigError(
+            f"Nothing ever ran on {settings.data_dir}: start it with 'onward up', or "
+            f"{folder_advice(settings.data_dir)}."
+        )
+    async with AsyncExitStack() as stack:
+        if settings.nats.url is not None or not _hold(settings, stack):
+            yield None
+            return
+        yield await stack.enter_async_context(parts(settings, roles=()))
 
 
 def _hold(settings: Settings, stack: AsyncExitStack) -> bool:

@@ -32,7 +32,7 @@ import httpx
 from onward import children
 from onward.clock import Clock, SystemClock
 from onward.errors import BusError, NotFoundError, PortBusyError, install_command
-from onward.files import write_secret_once, write_whole
+from onward.files import read_secret, write_secret_once, write_whole
 from onward.processes import set_death_signal
 from onward.telemetry import logs
 
@@ -316,10 +316,7 @@ def _token(path: Path) -> str:
     if not path.exists():
         write_secret_once(path, secrets.token_urlsafe(32))
     path.chmod(0o600)
-    token = path.read_text().strip()
-    if len(token) < 16:
-        raise BusError(f"{path} holds no usable token: delete it and start again.")
-    return token
+    return read_secret(path, "delete it and start again")
 
 
 def _private_dir(path: Path) -> Path:

@@ -34,6 +34,7 @@ PANELS: dict[str, dict[str, str]] = {
         "releases": "What was released and why not; what the release that is under way shall do.",
         "pin": "Serve one model and release nothing until 'onward unpin'.",
         "unpin": "Allow releases again.",
+        "warehouse": "The warehouse: find rows that it lost, and store them again.",
         "streams": "JetStream streams: see and migrate differences.",
         "contracts": "The messages that cross the bus, as JSON Schema.",
     },

@@ -23,8 +23,15 @@ from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingRequest, TrainingStatus, decode, encode, subjects
 from onward.contracts.buckets import Learning
-from onward.errors import BusError, ConflictError, ContractError, OnwardError, TrainingError
-from onward.files import locked
+from onward.errors import (
+    BusError,
+    ConfigError,
+    ConflictError,
+    ContractError,
+    OnwardError,
+    TrainingError,
+)
+from onward.files import locked, make_folder, read_secret, write_whole
 from onward.ids import new_id
 from onward.roles import ready, together
 from onward.telemetry.crashpoints import crashpoint
@@ -378,8 +385,10 @@ async def run(ctx: Context) -> None:
 
 
 def _node_id(run_dir: Path) -> str:
+    """Returns the name of this trainer's folder; a damaged file gets a new one, as a new folder would."""
     path = run_dir / "node"
-    if not path.exists():
-        run_dir.mkdir(parents=True, exist_ok=True)
-        path.write_text(new_id())
-    return path.read_text()
+    with contextlib.suppress(FileNotFoundError, ConfigError):
+        return read_secret(path, "delete it")
+    make_folder(run_dir, 0o700)
+    write_whole(path, new_id().encode(), 0o600)
+    return read_secret(path, "delete it")
