@@ -67,7 +67,7 @@ def test_a_damaged_token_of_the_bus_is_told_in_one_sentence(tmp_path, capsys, na
 
 async def test_a_damaged_key_of_the_warehouse_is_told_to_its_readers(tmp_path):
     write(tmp_path / "run" / "warehouse.token", b"")
-    with pytest.raises(ConfigError, match="warehouse.token is damaged"):
+    with pytest.raises(ConfigError, match=r"warehouse\.token is damaged"):
         await client.connect(load(environ={}, overrides={"data_dir": tmp_path}))
 
 

@@ -63,7 +63,7 @@ class Source:
 
 @dataclass
 class TableResult:
-    """What a pass found in one table."""
+    """Findings of a pass in one table."""
 
     missing: int = 0
     """Rows that did not exist and that a stream holds."""

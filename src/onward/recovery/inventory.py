@@ -18,7 +18,8 @@ PREFIX = "recovery"
 
 @dataclass
 class Lost:
-    """What nothing can bring back: ids of rows with their day, and ranges of messages that made no row."""
+    """Rows and messages that nothing can bring back: ids of rows with their day, and ranges of messages that
+    made no row."""
 
     rows: dict[str, str] = field(default_factory=dict)
     messages: list[list[int]] = field(default_factory=list)

@@ -98,7 +98,7 @@ class EmbeddedWarehouse:
 
 def _token(path: Path) -> str:
     """Returns the key of this data directory, readable by its owner only. It is created anew if the file is
-    missing or damaged: with an empty key the child would admit everybody."""
+    missing or damaged: with an empty key the child would admit any caller."""
     advice = "delete it and a new one is made at the next start"
     with contextlib.suppress(FileNotFoundError, ConfigError):
         return read_secret(path, advice)

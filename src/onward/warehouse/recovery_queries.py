@@ -25,8 +25,8 @@ LOST = "lost"
 
 @dataclass(frozen=True)
 class Shape:
-    """How the rows of a table are told apart: an expression for the id, the time that decides the day (and
-    the partition), the time of arrival."""
+    """Columns of a table that a check needs: an expression for the id of a row, the time that decides its day
+    (and its partition), its time of arrival."""
 
     table: str
     key: str
