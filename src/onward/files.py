@@ -159,6 +159,26 @@ def write_secret_once(path: Path, text: str) -> None:
     write_whole(path, text.encode(), 0o600, once=True)
 
 
+SECRET_CHARACTERS = 16
+"""Least length of a generated key or token: a shorter one is what a damaged file has left."""
+
+
+def read_secret(path: Path, advice: str, *, least: int = SECRET_CHARACTERS) -> str:
+    """Reads a key or token. Raises ConfigError, with ``advice``, if the file is damaged: it is empty, too
+    short, or no text. Raises FileNotFoundError."""
+    try:
+        text = path.read_bytes().decode("ascii").strip()
+    except UnicodeDecodeError:
+        text = ""
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): {advice}.") from None
+    if len(text) < least or not text.isprintable():
+        raise ConfigError(f"{path} is damaged ({len(text)} usable characters): {advice}.")
+    return text
+
+
 @contextmanager
 def locked(path: Path, busy: str) -> Iterator[None]:
     """Holds the lock file ``path`` for the block.

@@ -325,16 +325,13 @@ async def attached(
 
     ``roles``: those of this process, none for the command line. A role alone logs in with its own rights.
     """
-    path = settings.run_dir / ENDPOINTS
     if not is_running(settings):
         raise ConfigError(
             f"Nothing runs on {settings.data_dir}: start it with 'onward up', or "
             f"{folder_advice(settings.data_dir)}."
         )
     url = settings.nats.url  # with its login, which the file of endpoints leaves out
-    endpoints: dict[str, Any] = (
-        json.loads(path.read_text()) if path.exists() else {"nats_url": hide_login(url or "")}
-    )
+    endpoints = _endpoints(settings)
     login = configured_login(settings)
     if url is None and (settings.run_dir / TOKEN_FILE).exists():
         login = _local_login(settings, roles)
@@ -343,6 +340,23 @@ async def attached(
         yield bus, endpoints
     finally:
         await bus.close()
+
+
+def _endpoints(settings: Settings) -> dict[str, Any]:
+    """Reads the addresses of the loop. Raises ConfigError if their file is damaged."""
+    path = settings.run_dir / ENDPOINTS
+    if not path.exists():
+        return {"nats_url": hide_login(settings.nats.url or "")}
+    try:
+        endpoints = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        endpoints = None
+    if not isinstance(endpoints, dict) or not isinstance(endpoints.get("nats_url"), str):
+        raise ConfigError(
+            f"{path} is damaged, so that the running service cannot be found: stop it and start 'onward up' "
+            "again, which writes the file."
+        )
+    return endpoints
 
 
 def has_records(settings: Settings) -> bool:
@@ -368,6 +382,22 @@ async def records(settings: Settings) -> AsyncIterator[Bus]:
         else:
             bus, _ = await stack.enter_async_context(attached(settings))
         yield bus
+
+
+@asynccontextmanager
+async def at_rest(settings: Settings) -> AsyncIterator[Context | None]:
+    """Opens the parts of a data folder on which nothing runs, and locks it for the block. Yields None if
+    something runs there, or if NATS is configured. Raises ConfigError if nothing ever ran."""
+    if not has_records(settings):
+        raise ConfigError(
+            f"Nothing ever ran on {settings.data_dir}: start it with 'onward up', or "
+            f"{folder_advice(settings.data_dir)}."
+        )
+    async with AsyncExitStack() as stack:
+        if settings.nats.url is not None or not _hold(settings, stack):
+            yield None
+            return
+        yield await stack.enter_async_context(parts(settings, roles=()))
 
 
 def _hold(settings: Settings, stack: AsyncExitStack) -> bool:

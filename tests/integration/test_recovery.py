@@ -10,22 +10,24 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import reward_world
 from collector_world import collect, document, publish, rows
 from nats.js.errors import NotFoundError
 
 from onward.bus import Bus
-from onward.capture.collecting import event_archiver
+from onward.capture.collecting import collector, event_archiver
 from onward.capture.collecting.event_archiver import COPIES, Copy
 from onward.clock import SystemClock
 from onward.config import load
 from onward.context import Context
-from onward.contracts import examples, subjects
+from onward.contracts import encode, examples, subjects
 from onward.errors import WarehouseError
 from onward.recovery import service
 from onward.recovery.check import Check
 from onward.recovery.inventory import Inventory
+from onward.reward.role import rewarder
 from onward.telemetry import Alerts, Metrics
-from onward.warehouse import EmbeddedWarehouse, Objects
+from onward.warehouse import EmbeddedWarehouse, Objects, queries
 
 SECRET = "ghp_" + "aB3dE5fG7hJ9" * 3
 
@@ -227,6 +229,45 @@ async def test_a_message_that_was_erased_on_purpose_is_not_lost(bus, tmp_path):
     check = await shop.check()
     assert check.results["trajectories"].lost_messages == 0 and not shop.alerts
     await shop.close()
+
+
+async def test_rewards_and_votes_come_back_with_the_trajectories(shop):
+    numbers = range(3)
+    await reward_world.publish(shop.ctx.bus, *map(reward_world.trajectory, numbers))
+    vote = reward_world.said("v1", trajectory_id=reward_world.trajectory(0).trajectory_id)
+    async with reward_world.running(collector.run(shop.ctx), rewarder.run(shop.ctx)):
+        await reward_world.until(reward_world.rewarded(shop.ctx, len(numbers)))
+        await shop.ctx.bus.publish(subjects.FEEDBACK, encode(vote), msg_id="v1")
+
+        async def is_rescored() -> bool:
+            return len(await history(shop)) == len(numbers) + 1
+
+        await reward_world.until(is_rescored)
+        await asyncio.sleep(0.5)  # acknowledged
+    before = await history(shop)
+    await shop.check()
+    await shop.close()
+    shutil.rmtree(shop.folder / "chdb")
+    await shop.open()
+    check = await shop.check()
+    assert await history(shop) == before
+    assert [check.results[t].restored for t in ("trajectories", "rewards", "feedback")] == [3, 4, 1]
+    assert check.without_reward == 0 and shop.alerts == ["warehouse_rows"]
+    await shop.ctx.bus.js.purge_stream("RL_REWARDS")
+    await shop.ctx.warehouse.command("TRUNCATE TABLE rewards")
+    check = await shop.check()
+    assert (check.without_reward, check.results["rewards"].lost_rows) == (3, 4)
+    name = reward_world.trajectory(0).trajectory_id
+    why = await queries.why_unscored(shop.ctx.warehouse, name)
+    assert why is not None and why["reason"] == "reward_lost"
+    assert (await shop.check()).without_reward == 0
+
+
+async def history(shop: Shop) -> list[tuple[str, str]]:
+    found = await shop.ctx.warehouse.query(
+        "SELECT reward_id, payload FROM reward_history_v ORDER BY reward_id"
+    )
+    return [(row["reward_id"], row["payload"]) for row in found]
 
 
 async def is_read(ctx: Context, copy: Copy) -> bool:

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from onward.clock import Clock, SystemClock
 from onward.contracts import decode_document
 from onward.errors import ConfigError, ConflictError, ContractError, EngineError, NotFoundError, OnwardError
-from onward.files import write_secret_once
+from onward.files import SECRET_CHARACTERS, read_secret, write_secret_once
 from onward.http.hosts import AllowedHosts
 from onward.http.limits import RateLimit, network_of
 from onward.telemetry.metrics import Metrics
@@ -129,17 +129,16 @@ def load_keys(configured: Mapping[str, Iterable[str]], run_dir: Path) -> ApiKeys
 
 def local_key(run_dir: Path) -> str:
     """Returns the generated key of this data directory (mode 0600), for the command line and local agents."""
-    return read_or_create_secret(run_dir / "api.key", lambda: "ok-" + secrets.token_urlsafe(32))
+    path = run_dir / "api.key"
+    return read_or_create_secret(path, lambda: "ok-" + secrets.token_urlsafe(32), least=SECRET_CHARACTERS)
 
 
-def read_or_create_secret(path: Path, make: Callable[[], str]) -> str:
-    """Reads a secret file, or creates it with mode 0600; two racing processes agree on one secret."""
+def read_or_create_secret(path: Path, make: Callable[[], str], *, least: int = 1) -> str:
+    """Reads a secret file, or creates it with mode 0600; two racing processes agree on one secret. Raises
+    ConfigError if it holds fewer than ``least`` characters."""
     if not path.exists():
         write_secret_once(path, make())
-    text = path.read_text(encoding="utf-8").strip()
-    if not text:
-        raise ConfigError(f"{path} is empty: delete it and a new one is made at the next start.")
-    return text
+    return read_secret(path, "delete it and a new one is made at the next start", least=least)
 
 
 def authorize(request: Request, scope: str) -> Caller:

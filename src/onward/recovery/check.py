@@ -63,7 +63,7 @@ class Source:
 
 @dataclass
 class TableResult:
-    """What a pass found in one table."""
+    """Findings of a pass in one table."""
 
     missing: int = 0
     """Rows that did not exist and that a stream holds."""
@@ -212,9 +212,9 @@ class Check:
         ctx, result = self._ctx, self.results["rewards"]
         state = await self._rewarder_state()
         until = state.stream_seq if state else 0
-        self.without_reward = await recovery_queries.without_reward(ctx.warehouse, until)
+        unrewarded = await recovery_queries.without_reward(ctx.warehouse, until)
         known = await Inventory(ctx.objects, ctx.warehouse, "rewards").missing()
-        if not (read_rewards or self.without_reward or known):
+        if not (read_rewards or unrewarded or known):
             return
         async for payloads in self._published_rewards():
             missing = await self._missing_rewards(payloads, until)
@@ -222,9 +222,11 @@ class Check:
             if self._store and missing:
                 await ctx.warehouse.insert("rewards", missing, token=new_id())
                 result.restored += len(missing)
-        self.without_reward = await recovery_queries.without_reward(ctx.warehouse, until)
-        if not self._store:
-            self.without_reward = max(0, self.without_reward - result.missing)
+        unrewarded = await recovery_queries.without_reward(ctx.warehouse, until)
+        self.without_reward = max(0, len(unrewarded) - (0 if self._store else result.missing))
+        if self._store and unrewarded:
+            why = {"reason": "reward_lost", "detail": "its reward was lost; 'onward rescore' scores it again"}
+            await ctx.warehouse.insert("unscored", [{**row, **why} for row in unrewarded], token=new_id())
 
     async def _rewarder_state(self) -> RewarderState | None:
         try:

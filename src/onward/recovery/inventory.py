@@ -18,7 +18,8 @@ PREFIX = "recovery"
 
 @dataclass
 class Lost:
-    """What nothing can bring back: ids of rows with their day, and ranges of messages that made no row."""
+    """Rows and messages that nothing can bring back: ids of rows with their day, and ranges of messages that
+    made no row."""
 
     rows: dict[str, str] = field(default_factory=dict)
     messages: list[list[int]] = field(default_factory=list)
@@ -60,7 +61,12 @@ class Inventory:
 
     async def lost(self) -> Lost:
         """Returns what is listed as lost."""
-        found = await self._read("lost.json")
+        return await self.listed(self._objects, self._table)
+
+    @staticmethod
+    async def listed(objects: Objects, table: str) -> Lost:
+        """Returns what is listed as lost of a table."""
+        found = await _read(objects, f"{PREFIX}/{table}/lost.json")
         return Lost(found.get("rows", {}), found.get("messages", []))
 
     async def list_lost(self, lost: Lost) -> None:
@@ -73,12 +79,13 @@ class Inventory:
         return {day: [count, digest] for day, (count, digest) in days.items()}
 
     async def _recorded(self) -> dict[str, list[Any]]:
-        return await self._read("days.json")
+        return await _read(self._objects, f"{self._at}/days.json")
 
-    async def _read(self, name: str) -> dict[str, Any]:
-        """Returns a document; an empty one if it does not exist or is damaged."""
-        try:
-            document = json.loads(await self._objects.get(f"{self._at}/{name}"))
-        except (NotFoundError, ValueError):
-            return {}
-        return document if isinstance(document, dict) else {}
+
+async def _read(objects: Objects, key: str) -> dict[str, Any]:
+    """Returns a document; an empty one if it does not exist or is damaged."""
+    try:
+        document = json.loads(await objects.get(key))
+    except (NotFoundError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}

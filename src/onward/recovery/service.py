@@ -45,7 +45,7 @@ async def run(ctx: Context) -> None:
 
 
 async def watch_streams(ctx: Context) -> None:
-    """Creates declared streams and buckets that somebody deleted, with an alert, until cancelled."""
+    """Creates declared streams and buckets that were deleted, with an alert, until cancelled."""
     known: dict[str, StreamState] = {}
     for _ in until_cancelled():
         try:

@@ -17,6 +17,7 @@ import httpx
 
 from onward.clock import Clock, SystemClock
 from onward.errors import WarehouseError
+from onward.files import read_secret
 from onward.retry import Backoff
 from onward.telemetry import logs
 from onward.warehouse import protocol
@@ -168,7 +169,7 @@ class Warehouse:
         if self._http is None:
             try:
                 address = self._locate()
-            except OSError as error:
+            except (OSError, ValueError, KeyError, TypeError) as error:  # not written yet, or damaged
                 raise _AwayError(type(error).__name__) from error
             self._embedded = address.embedded
             self._http = self._open(address)
@@ -207,7 +208,7 @@ async def connect(settings: Settings, *, clock: Clock | None = None) -> Warehous
             raise
         return warehouse
     try:
-        token = (settings.run_dir / TOKEN_FILE).read_text(encoding="ascii").strip()
+        token = read_secret(settings.run_dir / TOKEN_FILE, "start 'onward up' again, which makes a new one")
     except FileNotFoundError:
         raise WarehouseError(
             f"No warehouse has been started in {settings.data_dir}: run `onward up`, or set warehouse.url."
@@ -218,6 +219,7 @@ async def connect(settings: Settings, *, clock: Clock | None = None) -> Warehous
 
 
 def read_address(run_dir: Path) -> Address:
-    """Reads the address of the embedded child. Raises OSError while the child has not published it."""
+    """Reads the address of the embedded child. Raises OSError while the child has not published it, and
+    ValueError, KeyError or TypeError for a damaged file, which the child writes at each start."""
     fields = json.loads((run_dir / ADDRESS_FILE).read_text(encoding="utf-8"))
     return Address(fields["url"], fields.get("socket"), embedded=True)

@@ -7,6 +7,7 @@ child listens on a Unix socket in ``data_dir/run``, or on a loopback port if tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 from collections.abc import AsyncIterator
@@ -17,7 +18,7 @@ from onward import children
 from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, WarehouseError, folder_advice
-from onward.files import write_secret_once
+from onward.files import read_secret, write_whole
 from onward.warehouse.client import TOKEN_FILE, Warehouse, connect, read_address
 from onward.warehouse.protocol import EXIT_IN_USE
 
@@ -93,14 +94,20 @@ class EmbeddedWarehouse:
             return (
                 f"Another process uses the warehouse in {self.data_path}: stop it or choose another data_dir."
             )
-        return f"The warehouse did not start (exit code {code}): see {self._log_path}."
+        return (
+            f"The warehouse did not start (exit code {code}): see {self._log_path}. If its files are "
+            f"damaged, move {self.data_path} aside and start again: rows come back from the streams."
+        )
 
 
 def _token(path: Path) -> str:
-    """Returns the key of this data directory: created once, readable by its owner only."""
-    if not path.exists():
-        write_secret_once(path, secrets.token_urlsafe(32))
-    return path.read_text(encoding="ascii").strip()
+    """Returns the key of this data directory, readable by its owner only. It is created anew if the file is
+    missing or damaged: with an empty key the child would admit any caller."""
+    advice = "delete it and a new one is made at the next start"
+    with contextlib.suppress(FileNotFoundError, ConfigError):
+        return read_secret(path, advice)
+    write_whole(path, secrets.token_urlsafe(32).encode(), 0o600)
+    return read_secret(path, advice)
 
 
 @asynccontextmanager

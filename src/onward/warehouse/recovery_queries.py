@@ -25,8 +25,8 @@ LOST = "lost"
 
 @dataclass(frozen=True)
 class Shape:
-    """How the rows of a table are told apart: an expression for the id, the time that decides the day (and
-    the partition), the time of arrival."""
+    """Columns of a table that a check needs: an expression for the id of a row, the time that decides its day
+    (and its partition), its time of arrival."""
 
     table: str
     key: str
@@ -102,15 +102,16 @@ async def keys_of_day(w: Warehouse, table: str, day: str) -> list[str]:
     return [row["key"] for row in rows]
 
 
-async def without_reward(w: Warehouse, until_seq: int) -> int:
-    """Number of trajectories of messages up to ``until_seq`` that are neither rewarded nor unscored."""
-    rows = await w.query(
-        "SELECT count() AS n FROM trajectories_v WHERE stream_seq <= {until:UInt64} AND trajectory_id NOT IN "
+async def without_reward(w: Warehouse, until_seq: int) -> list[Row]:
+    """Trajectories of messages up to ``until_seq`` that are neither rewarded nor unscored: ``trajectory_id``,
+    ``ts`` and ``stream_seq``."""
+    return await w.query(
+        "SELECT trajectory_id, start_ts AS ts, stream_seq FROM trajectories_v "
+        "WHERE stream_seq <= {until:UInt64} AND trajectory_id NOT IN "
         "(SELECT trajectory_id FROM reward_history_v) AND trajectory_id NOT IN "
         "(SELECT trajectory_id FROM unscored_v)",
         until=until_seq,
     )
-    return rows[0]["n"]
 
 
 async def sequences(w: Warehouse, trajectory_ids: Iterable[str]) -> dict[str, int]:

@@ -53,7 +53,7 @@ class Copy:
     table: str
     row: Callable[[bytes, Redactor], Row]
     key: Callable[[Row], str]
-    """Returns the id of a row, as the warehouse tells rows apart."""
+    """Returns the id by which the warehouse distinguishes rows."""
 
     @property
     def durable(self) -> str:
