@@ -37,7 +37,7 @@ async def test_a_release_of_which_every_session_is_lost_holds_at_once_with_its_n
     assert (record.state, record.step) == (State.HELD, 0) and record.held_why in NOTHING_KNOWN
     assert record.sessions["candidate"] > 20 and record.rates["candidate"].outcomes == 0
     assert f"since {record.held_since[:10]}" in what_happened(record)
-    assert "candidate 0 known and " in what_happened(record)
+    assert "candidate 0 known and " in (record.why_held or "") in what_happened(record)
     assert world.alerts.kinds.count("release_held") == 1
     assert "candidate 0 known and " in world.alerts.raised[-1][1]
 
