@@ -134,7 +134,7 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
                 "sessions": release.sessions,
                 "e_values": release.e_values,
                 "rates": {arm: rates.model_dump() for arm, rates in release.rates.items()},
-                "reason": release.reason,
+                "reason": release.reason or release.why_held,
                 "reason_code": release.reason_code,
             }
             for release in releases[-NEWEST:]

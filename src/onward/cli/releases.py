@@ -197,7 +197,12 @@ def list_table(records: list[ReleaseRecord]) -> Table:
     """Builds a table with one row per release."""
     table = Table(ident("candidate"), ident("begun"), "state", "why", empty="no release yet")
     for record in records:
-        table.add_row(record.candidate.model_id, _minute(record.created_at), str(record.state), record.reason)
+        table.add_row(
+            record.candidate.model_id,
+            _minute(record.created_at),
+            str(record.state),
+            record.reason or record.why_held,
+        )
     return table
 
 

@@ -138,6 +138,11 @@ class ReleaseRecord(BaseModel):
         return self.state in TERMINAL
 
     @property
+    def why_held(self) -> str | None:
+        """Reason of the present hold, in one sentence with numbers; None if it is not held."""
+        return self.history[-1]["why"] if self.state is State.HELD and self.history else None
+
+    @property
     def undone(self) -> bool:
         """True if it was to restore an earlier model and was aborted: ``candidate`` serves on."""
         return self.kind == "rollback" and self.state is State.ABORTED

@@ -184,8 +184,8 @@ def what_happened(record: ReleaseRecord) -> str:
         return f"{name} is {'being validated' if record.state is State.VALIDATING else 'proposed'}."
     steps = record.schedule.steps
     words = f"{name} is {record.state} at {steps[record.step].share:.0%} of new sessions"
-    if record.state is State.HELD and record.held_why:
+    if record.why_held:
         since = f" since {record.held_since[:19].replace('T', ' ')}" if record.held_since else ""
-        words += f"{since} ({record.history[-1]['why']})" if record.history else since
+        words += f"{since} ({record.why_held})"
     all_gates = e_number(record.e_values.get("all", 1.0))
     return f"{words}, step {record.step + 1} of {len(steps)}: {error_rates(record.rates)}, E {all_gates}."

@@ -1,5 +1,7 @@
 """Releases of which little or nothing is known: they hold, whatever happens to the releaser meanwhile."""
 
+import json
+
 import pytest
 from release_world import Crash, Policy, World
 
@@ -35,7 +37,7 @@ async def test_a_release_of_which_every_session_is_lost_holds_at_once_with_its_n
     assert (record.state, record.step) == (State.HELD, 0) and record.held_why in NOTHING_KNOWN
     assert record.sessions["candidate"] > 20 and record.rates["candidate"].outcomes == 0
     assert f"since {record.held_since[:10]}" in what_happened(record)
-    assert "candidate 0 known and " in what_happened(record)
+    assert "candidate 0 known and " in (record.why_held or "") in what_happened(record)
     assert world.alerts.kinds.count("release_held") == 1
     assert "candidate 0 known and " in world.alerts.raised[-1][1]
 
@@ -180,3 +182,17 @@ async def test_a_jump_of_the_wall_clock_neither_ends_nor_begins_a_hold(seconds: 
     world.clock.jump(seconds)
     await world.run(20, seconds=10, sessions=10)
     assert (world.record.state, world.record.held_why) == (State.HELD, why)
+
+
+async def test_a_record_of_an_earlier_version_goes_on_and_keeps_fields_that_are_not_known_here():
+    world = await ramping()
+    key = f"release.{world.record.release_id}"
+    for field, value in {"step_sessions": 3, "silent_seconds": None, "step_rates": None}.items():
+        document = world.json("rl_releases", key)
+        document.pop(field, None)
+        if value is not None:
+            document[field] = value
+        world.bus.bucket("rl_releases").data[key] = (json.dumps(document).encode(), world.revision)
+    world.start()
+    await world.until(lambda: world.record.decision == "promoted")
+    assert world.json("rl_releases", key)["step_sessions"] == 3

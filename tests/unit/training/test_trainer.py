@@ -208,6 +208,19 @@ async def test_lost_leases_do_not_use_up_the_attempts(world: World) -> None:
         assert (world.job.state, world.job.failed_attempts, world.job.attempt) == ("running", 1, 6)
 
 
+@pytest.mark.parametrize("seconds", [3600, -3600])
+async def test_a_jump_of_the_wall_clock_takes_no_job_from_its_trainer(world: World, seconds: float) -> None:
+    """Fault 19: leases are counted by clocks that only go forward."""
+    async with world.trainer(_for_ever):
+        await world.clock.advance(5.0)
+        world.clock.jump(seconds)
+        other = service.Trainer(world.ctx)
+        for _ in range(20):
+            await other._reap(*await other.table.get("job-1"), grace=None)
+            await world.clock.advance(5.0)
+        assert (world.job.state, world.job.attempt, world.job.killed) == ("running", 1, 0)
+
+
 async def test_trainers_that_vanish_do_not_use_up_the_attempts(world: World) -> None:
     """Their machines are killed: nothing is handed back, and the lease runs out."""
     for n in range(4):
