@@ -149,13 +149,12 @@ async def serve_gateway(stub: str, folder: Path, profile: str) -> None:
     from onward.clock import SystemClock
     from onward.config import load
     from onward.context import Context
-    from onward.serving.http.gateway import Gateway
+    from onward.serving.http.gateway import SWITCH_SECONDS, Gateway
     from onward.telemetry import Alerts, Metrics, logs
     from onward.warehouse import Objects
 
     logs.setup("warning")
-    if os.environ.get("SWITCH"):
-        sys.setswitchinterval(float(os.environ["SWITCH"]))
+    sys.setswitchinterval(SWITCH_SECONDS)
     settings = load(
         environ={},
         overrides={

@@ -203,7 +203,8 @@ class Outbox(Forking):
                 yield Receipt(msg_id, accepted_at, acked_at)
 
     async def drain(self, bus: Bus, *, once: bool = False, send: Send | None = None) -> int:
-        """Publishes waiting messages in order, and removes each after its PubAck.
+        """Publishes waiting messages in order, and removes each after its PubAck. One that has to be
+        published again may come after later ones.
 
         ``once`` returns when nothing waits; otherwise it goes on until cancelled. ``send`` publishes one
         message in place of ``bus.publish``. Returns the number published. A crash at any point repeats at
