@@ -350,7 +350,7 @@ _OURS = frozenset(("capture", "outcome"))
 
 
 def _content(document: Document) -> Any:
-    """Returns what tells two versions of one task apart: an exchange never changes, only its results do."""
+    """Returns what differs between two versions of one task: an exchange never changes, only its results."""
     rest = {name: value for name, value in document["metadata"].items() if name not in _OURS}
     turns_of = document["turns"]
     return document["end_timestamp"], rest, [(turn["timestamp"], turn["result"]) for turn in turns_of]
