@@ -268,19 +268,19 @@ class _Consumption:
                     await store_dead_letter(
                         self.bus, self.stream, _message(message), answer.reason, answer.detail, body
                     )
-            await asyncio.gather(*(self._reply(m, a) for m, a in zip(raw, answers, strict=True)))
+            await self._reply(raw, answers)
         except (nats.errors.Error, BusError) as error:
             # An unacknowledged message is delivered again, and handlers are idempotent.
             log.warning(
                 "acknowledgements were not confirmed", stream=self.stream, reason=type(error).__name__
             )
 
-    async def _reply(self, message: Msg, answer: Disposition) -> None:
-        if isinstance(answer, Retry):
-            body = json.dumps({"delay": max(1, int(answer.delay * 1e9))})
-            await self.bus.nc.request(message.reply, b"-NAK " + body.encode(), timeout=5.0)
-        else:
-            await self.bus.nc.request(message.reply, b"+ACK", timeout=5.0)
+    async def _reply(self, raw: list[Msg], answers: list[Disposition]) -> None:
+        """Answers all messages and waits until the server has the last answer. It handles those of one
+        connection in order, so that one confirms the others."""
+        for message, answer in zip(raw[:-1], answers[:-1], strict=True):
+            await self.bus.nc.publish(message.reply, _body_of(answer))
+        await self.bus.nc.request(raw[-1].reply, _body_of(answers[-1]), timeout=5.0)
 
     async def _give_back(self, raw: list[Msg]) -> None:
         for message in raw:
@@ -427,6 +427,13 @@ class _Consumption:
         if self._puller is not None:
             await self._puller.close()
             self._puller = None
+
+
+def _body_of(answer: Disposition) -> bytes:
+    """Returns what the server receives for a disposition."""
+    if not isinstance(answer, Retry):
+        return b"+ACK"
+    return b"-NAK " + json.dumps({"delay": max(1, int(answer.delay * 1e9))}).encode()
 
 
 def _message(raw: Msg) -> Message:

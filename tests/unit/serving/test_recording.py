@@ -212,7 +212,7 @@ async def test_what_is_held_is_not_overwritten_by_what_the_journal_has_of_it(fil
 
     async def record(*ended: dict[str, Any]) -> None:
         writing = await behind(files)
-        monkeypatch.setattr(writing._files._preparer, "prepare", fault)
+        monkeypatch.setattr(writing._files._preparer, "encode", fault)
         for item in ended:
             writing.put_trajectory(item)
         await writing.write()
@@ -223,7 +223,7 @@ async def test_what_is_held_is_not_overwritten_by_what_the_journal_has_of_it(fil
     first.write(Work(open=[raw]))
     assert secret not in json.dumps(first.left_open()) and files.journal() == ["s1"]
     # killed after it was held, before the journal knew
-    monkeypatch.setattr(first._preparer, "prepare", fault)
+    monkeypatch.setattr(first._preparer, "encode", fault)
     monkeypatch.setattr(first._journal, "write", fault)
     await asyncio.to_thread(first.write, Work(trajectories=[raw]))
     first.close()
@@ -318,4 +318,34 @@ def test_an_ended_task_whose_id_has_another_content_in_the_outbox_is_published_t
         assert not recording.write(Work(trajectories=[item]))
     bodies = [json.loads(waiting.body) for waiting in recording._outbox.next_batch()]
     assert [body["metadata"].get("outcome") for body in bodies] == [None, {"status": "failed"}]
+    recording.close()
+
+
+def test_what_the_journal_holds_is_not_redacted_again_and_is_published_as_it_ended(files, monkeypatch):
+    secret = "ghp_" + "aB3dE5fG7hJ9" * 3
+    open_task, longer = document(1, f"use {secret}"), document(2, f"use {secret}")
+    recording = files.open()
+    recording.write(Work(open=[open_task, longer]))
+    redacted, real = [], recording._redactor.trajectory
+    monkeypatch.setattr(
+        Redactor, "trajectory", lambda _, one: redacted.append(one["trajectory_id"]) or real(one)
+    )
+    ended = {**open_task, "metadata": open_task["metadata"] | CLOSED}
+    longer["turns"][0]["result"] = {"success": True, "output": f"and {secret}"}
+    assert not recording.write(Work(trajectories=[ended, longer]))
+    assert redacted == [longer["trajectory_id"]], "only what changed since"
+    one, two = (waiting.body.decode() for waiting in recording._outbox.next_batch())
+    assert secret not in one + two and two.count("<GITHUB_TOKEN:1>") == 2
+    assert json.loads(one)["metadata"] == {"model": "m", **CLOSED}
+    recording.close()
+
+
+def test_of_many_trajectories_one_that_cannot_be_written_holds_up_no_other(files):
+    recording = files.open()
+    recording._outbox.put("agent.rl.trajectory.v1", b"x" * 900, "full")
+    recording._outbox.max_bytes = 5000
+    big = document(2, "x" * 5000)
+    later = recording.write(Work(trajectories=[document(1), big, document(3)]))
+    assert [one["session_id"] for one in later.trajectories] == ["s2"] and files.journal() == ["s2"]
+    assert accepted(recording) == ["l", "1", "3"]
     recording.close()

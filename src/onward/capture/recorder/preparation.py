@@ -47,6 +47,10 @@ class Preparer:
             )
         with _REDACTING:
             redacted = self._redactor.trajectory(document).document
+        return self.encode(redacted)
+
+    def encode(self, redacted: dict[str, Any]) -> bytes:
+        """Cuts, checks and encodes a document that is redacted already. Raises ContractError."""
         if turns.has_long_text(redacted):
             redacted, cut = turns.cut_long(redacted)
             redacted["metadata"]["texts_cut"] = cut
