@@ -104,6 +104,7 @@ async def parts(
         await bus.ensure_streams()
         warehouse = await stack.enter_async_context(_warehouse(settings, join))
         metrics = Metrics()
+        alerts = bus.unreadable.alerts = Alerts(bus, clock, metrics)
         yield Context(
             settings=settings,
             clock=clock,
@@ -111,7 +112,7 @@ async def parts(
             warehouse=warehouse,
             objects=Objects.open(settings.objects_at),
             metrics=metrics,
-            alerts=Alerts(bus, clock, metrics),
+            alerts=alerts,
             base_model=base_model,
         )
 
@@ -195,7 +196,7 @@ async def up(
     roles: Sequence[str] = tuple(ROLES),
     join: bool = False,
     announce: Callable[[str], object] = print,
-    introduce: Callable[[Loop], object],
+    introduce: Callable[[Loop], object] = lambda _: None,
 ) -> None:
     """Runs until SIGINT or SIGTERM, also while still starting. A second signal exits at once.
 

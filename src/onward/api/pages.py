@@ -23,9 +23,10 @@ from fastapi.responses import HTMLResponse, Response
 from onward.api.feedback import FeedbackApi
 from onward.api.status import next_sentence, serving_sentence
 from onward.bus import read_document
+from onward.bus.documents import is_learning_paused
 from onward.config import HttpSettings
 from onward.context import Context
-from onward.contracts.buckets import DesiredRoutes, Learning
+from onward.contracts.buckets import DesiredRoutes
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import BusError, WarehouseError
 from onward.http.server import is_loopback
@@ -129,7 +130,7 @@ async def _now(ctx: Context) -> list[tuple[str, str]]:
     """Returns rows on the serving model and the next step."""
     try:
         desired = await read_document(ctx.bus, DesiredRoutes)
-        paused = (await read_document(ctx.bus, Learning) or Learning()).paused
+        paused = await is_learning_paused(ctx.bus)
         jobs = [job for job, _ in await JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock).all()]
         rewarded = await rewarded_since_snapshot(ctx.bus, ctx.warehouse)
     except (BusError, WarehouseError):  # its text may have an address

@@ -5,13 +5,13 @@ Everything is read from the three places where state lives; nothing is cached he
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import nats.errors
 import nats.js.errors
 
-from onward.bus import Bus, read_document
+from onward.bus import Bus, read_all, read_document
+from onward.bus.documents import is_learning_paused
 from onward.bus.streams import STREAMS
 from onward.capture.collecting import quarantine
 from onward.clock import Clock
@@ -21,10 +21,11 @@ from onward.contracts.buckets import (
     DesiredRoutes,
     Document,
     GatewayReport,
-    Learning,
     OptOutCount,
     Pin,
     RescoreProgress,
+    RoleFailure,
+    SetAside,
 )
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.release.record import ReleaseRecord, Releases
@@ -41,7 +42,8 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
     jobs = await JobTable(bus.bucket("rl_jobs"), clock).all()
     releases = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()
     serving = await read_document(bus, DesiredRoutes)
-    paused = (await read_document(bus, Learning) or Learning()).paused
+    paused = await is_learning_paused(bus)
+    rescore = await read_document(bus, RescoreProgress)
     next_job = {
         "rewarded": await rewarded_since_snapshot(bus, warehouse),
         "threshold": settings.training.threshold,
@@ -56,14 +58,14 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
         "counts": await queries.counts(warehouse),
         "unscored": await queries.unscored_count(warehouse),
         "unscored_share": await reward_queries.unscored_share(warehouse),
-        "rescore": await _stored(bus, RescoreProgress),
+        "rescore": None if rescore is None else to_document(rescore),
         "held": await quarantine.count_held(Objects.open(settings.objects_at)),
         "opted_out": (await read_document(bus, OptOutCount) or OptOutCount()).count,
         "next_job": next_job,
         "serving": None if serving is None else to_document(serving),
-        "gateways": [
-            await _stored(bus, GatewayReport, key) for key in await bus.bucket(GatewayReport.BUCKET).keys()
-        ],
+        "gateways": await _documents(bus, GatewayReport),
+        "failing_roles": await _documents(bus, RoleFailure),
+        "set_aside": len(await bus.bucket(SetAside.BUCKET).keys()),
         "jobs": [
             {
                 "job_id": job.job_id,
@@ -96,7 +98,7 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
 
 def serving_sentence(desired: DesiredRoutes | None) -> str:
     """Names the serving model, or two of them with their shares of new sessions."""
-    if desired is None:
+    if desired is None or not desired.arms:
         return "No model was released yet: the base model serves."
     arms = desired.arms
     if len(arms) == 1:
@@ -143,7 +145,7 @@ async def _stream(bus: Bus, name: str) -> dict[str, Any]:
     }
 
 
-async def _stored(bus: Bus, kind: type[Document], name: str = "") -> Any:
-    """Returns a document as it is stored, to be shown and not interpreted."""
-    entry = await bus.bucket(kind.BUCKET).get(kind.KEY + name)
-    return None if entry is None else json.loads(entry.value)
+async def _documents(bus: Bus, kind: type[Document]) -> list[dict[str, Any]]:
+    """Returns the documents of a bucket that can be read."""
+    stored = await read_all(bus.bucket(kind.BUCKET), kind)
+    return [to_document(entry.document) for entry in stored if entry.document is not None]

@@ -19,6 +19,7 @@ from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
 from onward.bus.cancellation import cancellations, honour_cancellation
+from onward.bus.documents import UnreadableValues
 from onward.clock import Clock, SystemClock
 from onward.errors import BusError, ConflictError, NotFoundError, hide_login
 from onward.retry import Backoff
@@ -51,6 +52,7 @@ class Bus:
         self._reviving = asyncio.Lock()
         self._closing = False
         self._attempts: set[asyncio.Timeout | None] = set()
+        self.unreadable = UnreadableValues(self)
         self._served: list[tuple[str, Callable[[bytes], Awaitable[bytes]]]] = []
 
     @classmethod

@@ -34,6 +34,7 @@ PANELS: dict[str, dict[str, str]] = {
         "releases": "What was released and why not; what the release that is under way shall do.",
         "pin": "Serve one model and release nothing until 'onward unpin'.",
         "unpin": "Allow releases again.",
+        "buckets": "Records of the service: look at them, find the unreadable ones, drop one.",
         "streams": "JetStream streams: see and migrate differences.",
         "contracts": "The messages that cross the bus, as JSON Schema.",
     },

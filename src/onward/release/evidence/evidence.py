@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import heapq
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from onward.config import ReleaseSettings
@@ -373,7 +373,9 @@ class Evidence:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Evidence:
         models = tuple(state["models"]) if state["models"] else None
-        evidence = cls(state["release_id"], GateRules(**state["rules"]), state["cursor"], models)
+        known = {field.name for field in fields(GateRules)}
+        rules = GateRules(**{name: value for name, value in state["rules"].items() if name in known})
+        evidence = cls(state["release_id"], rules, state["cursor"], models)
         evidence.watermark = state["watermark"]
         evidence.gates = Gates.from_state(state["gates"])
         evidence.cohorts = {name: _Cohort.from_state(state["intakes"][name]) for name in GATES}
