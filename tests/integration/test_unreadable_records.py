@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from docs_blocks import run_command
 from serving_world import World
 from stored_documents import RECORDS
 
@@ -206,3 +207,40 @@ async def test_the_gateway_serves_on_over_rubbish_in_all_that_it_reads(world: Wo
     assert (await world.ask("s1"))["model"] == first["model"]
     assert (await world.chat("s2")).status_code == 200, "it is assigned anew"
     assert world.gateway.state.routes.open and world.gateway.state.ready is True
+
+
+# The command, also while nothing runs.
+
+
+async def buckets(folder: Path, words: str) -> tuple[int, str]:
+    return await asyncio.to_thread(run_command, f"onward buckets {words} --dir {folder}")
+
+
+async def test_the_command_lists_shows_and_drops_records_also_while_nothing_runs(
+    own_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    bus = await Bus.connect(own_server.url, token=own_server.token)
+    await bus.ensure_streams()
+    await bus.bucket("rl_jobs").put("job.bad", b"\x00\xffnot json")
+    await bus.bucket("rl_control").put("learning", b'{"paused": true}')
+    await bus.close()
+    await own_server.stop()
+    folder = tmp_path / "data"
+    rows = {row["bucket"]: row for row in json.loads((await buckets(folder, "list --json"))[1])}
+    assert set(rows) == set(BUCKETS)
+    assert (rows["rl_jobs"]["keys"], rows["rl_jobs"]["unreadable"]) == (1, ["job.bad"])
+    assert (rows["rl_control"]["keys"], rows["rl_control"]["unreadable"]) == (1, [])
+    assert "It is not JSON." in (await buckets(folder, "list rl_jobs"))[1]
+    code, shown = await buckets(folder, "show rl_jobs job.bad")
+    assert code == 0 and r"\x00\xffnot json" in shown
+    assert json.loads((await buckets(folder, "show rl_control learning --json"))[1])["value"] == {
+        "paused": True
+    }
+    code, refused = await buckets(folder, "drop rl_jobs job.bad")
+    assert code == 2 and "--yes" in refused
+    assert await buckets(folder, "drop rl_jobs job.bad --yes") == (0, "Dropped job.bad of rl_jobs.\n")
+    code, absent = await buckets(folder, "show rl_jobs job.bad")
+    assert code == 2 and "There is no 'job.bad' in rl_jobs" in absent
+    code, unknown = await buckets(folder, "show rl_nothing key")
+    assert code == 2 and "There is no bucket 'rl_nothing'" in unknown

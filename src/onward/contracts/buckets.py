@@ -8,7 +8,7 @@ roles read.
 
 Readers use ``onward.bus.read_document``, ``read_stored``, ``read_all`` and ``load_entry``. They never fail at
 a value that cannot be read: it is set aside, and the newest readable value of the key counts instead where
-``may_stand_in`` allows it. The docstring of each type tells what happens without either.
+``may_stand_in`` allows it. The docstring of each type describes what happens without either.
 """
 
 from __future__ import annotations

@@ -74,6 +74,9 @@ class JobRecord(Record):
     def priority(self) -> int:
         return PRIORITY_ORDER.get(str(self.request.get("priority") or "normal"), 2)
 
+    def check(self) -> None:
+        float(self.progress.get("percent_complete") or 0.0)
+
     def may_stand_in(self) -> bool:
         return self.state in ENDED_JOBS
 
