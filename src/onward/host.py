@@ -111,6 +111,7 @@ async def parts(
         await bus.ensure_streams(specs=sized(volume.expected_gb_per_month, volume.trajectories_bytes))
         warehouse, embedded = await stack.enter_async_context(_warehouse(settings, join))
         metrics = Metrics()
+        alerts = bus.unreadable.alerts = Alerts(bus, clock, metrics)
         ctx = Context(
             settings=settings,
             clock=clock,
@@ -118,7 +119,7 @@ async def parts(
             warehouse=warehouse,
             objects=Objects.open(settings.objects_at),
             metrics=metrics,
-            alerts=Alerts(bus, clock, metrics),
+            alerts=alerts,
             base_model=base_model,
         )
         for name, part in (("nats-server", server), ("warehouse", embedded)):

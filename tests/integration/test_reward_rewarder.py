@@ -24,6 +24,7 @@ from reward_world import (
 from onward.bus import Ack, Bus, Retry
 from onward.capture.collecting import collector
 from onward.contracts import Reward, decode, encode, subjects
+from onward.contracts.buckets import RewarderState
 from onward.errors import BusError
 from onward.reward import State, reward_id
 from onward.reward.role import rewarder
@@ -73,7 +74,7 @@ async def test_a_restart_from_any_point_gives_the_same_bytes(ctx):
         await handled(half, stream[:cut])
         record = half.state.dump()
         await handled(half, stream[cut : cut + 20])  # lost: the record was not kept
-        resumed = Rewarder(copy, rewarder.State.load(record, 40), None)
+        resumed = Rewarder(copy, rewarder.State.load(RewarderState.load(record), 40), None)
         for start in range(cut, 90, 13):
             await handled(resumed, stream[start : start + 13])
         assert again == whole

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from itertools import count
+from types import SimpleNamespace
+
+from unreadable_alone import NoStandIns
 
 from onward.bus.buckets import Entry
 from onward.errors import BusError, ConflictError
@@ -10,6 +13,7 @@ from onward.errors import BusError, ConflictError
 
 class MemoryBucket:
     def __init__(self) -> None:
+        self.bus = SimpleNamespace(unreadable=NoStandIns())
         self.entry: Entry | None = None
         self.revisions = count(1)
         self.away = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from unreadable_alone import NoStandIns
 
 from onward.bus import Entry
 from onward.clock import ManualClock, utc_text
@@ -30,6 +31,7 @@ class Crash(BaseException):
 class MemoryBucket:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
+        self.bus = world.bus
         self.data: dict[str, tuple[bytes, int]] = {}
 
     async def get(self, key: str) -> Entry | None:
@@ -38,6 +40,9 @@ class MemoryBucket:
 
     async def keys(self, prefix: str = "") -> list[str]:
         return sorted(key for key in self.data if key.startswith(prefix))
+
+    async def entries(self, prefix: str = "") -> list[Entry]:
+        return [Entry(key, *self.data[key]) for key in await self.keys(prefix)]
 
     async def create(self, key: str, value: bytes) -> int:
         if key in self.data:
@@ -64,6 +69,7 @@ class MemoryBus:
         self.world = world
         self.buckets: dict[str, MemoryBucket] = {}
         self.published: dict[str, tuple[str, bytes]] = {}
+        self.unreadable = NoStandIns()
 
     def bucket(self, name: str) -> MemoryBucket:
         return self.buckets.setdefault(name, MemoryBucket(self.world, name))

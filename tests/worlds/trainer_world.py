@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from unreadable_alone import NoStandIns
+
 from onward import config
 from onward.bus import Entry
 from onward.clock import ManualClock
@@ -26,6 +28,7 @@ class Bucket:
 
     def __init__(self) -> None:
         self.data: dict[str, tuple[bytes, int]] = {}
+        self.name, self.bus = "rl_jobs", SimpleNamespace(unreadable=NoStandIns())
         self.away = False
 
     def _check(self) -> None:
@@ -39,6 +42,9 @@ class Bucket:
     async def keys(self, prefix: str = "") -> list[str]:
         self._check()
         return sorted(key for key in self.data if key.startswith(prefix))
+
+    async def entries(self, prefix: str = "") -> list[Entry]:
+        return [Entry(key, *self.data[key]) for key in await self.keys(prefix)]
 
     async def create(self, key: str, value: bytes) -> int:
         if key in self.data:

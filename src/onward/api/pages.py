@@ -24,9 +24,10 @@ from fastapi.responses import HTMLResponse, Response
 from onward.api.feedback import FeedbackApi
 from onward.api.status import STATUS_SECONDS, next_sentence, serving_sentence
 from onward.bus import read_document
+from onward.bus.documents import is_learning_paused
 from onward.config import HttpSettings
 from onward.context import Context
-from onward.contracts.buckets import DesiredRoutes, Learning
+from onward.contracts.buckets import DesiredRoutes
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import BusError, WarehouseError
 from onward.http.app import authorize
@@ -134,7 +135,7 @@ async def _now(ctx: Context) -> list[tuple[str, str]]:
     try:
         async with asyncio.timeout(STATUS_SECONDS):
             desired = await read_document(ctx.bus, DesiredRoutes)
-            paused = (await read_document(ctx.bus, Learning) or Learning()).paused
+            paused = await is_learning_paused(ctx.bus)
             jobs = [job for job, _ in await JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock).all()]
             rewarded = await rewarded_since_snapshot(ctx.bus, ctx.warehouse)
     except (BusError, WarehouseError, TimeoutError):  # its text may have an address

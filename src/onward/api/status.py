@@ -6,14 +6,14 @@ Everything is read from the three places where state lives, side by side and wit
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable
 from dataclasses import asdict
 from typing import Any
 
 import nats.errors
 
-from onward.bus import Bus, read_document
+from onward.bus import Bus, read_all, read_document
+from onward.bus.documents import is_learning_paused
 from onward.bus.streams import STREAMS, stream_infos
 from onward.capture.collecting import quarantine
 from onward.clock import Clock
@@ -23,10 +23,11 @@ from onward.contracts.buckets import (
     DesiredRoutes,
     Document,
     GatewayReport,
-    Learning,
     OptOutCount,
     Pin,
     RescoreProgress,
+    RoleFailure,
+    SetAside,
 )
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import OnwardError
@@ -77,11 +78,13 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
     releases_of = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
     reads.ask("bus", "releases", releases_of.all(), [])
     reads.ask("bus", "serving", read_document(bus, DesiredRoutes))
-    reads.ask("bus", "learning", read_document(bus, Learning))
-    reads.ask("bus", "rescore", _stored(bus, RescoreProgress))
+    reads.ask("bus", "paused", is_learning_paused(bus), False)
+    reads.ask("bus", "rescore", read_document(bus, RescoreProgress))
     reads.ask("bus", "opted_out", read_document(bus, OptOutCount))
     reads.ask("bus", "pin", read_document(bus, Pin))
-    reads.ask("bus", "gateways", bus.bucket(GatewayReport.BUCKET).entries(), [])
+    reads.ask("bus", "gateways", _documents(bus, GatewayReport), [])
+    reads.ask("bus", "failing_roles", _documents(bus, RoleFailure), [])
+    reads.ask("bus", "set_aside", bus.bucket(SetAside.BUCKET).keys(), [])
     reads.ask("bus", "streams", _streams(bus), [])
     reads.ask("", "rewarded", rewarded_since_snapshot(bus, warehouse))  # needs both
     reads.ask("warehouse", "counts", queries.counts(warehouse))
@@ -93,7 +96,7 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
     found = await reads.answers(STATUS_SECONDS)
     silent = sorted(reads.silent - {""})
     jobs, releases, serving = found["jobs"], found["releases"], found["serving"]
-    paused = (found["learning"] or Learning()).paused
+    paused = found["paused"]
     next_job = {"rewarded": found["rewarded"], "threshold": settings.training.threshold}
     room = found["disk"]
     known = "bus" not in silent
@@ -109,12 +112,14 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
         "counts": found["counts"],
         "unscored": found["unscored"],
         "unscored_share": found["unscored_share"],
-        "rescore": found["rescore"],
+        "rescore": None if found["rescore"] is None else to_document(found["rescore"]),
         "held": found["held"],
         "opted_out": (found["opted_out"] or OptOutCount()).count,
         "next_job": next_job,
         "serving": None if serving is None else to_document(serving),
-        "gateways": [json.loads(entry.value) for entry in found["gateways"]],
+        "gateways": found["gateways"],
+        "failing_roles": found["failing_roles"],
+        "set_aside": len(found["set_aside"]),
         "jobs": [
             {
                 "job_id": job.job_id,
@@ -150,7 +155,7 @@ _NOT_KNOWN = "Not known: NATS does not answer."
 
 def serving_sentence(desired: DesiredRoutes | None) -> str:
     """Names the serving model, or two of them with their shares of new sessions."""
-    if desired is None:
+    if desired is None or not desired.arms:
         return "No model was released yet: the base model serves."
     arms = desired.arms
     if len(arms) == 1:
@@ -207,7 +212,7 @@ async def _streams(bus: Bus) -> list[dict[str, Any]]:
     ]
 
 
-async def _stored(bus: Bus, kind: type[Document], name: str = "") -> Any:
-    """Returns a document as it is stored, to be shown and not interpreted."""
-    entry = await bus.bucket(kind.BUCKET).get(kind.KEY + name)
-    return None if entry is None else json.loads(entry.value)
+async def _documents(bus: Bus, kind: type[Document]) -> list[dict[str, Any]]:
+    """Returns the documents of a bucket that can be read."""
+    stored = await read_all(bus.bucket(kind.BUCKET), kind)
+    return [to_document(entry.document) for entry in stored if entry.document is not None]

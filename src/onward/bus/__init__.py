@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from onward.lazy import attributes
 
 if TYPE_CHECKING:
-    from onward.bus.buckets import BUCKETS, Bucket, Entry, read_document
+    from onward.bus.buckets import BUCKETS, Bucket, Entry
     from onward.bus.connection import Bus, PublishRejectedError
     from onward.bus.consumer import Ack, DeadLetter, Disposition, Message, Retry, consume
+    from onward.bus.documents import Stored, load_entry, read_all, read_document, read_stored
     from onward.bus.leases import Lease
     from onward.bus.outbox import Outbox
     from onward.bus.server import NatsServer
@@ -34,15 +35,20 @@ __all__ = [
     "Outbox",
     "PublishRejectedError",
     "Retry",
+    "Stored",
     "consume",
+    "load_entry",
+    "read_all",
     "read_document",
+    "read_stored",
 ]
 __getattr__ = attributes(
     __name__,
     {
-        "onward.bus.buckets": "BUCKETS Bucket Entry read_document",
+        "onward.bus.buckets": "BUCKETS Bucket Entry",
         "onward.bus.connection": "Bus PublishRejectedError",
         "onward.bus.consumer": "Ack DeadLetter Disposition Message Retry consume",
+        "onward.bus.documents": "Stored load_entry read_all read_document read_stored",
         "onward.bus.leases": "Lease",
         "onward.bus.outbox": "Outbox",
         "onward.bus.server": "NatsServer",

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import nats.errors
 import nats.js.errors
@@ -26,9 +26,6 @@ from onward.telemetry import logs
 
 if TYPE_CHECKING:
     from onward.bus.connection import Bus
-    from onward.contracts.buckets import Document
-
-    D = TypeVar("D", bound=Document)
 
 log = logs.get("bus")
 
@@ -112,13 +109,6 @@ durable_stream = partial(
 """A stream or the stream of a bucket: on disk; if it is full it refuses, and never drops."""
 
 
-async def read_document(bus: Bus, kind: type[D], name: str = "") -> D | None:
-    """Reads a document from its bucket, at the key of its ``kind`` followed by ``name``; None if absent.
-    Raises ValueError for a value of another shape, BusError."""
-    entry = await bus.bucket(kind.BUCKET).get(kind.KEY + name)
-    return None if entry is None else kind.load(entry.value)
-
-
 KEPT_BYTES = 4 << 20
 """Size of a bucket up to which the result of reading all its keys is kept in memory."""
 
@@ -162,9 +152,16 @@ class Bucket:
         """Returns the existing keys that begin with ``prefix``, sorted."""
         return [entry.key for entry in await self._read_changed(prefix, headers_only=True)]
 
-    async def entries(self, prefix: str = "") -> list[Entry]:
-        """Returns the newest values of all keys that begin with ``prefix``, sorted by key, in one pass."""
+    async def entries(self, prefix: str = "", *, all_forms: bool = False) -> list[Entry]:
+        """Returns the newest values of all keys that begin with ``prefix``, sorted by key, in one pass. A key
+        that no role could have written is left out, unless ``all_forms``."""
+        if all_forms:
+            return await self._read_all(prefix, headers_only=False, all_forms=True)
         return await self._read_changed(prefix, headers_only=False)
+
+    async def history(self, key: str) -> list[Entry]:
+        """Returns the stored values of ``key``, newest first, deletions included."""
+        return (await self._pull_all(key, history=True))[::-1]
 
     async def watch(
         self, key: str = ">", poll_seconds: float = 5.0, *, deletes: bool = False
@@ -259,10 +256,11 @@ class Bucket:
                 f"{key} in {self.name} changed since it was read: read it again and retry."
             ) from None
 
-    async def _consumer(self, key: str, *, headers_only: bool) -> Puller:
+    async def _consumer(self, key: str, *, headers_only: bool, history: bool = False) -> Puller:
+        newest = api.DeliverPolicy.LAST_PER_SUBJECT
         config = api.ConsumerConfig(
             name=f"w{uuid.uuid4().hex}",
-            deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT,
+            deliver_policy=api.DeliverPolicy.ALL if history else newest,
             ack_policy=api.AckPolicy.NONE,
             filter_subject=self._prefix + key,
             headers_only=headers_only,
@@ -298,19 +296,29 @@ class Bucket:
             self.bus.read_before.pop(key, None)
         return list(found)
 
-    async def _read_all(self, prefix: str, *, headers_only: bool, deletes: bool = False) -> list[Entry]:
-        until, asked = self.bus.clock.monotonic() + READ_SECONDS, cancellations()
+    async def _read_all(
+        self, prefix: str, *, headers_only: bool, deletes: bool = False, all_forms: bool = False
+    ) -> list[Entry]:
         filter_key = f"{prefix}>" if prefix.endswith(".") else ">"
+        found = {entry.key: entry for entry in await self._pull_all(filter_key, headers_only=headers_only)}
+        kept = [e for e in found.values() if e.key.startswith(prefix) and (deletes or not e.deleted)]
+        return sorted((e for e in kept if all_forms or is_key(e.key)), key=lambda entry: entry.key)
+
+    async def _pull_all(
+        self, filter_key: str, *, headers_only: bool = False, history: bool = False
+    ) -> list[Entry]:
+        """Returns what is stored under ``filter_key``, in the order of writing; without ``history`` only the
+        newest value of each key."""
+        until, asked = self.bus.clock.monotonic() + READ_SECONDS, cancellations()
         while True:
             puller: Puller | None = None
             try:
-                puller = await self._consumer(filter_key, headers_only=headers_only)
-                found: dict[str, Entry] = {}
+                puller = await self._consumer(filter_key, headers_only=headers_only, history=history)
+                found: list[Entry] = []
                 while batch := await puller.pull(512):
-                    found |= {entry.key: entry for entry in map(self._entry, batch)}
+                    found += map(self._entry, batch)
                 honour_cancellation(asked)
-                kept = [e for e in found.values() if e.key.startswith(prefix) and (deletes or not e.deleted)]
-                return sorted(kept, key=lambda entry: entry.key)
+                return found
             except (PullBroken, nats.errors.Error) as error:
                 honour_cancellation(asked)
                 await self._wait(until, error)
@@ -335,8 +343,13 @@ def _is_deletion(headers: Mapping[str, str] | None) -> bool:
     return (headers or {}).get("KV-Operation") in ("DEL", "PURGE")
 
 
+def is_key(key: str) -> bool:
+    """Returns whether a role may read and write under this key."""
+    return len(key) <= 400 and _KEY.fullmatch(key) is not None
+
+
 def _check_key(key: str) -> str:
-    if len(key) > 400 or _KEY.fullmatch(key) is None:
+    if not is_key(key):
         shown = json.dumps(key[:40])
         raise BusError(f"{shown} is not a key: give letters, digits, '_', '-', '=' or '/', joined by dots.")
     return key

@@ -21,6 +21,7 @@ from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
 from onward.bus.cancellation import cancellations, honour_cancellation
+from onward.bus.documents import UnreadableValues
 from onward.clock import Clock, SystemClock
 from onward.errors import BusError, ConflictError, NotFoundError, hide_login
 from onward.retry import Backoff
@@ -61,6 +62,7 @@ class Bus:
         """Stream and durable of each consumer that this process reads now."""
         self.read_before: dict[tuple[str, str, bool], tuple[Any, list[Entry]]] = {}
         """Results of ``Bucket.keys`` and ``entries``, with the version of the bucket that they show."""
+        self.unreadable = UnreadableValues(self)
         self._served: list[tuple[str, Callable[[bytes], Awaitable[bytes]]]] = []
 
     @classmethod

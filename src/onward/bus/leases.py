@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onward.bus.documents import load_entry
 from onward.clock import Clock
 from onward.contracts.buckets import LeaseHolder
 from onward.errors import BusError, ConflictError
@@ -53,7 +54,8 @@ class Lease:
             if entry is None:
                 revision = await self.bucket.create(self.name, self._value(), deadline=self.ttl)
             else:
-                if not self._is_free(entry.revision, entry.value):
+                holder = (await load_entry(self.bucket, LeaseHolder, entry)).document
+                if not self._is_free(entry.revision, holder):
                     return None
                 revision = await self.bucket.update(
                     self.name, self._value(), entry.revision, deadline=self.ttl
@@ -68,11 +70,8 @@ class Lease:
             return None
         return self.epoch
 
-    def _is_free(self, revision: int, value: bytes) -> bool:
-        try:
-            theirs = LeaseHolder.load(value)
-        except ValueError:
-            theirs = LeaseHolder(ttl=self.ttl, released=False)
+    def _is_free(self, revision: int, holder: LeaseHolder | None) -> bool:
+        theirs = holder or LeaseHolder(ttl=self.ttl, released=False)
         now = self.clock.monotonic()
         if theirs.released:
             return True

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import nats.errors
 import nats.js.errors
 
-from onward.bus.buckets import read_document
+from onward.bus.documents import read_document
 from onward.contracts.buckets import ReaderPosition
 from onward.errors import BusError
 from onward.telemetry import alerts, logs

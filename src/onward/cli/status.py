@@ -78,6 +78,13 @@ def _attention(found: dict[str, Any]) -> Iterator[str]:
         yield f"{found['pinned']} is pinned ('onward unpin')."
     if found["held"]:
         yield f"{found['held']} held in quarantine ('onward quarantine list' says why)."
+    for failing in found["failing_roles"]:
+        yield (
+            f"The {failing['role']} failed and was started again ({failing['restarts']} times, last at "
+            f"{failing['failed_at']}): {failing['error']}"
+        )
+    if found["set_aside"]:
+        yield f"{found['set_aside']} unreadable records are set aside ('onward buckets list' names them)."
     recent = found["unscored_share"]
     if recent["n"] and recent["unscored"] / recent["n"] > SHARE:
         yield _unscored(found)

@@ -36,6 +36,7 @@ PANELS: dict[str, dict[str, str]] = {
         "unpin": "Allow releases again.",
         "nats": "A NATS server of your own: its logins and their rights.",
         "warehouse": "The warehouse: find rows that it lost, and store them again.",
+        "buckets": "Records of the service: look at them, find the unreadable ones, drop one.",
         "streams": "JetStream streams: see and migrate differences.",
         "contracts": "The messages that cross the bus, as JSON Schema.",
     },

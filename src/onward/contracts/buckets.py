@@ -1,10 +1,14 @@
 """Documents in the key-value buckets: one type each, with its bucket, its key and its legal transitions.
 
-A document is JSON. A reader tolerates keys that it does not know, and a writer that changes a document keeps
-them. A field that a reader can do without has a default; a field that must stay readable whatever its value
-is ``Loose``. The full records of jobs, releases and models are defined where they are written
-(``onward.training.role.job_table``, ``onward.release.record``); here are the parts of them that other roles
-read. Readers use ``onward.bus.read_document``.
+A document is JSON. A reader tolerates keys that it does not know, at every level, and a writer that changes a
+document keeps them. A field that a reader can do without has a default; a field that must stay readable
+whatever its value is ``Loose``. The full records of jobs, releases and models are defined where they are
+written (``onward.training.role.job_table``, ``onward.release.record``); here are the parts of them that other
+roles read.
+
+Readers use ``onward.bus.read_document``, ``read_stored``, ``read_all`` and ``load_entry``. They never fail at
+a value that cannot be read: it is set aside, and the newest readable value of the key counts instead where
+``may_stand_in`` allows it. The docstring of each type describes what happens without either.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SkipVal
 from onward.clock import read_time, utc_text
 from onward.contracts.base import Part, nullable, optional, required
 from onward.contracts.codec import canonical_json
-from onward.errors import ConfigError, IllegalTransitionError
+from onward.errors import IllegalTransitionError
 
 
 def _moment(text: str) -> str:
@@ -37,6 +41,7 @@ EmptyObject = BeforeValidator(lambda value: value or {})
 """null counts as an empty object."""
 Moment = Annotated[str, AfterValidator(_moment)]
 """A time in ISO 8601; one without an offset is read as UTC."""
+NotNegative = Annotated[float, Field(ge=0)]
 Truth = Annotated[bool, BeforeValidator(bool)]
 """Any JSON value, read as Python's truth of it."""
 
@@ -45,6 +50,30 @@ class Piece(Part):
     """A part of a document. Immutable like the document itself: a change is a copy (``model_copy``)."""
 
     model_config = ConfigDict(frozen=True)
+
+    def with_unknown_fields(self, before: Part) -> Self:
+        """Returns a copy with the undeclared fields of ``before``, at every level: a newer version wrote
+        them. Parts in lists are matched by their position."""
+        changes: dict[str, Any] = {
+            name: value
+            for name, value in (before.__pydantic_extra__ or {}).items()
+            if name not in type(self).model_fields
+        } | (self.__pydantic_extra__ or {})
+        for name in type(self).model_fields:
+            now = getattr(self, name)
+            kept = _with_unknown_fields(now, getattr(before, name, None))
+            if kept is not now:
+                changes[name] = kept
+        return self.model_copy(update=changes) if changes else self
+
+
+def _with_unknown_fields(now: Any, before: Any) -> Any:
+    if isinstance(now, Piece) and isinstance(before, Part):
+        return now.with_unknown_fields(before)
+    if isinstance(now, list) and isinstance(before, list) and any(isinstance(item, Piece) for item in now):
+        older = [*before, *[None] * len(now)]
+        return [_with_unknown_fields(item, older[index]) for index, item in enumerate(now)]
+    return now
 
 
 class Document(Piece):
@@ -56,19 +85,41 @@ class Document(Piece):
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        """Reads a stored value. Raises ValueError (pydantic's ValidationError for a wrong shape)."""
-        return cls.model_validate(json.loads(data))
+        """Reads a stored value. Raises ValueError for whatever is no document of this type (pydantic's
+        ValidationError for a wrong shape)."""
+        try:
+            document = cls.model_validate(json.loads(data))
+            document.check()
+            return document
+        except (TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+            raise ValueError(f"It is no {cls.__name__} ({type(error).__name__}).") from None
+
+    def check(self) -> None:
+        """Raises ValueError, KeyError or TypeError for a stored document that its readers could not use,
+        beyond what the types say."""
+
+    def may_stand_in(self) -> bool:
+        """Returns whether this older value of its key counts while the newest one cannot be read."""
+        return True
 
     def dump(self) -> bytes:
         """Returns the value to store: canonical JSON, without the optional fields that were never set."""
         return canonical_json(self)
 
 
+class Record(Document):
+    """A full record: every field is written, also one that is null."""
+
+    def dump(self) -> bytes:
+        return canonical_json(self.model_dump(mode="json"))
+
+
 # rl_control: switches and requests of operators.
 
 
 class Learning(Document):
-    """Switch of ``onward pause`` and ``onward resume``: no job is requested or started while it is paused."""
+    """Switch of ``onward pause`` and ``onward resume``: no job is requested or started while it is paused.
+    A switch that was never readable pauses (``onward.bus.documents.is_learning_paused``)."""
 
     BUCKET, KEY = "rl_control", "learning"
 
@@ -76,38 +127,49 @@ class Learning(Document):
 
 
 class Traffic(Document):
-    """Switch of a maintenance window: gateways refuse new calls with 429. A deleted key resumes."""
+    """Switch of a maintenance window: gateways refuse new calls with 429. A deleted key resumes. While it is
+    unreadable, gateways go on as they are."""
 
     BUCKET, KEY = "rl_control", "traffic"
 
     paused: Annotated[bool, BeforeValidator(lambda value: value is True)] = Field(
         default=False, description="Paused by true alone; any other value resumes."
     )
-    until: Loose[str | None] = optional("ISO 8601 time at which traffic resumes by itself.")
+    until: Loose[str | None] = optional("ISO 8601 time with its zone at which traffic resumes by itself.")
+
+    def check(self) -> None:
+        if self.paused and self.until is not None and datetime.fromisoformat(self.until).tzinfo is None:
+            raise ValueError("until needs a zone, like 2026-01-31T12:00:00Z")
 
 
 class Pin(Document):
-    """Model that ``onward pin`` keeps serving: nothing is released meanwhile."""
+    """Model that ``onward pin`` keeps serving: nothing is released meanwhile. A pin that was never readable
+    counts as one of an unknown model: nothing is released, and the routes stay."""
 
     BUCKET, KEY = "rl_control", "pin"
 
-    model_id: Loose[str | None] = nullable("Null after 'onward unpin'; the releaser ignores other types.")
+    model_id: str | None = nullable("Null after 'onward unpin'.")
 
 
 COMMANDS = ("abort", "promote", "hold", "resume")
 
 
 class ReleaseCommand(Document):
-    """Newest command to the release under way. The releaser obeys each revision of the key once."""
+    """Newest command to the release under way. The releaser obeys each revision of the key once; one that is
+    unreadable is consumed, changing nothing."""
 
     BUCKET, KEY = "rl_control", "release"
 
-    command: Loose[str | None] = optional("One of COMMANDS; an unknown one is consumed, changing nothing.")
+    command: str | None = optional("One of COMMANDS; an unknown one is consumed, changing nothing.")
     release_id: str | None = nullable("Release that is meant; null: whichever is under way.")
+
+    def may_stand_in(self) -> bool:
+        return False
 
 
 class RescoreRequest(Document):
-    """Newest request of ``onward rescore``. An unknown key could narrow the work: it is refused."""
+    """Newest request of ``onward rescore``. An unknown key could narrow the work: it is refused. An
+    unreadable request begins nothing, and ends the run of the one before it."""
 
     BUCKET, KEY = "rl_control", "rescore"
     model_config = ConfigDict(extra="forbid")
@@ -120,12 +182,16 @@ class RescoreRequest(Document):
     requested_at: Moment
     stop: bool = Field(default=False, description="Set by 'onward rescore --stop': the run ends early.")
 
+    def may_stand_in(self) -> bool:
+        return False
+
 
 # rl_rewarder: the rewarder's own state.
 
 
 class RescoreProgress(Document):
-    """Progress of the newest run of ``onward rescore``: a restart continues from it."""
+    """Progress of the newest run of ``onward rescore``: a restart continues from it. Without it the run
+    begins again, and recognises what it has done."""
 
     BUCKET, KEY = "rl_rewarder", "rescore"
 
@@ -142,16 +208,19 @@ class RescoreProgress(Document):
 
 
 class RewarderState(Document):
-    """Windows and baselines that rewards are normalised by. They are large and therefore not validated."""
+    """Windows and baselines that rewards are normalised by. Without it new windows begin, and the trajectory
+    stream is read from its beginning; what was scored is recognised."""
 
     BUCKET, KEY = "rl_rewarder", "state"
     VERSION: ClassVar[int] = 1
 
     version: int
     stream_seq: int = required("Last message of the trajectory stream that counted.")
-    windows: Loose[dict[str, list[float]]] = required("Newest raw scores per component, oldest first.")
-    baselines: Loose[list[Any]] = required("Pairs of a key and its baselines per measure.")
-    recent: Loose[list[str]] = Field(
+    windows: dict[str, list[float]] = required("Newest raw scores per component, oldest first.")
+    baselines: list[tuple[str, dict[str, tuple[int, float, NotNegative]]]] = required(
+        "Pairs of a key and its baselines per measure: number, mean, variance."
+    )
+    recent: list[str] = Field(
         default_factory=list, description="Newest trajectories: why each is unscored, empty for a scored one."
     )
 
@@ -159,9 +228,8 @@ class RewarderState(Document):
     @classmethod
     def _is_readable(cls, document: Any) -> Any:
         if document["version"] != cls.VERSION:
-            raise ConfigError(
-                f"The rewarder's record has version {document['version']}, this program reads {cls.VERSION}: "
-                "run the version that wrote it, or delete the key to start new windows."
+            raise ValueError(
+                f"the rewarder's record has another version than {cls.VERSION}, which this program reads"
             )
         return document
 
@@ -179,25 +247,40 @@ planned in the same key."""
 
 
 class LastRequest(Document):
-    """Last training request: recorded as planned, then published under its job's id, then marked."""
+    """Last training request: recorded as planned, then published under its job's id, then marked. Without it
+    the coordinator takes the snapshot of the newest job."""
 
     BUCKET, KEY = "rl_coordinator", "state"
 
-    phase: Loose[RequestPhase | None] = optional("See REQUEST_TRANSITIONS.")
+    phase: str | None = optional("A RequestPhase; see REQUEST_TRANSITIONS.")
     snapshot: int = Field(
         default=0, description="Newest stored trajectory when it was made; later ones count next."
     )
-    model_digest: Loose[str | None] = nullable("Policy that is trained; null: a base without a digest.")
+    model_digest: str | None = nullable("Policy that is trained; null: a base without a digest.")
     job_id: str | None = optional("Id of the requested job.")
     request: str | None = optional("The request as encoded, published again after a crash.")
-    published_at: Loose[str | None] = optional("Absent while it is only planned.")
+    published_at: str | None = optional("Absent while it is only planned.")
+
+    def check(self) -> None:
+        if self.phase == "planned":
+            self.planned()
+
+    def planned(self) -> tuple[str, str]:
+        """Returns the request as encoded, and its job's id. Raises ValueError if there is none."""
+        if self.request is None or self.job_id is None:
+            raise ValueError("There is no request in this record.")
+        return self.request, self.job_id
 
     def checked_phase(self, to: RequestPhase) -> RequestPhase:
         """Returns ``to`` if the table allows it (unknown phase: none). Raises IllegalTransitionError."""
-        if to not in REQUEST_TRANSITIONS.get(self.phase, REQUEST_TRANSITIONS[None]):
+        known: dict[str | None, frozenset[RequestPhase]] = {**REQUEST_TRANSITIONS}
+        if to not in known.get(self.phase, REQUEST_TRANSITIONS[None]):
             raise IllegalTransitionError(f"A request that is {self.phase} cannot become {to}.")
         return to
 
+
+ENDED_JOBS = frozenset({"completed", "failed", "cancelled"})
+"""States of a job that never change again."""
 
 # rl_jobs: the part of ``JobRecord`` that other roles read.
 
@@ -213,34 +296,39 @@ class JobCommit(Piece):
 
 class JobEntry(Document):
     """A training job as coordinator and releaser read it: ``job.<id>``. Its states and their transitions are
-    in ``onward.training.role.job_table``."""
+    in ``onward.training.role.job_table``. An unreadable job is left out, unless it had ended before: an older
+    state of a job that is open could run an attempt twice."""
 
     BUCKET, KEY = "rl_jobs", "job."
 
-    job_id: Loose[str | None] = optional("Its id.")
-    state: Loose[str | None] = optional("A JobState.")
+    job_id: str | None = optional("Its id.")
+    state: str | None = optional("A JobState.")
     request: Annotated[dict[str, Any], EmptyObject] = Field(
         default_factory=dict, description="The training request."
     )
     progress: Annotated[dict[str, Any], EmptyObject] = Field(
         default_factory=dict, description="Newest progress; metrics inside."
     )
-    start_digest: Loose[str | None] = optional("Adapter that training started from.")
+    start_digest: str | None = optional("Adapter that training started from.")
     samples: Loose[int | None] = optional("Trajectories used in training.")
     commit: JobCommit | None = optional("Present once it is completed.")
     skip_validation: Truth = False
-    updated_at: Loose[str | None] = optional("ISO 8601.")
+    updated_at: str | None = optional("ISO 8601.")
+
+    def may_stand_in(self) -> bool:
+        return self.state in ENDED_JOBS
 
 
 # rl_models: the part of ``Model`` that other roles read.
 
 
 class ModelEntry(Document):
-    """Location of a model's files, for gateways and trainers: ``<model_key(model_id)>``."""
+    """Location of a model's files, for gateways and trainers: ``<model_key(model_id)>``. Without it the model
+    cannot be loaded anew; one that serves serves on, since the releaser then takes it from its release."""
 
     BUCKET = "rl_models"
 
-    adapter_digest: Loose[str | None] = nullable("Null: the base model alone.")
+    adapter_digest: str | None = nullable("Null: the base model alone.")
     object_prefix: str = Field(
         default="", description="Folder in the object store; empty for the base model."
     )
@@ -252,13 +340,13 @@ class ModelEntry(Document):
 
 class ReleaseEntry(Document):
     """A release as the coordinator reads it: ``release.<id>``. Its states and their transitions are in
-    ``onward.release.plan``."""
+    ``onward.release.plan``. Without its record a release under way ends: the current model serves alone."""
 
     BUCKET, KEY = "rl_releases", "release."
 
-    release_id: Loose[str | None] = optional("Its id.")
-    job_id: Loose[str | None] = optional("Job that made the candidate.")
-    state: Loose[str | None] = optional("A State of the plan.")
+    release_id: str | None = optional("Its id.")
+    job_id: str | None = optional("Job that made the candidate.")
+    state: str | None = optional("A State of the plan.")
 
 
 class DesiredArm(Piece):
@@ -281,12 +369,13 @@ class PreviousModel(Piece):
 
 
 class DesiredRoutes(Document):
-    """Models that should serve, and the share of each, as every role reads it."""
+    """Models that should serve, and the share of each, as every role reads it. Without it gateways serve what
+    they serve, no job is requested, and the releaser writes it anew."""
 
     BUCKET, KEY = "rl_releases", "desired"
 
-    release_id: Loose[str | None] = nullable("Release under way; null while one model serves alone.")
-    step: Loose[int | None] = nullable("Step of the release; null counts as 0.")
+    release_id: str | None = nullable("Release under way; null while one model serves alone.")
+    step: int | None = nullable("Step of the release; null counts as 0.")
     arms: Annotated[list[DesiredArm], EmptyList] = Field(
         default_factory=list, description="One arm, or current and candidate in this order."
     )
@@ -299,6 +388,14 @@ class Desired(DesiredRoutes):
     revision: int = required("Rises by one with each change of the routes.")
     epoch: int | None = optional("Lease epoch of the releaser that wrote it; an older releaser is refused.")
 
+    def check(self) -> None:
+        names = [arm.arm for arm in self.arms]
+        if sorted(names) not in (["current"], ["candidate", "current"]):
+            raise ValueError("arms needs one arm 'current' and at most one 'candidate'")
+        for arm in self.arms:
+            if not (arm.model_id and 0 <= arm.weight <= 1 and "weight" in arm.model_fields_set):
+                raise ValueError("each of arms needs a model_id and a weight in [0, 1]")
+
 
 # rl_gateways, rl_sessions, rl_closes: what gateways serve, and what they ask each other.
 
@@ -309,7 +406,8 @@ counts a gateway without a new report for this long as gone. The two must agree.
 
 
 class GatewayReport(Document):
-    """Routes that one gateway really serves: ``<gateway id>``, written every five seconds."""
+    """Routes that one gateway really serves: ``<gateway id>``, written every five seconds. While it is
+    unreadable the gateway counts as one that does not follow."""
 
     BUCKET = "rl_gateways"
 
@@ -364,13 +462,14 @@ ArmName = Literal["candidate", "current"]
 
 
 class Assignment(Document):
-    """Arm of one session, unchanged for the life of a release. Key: ``session_key`` of the session id."""
+    """Arm of one session, unchanged for the life of a release. Key: ``session_key`` of the session id.
+    Without it the session is assigned again, by the same hash."""
 
     BUCKET = "rl_sessions"
 
     session_id: str
     release_id: str
-    arm: Loose[ArmName]
+    arm: ArmName
     weight: float = required("The candidate's share when the session was assigned.")
     assigned_at: Moment
     model_id: str
@@ -444,7 +543,7 @@ class ReaderPosition(Document):
 
 
 class OptOutCount(Document):
-    """Count of trajectories that were dropped by an opt-out."""
+    """Count of trajectories that were dropped by an opt-out. Without it the count begins at 0."""
 
     BUCKET, KEY = "rl_capture", "opted_out"
 
@@ -455,7 +554,8 @@ class OptOutCount(Document):
 
 
 class LeaseHolder(Document):
-    """Owner of a piece of work: ``<name of the lease>``. The revision is the epoch."""
+    """Owner of a piece of work: ``<name of the lease>``. The revision is the epoch. An unreadable one counts
+    as held until it has not changed for the reader's own TTL."""
 
     BUCKET = "rl_leases"
 

@@ -191,10 +191,10 @@ def validate(document: Any, model: type[M]) -> M:
     try:
         return model.model_validate(document, context=KEEP_FOREIGN)
     except ValidationError as error:
-        raise ContractError("schema", _explain(error, model)) from None
+        raise ContractError("schema", explain(error, model)) from None
 
 
-def _explain(error: ValidationError, model: type[Part]) -> str:
+def explain(error: ValidationError, model: type[Part]) -> str:
     """Describes the first fault in one sentence, from field names, positions and expected forms alone."""
     count = error.error_count()
     if count > MAX_FAULTS:

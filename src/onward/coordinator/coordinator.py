@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 
-from onward.bus import Ack, Bucket, Bus, Disposition, Message, consume, read_document
+from onward.bus import Ack, Bucket, Bus, Disposition, Message, consume, read_all, read_document, read_stored
 from onward.bus.cancellation import until_cancelled
+from onward.bus.documents import is_learning_paused
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingStatus, decode, encode, subjects
-from onward.contracts.buckets import DesiredRoutes, JobEntry, LastRequest, Learning, ReleaseEntry
+from onward.contracts.buckets import DesiredRoutes, JobEntry, LastRequest, ReleaseEntry
 from onward.coordinator import training_request
 from onward.coordinator.triggers import Situation, Train, Wait, decide
 from onward.errors import BusError, ConflictError, ContractError, WarehouseError
@@ -49,7 +50,7 @@ async def rewarded_since_snapshot(bus: Bus, warehouse: Warehouse) -> int:
     digest, has_policy, _ = await _policy(bus)
     if not has_policy:
         return 0
-    since, _ = await _snapshot(await read_document(bus, LastRequest) or LastRequest(), warehouse)
+    since, _ = await _snapshot((await _last_request(bus))[0], warehouse)
     return await queries.rewarded_count(warehouse, digest or "", since)
 
 
@@ -62,6 +63,21 @@ async def _policy(bus: Bus) -> tuple[str | None, bool, str | None]:
     heaviest = max(desired.arms, key=lambda arm: arm.weight)
     current = next((arm for arm in desired.arms if arm.arm == "current"), heaviest)
     return current.adapter_digest or current.model_digest, True, desired.release_id
+
+
+async def _last_request(bus: Bus) -> tuple[LastRequest, int]:
+    """Returns the last request and its revision. One that was never readable is made from the newest job of a
+    coordinator, so that what was trained on does not count again."""
+    stored = await read_stored(bus.bucket(LastRequest.BUCKET), LastRequest)
+    if stored.document is not None or stored.readable:
+        return stored.document or LastRequest(), stored.revision
+    newest = LastRequest()
+    for entry in await read_all(bus.bucket(JobEntry.BUCKET), JobEntry):
+        asked = entry.document.request.get("metadata") if entry.document is not None else None
+        until = asked.get("until") if isinstance(asked, dict) else None
+        if entry.document is not None and isinstance(until, int) and until >= newest.snapshot:
+            newest = LastRequest(phase="published", snapshot=until, job_id=entry.document.job_id)
+    return newest, stored.revision
 
 
 async def _snapshot(record: LastRequest, warehouse: Warehouse) -> tuple[int, int]:
@@ -91,7 +107,7 @@ class Coordinator:
 
     async def tick(self) -> Train | Wait:
         """Makes one decision and requests a job if it is due. Returns the decision."""
-        record, revision = await self._read()
+        record, revision = await _last_request(self.ctx.bus)
         if record.phase == "planned":  # the process ended between the record and the publish
             record, revision = await self._publish(record, revision)
         digest, has_policy, release = await _policy(self.ctx.bus)
@@ -104,7 +120,7 @@ class Coordinator:
                 rewarded=rewarded,
                 threshold=self.ctx.settings.training.threshold,
                 has_policy=has_policy,
-                paused=await self._paused(),
+                paused=await is_learning_paused(self.ctx.bus),
                 job=await self._open_job(record),
                 release=release or await self._open_release(record),
             )
@@ -145,14 +161,14 @@ class Coordinator:
             model_digest=digest,
             job_id=asked.training_job_id,
             request=encode(asked).decode(),
-        )
+        ).with_unknown_fields(record)
         revision = await self._write(planned, revision)
         await self._publish(planned, revision)
         log.info("training requested", job_id=asked.training_job_id, rewarded=rewarded, since=since)
 
     async def _publish(self, record: LastRequest, revision: int) -> tuple[LastRequest, int]:
-        assert record.request is not None and record.job_id is not None
-        await self.ctx.bus.publish(subjects.TRAINING_REQUEST, record.request.encode(), msg_id=record.job_id)
+        request, job_id = record.planned()
+        await self.ctx.bus.publish(subjects.TRAINING_REQUEST, request.encode(), msg_id=job_id)
         published = record.model_copy(
             update={
                 "phase": record.checked_phase("published"),
@@ -161,24 +177,17 @@ class Coordinator:
         )
         return published, await self._write(published, revision)
 
-    async def _read(self) -> tuple[LastRequest, int]:
-        entry = await self._record.get(LastRequest.KEY)
-        return (LastRequest(), 0) if entry is None else (LastRequest.load(entry.value), entry.revision)
-
     async def _write(self, record: LastRequest, revision: int) -> int:
         if revision == 0:
             return await self._record.create(LastRequest.KEY, record.dump())
         return await self._record.update(LastRequest.KEY, record.dump(), revision)
 
-    async def _paused(self) -> bool:
-        return (await read_document(self.ctx.bus, Learning) or Learning()).paused
-
     async def _open_job(self, record: LastRequest) -> str | None:
         """Returns a job that is queued, running, or requested and not yet accepted."""
         known: set[str] = set()
-        for entry in await self.ctx.bus.bucket(JobEntry.BUCKET).entries(JobEntry.KEY):
-            job = JobEntry.load(entry.value)
-            name = str(job.job_id or entry.key.removeprefix(JobEntry.KEY))
+        for entry in await read_all(self.ctx.bus.bucket(JobEntry.BUCKET), JobEntry):
+            job = entry.document or JobEntry()
+            name = job.job_id or entry.key.removeprefix(JobEntry.KEY)
             known.add(name)
             if job.state in OPEN_JOBS:
                 return name
@@ -190,8 +199,10 @@ class Coordinator:
     async def _open_release(self, record: LastRequest) -> str | None:
         """Returns a release that is not closed, or the completed job that waits for one."""
         released: set[str] = set()
-        for entry in await self.ctx.bus.bucket(ReleaseEntry.BUCKET).entries(ReleaseEntry.KEY):
-            release = ReleaseEntry.load(entry.value)
+        for entry in await read_all(self.ctx.bus.bucket(ReleaseEntry.BUCKET), ReleaseEntry):
+            release = entry.document
+            if release is None:
+                continue
             released.add(str(release.job_id))
             if release.state not in plan.TERMINAL:
                 return str(release.release_id)

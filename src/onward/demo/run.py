@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from onward import children, extras, host
-from onward.bus import read_document
+from onward.bus import read_all, read_document
 from onward.bus.logins import AGENT_FILE
 from onward.config import Settings
 from onward.contracts.buckets import DesiredArm, DesiredRoutes, GatewayReport, Learning
@@ -135,8 +135,8 @@ class Demonstration:
 
     async def _served(self, digest: str) -> None:
         for _ in range(600):
-            for entry in await self.ctx.bus.bucket(GatewayReport.BUCKET).entries():
-                if digest in GatewayReport.load(entry.value).served:
+            for entry in await read_all(self.ctx.bus.bucket(GatewayReport.BUCKET), GatewayReport):
+                if entry.document is not None and digest in entry.document.served:
                     return
             await asyncio.sleep(0.1)
         raise OnwardError(

@@ -113,8 +113,8 @@ async def answer(
     """Makes one pass and writes its report, also while it runs. Raises BusError, WarehouseError,
     ObjectError."""
     bucket = ctx.bus.bucket(RecoveryReport.BUCKET)
-    previous = await bucket.get(RecoveryReport.KEY)
-    answered = RecoveryReport.load(previous.value).answered if previous else ""
+    previous = await read_document(ctx.bus, RecoveryReport)
+    answered = previous.answered if previous else ""
     written = ctx.clock.monotonic() - LOOK_SECONDS
 
     def report(finished: bool, table: str = "", done: int = 0, total: int = 0) -> RecoveryReport:

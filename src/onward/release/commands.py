@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from onward.bus import Bus, read_document
+from onward.bus import Bus, Stored, read_document, read_stored
 from onward.clock import Clock, utc_text
 from onward.context import Context
 from onward.contracts.buckets import COMMANDS, Document, Pin, ReleaseCommand
@@ -73,7 +73,7 @@ async def requested_record(bus: Bus, clock: Clock, words: str, **fields: Any) ->
 
 
 class OperatorRequests:
-    """Reads the operator's requests. An unreadable request counts as none."""
+    """Reads the operator's requests."""
 
     def __init__(self, ctx: Context, releases: Releases) -> None:
         self._ctx = ctx
@@ -82,9 +82,11 @@ class OperatorRequests:
 
     async def read_pin(self) -> tuple[Model | None, bool]:
         """Returns (the pinned model if known, whether anything is pinned). Alerts once if it is unknown."""
-        asked, revision = await self._read(Pin)
-        model_id = asked.model_id
-        if not isinstance(model_id, str) or not model_id:
+        stored = await self._read(Pin)
+        if stored.document is None:
+            return None, not stored.readable
+        model_id, revision = stored.document.model_id, stored.revision
+        if not model_id:
             return None, False
         base = proposals.base_model(self._ctx.settings)
         model = await self._find(model_id) or (base if model_id == base.model_id else None)
@@ -98,11 +100,12 @@ class OperatorRequests:
 
     async def newest_revision(self) -> int:
         """Returns the revision of the newest command; 0 if there never was one."""
-        return (await self._read(ReleaseCommand))[1]
+        return (await self._read(ReleaseCommand)).revision
 
     async def next_command(self, record: ReleaseRecord) -> tuple[str, int] | None:
         """Returns a new (command, revision) for ``record``. The command is "" if another release is meant."""
-        asked, revision = await self._read(ReleaseCommand)
+        stored = await self._read(ReleaseCommand)
+        asked, revision = stored.document or ReleaseCommand(), stored.revision
         if revision <= record.command_revision:
             return None
         meant = asked.release_id in (None, record.release_id)
@@ -114,11 +117,5 @@ class OperatorRequests:
             return None
         return await self._releases.model(model_id)
 
-    async def _read(self, kind: type[D]) -> tuple[D, int]:
-        entry = await self._ctx.bus.bucket(kind.BUCKET).get(kind.KEY)
-        if entry is None:
-            return kind(), 0
-        try:
-            return kind.load(entry.value), entry.revision
-        except ValueError:
-            return kind(), entry.revision
+    async def _read(self, kind: type[D]) -> Stored[D]:
+        return await read_stored(self._ctx.bus.bucket(kind.BUCKET), kind)

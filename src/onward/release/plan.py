@@ -94,7 +94,14 @@ class Plan:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Plan:
-        return cls(**{**state, "steps": tuple(Step(**step) for step in state["steps"])})
+        """Raises KeyError, TypeError or ValueError for whatever is no plan. Keys of a newer version are left
+        out: the record keeps them."""
+        steps = tuple(
+            Step(float(s["share"]), float(s["seconds"]), int(s["sessions"])) for s in state["steps"]
+        )
+        if not steps:
+            raise ValueError("a plan needs a step")
+        return cls(state["strategy"], steps, float(state["deadline_seconds"]), state["on_inconclusive"])
 
 
 @dataclass(frozen=True)

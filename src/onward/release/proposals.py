@@ -6,7 +6,7 @@ start no longer serves.
 
 from __future__ import annotations
 
-from onward.bus import Bucket
+from onward.bus import Bucket, read_stored
 from onward.clock import Clock, utc_text
 from onward.config import Settings
 from onward.contracts.buckets import JobEntry
@@ -92,10 +92,10 @@ class CompletedJobs:
         for key in await self._jobs.keys(JobEntry.KEY):
             if key in self._done:
                 continue
-            entry = await self._jobs.get(key)
-            if entry is None:
+            entry = await read_stored(self._jobs, JobEntry, key.removeprefix(JobEntry.KEY))
+            job = entry.document
+            if job is None:
                 continue
-            job = JobEntry.load(entry.value)
             state = str(job.state).lower()
             if state in _CLOSED:
                 self._done.add(key)

@@ -10,26 +10,27 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from onward.bus import Bucket
+from onward.bus import Bucket, read_all, read_stored
 from onward.clock import Clock, utc_text
-from onward.contracts import canonical_json
+from onward.contracts.buckets import ModelEntry, Record, ReleaseEntry
 from onward.ids import derived_id, model_key
+from onward.release.evidence.evidence import Evidence
 from onward.release.evidence.rates import ArmRates
 from onward.release.plan import SERVING, TERMINAL, Plan, State, move
 from onward.telemetry.crashpoints import crashpoint
 
-PREFIX = "release."
+PREFIX = ReleaseEntry.KEY
 HISTORY = 64
 
 ModelState = Literal["added", "candidate", "current", "previous", "retired", "rolled_back", "aborted"]
 
 
-class Model(BaseModel):
+class Model(Record):
     """A released model: the value in bucket ``rl_models``. Adapter None is the base model alone."""
 
-    model_config = ConfigDict(extra="allow")
+    BUCKET = ModelEntry.BUCKET
 
     model_id: str
     adapter_digest: str | None
@@ -61,10 +62,10 @@ NOT_HELD: dict[str, Any] = {"held_from": None, "held_why": None, "held_since": N
 """Fields of a record that is not held, or no longer."""
 
 
-class ReleaseRecord(BaseModel):
+class ReleaseRecord(Record):
     """One release. Times are ISO 8601 text for people; durations are seconds of the releaser's clock."""
 
-    model_config = ConfigDict(extra="allow")  # fields of another version are read and written back
+    BUCKET, KEY = ReleaseEntry.BUCKET, PREFIX
 
     release_id: str
     job_id: str
@@ -129,6 +130,20 @@ class ReleaseRecord(BaseModel):
     outbox: list[dict[str, Any]] = Field(default_factory=list)
     history: list[dict[str, Any]] = Field(default_factory=list)
 
+    def check(self) -> None:
+        if self.plan is not None or self.serving:
+            steps = self.schedule.steps
+            if not 0 <= self.step < len(steps):
+                raise ValueError(f"step {self.step} is none of the {len(steps)} steps of the plan")
+        for item in self.outbox:
+            if item["type"] == "event":
+                _need(item["document"], "deployment_id")
+                _need(item["document"]["metadata"], "event")
+            else:
+                _need(item, "kind", "message", "severity", "facts")
+        for line in self.history:
+            _need(line, "at", "state", "step", "why")
+
     @property
     def serving(self) -> bool:
         return self.state in SERVING
@@ -146,6 +161,13 @@ class ReleaseRecord(BaseModel):
     def undone(self) -> bool:
         """True if it was to restore an earlier model and was aborted: ``candidate`` serves on."""
         return self.kind == "rollback" and self.state is State.ABORTED
+
+    @property
+    def left_serving(self) -> Model | None:
+        """Model that serves alone after this release, if it changed that."""
+        if self.state is State.PROMOTED:
+            return self.candidate
+        return self.current if self.kind == "rollback" and self.state is State.ROLLED_BACK else None
 
     def has_name(self, name: str) -> bool:
         """Returns whether ``name`` is this release's id or the id of its candidate."""
@@ -203,7 +225,7 @@ class Releases:
     async def create(self, record: ReleaseRecord) -> int:
         """Stores a new record. Raises ConflictError if the release exists."""
         crashpoint("release.create.before")
-        revision = await self._releases.create(PREFIX + record.release_id, _dump(record))
+        revision = await self._releases.create(PREFIX + record.release_id, record.dump())
         crashpoint("release.create.after")
         return revision
 
@@ -211,24 +233,22 @@ class Releases:
         """Writes by compare-and-set. Raises ConflictError if the record was written elsewhere since."""
         changed = record.model_copy(update={"updated_at": utc_text(self._clock.now())})
         crashpoint("release.record.before")
-        new = await self._releases.update(PREFIX + record.release_id, _dump(changed), revision)
+        new = await self._releases.update(PREFIX + record.release_id, changed.dump(), revision)
         crashpoint("release.record.after")
         return changed, new
 
     async def get(self, release_id: str) -> tuple[ReleaseRecord, int] | None:
-        entry = await self._releases.get(PREFIX + release_id)
-        return None if entry is None else (ReleaseRecord.model_validate_json(entry.value), entry.revision)
+        """Returns a record with its revision; None if it is absent or unreadable."""
+        stored = await read_stored(self._releases, ReleaseRecord, release_id)
+        return None if stored.document is None else (stored.document, stored.revision)
 
     async def exists(self, release_id: str) -> bool:
         return await self._releases.get(PREFIX + release_id) is not None
 
     async def all(self) -> list[ReleaseRecord]:
-        """Returns every release, oldest first."""
-        found = []
-        for key in await self._releases.keys(PREFIX):
-            entry = await self._releases.get(key)
-            if entry is not None:
-                found.append(ReleaseRecord.model_validate_json(entry.value))
+        """Returns every release that can be read, oldest first."""
+        stored = await read_all(self._releases, ReleaseRecord)
+        found = [entry.document for entry in stored if entry.document is not None]
         return sorted(found, key=lambda record: (record.created_at, record.release_id))
 
     async def unsettled(self) -> tuple[ReleaseRecord, int] | None:
@@ -237,24 +257,25 @@ class Releases:
         for key in await self._releases.keys(PREFIX):
             if key in self._settled:
                 continue
-            entry = await self._releases.get(key)
-            if entry is None:
+            stored = await read_stored(
+                self._releases, ReleaseRecord, key.removeprefix(PREFIX), check=_check_evidence
+            )
+            record = stored.document
+            if record is None:
                 continue
-            record = ReleaseRecord.model_validate_json(entry.value)
             if record.settled:
                 self._settled.add(key)
             else:
-                found.append((record, entry.revision))
+                found.append((record, stored.revision))
         return min(found, key=lambda pair: (pair[0].created_at, pair[0].release_id), default=None)
 
     async def model(self, model_id: str) -> Model | None:
-        entry = await self._models.get(model_key(model_id))
-        return None if entry is None else Model.model_validate_json(entry.value)
+        return (await read_stored(self._models, Model, model_key(model_id))).document
 
     async def models(self) -> list[Model]:
-        """Returns every model that was released or installed, in the order of their keys."""
-        found = [await self._models.get(key) for key in await self._models.keys()]
-        return [Model.model_validate_json(entry.value) for entry in found if entry is not None]
+        """Returns every model that was released or installed and can be read, in the order of their keys."""
+        stored = await read_all(self._models, Model)
+        return [entry.document for entry in stored if entry.document is not None]
 
     async def model_keys(self) -> list[str]:
         return await self._models.keys()
@@ -271,11 +292,19 @@ class Releases:
 
     async def create_model(self, model: Model) -> None:
         """Stores a new entry. Raises ConflictError if its name was given meanwhile."""
-        await self._models.create(model_key(model.model_id), _dump(model))
+        await self._models.create(model_key(model.model_id), model.dump())
 
     async def current(self) -> Model | None:
-        """Returns the model in state ``current``; None before the first one."""
-        return next((model for model in await self.models() if model.state == "current"), None)
+        """Returns the model in state ``current``; None before the first one. If its entry cannot be read, the
+        release after which it serves names it: the base model must not come back by a damaged entry."""
+        stored = await read_all(self._models, Model)
+        models = [entry.document for entry in stored if entry.document is not None]
+        found = next((model for model in models if model.state == "current"), None)
+        if found is None and len(models) < len(stored):
+            found = next(
+                (record.left_serving for record in (await self.all())[::-1] if record.left_serving), None
+            )
+        return found
 
     async def put_model(self, model: Model, fence: Callable[[], Awaitable[None]]) -> None:
         """Writes an entry unless the same entry is already stored.
@@ -283,18 +312,27 @@ class Releases:
         ``fence`` raises ConflictError if another releaser took over. It is called after the entry was read,
         and the entry is written by compare-and-set, so an entry of the other releaser is never overwritten.
         """
-        key, body = model_key(model.model_id), _dump(model)
-        entry = await self._models.get(key)
-        if entry is not None and entry.value == body:
+        stored = await read_stored(self._models, Model, model_key(model.model_id))
+        before = stored.document
+        body = (model if before is None else model.with_unknown_fields(before)).dump()
+        if before is not None and stored.readable and before.dump() == body:
             return
         await fence()
         crashpoint("release.model.before")
-        if entry is None:
-            await self._models.create(key, body)
+        if stored.revision == 0:
+            await self._models.create(stored.key, body)
         else:
-            await self._models.update(key, body, entry.revision)
+            await self._models.update(stored.key, body, stored.revision)
         crashpoint("release.model.after")
 
 
-def _dump(document: BaseModel) -> bytes:
-    return canonical_json(document.model_dump(mode="json"))
+def _need(given: dict[str, Any], *names: str) -> None:
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise ValueError(f"an entry of outbox or history has no {missing[0]}")
+
+
+def _check_evidence(record: ReleaseRecord) -> None:
+    """Raises whatever it breaks if the releaser could not go on with the evidence of a record."""
+    if record.evidence is not None or record.serving:
+        Evidence.from_state(record.evidence or {})

@@ -26,7 +26,7 @@ from onward.release.evidence.rates import figures, step_counts
 from onward.release.initial import install_base, install_initial
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases
-from onward.release.routes import endpoint_of, single_arm
+from onward.release.routes import endpoint_of, shares, single_arm
 from onward.release.validation.comparison import Suite
 from onward.release.validation.trial import Trial
 from onward.roles import lead
@@ -185,11 +185,11 @@ class Releaser:
     async def _idle_routes(self, pinned: Model | None, is_pinned: bool) -> None:
         """Sets the routes while no release is under way: the pinned model serves, else the current one.
         Without a desired state nothing is written."""
-        now = await self.effects.desired.read()
-        if now is None or (is_pinned and pinned is None):
+        stored = await self.effects.desired.read()
+        if stored.revision == 0 or (is_pinned and pinned is None):
             return
-        wanted = single_arm(pinned or await self.current(), None)
-        if now.arms != wanted.arms:
+        now, wanted = stored.document, single_arm(pinned or await self.current(), None)
+        if not stored.readable or now is None or shares(now.arms) != shares(wanted.arms):
             await self.effects.set_routes(wanted)
 
     async def _obey(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from onward.bus import Bucket
+from onward.bus import Bucket, Stored, read_all, read_stored
 from onward.clock import Clock
 from onward.context import Context
 from onward.contracts.buckets import (
@@ -89,39 +89,40 @@ class DesiredWriter:
         self.epoch = 0
         """Epoch of this writer's lease; 0 without a lease (a first model that is installed by hand)."""
 
-    async def read(self) -> Desired | None:
-        entry = await self._bucket.get(Desired.KEY)
-        return None if entry is None else Desired.load(entry.value)
+    async def read(self) -> Stored[Desired]:
+        return await read_stored(self._bucket, Desired)
 
     async def claim(self) -> None:
         """Writes this epoch to the unchanged routes. Raises ConflictError if a newer releaser has written."""
-        entry = await self._bucket.get(Desired.KEY)
-        if entry is None:
-            return
-        now = Desired.load(entry.value)
-        if self._fenced(now) < self.epoch:
+        stored = await self.read()
+        now = stored.document
+        if now is not None and (self._fenced(now) < self.epoch or not stored.readable):
             claimed = now.model_copy(update={"epoch": self.epoch})
-            await self._bucket.update(Desired.KEY, claimed.dump(), entry.revision)
+            await self._bucket.update(Desired.KEY, claimed.dump(), stored.revision)
 
     async def set(self, wanted: DesiredRoutes) -> int:
         """Makes ``wanted`` the desired state and returns its revision. An unchanged state is not written.
         Raises ConflictError if a releaser with a higher epoch has written."""
-        entry = await self._bucket.get(Desired.KEY)
+        stored = await self.read()
+        now = stored.document
         desired = Desired(**dict(wanted), revision=1, epoch=self.epoch)
-        if entry is None:
+        if stored.revision == 0:
             crashpoint("release.desired.before")
             await self._bucket.create(Desired.KEY, desired.dump())
             crashpoint("release.desired.after")
             return 1
-        now = Desired.load(entry.value)
-        epoch = self._fenced(now)
-        same = now == desired.model_copy(update={"revision": now.revision, "epoch": now.epoch})
-        if same and epoch == self.epoch:
-            return now.revision
-        revision = now.revision if same else now.revision + 1
+        if now is None:
+            revision = stored.revision  # above the revision of all earlier routes: each was one write
+        else:
+            desired = desired.with_unknown_fields(now)
+            epoch = self._fenced(now)
+            same = now == desired.model_copy(update={"revision": now.revision, "epoch": now.epoch})
+            if same and epoch == self.epoch and stored.readable:
+                return now.revision
+            revision = now.revision if same else now.revision + 1
         crashpoint("release.desired.before")
         changed = desired.model_copy(update={"revision": revision})
-        await self._bucket.update(Desired.KEY, changed.dump(), entry.revision)
+        await self._bucket.update(Desired.KEY, changed.dump(), stored.revision)
         crashpoint("release.desired.after")
         return revision
 
@@ -135,7 +136,7 @@ class DesiredWriter:
         return epoch
 
 
-def _shares(arms: Iterable[DesiredArm]) -> dict[str, tuple[str, str | None, float]]:
+def shares(arms: Iterable[DesiredArm]) -> dict[str, tuple[str, str | None, float]]:
     """Arm → (model id, adapter digest, weight). Routes with equal values are the same for a session."""
     return {arm.arm: (arm.model_id, arm.adapter_digest, arm.weight) for arm in arms}
 
@@ -172,19 +173,16 @@ class Gateways:
         """Compares every gateway with ``wanted_revision``, with its ``arms`` (model, adapter and share of
         each), and with the adapters that it must have loaded for them."""
         found = GatewayCheck()
-        wanted = _shares(arms)
+        wanted = shares(arms)
         digests = {digest for _, digest, _ in wanted.values() if digest is not None}
         now = self._clock.monotonic()
-        for key in await self._bucket.keys():
-            entry = await self._bucket.get(key)
-            if entry is None:
-                continue
-            report = GatewayReport.load(entry.value)
+        for entry in await read_all(self._bucket, GatewayReport):
+            key, report = entry.key, entry.document or GatewayReport()
             if self._moved.get(key, (-1, 0.0))[0] != entry.revision:
                 self._moved[key] = (entry.revision, now)
             if (
                 report.revision >= wanted_revision
-                and _shares(report.arms) == wanted
+                and shares(report.arms) == wanted
                 and digests <= set(report.served)
             ):
                 found.done.add(key)

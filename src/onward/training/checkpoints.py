@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from onward.contracts.buckets import Piece
 from onward.errors import ConflictError, NotFoundError, TamperedError
 from onward.files import remove_drafts, write_whole
 from onward.ids import check_id
@@ -40,7 +41,7 @@ class Manifest(BaseModel):
     metrics: dict[str, Any] = Field(default_factory=dict)
 
 
-class Commit(BaseModel):
+class Commit(Piece):
     """Content of ``jobs/<job_id>/COMMIT``: the attempt that is the job's result."""
 
     job_id: str

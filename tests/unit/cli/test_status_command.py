@@ -37,6 +37,8 @@ def shown(capsys: pytest.CaptureFixture[str], held: int | None, count: int, **mo
         "unscored": {},
         "unscored_share": {"n": 0, "unscored": 0},
         "rescore": None,
+        "failing_roles": [],
+        "set_aside": 0,
         **more,
     }
     show(found, {})

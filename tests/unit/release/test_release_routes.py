@@ -38,20 +38,20 @@ async def test_a_higher_epoch_is_never_overwritten_and_the_same_routes_are_claim
     with_candidate = single_arm(CURRENT, None).model_copy(update={"release_id": "r", "arms": BOTH})
     assert await old.set(single_arm(CURRENT, None)) == 1
     assert await new.set(single_arm(CURRENT, None)) == 1  # the same routes: no new revision, but claimed
-    now = await new.read()
+    now = (await new.read()).document
     assert now and now.epoch == 9
     for _ in range(2):
         with pytest.raises(ConflictError, match="epoch 9"):
             await old.set(with_candidate)
         with pytest.raises(ConflictError):
             await old.claim()
-    now = await new.read()
+    now = (await new.read()).document
     assert now and now.arms == single_arm(CURRENT, None).arms
     assert await new.set(with_candidate) == 2
     later = DesiredWriter(shared)
     later.epoch = 12
     await later.claim()
-    assert await later.read() == Desired(**dict(with_candidate), revision=2, epoch=12)
+    assert (await later.read()).document == Desired(**dict(with_candidate), revision=2, epoch=12)
     with pytest.raises(ConflictError):
         await new.set(single_arm(CURRENT, None))
 

@@ -3,6 +3,7 @@
 import pytest
 from reward_documents import feedback, trajectory, turn
 
+from onward.contracts.buckets import RewarderState
 from onward.reward import NotApplicable, ScoringContext, State, Unscored
 from onward.reward.components import Efficiency, TaskCompletion, UserFeedback
 from onward.reward.measures.baselines import (
@@ -210,7 +211,7 @@ def test_one_absurd_number_leaves_baselines_that_can_be_kept_and_published():
     state.baselines.update(trajectory("absurd", tokens=10**300))
     running = dict(state.baselines.find(trajectory())[1])["tokens"]
     assert running.mean == pytest.approx(MOST / (MINIMUM_SAMPLES + 1))
-    assert State.load(state.dump(), 1000).dump() == state.dump()
+    assert State.load(RewarderState.load(state.dump()), 1000).dump() == state.dump()
     assert 0.0 <= efficiency(trajectory(tokens=10**300), state.baselines).score <= 1.0
 
 

@@ -13,6 +13,7 @@ from reward_documents import feedback, trajectory, turn
 from onward.clock import ManualClock
 from onward.config import RewardSettings, load
 from onward.contracts import Reward, decode, encode
+from onward.contracts.buckets import RewarderState
 from onward.errors import ConfigError
 from onward.reward import Scored, State, Unscored, score
 from onward.reward.code.report import CodeReport
@@ -221,7 +222,7 @@ def test_the_same_order_gives_the_same_bytes_across_a_restart():
     whole, halves = State(100), State(100)
     expected = [encode(r) for r in run(items, state=whole)]
     got = [encode(r) for r in run(items[:140], state=halves)]
-    halves = State.load(halves.dump(), 100)
+    halves = State.load(RewarderState.load(halves.dump()), 100)
     got += [encode(r) for r in run(items[140:], state=halves)]
     assert got == expected
     assert halves.dump() == whole.dump()

@@ -1,6 +1,7 @@
 """The alert about silence, on a clock that the test moves."""
 
 from onward.clock import ManualClock
+from onward.contracts.buckets import RewarderState
 from onward.reward.role.monitoring import LEAST, REMIND_SECONDS, UnscoredAlert
 from onward.reward.scoring.state import TRAILING, State
 from onward.telemetry import Metrics
@@ -56,7 +57,7 @@ def test_the_state_keeps_the_newest_two_hundred_over_a_restart():
     for i in range(TRAILING + 50):
         state.record_cause("contract" if i < 60 else "")
     assert len(state.recent) == TRAILING and state.recent.count("contract") == 10
-    assert State.load(state.dump(), 40).recent == state.recent
+    assert State.load(RewarderState.load(state.dump()), 40).recent == state.recent
     fork = state.fork()
     fork.record_cause("contract")
     assert state.recent.count("contract") == 10
@@ -67,4 +68,4 @@ def test_a_record_from_before_the_share_was_kept_is_read():
 
     document = json.loads(State(40).dump())
     del document["recent"]
-    assert State.load(json.dumps(document).encode(), 40).recent == []
+    assert State.load(RewarderState.load(json.dumps(document).encode()), 40).recent == []

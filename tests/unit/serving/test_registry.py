@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from onward.bus import Entry
 from onward.errors import TamperedError
 from onward.serving.engines.registry import AdapterRegistry
 from onward.training import checkpoints
@@ -31,7 +32,7 @@ async def registered(tmp_path: Path, **changes: Any) -> tuple[AdapterRegistry, O
     }
 
     async def get(key: str) -> Any:
-        return SimpleNamespace(value=json.dumps(record).encode()) if key == "v_1" else None
+        return Entry(key, json.dumps(record).encode(), 1) if key == "v_1" else None
 
     bus: Any = SimpleNamespace(bucket=lambda name: SimpleNamespace(get=get))
     return AdapterRegistry(bus, objects, tmp_path / "models"), objects, manifest.adapter_digest, prefix

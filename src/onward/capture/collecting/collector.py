@@ -17,7 +17,7 @@ from typing import Any
 import nats.errors
 import nats.js.errors
 
-from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
+from onward.bus import Ack, Bus, Disposition, Message, Retry, consume, read_stored
 from onward.bus.consumer import AWAY, POISON_AFTER
 from onward.bus.deadletter import fits_dead_letter, store_dead_letter
 from onward.capture import claim_check
@@ -325,14 +325,16 @@ async def count_opted_out(bus: Bus, sequences: Sequence[int | str]) -> int:
     """Adds messages by name to the count of ``onward status``, each once; returns the number of new ones."""
     bucket = bus.bucket(OptOutCount.BUCKET)
     while True:
-        entry = await bucket.get(OptOutCount.KEY)
-        stored = OptOutCount.load(entry.value) if entry else OptOutCount()
-        new = [sequence for sequence in sequences if sequence not in stored.recent]
+        stored = await read_stored(bucket, OptOutCount)
+        before = stored.document or OptOutCount()
+        new = [sequence for sequence in sequences if sequence not in before.recent]
         if not new:
             return 0
-        counted = OptOutCount(count=stored.count + len(new), recent=[*stored.recent, *new][-_RECENT:])
+        counted = before.model_copy(
+            update={"count": before.count + len(new), "recent": [*before.recent, *new][-_RECENT:]}
+        )
         try:
-            await bucket.update(OptOutCount.KEY, counted.dump(), entry.revision if entry else 0)
+            await bucket.update(OptOutCount.KEY, counted.dump(), stored.revision)
             return len(new)
         except ConflictError:
             continue  # another collector counted at the same time

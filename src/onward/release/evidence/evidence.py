@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import heapq
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from onward.config import ReleaseSettings
@@ -407,7 +407,9 @@ class Evidence:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Evidence:
         models = tuple(state["models"]) if state["models"] else None
-        evidence = cls(state["release_id"], GateRules(**state["rules"]), state["cursor"], models)
+        known = {field.name for field in fields(GateRules)}
+        rules = GateRules(**{name: value for name, value in state["rules"].items() if name in known})
+        evidence = cls(state["release_id"], rules, state["cursor"], models)
         evidence.watermark = state["watermark"]
         evidence.offset, evidence.arrived = state.get("offset", 0), state.get("arrived", 0)
         evidence.gates = Gates.from_state(state["gates"])

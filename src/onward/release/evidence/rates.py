@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-
+from onward.contracts.buckets import Piece
 from onward.release.evidence.evidence import ARMS, Evidence
 
 
-class ArmRates(BaseModel):
+class ArmRates(Piece):
     """One arm: the sessions that each gate has judged. A rate is None if nothing was judged."""
 
     sessions: int = 0

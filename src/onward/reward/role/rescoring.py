@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from onward.bus import Bus, read_document
+from onward.bus import Bus, read_document, read_stored
 from onward.bus.cancellation import until_cancelled
 from onward.clock import Clock, read_time, utc_text
 from onward.context import Context
@@ -203,7 +203,8 @@ async def request_run(
     """Returns the run that does this work, and whether it was already under way. Raises ConflictError while
     another run is under way, and BusError."""
     bucket = bus.bucket(RescoreRequest.BUCKET)
-    entry = await bucket.get(RescoreRequest.KEY)
+    stored = await read_stored(bucket, RescoreRequest)
+    previous = stored.document
     request = RescoreRequest(
         run_id=new_id(),
         since=utc_text(since) if since else BEGINNING,
@@ -212,8 +213,7 @@ async def request_run(
         dry_run=dry_run,
         requested_at=utc_text(clock.now()),
     )
-    if entry is not None:
-        previous = RescoreRequest.load(entry.value)
+    if previous is not None:
         done = await read_progress(bus, previous.run_id)
         if not previous.stop and (done is None or not done.finished):
             if _is_same_work(request, previous):
@@ -223,7 +223,7 @@ async def request_run(
                 "with 'onward rescore --stop'."
             )
     try:
-        await bucket.update(RescoreRequest.KEY, request.dump(), entry.revision if entry else 0)
+        await bucket.update(RescoreRequest.KEY, request.dump(), stored.revision)
     except ConflictError:
         raise ConflictError("Somebody else asked for a run just now: try again.") from None
     return request, False
@@ -232,12 +232,13 @@ async def request_run(
 async def stop_run(bus: Bus) -> RescoreRequest:
     """Stops the run that is under way. Raises NotFoundError when there is none."""
     bucket = bus.bucket(RescoreRequest.BUCKET)
-    entry = await bucket.get(RescoreRequest.KEY)
-    previous = RescoreRequest.load(entry.value) if entry else None
+    stored = await read_stored(bucket, RescoreRequest)
+    previous = stored.document
     done = await read_progress(bus, previous.run_id) if previous else None
-    if entry is None or previous is None or previous.stop or (done is not None and done.finished):
+    if previous is None or previous.stop or (done is not None and done.finished):
         raise NotFoundError("No run of 'onward rescore' is under way: there is nothing to stop.")
-    await bucket.update(RescoreRequest.KEY, previous.model_copy(update={"stop": True}).dump(), entry.revision)
+    stopped = previous.model_copy(update={"stop": True})
+    await bucket.update(RescoreRequest.KEY, stopped.dump(), stored.revision)
     return previous
 
 
@@ -267,17 +268,12 @@ class RescoreRuns:
 
     async def run_newest(self) -> None:
         """Works on the newest request until it is done; returns at once if it is done already."""
-        entry = await self._ctx.bus.bucket(RescoreRequest.BUCKET).get(RescoreRequest.KEY)
-        if entry is None:
-            return
-        try:
-            request = RescoreRequest.load(entry.value)
-        except ValueError:
-            _log.warning("a request to score again is not readable", revision=entry.revision)
+        request = await read_document(self._ctx.bus, RescoreRequest)
+        if request is None:
             return
         bucket, key = self._ctx.bus.bucket(RescoreProgress.BUCKET), RescoreProgress.KEY
-        stored = await bucket.get(key)
-        done, revision = (RescoreProgress.load(stored.value), stored.revision) if stored else (None, 0)
+        stored = await read_stored(bucket, RescoreProgress)
+        done, revision = stored.document, stored.revision
         if done is not None and done.run_id == request.run_id and done.finished:
             return
         if done is None or done.run_id != request.run_id:
@@ -329,8 +325,5 @@ class RescoreRuns:
         )
 
     async def _is_stopped(self, run_id: str) -> bool:
-        entry = await self._ctx.bus.bucket(RescoreRequest.BUCKET).get(RescoreRequest.KEY)
-        if entry is None:
-            return True
-        request = RescoreRequest.load(entry.value)
-        return request.run_id != run_id or request.stop
+        request = await read_document(self._ctx.bus, RescoreRequest)
+        return request is None or request.run_id != run_id or request.stop

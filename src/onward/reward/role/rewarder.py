@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 
 import nats.errors
 
-from onward.bus import Ack, Disposition, Lease, Message, Retry, consume
+from onward.bus import Ack, Disposition, Lease, Message, Retry, consume, read_stored
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.context import Context
 from onward.contracts import Trajectory
@@ -178,8 +178,8 @@ class Rewarder:
     ) -> Rewarder:
         """Loads the rewarder from its checkpoint. A stream recreated since is read from its beginning."""
         window = ctx.settings.reward.window
-        entry = await ctx.bus.bucket(RewarderState.BUCKET).get(RewarderState.KEY)
-        state = State(window) if entry is None else State.load(entry.value, window)
+        stored = await read_stored(ctx.bus.bucket(RewarderState.BUCKET), RewarderState)
+        state = State(window) if stored.document is None else State.load(stored.document, window)
         try:
             last = (await ctx.bus.js.stream_info(STREAM)).state.last_seq
         except nats.errors.Error as error:
@@ -190,7 +190,7 @@ class Rewarder:
         return cls(
             ctx,
             state,
-            entry.revision if entry else None,
+            stored.revision or None,
             stored_until=await reward_queries.last_scored(ctx.warehouse),
             published=await published_first_rewards(ctx.bus) if last > state.stream_seq else {},
             may_write=may_write,

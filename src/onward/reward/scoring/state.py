@@ -23,6 +23,8 @@ class State:
         self.windows: dict[str, Window] = {}
         self.baselines = Baselines()
         self.stream_seq = stream_seq
+        self._stored: RewarderState | None = None
+        """Record that this state was loaded from."""
         self.recent: list[str] = []
         """Causes of the newest trajectories: why each is unscored, empty for a scored one."""
 
@@ -42,24 +44,25 @@ class State:
         copy.windows = {name: window.fork() for name, window in self.windows.items()}
         copy.baselines = self.baselines.fork()
         copy.recent = self.recent
+        copy._stored = self._stored
         return copy
 
     def dump(self) -> bytes:
-        return RewarderState(
+        record = RewarderState(
             version=RewarderState.VERSION,
             stream_seq=self.stream_seq,
             windows={name: window.values() for name, window in self.windows.items()},
             baselines=self.baselines.dump(),
             recent=self.recent,
-        ).dump()
+        )
+        return (record if self._stored is None else record.with_unknown_fields(self._stored)).dump()
 
     @classmethod
-    def load(cls, data: bytes, window: int) -> State:
-        """Loads a record. ``window`` may have changed since: the newest values are retained. Raises
-        ConfigError for a record of another version."""
-        stored = RewarderState.load(data)
+    def load(cls, stored: RewarderState, window: int) -> State:
+        """Loads a record. ``window`` may have changed since: the newest values are retained."""
         state = cls(window, stored.stream_seq)
         state.windows = {name: Window(window, values) for name, values in stored.windows.items()}
         state.baselines = Baselines.load(stored.baselines)
         state.recent = list(stored.recent)
+        state._stored = stored
         return state

@@ -18,6 +18,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from onward.bus import load_entry
 from onward.capture import provenance
 from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.capture.make_redactor import inspector_of
@@ -249,17 +250,16 @@ class Gateway:
 
     async def _follow_control(self) -> None:
         """Follows the operator's switch ``Traffic``."""
-        async for entry in self._ctx.bus.bucket(Traffic.BUCKET).watch(Traffic.KEY, deletes=True):
-            try:
-                asked = Traffic.load(entry.value or b"{}")
-                if asked.paused:
-                    self.pause(read_time(asked.until) if asked.until else None)
-                    await self.drain()
-                else:
-                    self.resume()
-            except (ValueError, TypeError):
-                _log.warning("traffic switch not readable", revision=entry.revision)
+        bucket = self._ctx.bus.bucket(Traffic.BUCKET)
+        async for entry in bucket.watch(Traffic.KEY, deletes=True):
+            asked = Traffic() if entry.deleted else (await load_entry(bucket, Traffic, entry)).document
+            if asked is None:
                 continue
+            if asked.paused:
+                self.pause(read_time(asked.until) if asked.until else None)
+                await self.drain()
+            else:
+                self.resume()
             await self.state.report()
 
     # HTTP.

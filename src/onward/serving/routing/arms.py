@@ -8,11 +8,9 @@ only new sessions. The assignment record is what the gates' evidence is joined w
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import asdict, dataclass
 
 from onward.contracts.buckets import ArmName, Assignment, Desired, DesiredArm
-from onward.errors import ContractError
 
 
 @dataclass(frozen=True)
@@ -61,35 +59,23 @@ def base_routes(model_id: str) -> Routes:
     return Routes(-1, None, 0, Arm("current", model_id, None, 1.0))
 
 
-def parse_desired(data: bytes) -> Routes:
-    """Parses a ``Desired``. Raises ContractError if it cannot be served, ValueError if it is no JSON."""
-    document = json.loads(data)
-    try:
-        desired, arms = Desired.model_validate(document), {}
-        for given in desired.arms:
-            name = given.arm
-            if name not in ("candidate", "current") or name in arms or not 0 <= given.weight <= 1:
-                raise ValueError
-            if not {"model_id", "weight"} <= given.model_fields_set:
-                raise ValueError
-            arms[name] = Arm(name, given.model_id, given.adapter_digest, given.weight)
-        return Routes(
-            revision=desired.revision,
-            release_id=desired.release_id and str(desired.release_id),
-            step=int(desired.step or 0),
-            current=arms["current"],
-            candidate=arms.get("candidate"),
-        )
-    except (KeyError, TypeError, ValueError):
-        raise ContractError(
-            "desired",
-            "The desired state in rl_releases is not {revision, release_id, step, arms: [{arm, model_id, "
-            "adapter_digest, weight}]} with one arm 'current' and at most one 'candidate': the routes stay.",
-        ) from None
+def routes_of(desired: Desired) -> Routes:
+    """Returns what a gateway serves for a desired state."""
+    arms: dict[str, Arm] = {}
+    for arm in desired.arms:
+        name: ArmName = "candidate" if arm.arm == "candidate" else "current"
+        arms[name] = Arm(name, arm.model_id, arm.adapter_digest, arm.weight)
+    return Routes(
+        revision=desired.revision,
+        release_id=desired.release_id,
+        step=desired.step or 0,
+        current=arms["current"],
+        candidate=arms.get("candidate"),
+    )
 
 
 def desired_of(routes: Routes) -> Desired:
-    """Returns what ``parse_desired`` reads as ``routes``."""
+    """Returns what ``routes_of`` reads as ``routes``."""
     return Desired(
         revision=routes.revision,
         release_id=routes.release_id,

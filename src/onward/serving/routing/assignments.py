@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from onward.bus import Bus
+from onward.bus import Bus, read_all, read_stored
 from onward.clock import Clock, utc_text
 from onward.contracts.buckets import Assignment
 from onward.errors import BusError, ConflictError
@@ -51,15 +51,16 @@ class Assignments:
             self._cache[session_id] = before
             return before, None
         chosen = assign(routes, session_id, utc_text(self._clock.now()), before)
+        if before is not None:
+            chosen = chosen.with_unknown_fields(before)
         return chosen, asyncio.create_task(self._write(chosen, revision))
 
     async def of_release(self, release_id: str) -> list[Assignment]:
         """Returns every recorded session of a release, in one pass."""
         found = []
-        for entry in await self._bucket.entries():
-            assignment = Assignment.load(entry.value)
-            if assignment.release_id == release_id:
-                found.append(assignment)
+        for entry in await read_all(self._bucket, Assignment):
+            if entry.document is not None and entry.document.release_id == release_id:
+                found.append(entry.document)
         return found
 
     async def is_answered(self, assignment: Assignment) -> bool:
@@ -87,12 +88,10 @@ class Assignments:
             raise BusError("NATS is away: the session cannot be assigned.")
         try:
             async with asyncio.timeout(BUS_SECONDS):
-                entry = await self._bucket.get(session_key(session_id))
+                stored = await read_stored(self._bucket, Assignment, session_key(session_id))
         except TimeoutError:
             raise BusError("NATS did not answer in time: the session cannot be assigned.") from None
-        if entry is None:
-            return None, 0
-        return Assignment.load(entry.value), entry.revision
+        return stored.document, stored.revision
 
     async def _write(self, chosen: Assignment, revision: int) -> Assignment:
         key, value = session_key(chosen.session_id), chosen.dump()

@@ -13,15 +13,15 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from onward.bus import Bus, Entry
+from onward.bus import Bus, Stored, load_entry, read_stored
 from onward.clock import Clock, utc_text
 from onward.contracts.buckets import GATEWAY_LEASE_SECONDS, Desired, GatewayReport
-from onward.errors import BusError, ContractError, EngineError, NotFoundError, OnwardError, TamperedError
+from onward.errors import BusError, EngineError, NotFoundError, OnwardError, TamperedError
 from onward.files import write_whole
 from onward.roles import together
 from onward.serving.engines import Engine
 from onward.serving.engines.registry import AdapterRegistry
-from onward.serving.routing.arms import Arm, Routes, base_routes, desired_of, parse_desired
+from onward.serving.routing.arms import Arm, Routes, base_routes, desired_of, routes_of
 from onward.telemetry import logs
 from onward.telemetry.alerts import Alerts
 
@@ -85,11 +85,11 @@ class RouteSwitcher:
         """Sets routes before the first call: the desired state, else the last file, else the base model."""
         try:
             async with asyncio.timeout(POLL_SECONDS):
-                entry = await self._bus.bucket(Desired.BUCKET).get(Desired.KEY)
+                stored = await read_stored(self._bus.bucket(Desired.BUCKET), Desired)
         except (TimeoutError, BusError):
-            entry = None
-        if entry is not None:
-            self._start_applying(entry)
+            stored = None
+        if stored is not None:
+            self._start_applying(stored)
             if self._applying is not None:
                 await self._applying
         if not self._applied:
@@ -107,9 +107,10 @@ class RouteSwitcher:
                 await asyncio.gather(self._applying, return_exceptions=True)
 
     async def _watch(self) -> None:
-        async for entry in self._bus.bucket(Desired.BUCKET).watch(Desired.KEY, poll_seconds=POLL_SECONDS):
+        bucket = self._bus.bucket(Desired.BUCKET)
+        async for entry in bucket.watch(Desired.KEY, poll_seconds=POLL_SECONDS):
             self._confirmed = self._clock.monotonic()
-            self._start_applying(entry)
+            self._start_applying(await load_entry(bucket, Desired, entry))
 
     async def _poll(self) -> None:
         """Confirms the desired state, and detects an engine that lost its adapters."""
@@ -117,24 +118,19 @@ class RouteSwitcher:
             await self._clock.sleep(POLL_SECONDS)
             try:
                 async with asyncio.timeout(POLL_SECONDS):
-                    entry = await self._bus.bucket(Desired.BUCKET).get(Desired.KEY)
+                    stored = await read_stored(self._bus.bucket(Desired.BUCKET), Desired)
                 self._confirmed = self._clock.monotonic()
                 lost = self.routes.digests - set(await self._engine.adapters())
             except (TimeoutError, BusError, EngineError):
                 continue
-            if entry is not None:
-                self._start_applying(entry, again=bool(lost) or self._error is not None)
+            self._start_applying(stored, again=bool(lost) or self._error is not None)
 
-    def _start_applying(self, entry: Entry, *, again: bool = False) -> None:
+    def _start_applying(self, stored: Stored[Desired], *, again: bool = False) -> None:
         """Starts to apply a desired state unless it is old, serves already or is being loaded."""
-        if entry.revision < self._seen_revision:
-            return  # a slow watcher after a quick poll
-        self._seen_revision = entry.revision
-        try:
-            wanted = parse_desired(entry.value)
-        except (ValueError, ContractError) as error:
-            self._fail(-2, error)
-            return
+        if stored.document is None or stored.revision < self._seen_revision:
+            return  # none that can be read, or a slow watcher after a quick poll
+        self._seen_revision = stored.revision
+        wanted = routes_of(stored.document)
         busy = self._applying is not None and not self._applying.done()
         if wanted == self._target and (busy or not again):
             return
@@ -232,7 +228,7 @@ class RouteSwitcher:
     async def _restore(self) -> None:
         """Restores the last verified state: its current arm alone, as no release is watched meanwhile."""
         try:
-            saved = parse_desired(self._file.read_bytes())
+            saved = routes_of(Desired.load(self._file.read_bytes()))
             arm = saved.current
             if arm.adapter_digest is not None:
                 await self._load_one(arm, await self._registry.cached(arm.adapter_digest))

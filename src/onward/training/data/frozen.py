@@ -110,7 +110,7 @@ async def _fetch_start(ctx: Context, current: dict[str, Any], folder: Path) -> c
 async def _desired(ctx: Context) -> DesiredRoutes:
     """Returns the desired routes; waits if there are none yet."""
     until = ctx.clock.monotonic() + FIRST_POLICY_SECONDS
-    while (desired := await read_document(ctx.bus, DesiredRoutes)) is None:
+    while (desired := await read_document(ctx.bus, DesiredRoutes)) is None or not desired.arms:
         if ctx.clock.monotonic() >= until:
             raise TrainingError(
                 "DATA", "No policy serves yet, so there is nothing to train: release one first."

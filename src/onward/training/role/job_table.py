@@ -11,11 +11,12 @@ import asyncio
 import hashlib
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from onward.bus import Bucket
+from onward.bus import Bucket, read_all, read_stored
 from onward.clock import Clock, utc_text
 from onward.contracts import TrainingRequest, encode, to_document
+from onward.contracts.buckets import ENDED_JOBS, JobEntry, Piece, Record
 from onward.errors import ConflictError, ContractError, IllegalTransitionError, TrainingError
 from onward.ids import check_id
 from onward.training.checkpoints import Commit
@@ -33,7 +34,7 @@ TERMINAL = frozenset(state for state, after in TRANSITIONS.items() if not after)
 PRIORITY_ORDER = {"urgent": 0, "high": 1, "normal": 2, "low": 3}
 
 
-class JobError(BaseModel):
+class JobError(Piece):
     code: Literal["OOM", "CONVERGENCE", "DATA", "INFRA", "TIMEOUT", "UNKNOWN"]
     message: str
 
@@ -42,7 +43,11 @@ class JobError(BaseModel):
         return cls.model_validate({"code": error.code, "message": str(error)})
 
 
-class JobRecord(BaseModel):
+class JobRecord(Record):
+    """One job. ``contracts.buckets.JobEntry`` is the part that other roles read."""
+
+    BUCKET, KEY = JobEntry.BUCKET, JobEntry.KEY
+
     job_id: str
     state: JobState
     request: dict[str, Any]
@@ -76,7 +81,13 @@ class JobRecord(BaseModel):
 
     @property
     def priority(self) -> int:
-        return PRIORITY_ORDER.get(self.request.get("priority") or "normal", 2)
+        return PRIORITY_ORDER.get(str(self.request.get("priority") or "normal"), 2)
+
+    def check(self) -> None:
+        float(self.progress.get("percent_complete") or 0.0)
+
+    def may_stand_in(self) -> bool:
+        return self.state in ENDED_JOBS
 
 
 def key(job_id: str) -> str:
@@ -95,7 +106,7 @@ class JobTable:
         taken by a different request."""
         record = self._new(request, "queued")
         try:
-            await self._bucket.create(key(record.job_id), _dump(record))
+            await self._bucket.create(key(record.job_id), record.dump())
         except ConflictError:
             existing, _ = await self.get(record.job_id)
             if existing.request_sha256 != record.request_sha256:
@@ -118,7 +129,7 @@ class JobTable:
                 "attempt": commit.epoch,
             }
         )
-        await self._bucket.create(key(record.job_id), _dump(record))
+        await self._bucket.create(key(record.job_id), record.dump())
         return record
 
     def _new(self, request: TrainingRequest, state: JobState) -> JobRecord:
@@ -135,18 +146,20 @@ class JobTable:
         )
 
     async def get(self, job_id: str) -> tuple[JobRecord, int]:
-        entry = await self._bucket.get(key(job_id))
-        if entry is None:
-            raise ContractError("unknown_job", f"There is no job {job_id}.")
-        return JobRecord.model_validate_json(entry.value), entry.revision
+        stored = await read_stored(self._bucket, JobRecord, check_id(job_id, "job id"))
+        if stored.document is not None:
+            return stored.document, stored.revision
+        if not stored.readable:
+            raise ContractError(
+                "unreadable_job",
+                f"The record of job {job_id} cannot be read: see 'onward buckets show rl_jobs {stored.key}'.",
+            )
+        raise ContractError("unknown_job", f"There is no job {job_id}.")
 
     async def all(self) -> list[tuple[JobRecord, int]]:
-        """Returns every job, oldest first."""
-        found = []
-        for name in await self._bucket.keys("job."):
-            entry = await self._bucket.get(name)
-            if entry is not None:
-                found.append((JobRecord.model_validate_json(entry.value), entry.revision))
+        """Returns every job that can be read, oldest first."""
+        stored = await read_all(self._bucket, JobRecord)
+        found = [(entry.document, entry.revision) for entry in stored if entry.document is not None]
         return sorted(found, key=lambda pair: (pair[0].created_at, pair[0].job_id))
 
     async def queued(self) -> list[tuple[JobRecord, int]]:
@@ -184,7 +197,7 @@ class JobTable:
     ) -> tuple[JobRecord, int]:
         changed = record.model_copy(update={**changes, "updated_at": utc_text(self._clock.now())})
         patience = {} if deadline is None else {"deadline": deadline}
-        return changed, await self._bucket.update(key(record.job_id), _dump(changed), revision, **patience)
+        return changed, await self._bucket.update(key(record.job_id), changed.dump(), revision, **patience)
 
 
 class JobLease:
@@ -210,7 +223,3 @@ class JobLease:
                 self.record, self.revision, deadline=max(0.0, self._until - started), **changes
             )
             self._until = started + self._term
-
-
-def _dump(record: JobRecord) -> bytes:
-    return record.model_dump_json().encode()

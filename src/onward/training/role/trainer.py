@@ -17,12 +17,13 @@ from typing import Any, Literal
 import structlog
 
 from onward import children
-from onward.bus import Ack, DeadLetter, Message, consume, read_document
+from onward.bus import Ack, DeadLetter, Message, consume
 from onward.bus.cancellation import until_cancelled
+from onward.bus.documents import is_learning_paused
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingRequest, TrainingStatus, decode, encode, subjects
-from onward.contracts.buckets import Learning
+from onward.contracts.codec import validate
 from onward.errors import (
     BusError,
     ConflictError,
@@ -107,7 +108,7 @@ class Trainer:
         for _ in until_cancelled():
             claimed = None
             started = self.ctx.clock.monotonic()
-            if not await self._paused():
+            if not await is_learning_paused(self.ctx.bus):
                 for record, revision in await self.table.queued():
                     with contextlib.suppress(ConflictError):
                         claimed = await self.table.claim(record, revision, self.owner)
@@ -122,9 +123,6 @@ class Trainer:
     @property
     def _term(self) -> float:
         return self.ctx.settings.training.lease_seconds
-
-    async def _paused(self) -> bool:
-        return (await read_document(self.ctx.bus, Learning) or Learning()).paused
 
     def _is_mine(self, record: JobRecord) -> bool:
         """True if a run on this data folder owns the job: an earlier one (its lock is free) or this one."""
@@ -242,7 +240,10 @@ class Trainer:
     async def _attempt(self, lease: JobLease) -> tuple[checkpoints.Commit, dict[str, Any]]:
         record = lease.record
         await self.announce(record)
-        asked = TrainingRequest.model_validate(record.request)
+        try:
+            asked = validate(record.request, TrainingRequest)
+        except ContractError as error:
+            raise TrainingError("DATA", f"The request in the job's record cannot be read: {error}") from None
         request.check(asked, self.ctx.settings)
         folder = self.ctx.settings.data_dir / "jobs" / record.job_id
         folder.mkdir(parents=True, exist_ok=True)
