@@ -109,7 +109,7 @@ RELEASE: dict[str, Any] = {
         "strategy": "canary", "steps": [{"share": 0.1, "seconds": 60.0, "sessions": 5}],
         "deadline_seconds": 3600.0, "on_inconclusive": "hold",
     },
-    "step": 0, "step_served": 1.5, "step_total": 2.5, "step_rates": None, "silent_from": None, "silent_seconds": 0.0,
+    "step": 0, "step_served": 1.5, "step_total": 2.5, "step_rates": {"candidate": RATES}, "silent_from": None, "silent_seconds": 0.0,
     "held_since": None, "held_from": None, "held_why": None,
     "evidence": {"release_id": "r1"}, "started_at": "2026-01-05T09:00:00.000Z", "closed_at": None,
     "decision": None, "reason": None, "reason_code": None, "shown": None, "sessions": {"candidate": 3},
