@@ -151,7 +151,11 @@ class Coordinator:
         log.info("training requested", job_id=asked.training_job_id, rewarded=rewarded, since=since)
 
     async def _publish(self, record: LastRequest, revision: int) -> tuple[LastRequest, int]:
-        assert record.request is not None and record.job_id is not None
+        if record.request is None or record.job_id is None:
+            raise ContractError(
+                "coordinator_record",
+                "The coordinator's record has a planned request without its text or id: drop the record.",
+            )
         await self.ctx.bus.publish(subjects.TRAINING_REQUEST, record.request.encode(), msg_id=record.job_id)
         published = record.model_copy(
             update={
