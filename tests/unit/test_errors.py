@@ -9,8 +9,11 @@ import sys
 import pytest
 
 from onward import errors
+from onward.clock import SystemClock
 from onward.errors import ConfigError, MissingExtraError, hide_login
 from onward.telemetry import logs
+from onward.telemetry.alerts import Alerts
+from onward.telemetry.metrics import Metrics
 
 
 @pytest.mark.parametrize(
@@ -64,3 +67,15 @@ def test_a_log_line_in_a_program_of_the_user_shows_no_login(caplog: pytest.LogCa
     with caplog.at_level(logging.INFO):
         logs.get("test").info("connecting", to="nats://ann:mysecretword@host:4222")
     assert "mysecretword" not in caplog.text and "nats://host:4222" in caplog.text
+
+
+async def test_an_alert_shows_no_login() -> None:
+    sent: list[bytes] = []
+
+    class Bus:
+        async def notify(self, subject: str, data: bytes) -> None:
+            sent.append(data)
+
+    alerts = Alerts(Bus(), SystemClock(), Metrics())
+    await alerts.raise_("bus_away", "No route to nats://ann:mysecretword@host:4222.")
+    assert b"mysecretword" not in sent[0] and b"nats://host:4222" in sent[0]

@@ -127,7 +127,7 @@ def missing(objects: Objects, claim: Claim) -> ClaimBrokenError:
     """Returns the error of a claim whose body does not exist."""
     return ClaimBrokenError(
         "claim_missing",
-        f"The body {claim.uri} is not in {hide_login(objects.where)}: do recorder and collector use the "
+        f"The body {claim.uri} is not in {objects.where}: do recorder and collector use the "
         "same object store?",
     )
 

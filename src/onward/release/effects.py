@@ -13,6 +13,7 @@ from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import canonical_json, subjects
 from onward.contracts.buckets import Desired, DesiredArm, DesiredRoutes, GatewayReport
+from onward.errors import ContractError
 from onward.release import rollback
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases, alert
@@ -86,7 +87,10 @@ class Effects:
 
     async def check_gateways(self, record: ReleaseRecord) -> GatewayCheck:
         """Returns which gateways serve the routes of ``record``. Raises one alert for each dead gateway."""
-        assert record.desired_revision is not None
+        if record.desired_revision is None:
+            raise ContractError(
+                "release_record", f"Release {record.release_id} has no revision of routes: abort it."
+            )
         arms = self._wanted.arms if self._wanted else ()
         found = await self._gateways.check(record.desired_revision, arms)
         for name in sorted(found.dead - self._told_dead):

@@ -14,7 +14,7 @@ from onward.bus.cancellation import until_cancelled
 from onward.bus.leases import Lease
 from onward.capture import provenance
 from onward.context import Context
-from onward.errors import BusError, ConflictError
+from onward.errors import BusError, ConflictError, ContractError
 from onward.release import moves, plan, proposals, restore, rollback, wording
 from onward.release.commands import OperatorRequests
 from onward.release.effects import Effects
@@ -269,7 +269,10 @@ class Releaser:
     async def _serve(self, record: ReleaseRecord) -> None:
         """Takes in evidence, then decides. State, evidence and cursor go into one write."""
         evidence = self._evidence
-        assert evidence is not None
+        if evidence is None:
+            raise ContractError(
+                "release_record", f"Release {record.release_id} is in traffic without evidence: abort it."
+            )
         applied = await apply_outcomes(self.outcomes, evidence)
         now = self.ctx.clock.monotonic()
         if applied.unsigned:

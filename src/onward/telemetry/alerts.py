@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from onward.clock import Clock, utc_text
 from onward.contracts import subjects
+from onward.errors import hide_login
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ async def notify(
     """Sends one alert to NATS and does nothing else."""
     body = {
         "kind": kind,
-        "message": message,
+        "message": hide_login(message),
         "severity": severity,
         "timestamp": utc_text(clock.now()),
         "facts": facts,
