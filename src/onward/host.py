@@ -30,6 +30,7 @@ from onward.config import Settings
 from onward.context import Context
 from onward.errors import ConfigError, folder_advice, hide_login
 from onward.files import OWNER_ALONE, keep_private, locked, write_whole
+from onward.health.disk import refuse_full
 from onward.health.watch import Watch
 from onward.http.app import local_key
 from onward.http.server import check_exposure, check_free
@@ -210,6 +211,8 @@ async def running(
     A role that fails is started again, and the others go on (``roles.keep_running``). An error for a person
     (OnwardError) before a role was ready for the first time ends the start.
     """
+    if not join:
+        refuse_full(settings.data_dir)
     _close(settings)
     with nullcontext() if join else _locked(settings.run_dir):
         async with parts(settings, roles=roles, join=join, clock=clock) as ctx:

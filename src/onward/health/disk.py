@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from onward.errors import ConfigError
+
 FOLDERS = ("nats", "chdb", "objects", "outbox", "run")
 """Parts of the data folder that may be mount points of their own."""
 LEAST_ROOM = 64 << 20
 """Bytes that must be free; on a disk below 1.28 GB it is 5 % of the disk."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,24 @@ def least_room(data_dir: Path) -> Room:
     if not found:
         raise FileNotFoundError(f"{data_dir} does not exist: start the service to create it.")
     return max(found.values(), key=lambda room: (room.is_full, room.used))
+
+
+def refuse_full(data_dir: Path) -> None:
+    """Raises ConfigError if nothing could be stored below ``data_dir``, which may not exist yet."""
+    folder = data_dir.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    room = least_room(folder)
+    if room.is_full:
+        free = f"{room.free >> 20} MiB are free"
+        raise ConfigError(f"The disk of {data_dir} is full ({free}): free some space and start again.")
+    try:
+        check_writable(folder)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise ConfigError(
+                f"{folder} takes no file ({error.strerror}): mend that and start again."
+            ) from None
 
 
 def check_writable(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 
 from onward.bus.server_log import ServerLog
 from onward.clock import ManualClock
+from onward.errors import ConfigError
 from onward.health import disk
 from onward.health.levels import Levels
 from onward.telemetry.alerts import Alerts
@@ -86,6 +88,25 @@ def test_a_folder_that_takes_no_file_is_told_and_nothing_stays_in_one_that_does(
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(OSError, match="No such file"):
         disk.check_writable(tmp_path / "missing")
+
+
+def test_a_start_on_a_full_or_read_only_disk_is_refused_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "not" / "there"
+    disk.refuse_full(folder)
+    assert not (tmp_path / "not").exists(), "nothing is created by the check"
+
+    def read_only(_: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "check_writable", read_only)
+        with pytest.raises(ConfigError, match="takes no file \\(Read-only file system\\)"):
+            disk.refuse_full(folder)
+    monkeypatch.setattr(disk, "least_room", lambda _: disk.Room(3 << 20, 10 << 30))
+    with pytest.raises(ConfigError, match=r"there is full \(3 MiB are free\): free some space"):
+        disk.refuse_full(folder)
 
 
 def test_refused_writes_are_found_once_also_when_the_server_starts_a_new_file(tmp_path: Path) -> None:
