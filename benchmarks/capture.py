@@ -6,9 +6,9 @@ first publish until the last row is in the warehouse. CPU time per message (user
 process) says more than the rate on a machine with other work: the load is printed with the results.
 
 Learnt here (at a load of 16 on two cores, where 55 to 114 a second were stored): a message costs the
-collector 1.0 ms of CPU time, nats-server 0.3 and the warehouse 0.4, so the rate is bound by waits for disk and
-processor, not by work: two idle cores could hold several hundred a second. To inspect a message takes 0.5 ms
-of that. An acknowledgement was a request of its own; one confirms a batch now.
+collector 1.0 ms of CPU time, nats-server 0.3 and the warehouse 0.4, so the rate is bound by waits for disk
+and processor, not by work: two idle cores could hold several hundred a second. To inspect a message takes
+0.5 ms of that. An acknowledgement was a request of its own; one confirms a batch now.
 
     python benchmarks/capture.py [--quick] [--publishers 16] [--messages 2000] [--json FILE] [--profile FILE]
 """

@@ -10,13 +10,14 @@ second on a machine with other work: the load is printed with the results. "cpu_
 what is recorded after the last answer.
 
 Learnt here (CPU time per request, at a load of 16 on two cores, which inflates all figures): a call without
-HTTP parsing took 0.48 ms and takes 0.38 (smallest of twelve rounds; FastAPI's own route and two waits cost the
-rest). To record a trajectory took 1.50 ms and takes 0.24: one fsync for a batch instead of one each, and no
-second redaction of what the journal holds redacted. The journal takes 0.42, of which 0.32 is redaction. The
-whole process took 3.5 ms with recording, and 2.0 after it. A thread that redacts may hold the interpreter for
-5 ms at each of the four sends and receives of a call; it hands over after 0.5 ms now (not seen in figures: the
-machine was too busy). By the difference of two runs h11 costs 0.2 ms more than httptools, which has no limit
-on the size of headers. As one process has one interpreter, the next step is to record in a child process.
+HTTP parsing took 0.48 ms and takes 0.38 (smallest of twelve rounds; FastAPI's own route and two waits cost
+the rest). To record a trajectory took 1.50 ms and takes 0.24: one fsync for a batch instead of one each,
+and no second redaction of what the journal holds redacted. The journal takes 0.42, of which 0.32 is
+redaction. The whole process took 3.5 ms with recording, and 2.0 after it. A thread that redacts may hold
+the interpreter for 5 ms at each of the four sends and receives of a call; it hands over after 0.5 ms now
+(not seen in figures: the machine was too busy). By the difference of two runs h11 costs 0.2 ms more than
+httptools, which has no limit on the size of headers. As one process has one interpreter, the next step is
+to record in a child process.
 
     python benchmarks/gateway.py [--quick] [--clients 32] [--seconds 10] [--json FILE] [--profile FILE]
 """
