@@ -127,7 +127,10 @@ _OWN: dict[str, Rights] = {
             _DLQ,
             _erase("RL_TRAJECTORIES"),
             "$KV.rl_capture.>",
-            # The check of the warehouse, which runs beside it; it also makes streams that were deleted.
+            # The check of the warehouse, which runs beside it; it also makes streams that were deleted, and
+            # cleans a vote in which it finds a secret.
+            subjects.FEEDBACK,
+            _erase("RL_FEEDBACK"),
             "$JS.API.STREAM.LIST",
             *(f"$JS.API.STREAM.CREATE.{name}" for name in _EVERY_STREAM),
             *map(_get, _STORED),
