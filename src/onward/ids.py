@@ -52,7 +52,8 @@ def local_id(seed: Path, *names: str) -> str:
 
     if not seed.exists():
         write_secret_once(seed, new_id())
-    return derived_id("local", seed.read_text().strip(), socket.gethostname(), str(seed.resolve()), *names)
+    text = seed.read_text(errors="replace").strip()
+    return derived_id("local", text, socket.gethostname(), str(seed.resolve()), *names)
 
 
 def model_key(model_id: str) -> str:

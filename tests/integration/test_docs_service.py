@@ -66,6 +66,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "logins",
         "operations",
         "quarantine",
+        "recovery",
         "rescoring",
         "streams",
     ]

@@ -217,6 +217,32 @@ async def test_messages_that_were_lost_before_they_were_stored_are_listed(shop):
     assert "warehouse_rows_lost" in shop.alerts
 
 
+async def test_a_truncated_block_of_a_stream_costs_only_what_is_listed(own_server, tmp_path):
+    bus = await Bus.connect(own_server.url, token=own_server.token)
+    await bus.ensure_streams()
+    shop = Shop(bus, tmp_path / "shop")
+    await shop.open()
+    for number in (1, 2, 3, 4):
+        await publish(shop.ctx, document(number))
+    await collect(shop.ctx)
+    await shop.check()
+    for number in (5, 6):
+        await publish(shop.ctx, document(number))  # nobody collects them
+    await own_server.stop()
+    block = max(own_server.data_dir.glob("nats/jetstream/*/streams/RL_TRAJECTORIES/msgs/*.blk"))
+    truncated(block)
+    await own_server.start()
+    await publish(shop.ctx, document(7))
+    await collect(shop.ctx)
+    check = await shop.check()
+    assert await stored(shop) == ids(1, 2, 3, 4, 7)
+    inventory = Inventory(shop.ctx.objects, shop.ctx.warehouse, "trajectories")
+    assert (await inventory.lost()).messages == [[5, 6]]
+    assert check.results["trajectories"].lost_messages == 2 and "warehouse_rows_lost" in shop.alerts
+    await shop.close()
+    await bus.close()
+
+
 async def test_a_message_that_was_erased_on_purpose_is_not_lost(bus, tmp_path):
     shop = Shop(bus, tmp_path / "data", opt_out="session:gone*")
     await shop.open()

@@ -19,7 +19,7 @@ from onward.bus.buckets import BUCKETS, stream_of
 from onward.bus.streams import STREAMS
 from onward.contracts import subjects
 from onward.errors import BusError
-from onward.files import write_secret_once, write_whole
+from onward.files import read_secret, write_secret_once, write_whole
 
 SERVICE = "service"
 AGENT = "agent"
@@ -127,7 +127,10 @@ _OWN: dict[str, Rights] = {
             _DLQ,
             _erase("RL_TRAJECTORIES"),
             "$KV.rl_capture.>",
-            # The check of the warehouse, which runs beside it; it also makes streams that were deleted.
+            # The check of the warehouse, which runs beside it; it also makes streams that were deleted, and
+            # cleans a vote in which it finds a secret.
+            subjects.FEEDBACK,
+            _erase("RL_FEEDBACK"),
             "$JS.API.STREAM.LIST",
             *(f"$JS.API.STREAM.CREATE.{name}" for name in _EVERY_STREAM),
             *map(_get, _STORED),
@@ -200,15 +203,14 @@ class Logins:
 
     @classmethod
     def of_folder(cls, run_dir: Path) -> Logins:
-        """Reads the logins of a data folder; what is missing is made. Raises BusError for a damaged file."""
+        """Reads the logins of a data folder; what is missing is made. Raises BusError or ConfigError for a
+        damaged file."""
         made = cls.new()
         token = run_dir / TOKEN_FILE
         if not token.exists():
             write_secret_once(token, made.token)
         token.chmod(0o600)
-        text = token.read_text().strip()
-        if len(text) < _LEAST:
-            raise BusError(f"{token} holds no usable token: delete it and start again.")
+        text = read_secret(token, "delete it and start again")
         return cls(text, _passwords(run_dir / ROLES_FILE, made.passwords))
 
     def url(self, user: str, address: str) -> str:
