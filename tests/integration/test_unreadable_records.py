@@ -71,12 +71,12 @@ async def test_every_kind_of_record_is_set_aside_once_and_read_as_before_or_as_a
     kinds = [k for k in RECORDS if rubbish != "wrong types" or k not in ANY_OBJECT]
     told = alarms(bus)
     for kind in kinds:
-        bucket, key = bus.bucket(kind.BUCKET), kind.KEY + "x"
-        good = kind.load(RECORDS[kind].encode())
+        bucket, good = bus.bucket(kind.BUCKET), kind.load(RECORDS[kind].encode())
+        key = good.own_key() or kind.KEY + "x"
         await bucket.put(key, good.dump())
         revision = await bucket.put(key, RUBBISH[rubbish])
         for _ in range(2):
-            stored = await read_stored(bucket, kind, "x")
+            stored = await read_stored(bucket, kind, key.removeprefix(kind.KEY))
             kept = BUCKETS[kind.BUCKET].history > 1 and good.may_stand_in()
             assert stored.document == (good if kept else None), kind
             assert (stored.revision, stored.readable) == (revision, False)
@@ -147,6 +147,13 @@ async def test_no_old_command_and_nothing_of_a_bucket_without_history_stands_in(
 async def test_a_pause_of_traffic_until_no_clear_time_is_unreadable(bus, until, is_readable):
     await bus.bucket("rl_control").put(Traffic.KEY, b'{"paused": true, "until": %s}' % until.encode())
     assert (await read_stored(bus.bucket("rl_control"), Traffic)).readable is is_readable
+
+
+async def test_a_record_under_the_key_of_another_one_is_unreadable(bus):
+    jobs = bus.bucket("rl_jobs")
+    await jobs.put("job.other", RECORDS[JobRecord].encode())
+    (stored,) = await read_all(jobs, JobRecord)
+    assert (stored.document, stored.readable) == (None, False)
 
 
 async def test_a_key_of_a_strange_form_is_left_out(bus):

@@ -1,12 +1,23 @@
 """The host ends what it started, whatever a library does with a cancellation."""
 
 import asyncio
+import socket
 from pathlib import Path
 
+import httpx
 import pytest
 
 from onward import config, host
+from onward.bus import Bus, read_all
+from onward.contracts.buckets import RoleFailure
 from onward.errors import ConfigError
+from onward.feedback.intake import FeedbackIntake
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 async def test_a_role_that_swallows_a_cancellation_is_cancelled_again() -> None:
@@ -71,3 +82,33 @@ async def test_an_error_for_a_person_at_the_start_ends_it(
     with pytest.raises(ConfigError, match="too short"):
         async with host.running(settings, roles=("collector",)):
             pass
+
+
+async def test_a_role_with_a_port_serves_on_the_same_port_after_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    settings = config.load(
+        environ={}, overrides={"data_dir": tmp_path, "nats": {"port": 0}, "http": {"api_port": port}}
+    )
+    real, failed = FeedbackIntake.deliver, asyncio.Event()
+
+    async def deliver(self: FeedbackIntake, bus: Bus) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise KeyError("a defect")
+        await real(self, bus)
+
+    monkeypatch.setattr(FeedbackIntake, "deliver", deliver)
+    async with (
+        host.running(settings, roles=("api",)) as loop,
+        asyncio.timeout(30),
+        httpx.AsyncClient() as client,
+    ):
+        await failed.wait()
+        while loop.ctx.ready["api"] is not True:
+            await asyncio.sleep(0.05)
+        answer = await client.get(f"http://127.0.0.1:{port}/ready")
+        assert (answer.status_code, answer.json()["ready"]) == (200, True)
+        (report,) = await read_all(loop.ctx.bus.bucket(RoleFailure.BUCKET), RoleFailure)
+        assert report.document is not None and report.document.error == "KeyError: 'a defect'"

@@ -37,6 +37,10 @@ MOST_KNOWN = 10_000
 COPY_SECONDS = 5.0
 
 
+class MisplacedError(OnwardError):
+    """A document names another key than the one under which it is stored."""
+
+
 @dataclass(frozen=True)
 class Stored(Generic[D]):
     """A key as its reader sees it."""
@@ -74,7 +78,7 @@ async def read_all(bucket: Bucket, kind: type[D]) -> list[Stored[D]]:
 async def load_entry(bucket: Bucket, kind: type[D], entry: Entry, *, check: Check | None = None) -> Stored[D]:
     """Loads a value that was read already, for instance by a watch. Raises BusError."""
     try:
-        return Stored(entry.key, _load(kind, entry.value, check), entry.revision)
+        return Stored(entry.key, _load(kind, entry, check), entry.revision)
     except Exception as error:  # any value may be stored: whatever it breaks means that it is unreadable
         found = await bucket.bus.unreadable.find_stand_in(bucket, kind, entry, error, check)
         return Stored(entry.key, found, entry.revision, readable=False)
@@ -87,8 +91,10 @@ async def is_learning_paused(bus: Bus) -> bool:
     return not stored.readable if stored.document is None else stored.document.paused
 
 
-def _load(kind: type[D], value: bytes, check: Check | None) -> D:
-    document = kind.load(value)
+def _load(kind: type[D], entry: Entry, check: Check | None) -> D:
+    document = kind.load(entry.value)
+    if document.own_key() not in (None, entry.key):
+        raise MisplacedError(f"It is the {kind.__name__} of another key.")
     if check is not None:
         check(document)
     return document
@@ -159,7 +165,7 @@ async def _newest_readable(
         if older.deleted:
             return None
         try:
-            document = _load(kind, older.value, check)
+            document = _load(kind, older, check)
         except Exception:
             continue
         return document if document.may_stand_in() else None

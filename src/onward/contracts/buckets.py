@@ -98,6 +98,11 @@ class Document(Piece):
         """Raises ValueError, KeyError or TypeError for a stored document that its readers could not use,
         beyond what the types say."""
 
+    def own_key(self) -> str | None:
+        """Returns the key under which this document belongs, if it names itself. Under another key it is
+        unreadable: its writer would change another record."""
+        return None
+
     def may_stand_in(self) -> bool:
         """Returns whether this older value of its key counts while the newest one cannot be read."""
         return True
@@ -315,6 +320,9 @@ class JobEntry(Document):
     skip_validation: Truth = False
     updated_at: str | None = optional("ISO 8601.")
 
+    def own_key(self) -> str | None:
+        return None if self.job_id is None else self.KEY + self.job_id
+
     def may_stand_in(self) -> bool:
         return self.state in ENDED_JOBS
 
@@ -347,6 +355,9 @@ class ReleaseEntry(Document):
     release_id: str | None = optional("Its id.")
     job_id: str | None = optional("Job that made the candidate.")
     state: str | None = optional("A State of the plan.")
+
+    def own_key(self) -> str | None:
+        return None if self.release_id is None else self.KEY + self.release_id
 
 
 class DesiredArm(Piece):

@@ -47,6 +47,9 @@ class Model(Record):
     validation: dict[str, Any] = Field(default_factory=dict)
     """``validation_results`` of its own release, needed again when the model is restored."""
 
+    def own_key(self) -> str:
+        return model_key(self.model_id)
+
     @property
     def model_digest(self) -> str | None:
         """Digest in the generation records of this policy; None for a base model that no engine reported."""
@@ -129,6 +132,9 @@ class ReleaseRecord(Record):
     """Revision of the newest operator command that was read; older ones were for other releases."""
     outbox: list[dict[str, Any]] = Field(default_factory=list)
     history: list[dict[str, Any]] = Field(default_factory=list)
+
+    def own_key(self) -> str:
+        return self.KEY + self.release_id
 
     def check(self) -> None:
         if self.plan is not None or self.serving:

@@ -10,7 +10,7 @@ import pytest
 from stored_documents import RECORDS
 
 from onward.contracts import canonical_json
-from onward.contracts.buckets import Desired, Document, OptOutCount, RescoreRequest
+from onward.contracts.buckets import Desired, OptOutCount, Piece, RescoreRequest
 
 KINDS = {kind: json.loads(text) for kind, text in RECORDS.items() if kind is not RescoreRequest}
 COUNTED = {"counts", "probes", "sessions", "e_values", "windows", "rates"}
@@ -44,7 +44,7 @@ def test_a_record_that_is_built_anew_takes_over_what_a_next_version_added(kind):
     kept = json.loads(anew.with_unknown_fields(before).dump())
     assert kept["added_by_next"] == {"deep": [1, None]}
     for name in set(KINDS[kind]) & kind.model_fields.keys():
-        if isinstance(getattr(anew, name), Document.__base__):
+        if isinstance(getattr(anew, name), Piece):
             assert kept[name]["added_by_next"] == {"deep": [1, None]}
 
 

@@ -85,6 +85,11 @@ class JobRecord(Record):
 
     def check(self) -> None:
         float(self.progress.get("percent_complete") or 0.0)
+        if not isinstance(self.progress.get("metrics", {}), dict):
+            raise ValueError("metrics is no object")
+
+    def own_key(self) -> str:
+        return self.KEY + self.job_id
 
     def may_stand_in(self) -> bool:
         return self.state in ENDED_JOBS

@@ -390,11 +390,19 @@ class Trainer:
         repeat after the dedupe window would look like a new event.
         """
         for record, revision in await self.table.all():
-            if record.state in TERMINAL:
-                if not record.announced:
-                    await self._announce_end(record, revision)
-            elif record.attempt == 0:
-                await self.announce(record)
+            try:
+                await self._announce_again(record, revision)
+            except BusError:
+                raise
+            except Exception as error:  # one damaged record must not stop the other jobs
+                log.warning("a job was not announced again", job_id=record.job_id, error=repr(error))
+
+    async def _announce_again(self, record: JobRecord, revision: int) -> None:
+        if record.state in TERMINAL:
+            if not record.announced:
+                await self._announce_end(record, revision)
+        elif record.attempt == 0:
+            await self.announce(record)
 
 
 def evaluation_results(metrics: dict[str, Any]) -> dict[str, Any]:
