@@ -230,6 +230,20 @@ async def test_too_long_is_refused_in_one_sentence(engine):
     assert answer.usage["total_tokens"] <= 512
 
 
+async def test_three_huge_texts_are_refused_and_others_are_answered_meanwhile(engine):
+    huge = [{"role": "user", "content": "hello world " * 75_000}]
+    refused = [
+        asyncio.ensure_future(engine.generate(huge, session_id=f"h{n}", adapter=None, max_tokens=2))
+        for n in range(3)
+    ]
+    small = [{"role": "user", "content": "hi"}]
+    answer = await engine.generate(small, session_id="s", adapter=None, max_tokens=2)
+    assert answer.usage["completion_tokens"] >= 1
+    for each in refused:
+        with pytest.raises(RequestRefusedError, match="at least [0-9]+ tokens, but the context holds [0-9]+"):
+            await each
+
+
 async def test_a_tampered_or_foreign_adapter_is_refused_by_the_child_too(engine, tiny, tmp_path):
     _, _, adapters = tiny
     digest, folder = next(iter(adapters.items()))

@@ -16,8 +16,10 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from onward.errors import OnwardError
+from onward.lm.text_length import longest_token
 from onward.lm.tool_words import TOOL_RULES, Message, in_words
 
+_MARK = "\ue0f1"
 __all__ = ["TOOL_RULES", "Chat", "Message", "Text", "in_words"]
 
 
@@ -35,7 +37,9 @@ class Chat:
         self._control: dict[str, int] = control
         pattern = "|".join(re.escape(text) for text in sorted(control, key=len, reverse=True))
         self._split = re.compile(f"({pattern})") if control else None
-        self._plain = _without_control_tokens(tokenizer, set(control))
+        described = _without_control_tokens(tokenizer, set(control))
+        self._plain = Tokenizer.from_str(json.dumps(described))
+        self._longest = longest_token(described)
         self.has_tool_template = False
         self.end_of_turn, self._end_text = self._find_end_of_turn()
         self.has_tool_template = self._shows_tools()
@@ -56,6 +60,14 @@ class Chat:
     def encode(self, text: str) -> list[int]:
         """Returns the ids of plain text outside a message; a control string is ordinary characters."""
         return list(self._plain.encode(text, add_special_tokens=False).ids)
+
+    def fewest_tokens(self, messages: Sequence[Message]) -> int:
+        """Returns a number of tokens that a prompt of ``messages`` has at least, without encoding it. Text of
+        the assistant and outer spaces do not count: a template may leave them out."""
+        if self._longest is None:
+            return 0
+        said = (message.get("content") for message in messages if message["role"] != "assistant")
+        return sum(len(text.strip()) for text in said if isinstance(text, str)) // self._longest
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Returns the text of sampled tokens, without control tokens."""
@@ -123,10 +135,8 @@ class Chat:
     def _mark(self, messages: Sequence[Message]) -> str:
         """Returns a string that occurs in no message, to be inserted into control strings as a mask."""
         everything = json.dumps(list(messages), ensure_ascii=False, default=str)
-        mark = "\ue0f1"
-        while mark in everything:
-            mark += "\ue0f1"
-        return mark
+        longest = max(map(len, re.findall(f"{_MARK}+", everything)), default=0)
+        return _MARK * (longest + 1)
 
     def _hide(self, value: Any, mark: str) -> Any:
         if isinstance(value, str):
@@ -170,7 +180,8 @@ class Chat:
             if piece in self._control:
                 ids.append(self._control[piece])
             elif piece:
-                ids += self._plain.encode(piece.replace(mark, ""), add_special_tokens=False).ids
+                # Of one text too, the batch form is the one that lets other threads run meanwhile.
+                ids += self._plain.encode_batch([piece.replace(mark, "")], add_special_tokens=False)[0].ids
         return ids
 
 
@@ -195,8 +206,8 @@ class Text:
         return new
 
 
-def _without_control_tokens(tokenizer: PreTrainedTokenizerBase, control: set[str]) -> Tokenizer:
-    """Returns a copy of the tokenizer without its control tokens."""
+def _without_control_tokens(tokenizer: PreTrainedTokenizerBase, control: set[str]) -> dict[str, Any]:
+    """Returns the tokenizer without its control tokens, as the content of a tokenizer.json."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise OnwardError(
@@ -205,4 +216,4 @@ def _without_control_tokens(tokenizer: PreTrainedTokenizerBase, control: set[str
     described = json.loads(backend.to_str())
     described["added_tokens"] = [t for t in described["added_tokens"] if t["content"] not in control]
     described["post_processor"] = None
-    return Tokenizer.from_str(json.dumps(described))
+    return described

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from onward.lm.chat import TOOL_RULES, Chat, Text, in_words
 from onward.lm.policy import Policy
+from onward.lm.text_length import longest_token
 
 SYSTEM = {"role": "system", "content": "You are a helpful assistant."}
 USER = {"role": "user", "content": "hello  world\n\n"}
@@ -192,3 +193,57 @@ def test_a_text_in_pieces_is_the_text_and_never_half_a_character(chat: Chat, tex
     told = [pieces.append(ids[at : at + step]) for at in range(0, len(ids), step)]
     assert "".join(told) == chat.text(ids)
     assert all("\ufffd" not in piece for piece in told)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(max_size=200), max_size=4), st.text(alphabet=" \n-=", max_size=300))
+def test_the_fewest_tokens_are_never_more_than_the_true_ones(chat: Chat, texts: list[str], flat: str) -> None:
+    roles = ("system", "user", "assistant", "user")
+    messages = [{"role": role, "content": text} for role, text in zip(roles, [flat, *texts], strict=False)]
+    assert chat.fewest_tokens(messages) <= len(chat.render(messages))
+
+
+def test_the_fewest_tokens_follow_from_the_longest_token(chat: Chat) -> None:
+    longest = max(map(len, chat.tokenizer.get_vocab()))
+    text = "x" * (10 * longest)
+    assert chat.fewest_tokens([{"role": "user", "content": text}]) == 10
+    assert chat.fewest_tokens([{"role": "user", "content": f"  {text}\n"}]) == 10
+    assert (
+        chat.fewest_tokens([{"role": "assistant", "content": text}, {"role": "user", "content": None}]) == 0
+    )
+
+
+BYTES = {
+    "model": {"type": "BPE", "vocab": {"a": 0, "abcde": 1}},
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, {"type": "ByteLevel"}]},
+    "normalizer": None,
+    "added_tokens": [{"content": "<tool>"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "longest"),
+    [
+        ({}, 6),
+        ({"normalizer": {"type": "NFC"}}, 24),
+        ({"normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "_"}}, 6),
+        ({"normalizer": {"type": "Replace", "pattern": {"String": "  "}, "content": "_"}}, None),
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": " +"}, "content": "_"}}, None),
+        ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Strip"}]}}, None),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, None),
+        ({"pre_tokenizer": {"type": "Split", "behavior": "Removed"}}, None),
+        ({"pre_tokenizer": None}, None),
+        ({"pre_tokenizer": None, "model": {"type": "BPE", "vocab": {"abc": 0}, "byte_fallback": True}}, 6),
+        ({"model": {"type": "WordPiece", "vocab": {"abc": 0}}}, None),
+    ],
+)
+def test_only_a_tokenizer_that_keeps_every_character_has_a_longest_token(change: Any, longest: Any) -> None:
+    assert longest_token({**BYTES, **change}) == longest
+
+
+@pytest.mark.parametrize("run", [0, 1, 2, 3000])
+def test_the_mask_is_in_no_text(chat: Chat, run: int) -> None:
+    text = "a" + "\ue0f1" * run + "<|im_end|>"
+    ids = chat.render([SYSTEM, {"role": "user", "content": text}])
+    assert text in chat.tokenizer.decode(ids, skip_special_tokens=True)
+    assert ids.count(chat.end_of_turn) == 2

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,15 @@ from onward.errors import EngineError, OnwardError, TamperedError
 from onward.lm.chat import Chat, Text
 from onward.lm.request import Sample, SampleRequest
 from onward.processes import die_with_parent
-from onward.serving.engines import RequestRefusedError, wire
+from onward.serving.engines import Messages, RequestRefusedError, wire
 from onward.serving.engines.registry import verify_adapter
 from onward.serving.engines.sampling import FinishedGeneration, OnTokens, SamplingThread, SessionMemory
 from onward.serving.engines.vllm import VllmSampling, VoidSample
 from onward.serving.engines.vllm_http import VllmHttp
 from onward.training import checkpoints
 
+LONG_TEXT = 8192
+"""Characters from which on a prompt is encoded in a thread of its own."""
 DEFAULT_TOKENS = 512
 """Maximum number of new tokens for a call without a limit."""
 
@@ -118,7 +121,7 @@ class EngineServer:
         adapter = request["adapter"]
         if adapter is not None and adapter not in self._loaded:
             raise EngineError(f"Adapter {adapter[:12]} is not loaded: load it first.")
-        before, delta = self._prompt(request)
+        before, delta = await self._prompt(request)
         full = delta if before is None else [*before.ids, *delta]
         room = self._max_context - len(full)
         wanted = request["max_tokens"] if request["max_tokens"] is not None else min(DEFAULT_TOKENS, room)
@@ -169,10 +172,24 @@ class EngineServer:
         send({"record": record})
         return on_tokens
 
-    def _prompt(self, request: dict[str, Any]) -> tuple[FinishedGeneration | None, list[int]]:
-        """Returns the generation that is continued (or None) and the ids that come after it."""
+    async def _prompt(self, request: dict[str, Any]) -> tuple[FinishedGeneration | None, list[int]]:
+        """Returns the generation that is continued (or None) and the ids that come after it. A long text is
+        encoded in a thread, and not at all if it cannot fit: other calls go on meanwhile."""
         messages, tools = request["messages"], request.get("tools") or []
+        fewest = self._chat.fewest_tokens(messages)
+        if fewest > self._max_context:
+            raise RequestRefusedError(
+                f"The messages have at least {fewest} tokens, but the context holds {self._max_context}: "
+                f"shorten the conversation."
+            )
         before = self._memory.find(request["session_id"], request["adapter"], messages, tools)
+        if sum(len(str(message.get("content"))) for message in messages) < LONG_TEXT:
+            return self._encoded(before, messages, tools)
+        return await asyncio.to_thread(self._encoded, before, messages, tools)
+
+    def _encoded(
+        self, before: FinishedGeneration | None, messages: Messages, tools: Sequence[dict[str, Any]]
+    ) -> tuple[FinishedGeneration | None, list[int]]:
         try:
             if before is not None:
                 delta = self._chat.extend(before.ids, before.messages, messages, before.finished, tools)
