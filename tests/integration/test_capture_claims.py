@@ -11,12 +11,12 @@ from onward import Recorder
 from onward.bus import Bus, NatsServer
 from onward.bus.deadletter import dead_letters, replay
 from onward.capture import claim_check as claims
-from onward.capture.collecting import collector
+from onward.capture.collecting import collector, late_bodies
 from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.clock import SystemClock
 from onward.config import load
 from onward.context import Context
-from onward.contracts import Trajectory, canonical_json, decode
+from onward.contracts import Trajectory, canonical_json, decode, subjects
 from onward.errors import ObjectError
 from onward.telemetry import Alerts, Metrics
 from onward.warehouse import EmbeddedWarehouse, Objects
@@ -128,7 +128,7 @@ async def test_a_secret_in_what_stands_for_a_body_is_erased_too(ctx):
 
 
 async def test_a_missing_body_is_waited_for_then_a_dead_letter_that_can_be_replayed(ctx, monkeypatch):
-    monkeypatch.setattr(collector, "CLAIM_TRIES", 2)
+    monkeypatch.setattr(late_bodies, "CLAIM_TRIES", 2)
     one = large(1)
     made = await claim(ctx, one)
     body = await ctx.objects.get(made.uri)
@@ -151,26 +151,54 @@ async def test_a_body_that_comes_late_is_no_dead_letter(ctx, monkeypatch):
     body = await ctx.objects.get(made.uri)
     await ctx.objects.delete(made.uri)
 
-    fetch, missed = claims.fetch, asyncio.Event()
+    missing, missed = claims.missing, asyncio.Event()
 
-    async def watched(*given):
-        try:
-            return await fetch(*given)
-        except claims.ClaimBrokenError:
-            missed.set()
-            raise
+    def watched(*given):
+        missed.set()
+        return missing(*given)
 
     async def later() -> None:
         await asyncio.wait_for(missed.wait(), 20)
         await ctx.objects.put(made.uri, body)
 
-    monkeypatch.setattr(claims, "fetch", watched)
+    monkeypatch.setattr(claims, "missing", watched)
     await asyncio.gather(later(), collect(ctx))
     assert len(await rows(ctx)) == 1 and await dead_letters(ctx.bus) == []
 
 
+async def test_many_claims_without_a_body_hold_up_no_other_message(ctx, monkeypatch):
+    """More than the consumer may leave unacknowledged: all of them waiting would stop it."""
+    monkeypatch.setattr(late_bodies, "MAX_LATE", 20)
+    monkeypatch.setattr(late_bodies, "CLAIM_TRIES", 1_000_000)
+    digest = "ab" * 32
+
+    async def claim_nothing(number: int) -> None:
+        name = f"00000000-0000-4000-8000-{number:012d}"
+        header = json.dumps({"uri": f"claims/20260101/{name}.{digest[:16]}", "sha256": digest, "size": 2})
+        await ctx.bus.publish(subjects.TRAJECTORY, b"{}", msg_id=name, headers={claims.HEADER: header})
+
+    for start in range(0, 1100, 100):
+        await asyncio.gather(*map(claim_nothing, range(start, start + 100)))
+    await publish(ctx, document(5000))
+
+    async def waiting() -> int:
+        return (await ctx.bus.js.consumer_info(collector.STREAM, collector.DURABLE)).num_ack_pending or 0
+
+    task = asyncio.create_task(collector.run(ctx))
+    try:
+        async with asyncio.timeout(60):
+            while not await rows(ctx) or (await waiting()) > 20:
+                await asyncio.sleep(0.05)
+        letters = await ctx.bus.js.stream_info("RL_DLQ")
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert [row["session_id"] for row in await rows(ctx)] == ["s5000"]
+    assert letters.state.messages == 1080, "20 claims still wait for their body"
+
+
 async def test_a_body_that_is_not_the_claimed_one_is_never_stored(ctx, tmp_path, monkeypatch):
-    monkeypatch.setattr(collector, "CLAIM_TRIES", 1)
+    monkeypatch.setattr(late_bodies, "CLAIM_TRIES", 1)
     made = await claim(ctx, large(1))
     (tmp_path / "objects" / made.uri).write_bytes(canonical_json(large(1, "other")))
     await collect(ctx)

@@ -240,7 +240,9 @@ async def test_three_huge_texts_are_refused_and_others_are_answered_meanwhile(en
     answer = await engine.generate(small, session_id="s", adapter=None, max_tokens=2)
     assert answer.usage["completion_tokens"] >= 1
     for each in refused:
-        with pytest.raises(RequestRefusedError, match="at least [0-9]+ tokens, but the context holds [0-9]+"):
+        with pytest.raises(
+            RequestRefusedError, match=r"at least [0-9]+ tokens, but the context holds [0-9]+"
+        ):
             await each
 
 

@@ -114,17 +114,22 @@ async def fetch(objects: Objects, claim: Claim) -> bytes:
     try:
         body = await objects.get(claim.uri)
     except NotFoundError:
-        raise ClaimBrokenError(
-            "claim_missing",
-            f"The body {claim.uri} is not in {objects.where}: do recorder and collector use the "
-            "same object store?",
-        ) from None
+        raise missing(objects, claim) from None
     if len(body) != claim.size or hashlib.sha256(body).hexdigest() != claim.sha256:
         raise ClaimBrokenError(
             "claim_mismatch",
             f"The body {claim.uri} ({len(body)} bytes) is not the one that its claim names: publish again.",
         )
     return body
+
+
+def missing(objects: Objects, claim: Claim) -> ClaimBrokenError:
+    """Returns the error of a claim whose body does not exist."""
+    return ClaimBrokenError(
+        "claim_missing",
+        f"The body {claim.uri} is not in {objects.where}: do recorder and collector use the "
+        "same object store?",
+    )
 
 
 async def resolve(objects: Objects, message: Message) -> Message:

@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from onward.files import sync_folder
 _SEGMENT = re.compile(r"[A-Za-z0-9._=:@+-]{1,255}")
 _DRAFT = ".draft-"
 _BLOCK = 1 << 20
+_LOOK_UPS = 16
 _URL = re.compile(r"(s3|gs|az|abfss?|https?)://", re.IGNORECASE)
 
 
@@ -100,6 +101,18 @@ class Objects:
     async def exists(self, key: str) -> bool:
         """Returns whether ``key`` exists. Raises ObjectError if that is unknown."""
         return await self._store.exists(check_key(key))
+
+    async def find_existing(self, keys: Iterable[str]) -> set[str]:
+        """Returns those of ``keys`` that exist; a few are looked up at once. Raises ObjectError."""
+        places = asyncio.Semaphore(_LOOK_UPS)
+
+        async def look_up(key: str) -> bool:
+            async with places:
+                return await self.exists(key)
+
+        names = sorted(set(keys))
+        found = await asyncio.gather(*map(look_up, names))
+        return {name for name, exists in zip(names, found, strict=True) if exists}
 
     async def delete(self, key: str) -> None:
         """Removes ``key``. A missing key is no error. Raises ObjectError."""

@@ -32,7 +32,8 @@ from onward.capture.collecting.inspection import (
     conflict_item,
     poisoned_item,
 )
-from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
+from onward.capture.collecting.late_bodies import LateBodies
+from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys, place_of
 from onward.capture.make_redactor import inspector_of
 from onward.clock import utc_text
 from onward.context import Context
@@ -51,8 +52,6 @@ DURABLE = "collector"
 ACK_WAIT_SECONDS = 15.0
 """After this long without a sign of life the collector's messages go to another collector."""
 _RECENT = 1000
-CLAIM_TRIES = 5
-"""Deliveries, about 15 s, before a claim without its body is a dead letter: a store may catch up."""
 STUCK_SECONDS = 60.0
 """Pause before the retry of a message that can be neither stored nor held."""
 CLEAN_SECONDS = 6 * 3600.0
@@ -93,6 +92,7 @@ class Collector:
         self._ctx = ctx
         self._inspector: Inspector = inspector_of(ctx.settings)
         self._quarantine = Quarantine(ctx.objects, QuarantineKeys.from_settings(ctx.settings), ctx.clock)
+        self._late = LateBodies(ctx.clock)
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
         """Stores a batch. Raises BusError, WarehouseError or ObjectError if one of them is unavailable: the
@@ -100,13 +100,12 @@ class Collector:
         the quarantine: the bus would make it a dead letter without its body and leave the raw message on the
         stream."""
         try:
+            claimed = [message for message in messages if claim_check.HEADER in message.headers]
             direct = [message for message in messages if claim_check.HEADER not in message.headers]
             if direct:
                 await self._keep(direct)
-            return [
-                await self._keep_claimed(message) if claim_check.HEADER in message.headers else Ack()
-                for message in messages
-            ]
+            answers = await self._keep_claimed(claimed) if claimed else {}
+            return [answers.get(message.sequence, Ack()) for message in messages]
         except AWAY:
             raise
         except Exception as error:
@@ -114,22 +113,41 @@ class Collector:
                 raise
             return [await self._give_up(messages[0], error)]
 
-    async def _keep_claimed(self, message: Message) -> Disposition:
-        """Stores one message at a time: a body may be as large as 64 MiB."""
-        try:
-            whole = await claim_check.resolve(self._ctx.objects, message)
-        except claim_check.ClaimBrokenError as error:
-            if await self._was_settled(message, error):
-                await erase(self._ctx.bus, message.sequence)
-            elif message.num_delivered < CLAIM_TRIES:
-                return Retry(float(2 ** (message.num_delivered - 1)))
+    async def _keep_claimed(self, messages: list[Message]) -> dict[int, Disposition]:
+        """Stores messages with a claim, one at a time, as a body may be as large as 64 MiB. Returns an answer
+        for each that is to come again, by its sequence."""
+        objects, claims = self._ctx.objects, dict[int, claim_check.Claim]()
+        broken: list[tuple[Message, ContractError]] = []
+        late: list[tuple[Message, ContractError]] = []
+        for message in messages:
+            try:
+                claims[message.sequence] = claim_check.parse(message.headers[claim_check.HEADER])
+            except ContractError as error:
+                broken.append((message, error))
+        stored = await objects.find_existing(claim.uri for claim in claims.values())
+        for message in messages:
+            claim = claims.get(message.sequence)
+            if claim is None:
+                continue
+            if claim.uri not in stored:
+                late.append((message, claim_check.missing(objects, claim)))
+                continue
+            try:
+                whole = await claim_check.resolve(objects, message)
+            except claim_check.ClaimBrokenError as error:
+                late.append((message, error))
             else:
-                await self._settle([self._inspector.inspect_without_body(message, error)])
-        except ContractError as error:
-            await self._settle([self._inspector.inspect_without_body(message, error)])
-        else:
-            await self._keep([whole], stand_in=message.data)
-        return Ack()
+                await self._keep([whole], stand_in=message.data)
+        answers: dict[int, Disposition] = {}
+        for message, error in await self._unsettled(late):
+            if self._late.may_wait(message):
+                answers[message.sequence] = Retry(float(2 ** (message.num_delivered - 1)))
+            else:
+                broken.append((message, error))
+        if broken:
+            inspect = self._inspector.inspect_without_body
+            await self._settle(await asyncio.to_thread(lambda: [inspect(*each) for each in broken]))
+        return answers
 
     async def _keep(self, messages: list[Message], stand_in: bytes | None = None) -> None:
         """Takes messages the whole way: judges them, stores the new ones, and settles all of them."""
@@ -282,14 +300,31 @@ class Collector:
         self._ctx.metrics.held.labels(item.reason).inc()
         _log.warning("held in quarantine", held=held.held_id, reason=item.reason, error=item.detail)
 
-    async def _was_settled(self, message: Message, error: claim_check.ClaimBrokenError) -> bool:
-        """Returns whether this repeats a step before a crash: a body is deleted only with a secret, after its
-        clean form was stored or the whole was held."""
-        if error.reason != "claim_missing":
-            return False
-        name = claim_check.parse(message.headers[claim_check.HEADER]).trajectory_id
-        stored = await queries.stored_identities(self._ctx.warehouse, {name})
-        return name in stored or await self._quarantine.contains(STREAM, message)
+    async def _unsettled(
+        self, late: list[tuple[Message, ContractError]]
+    ) -> list[tuple[Message, ContractError]]:
+        """Erases claims that repeat a step before a crash, and returns the others. A body is deleted only
+        with a secret, after its clean form was stored or the whole was held."""
+        places = {
+            message.sequence: (
+                claim_check.parse(message.headers[claim_check.HEADER]).trajectory_id,
+                place_of(STREAM, message),
+            )
+            for message, error in late
+            if error.reason == "claim_missing"
+        }
+        if not places:
+            return late
+        stored = await queries.stored_identities(self._ctx.warehouse, {name for name, _ in places.values()})
+        held = await self._ctx.objects.find_existing(place for _, place in places.values())
+        left: list[tuple[Message, ContractError]] = []
+        for message, error in late:
+            name, place = places.get(message.sequence, ("", ""))
+            if name in stored or place in held:
+                await erase(self._ctx.bus, message.sequence)
+            else:
+                left.append((message, error))
+        return left
 
     async def _give_up(self, message: Message, error: Exception) -> Disposition:
         """Holds the whole message; if even that fails, it stays unacknowledged and is redelivered forever."""

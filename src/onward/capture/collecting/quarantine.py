@@ -144,9 +144,6 @@ class Quarantine:
             await self.objects.put(f"{PREFIX}/{name}", _seal(held, message, key), create_only=once)
         return held
 
-    async def contains(self, stream: str, message: Message) -> bool:
-        return await self.objects.exists(f"{PREFIX}/{held_id(stream, message.sequence, message.timestamp)}")
-
     async def list_held(self, limit: int | None = None) -> list[HeldMessage]:
         """Returns the facts of at most ``limit`` messages, by sequence."""
         ids = [key.rpartition("/")[2] for key in await self.objects.list(PREFIX)]
@@ -192,6 +189,11 @@ class Quarantine:
 async def count_held(objects: Objects) -> int:
     """Returns the number of held messages."""
     return len(await objects.list(PREFIX))
+
+
+def place_of(stream: str, message: Message) -> str:
+    """Returns the key under which a message is held, if it is."""
+    return f"{PREFIX}/{held_id(stream, message.sequence, message.timestamp)}"
 
 
 def held_id(stream: str, sequence: int, arrived: datetime) -> str:
