@@ -54,7 +54,8 @@ class Table:
     """Rows under titled columns, for ``Console.print``."""
 
     def __init__(self, *columns: Column | str, title: str = "", empty: str = "none yet") -> None:
-        self.columns = [Column(column) if isinstance(column, str) else column for column in columns]
+        given = [Column(column) if isinstance(column, str) else column for column in columns]
+        self.columns = [Column(plain(column.title), column.kind) for column in given]
         self.title = runnable(title)
         self.empty = runnable(empty)
         self._rows: list[tuple[list[Text], str]] = []
@@ -155,6 +156,11 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(map(_shown, text))
+
+
+def plain_lines(text: str) -> str:
+    """Works like ``plain`` on each line of ``text``."""
+    return "\n".join(map(plain, text.split("\n")))
 
 
 def _shown(character: str) -> str:

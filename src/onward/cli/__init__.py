@@ -138,5 +138,7 @@ def _first(group: BaseExceptionGroup[Any]) -> BaseException:
 
 
 def _leave(sentence: str) -> None:
-    print(runnable(sentence), file=sys.stderr)
+    from onward.tables import plain_lines  # not needed for a command that succeeds
+
+    print(plain_lines(runnable(sentence)), file=sys.stderr)
     sys.exit(2)

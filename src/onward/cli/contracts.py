@@ -9,6 +9,7 @@ import typer
 
 from onward.cli import app
 from onward.cli.help import Commands
+from onward.cli.output import say
 
 contracts_app = Commands(
     help="""The messages that cross the bus, as JSON Schema.
@@ -33,4 +34,4 @@ def export(folder: Annotated[Path, typer.Argument(help="Where to write; created 
     from onward.contracts.generate import export as write
 
     for path in write(folder):
-        typer.echo(str(path))
+        say(str(path))

@@ -10,7 +10,7 @@ import typer
 
 from onward.cli import app
 from onward.cli.help import Commands
-from onward.cli.output import Table, print_json, print_text
+from onward.cli.output import Table, print_json, print_text, say
 from onward.control.algorithms.registry import ALGORITHMS, check_fits, check_name
 from onward.control.core import config, fields
 from onward.control.running import presets
@@ -112,7 +112,7 @@ def train(
     tasks = [(run, Folder.of(out, run), False) for run in runs]
     if not as_json:
         note = f" ({tuned.note})" if tuned.note else ""
-        typer.echo(f"{algorithm} on {env}, preset {chosen}{note}, {first.timesteps:,} steps at most.")
+        say(f"{algorithm} on {env}, preset {chosen}{note}, {first.timesteps:,} steps at most.")
     _go(tasks, as_json, processes, out / f"{tasks[0][1].path.name.rsplit('-seed', 1)[0]}-curves.png")
 
 
@@ -180,7 +180,7 @@ def list_(
         _show(_presets(name), as_json, ("preset", "steps and settings"))
         missing = missing_package(name)
         if missing is not None:
-            typer.echo(missing, err=True)
+            say(missing, err=True)
 
 
 def _everything() -> dict[str, str]:
@@ -237,7 +237,7 @@ def with_version(env: str) -> str:
 
     newest = newest_version(env)
     if newest != env:
-        typer.echo(f"{env} has no version: {newest}, the newest, is taken.", err=True)
+        say(f"{env} has no version: {newest}, the newest, is taken.", err=True)
     return newest
 
 

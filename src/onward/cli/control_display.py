@@ -9,9 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
+from rich.text import Text
 
+from onward.cli.output import plain_lines, say
 from onward.control.running.trainer import Event
 from onward.errors import runnable
 from onward.progress import PART, Bar, Bars
@@ -39,7 +40,7 @@ class Display:
     def show_event(self, event: Event) -> None:
         """Displays one event of a trainer."""
         if self._as_json:
-            typer.echo(json.dumps(event))
+            say(json.dumps(event))
             return
         seed = event.get("seed", 0)
         kind = event["event"]
@@ -61,7 +62,7 @@ class Display:
     def print_text(self, text: str) -> None:
         """Prints a line for the user; prints nothing with ``--json``."""
         if not self._as_json:
-            self.console.print(runnable(text), highlight=False, soft_wrap=True)
+            self.console.print(Text(plain_lines(runnable(text))), soft_wrap=True)
 
     def _row(self, seed: int, event: Event) -> None:
         bar = self._seeds[seed]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onward.cli.control import EnvSet, control, env_kwargs, with_version
-from onward.cli.output import Table, number, print_json, print_text
+from onward.cli.output import Table, number, print_json, print_text, say
 from onward.errors import ControlError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def evaluate(
     for path, judged in found:
         _show(path, judged)
     for line in _words(together):
-        typer.echo(line)
+        say(line)
 
 
 def _made_with(path: Path) -> dict[str, Any] | None:
@@ -161,7 +161,7 @@ def export(
     policy = Policy.load(path)
     make_folder(out)
     for file in write(policy, out, onnx):
-        typer.echo(f"{file}  {file.stat().st_size:,} bytes")
+        say(f"{file}  {file.stat().st_size:,} bytes")
 
 
 @control.command()
@@ -213,4 +213,4 @@ def compare(
         success = "" if side.final_success is None else f"{side.final_success:.0%}"
         table.add_row(side.side, f"{side.steps_per_second:,.0f}", reached, f"{side.final_mean:.1f}", success)
     print_text(table)
-    typer.echo(f"steps/s: {ratio:.2f} × stable-baselines3")
+    say(f"steps/s: {ratio:.2f} × stable-baselines3")

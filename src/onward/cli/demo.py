@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from onward.cli import app, run_async
-from onward.cli.output import console
+from onward.cli.output import console, plain
 from onward.telemetry import logs
 
 COSTS = {
@@ -41,6 +41,8 @@ def demo(
     onward demo
     onward demo --sabotage --json figures.json
     """
+    from rich.text import Text
+
     from onward.demo.run import Options, demonstrate
     from onward.serving import base_models
 
@@ -48,12 +50,12 @@ def demo(
     out = console()
     if model not in COSTS:
         base_models.resolve(model, folder)  # an unknown name is reported before anything is printed
-    out.print(f"Model: {model} ({COSTS.get(model, 'your own folder')}).", highlight=False)
+    out.print(Text(f"Model: {plain(model)} ({COSTS.get(model, 'your own folder')})."))
     if model == "tiny":
-        out.print(f"With --model smollm2: {COSTS['smollm2']}.", highlight=False)
+        out.print(Text(f"With --model smollm2: {COSTS['smollm2']}."))
     turns = cycles or (3 if model == "tiny" else 2)
     try:
         run_async(demonstrate(Options(model, turns, sabotage, folder, json_file, seed), out))
     except KeyboardInterrupt:
-        out.print(f"Stopped. What was stored so far is in {folder}.", highlight=False)
+        out.print(Text(f"Stopped. What was stored so far is in {plain(str(folder))}."))
         raise typer.Exit(130) from None

@@ -13,7 +13,7 @@ from onward.bus import Bus, deadletter
 from onward.cli import ConfigFile, DataDir, app, load_settings, renamed, run_async
 from onward.cli.choosing import Yes, check_choice, confirm_drop
 from onward.cli.help import Commands
-from onward.cli.output import AsJson, Table, number, plain, print_json, print_text
+from onward.cli.output import AsJson, Table, number, print_json, print_text, say
 from onward.clock import SystemClock
 from onward.errors import OnwardError
 from onward.telemetry import audit
@@ -81,8 +81,7 @@ def show(
     print_text(f"stream: {letter.stream}", f"reason: {letter.reason}", f"detail: {letter.detail}")
     for name, value in letter.headers.items():
         print_text(f"header {name}: {value}")
-    for line in letter.body.decode("utf-8", "replace").splitlines():
-        typer.echo(plain(line))
+    say(letter.body.decode("utf-8", "replace").removesuffix("\n"))
 
 
 @dlq_app.command()
@@ -100,11 +99,11 @@ def retry(
             for one in await _chosen(bus, numbers, every):
                 try:
                     await deadletter.replay(bus, one)
-                    typer.echo(f"Dead letter {one} was published again.")
+                    say(f"Dead letter {one} was published again.")
                 except OnwardError as error:
                     if not every:
                         raise
-                    typer.echo(f"{one}: {error}", err=True)
+                    say(f"{one}: {error}", err=True)
                     failed += 1
         return failed
 
@@ -134,7 +133,7 @@ def drop(
             for letter in chosen:
                 await audit.record(bus, clock, "dlq.drop", **_facts(letter), result="dropped")
                 await deadletter.drop(bus, letter.sequence)
-                typer.echo(f"Dead letter {letter.sequence} was dropped for good.")
+                say(f"Dead letter {letter.sequence} was dropped for good.")
 
     run_async(work())
 

@@ -10,7 +10,7 @@ import typer
 
 from onward.cli import ConfigFile, app, load_settings, run_async
 from onward.cli.help import Commands
-from onward.cli.output import AsJson, Column, Table, ident, number, print_json, print_text
+from onward.cli.output import AsJson, Column, Table, ident, number, print_json, print_text, say
 from onward.envs import registry
 from onward.envs.environment import Environment, LocalSource
 from onward.envs.policies import random_policy, reference_policy, success_rate
@@ -94,7 +94,7 @@ def serve(
             environment, host=host, port=port, keys=keys, split=split, ttl_seconds=ttl
         )
         await server.start()
-        typer.echo(f"{environment.name} at {server.url} (GET /meta tells what it serves). Ctrl-C stops it.")
+        say(f"{environment.name} at {server.url} (GET /meta tells what it serves). Ctrl-C stops it.")
         try:
             await asyncio.Event().wait()
         finally:
@@ -103,7 +103,7 @@ def serve(
     try:
         run_async(work())
     except KeyboardInterrupt:
-        typer.echo("Stopped.")
+        say("Stopped.")
 
 
 @env_app.command()
@@ -179,7 +179,7 @@ async def _run(source: Source, tasks: Sequence[TaskRef], policy: Policy) -> None
         return
     scored = [episode for episode in episodes if episode.reward is not None]
     rate = success_rate(episodes)
-    typer.echo(
+    say(
         f"{source.name}: {len(episodes)} episodes, {len(episodes) - len(scored)} unscored; "
         + (f"success {rate:.3f}, " if rate is not None else "")
         + f"turns {sum(len(episode.turns) for episode in episodes) / len(episodes):.1f}; "
@@ -190,14 +190,14 @@ async def _run(source: Source, tasks: Sequence[TaskRef], policy: Policy) -> None
 def _tell_one(episode: Episode, show: bool) -> None:
     if show:
         for message in episode.messages:
-            typer.echo(f"[{message['role']}] {message['content']}")
+            say(f"[{message['role']}] {message['content']}")
     if episode.ended in ("done", "horizon"):
-        typer.echo(episode.turns[-1].observation)
+        say(episode.turns[-1].observation)
     if episode.reward is None:
         raise ConfigError(f"{episode.task.task_id} is unscored ({episode.failure}): {episode.message}")
     word = "solved" if episode.success else "not solved"
     turns = f"{len(episode.turns)} turns ({episode.ended})"
-    typer.echo(f"{episode.task.task_id}: {word}, reward {episode.reward:g} after {turns}.")
+    say(f"{episode.task.task_id}: {word}, reward {episode.reward:g} after {turns}.")
 
 
 class _Person:
@@ -209,7 +209,7 @@ class _Person:
     def _ask(self, conversation: Conversation) -> Action:
         shown = conversation.messages if conversation.turn == 0 else conversation.messages[-1:]
         for message in shown:
-            typer.echo(message["content"])
+            say(message["content"])
         try:
             return Action(input(f"({conversation.turns_left} left) > "))
         except EOFError:

@@ -10,6 +10,7 @@ import typer
 from onward import warehouse
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.help import Commands
+from onward.cli.output import say
 from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, NotFoundError
@@ -49,7 +50,7 @@ def token(
         session if session is not None else run_async(_session_of(settings, trajectory)), trajectory
     )
     keys = TokenKeys(settings.run_dir)
-    typer.echo(keys.issue(subject, SystemClock().now(), timedelta(days=_checked(days, settings))))
+    say(keys.issue(subject, SystemClock().now(), timedelta(days=_checked(days, settings))))
 
 
 @feedback_app.command()
@@ -68,7 +69,7 @@ def rotate(
     onward feedback rotate --forget
     """
     accepted = TokenKeys(load_settings(file, data_dir).run_dir).rotate(forget=forget)
-    typer.echo(f"Feedback tokens are signed with a new key; {accepted} accepted in all.")
+    say(f"Feedback tokens are signed with a new key; {accepted} accepted in all.")
 
 
 def _checked(days: float | None, settings: Settings) -> float:

@@ -11,7 +11,7 @@ from onward import host
 from onward.bus import Bus
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.help import Commands
-from onward.cli.output import AsJson, Table, facts, ident, number, print_json, print_text
+from onward.cli.output import AsJson, Table, facts, ident, number, print_json, print_text, say
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, NotFoundError
@@ -45,7 +45,7 @@ def pull(name: Annotated[str, typer.Argument(help="Only smollm2; a folder of you
     onward models pull smollm2
     """
     folder = base_models.pull(name, progress=typer.echo)
-    typer.echo(f"{name} is at {folder}")
+    say(f"{name} is at {folder}")
 
 
 @models_app.command()
@@ -194,7 +194,7 @@ def rollback(
         async with host.attached(load_settings(file, data_dir)) as (bus, _):
             asked = await restore.request_restore(bus, model_id, reason.strip(), clock=clock)
             if not as_json:
-                typer.echo(f"Going back from {asked.candidate.model_id} to {asked.current.model_id}.")
+                say(f"Going back from {asked.candidate.model_id} to {asked.current.model_id}.")
             return await _carried_out(bus, asked, clock)
 
     done = run_async(work())
@@ -214,9 +214,9 @@ def rollback(
         print_text(f"{restored} serves alone on every live gateway; {taken} is rolled back.")
     elif done.settled:
         what = f"{taken} serves on" if done.undone else "Nothing was changed"
-        typer.echo(f"{what}: {done.history[-1]['why']}.", err=True)
+        say(f"{what}: {done.history[-1]['why']}.", err=True)
     else:
-        typer.echo(
+        say(
             f"Not every gateway has confirmed it in {WAIT_SECONDS:.0f} s. It is still to be carried out: "
             f"'onward models show {restored}' says when it was.",
             err=True,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onward.errors import runnable
-from onward.tables import Column, Table, cell, facts, ident, number, plain
+from onward.tables import Column, Table, cell, facts, ident, number, plain, plain_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,8 +31,10 @@ __all__ = [
     "ident",
     "number",
     "plain",
+    "plain_lines",
     "print_json",
     "print_text",
+    "say",
 ]
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
@@ -41,6 +43,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 def print_json(document: Any) -> None:
     """Prints one JSON document that every JSON parser reads: ASCII only, null for NaN and infinity."""
     typer.echo(json.dumps(_readable(document), indent=1, default=_other, allow_nan=False))
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Prints lines as they are, wherever their words are from: nothing in them is obeyed by a terminal."""
+    typer.echo(plain_lines(text), err=err)
 
 
 def console() -> Console:
@@ -61,7 +68,7 @@ def print_text(*what: Any, style: str | None = None) -> None:
     out = console()
     for one in what:
         if isinstance(one, str):
-            text = Text("\n".join(map(plain, runnable(one).split("\n"))))
+            text = Text(plain_lines(runnable(one)))
             out.print(text, style=style, highlight=False, soft_wrap=not out.is_terminal)
         else:
             out.print(one, style=style, highlight=False)

@@ -15,7 +15,7 @@ from onward.capture.make_redactor import inspector_of
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.choosing import Yes, check_choice, confirm_drop
 from onward.cli.help import Commands
-from onward.cli.output import AsJson, Table, facts, ident, number, print_json, print_text
+from onward.cli.output import AsJson, Table, facts, ident, number, print_json, print_text, say
 from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, OnwardError
@@ -118,10 +118,10 @@ def retry_held(
                 except OnwardError as error:
                     if not every:
                         raise
-                    typer.echo(f"{name}: {error}", err=True)
+                    say(f"{name}: {error}", err=True)
                     left += 1
                     continue
-                typer.echo(_sentence(result))
+                say(_sentence(result))
                 left += result.fate is Fate.HOLD
         return left
 
@@ -151,7 +151,7 @@ def drop(
                 confirm_drop(len(chosen), "held message")
             for name in chosen:
                 await discard(bus, quarantine, name, clock)
-                typer.echo(f"{name}: dropped for good.")
+                say(f"{name}: dropped for good.")
 
     run_async(work())
 

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from onward.capture.file_redaction import KINDS, Kind, Piece, pieces
 from onward.cli import app
-from onward.cli.output import Table, number, print_json, print_text
+from onward.cli.output import Table, number, print_json, print_text, say
 from onward.errors import ConfigError
 from onward.progress import Bars
 from onward.redaction import POLICY_VERSION, Known, Redactor, table
@@ -88,8 +88,8 @@ def redact(
         counts, broken = _run(found, out, key)
     if broken:
         shown = "; ".join(broken[:_BROKEN_SHOWN]) + ("; …" if len(broken) > _BROKEN_SHOWN else "")
-        typer.echo(f"Redacted as text, since not usable as JSON: {len(broken)} ({shown}).", err=True)
-    typer.echo(_summary(counts), err=True)
+        say(f"Redacted as text, since not usable as JSON: {len(broken)} ({shown}).", err=True)
+    say(_summary(counts), err=True)
     if broken:
         raise typer.Exit(1)
 
@@ -143,7 +143,7 @@ def _print_rules(as_json: bool) -> None:
 def _opened(source: str) -> Iterator[tuple[BinaryIO, str]]:
     if source == "-":
         if sys.stdin.isatty():
-            typer.echo("Reading standard input; Ctrl-D ends it.", err=True)
+            say("Reading standard input; Ctrl-D ends it.", err=True)
         yield sys.stdin.buffer, "standard input"
         return
     path = Path(source)

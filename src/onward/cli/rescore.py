@@ -13,6 +13,7 @@ from onward import host
 from onward.bus import Bus
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.moments import parse_time
+from onward.cli.output import say
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.contracts.buckets import RescoreProgress, RescoreRequest
@@ -63,18 +64,18 @@ def rescore(
         async with host.attached(settings) as (bus, _):
             if stop:
                 ended = await rescoring.stop_run(bus)
-                typer.echo(f"Run {ended.run_id} ends after the trajectories that it has in hand.")
+                say(f"Run {ended.run_id} ends after the trajectories that it has in hand.")
                 return
             request, running = await rescoring.request_run(
                 bus, clock, since=start, component=component, limit=limit, dry_run=dry_run
             )
             if not as_json:
-                typer.echo(f"Run {request.run_id}{' is under way' if running else ''}.")
+                say(f"Run {request.run_id}{' is under way' if running else ''}.")
             done = await _watch(bus, clock, request.run_id, as_json)
         if as_json:
-            typer.echo(json.dumps(_document(request, done), indent=1))
+            say(json.dumps(_document(request, done), indent=1))
         else:
-            typer.echo(_summary(request, done))
+            say(_summary(request, done))
 
     run_async(work())
 
@@ -101,7 +102,7 @@ async def _watch(bus: Bus, clock: Clock, run_id: str, quiet: bool) -> RescorePro
             try:
                 await clock.sleep(_LOOK_SECONDS)
             except asyncio.CancelledError:
-                typer.echo(runnable("The run goes on; 'onward rescore --stop' ends it."), err=True)
+                say(runnable("The run goes on; 'onward rescore --stop' ends it."), err=True)
                 raise
 
 

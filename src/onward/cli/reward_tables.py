@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
-from onward.cli.output import Table, ident
+from onward.cli.output import Table, ident, plain_lines
 from onward.cli.output import number as right
 from onward.reward.scoring.explain import number
 
@@ -84,7 +83,7 @@ def _head(found: Document, console: Console) -> None:
     if found["cause"]:
         _say(console, f"Scored again because of {_cause(found['cause'])}.")
     for contradiction in found["contradictions"]:
-        console.print(f"Contradiction: {escape(contradiction)}", style="yellow", highlight=False)
+        _say(console, f"Contradiction: {contradiction}", style="yellow")
 
 
 def _components(found: Document) -> Table:
@@ -157,11 +156,11 @@ def show_simulation(found: Document, console: Console) -> None:
     if found["unscored"]:
         _say(console, f"{found['unscored']} more would be unscored: no component of theirs has a weight.")
     if found["rescaled"]:
-        console.print(
+        _say(
+            console,
             f"In {found['rescaled']} a component with a weight is missing: its weight is shared out among "
             "the others, so these totals do not compare exactly with the rest.",
             style="yellow",
-            highlight=False,
         )
     _say(
         console,
@@ -225,7 +224,8 @@ def _short(name: str) -> str:
     return name if len(name) <= 24 else name[:23] + "…"
 
 
-def _say(console: Console, text: str, indent: int = 0) -> None:
-    """Prints text without interpreting markup, since it may contain names chosen by agents."""
+def _say(console: Console, text: str, indent: int = 0, style: str = "") -> None:
+    """Prints text that may contain names chosen by agents: no markup, no control characters."""
     lead = len(text) - len(text.lstrip("\n"))
-    console.print(Padding(escape(text[lead:]), (lead, 0, 0, indent)), highlight=False)
+    shown = Text(plain_lines(text[lead:]))
+    console.print(Padding(shown, (lead, 0, 0, indent)), style=style or None, highlight=False)

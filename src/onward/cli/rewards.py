@@ -17,6 +17,7 @@ from rich.console import Console
 
 from onward.cli import ConfigFile, DataDir, app, load_settings, reward_tables, run_async
 from onward.cli.help import Commands
+from onward.cli.output import say
 from onward.config import Settings
 from onward.contracts import MAX_BYTES, Reward, decode
 from onward.errors import ConfigError, NotFoundError
@@ -63,7 +64,7 @@ def explain(
     settings = load_settings(file, data_dir)
     found = run_async(_look_up(settings, trajectory_id)) if url is None else _ask(url, trajectory_id)
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        say(json.dumps(found, indent=1))
     else:
         reward_tables.show_explanation(found, Console())
 
@@ -83,9 +84,9 @@ def list_(
     """
     rows = run_async(_newest_rows(load_settings(file, data_dir), last))
     if as_json:
-        typer.echo(json.dumps(rows, indent=1, default=str))
+        say(json.dumps(rows, indent=1, default=str))
     elif not rows:
-        typer.echo("No reward is stored yet.")
+        say("No reward is stored yet.")
     else:
         reward_tables.show_newest(rows, Console())
 
@@ -114,14 +115,14 @@ def score(
         for answer in score_file(stream, name, settings.reward, redactor_of(settings), analyse):
             if answer.document is None:
                 bad += 1
-                typer.echo(f"{answer.place}: {answer.error}", err=True)
+                say(f"{answer.place}: {answer.error}", err=True)
             else:
                 good += 1
-                typer.echo(json.dumps(answer.document))
+                say(json.dumps(answer.document))
     if bad:
         raise typer.Exit(2)
     if not good:
-        typer.echo("No trajectory was given.", err=True)
+        say("No trajectory was given.", err=True)
 
 
 @rewards_app.command()
@@ -155,7 +156,7 @@ def simulate(
         raise NotFoundError("No reward is stored yet: there is nothing to reorder.")
     found = simulation.simulate(rewards, wanted, by=by, show=show)
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        say(json.dumps(found, indent=1))
     else:
         reward_tables.show_simulation(found, Console())
 
@@ -223,7 +224,7 @@ def _analyser(settings: Settings) -> Iterator[Analyse]:
 def _opened(source: str) -> Iterator[BinaryIO]:
     if source == "-":
         if sys.stdin.isatty():
-            typer.echo("Reading standard input; Ctrl-D ends it.", err=True)
+            say("Reading standard input; Ctrl-D ends it.", err=True)
         yield sys.stdin.buffer
         return
     with contextlib.ExitStack() as stack:

@@ -9,7 +9,7 @@ import typer
 
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
-from onward.cli.output import Table, facts, print_text
+from onward.cli.output import Table, facts, print_text, say
 from onward.config import Settings
 from onward.errors import ConfigError, program
 from onward.telemetry import logs
@@ -57,8 +57,8 @@ def run_role(
 
     def introduce(loop: host.Loop) -> None:
         for name, address in loop.ctx.endpoints.items():
-            typer.echo(f"{name.removesuffix('_url')}: {address}")
-        typer.echo(f"The {role} is up. Ctrl-C stops it.")
+            say(f"{name.removesuffix('_url')}: {address}")
+        say(f"The {role} is up. Ctrl-C stops it.")
 
     run_async(host.up(settings, roles=(role,), join=True, announce=typer.echo, introduce=introduce))
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import typer
-
 from onward import host
 from onward.bus import Bus, streams
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.help import Commands
-from onward.cli.output import AsJson, Table, print_json, print_text
+from onward.cli.output import AsJson, Table, print_json, print_text, say
 from onward.config import Settings
 
 streams_app = Commands(
@@ -42,10 +40,10 @@ async def _work(settings: Settings, bus: Bus, apply: bool, as_json: bool) -> Non
             )
         print_text(table)
     else:
-        typer.echo("Every stream is as declared.")
+        say("Every stream is as declared.")
     if apply and found:
         await streams.apply(bus, found, specs)
-        typer.echo("Applied. No message was removed.", err=as_json)
+        say("Applied. No message was removed.", err=as_json)
 
 
 @streams_app.command()

@@ -9,7 +9,7 @@ import typer
 
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
-from onward.cli.output import print_text
+from onward.cli.output import print_text, say
 from onward.contracts.buckets import Learning, Pin
 from onward.errors import ConfigError, NotFoundError
 from onward.ids import model_key
@@ -38,7 +38,7 @@ def pause(part: Part = "learning", file: ConfigFile = None, data_dir: DataDir = 
     """
     _only_learning(part)
     run_async(_write(file, data_dir, Learning(paused=True)))
-    typer.echo("Learning is paused. Trajectories are still collected and scored.")
+    say("Learning is paused. Trajectories are still collected and scored.")
 
 
 @app.command()
@@ -49,7 +49,7 @@ def resume(part: PartAgain = "learning", file: ConfigFile = None, data_dir: Data
     """
     _only_learning(part)
     run_async(_write(file, data_dir, Learning(paused=False)))
-    typer.echo("Learning goes on.")
+    say("Learning goes on.")
 
 
 @app.command()
@@ -73,7 +73,7 @@ def unpin(file: ConfigFile = None, data_dir: DataDir = None) -> None:
     onward unpin
     """
     run_async(_write(file, data_dir, Pin(model_id=None)))
-    typer.echo("No model is pinned.")
+    say("No model is pinned.")
 
 
 def _only_learning(part: str) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from onward import extras
 from onward.cli import app, run_async
 from onward.cli.command_options import was_given, with_options
+from onward.cli.output import say
 from onward.cli.spec_options import by_panel, spec_options
 from onward.cli.train_display import Display, print_plan
 from onward.errors import ConfigError
@@ -129,7 +130,7 @@ def train(
     )
     prepared = local.prepare(wanted)
     if prepared.excluded:
-        typer.echo(f"Left out: {local.excluded_text(prepared.excluded)}.", err=True)
+        say(f"Left out: {local.excluded_text(prepared.excluded)}.", err=True)
     if dry_run:
         _dry_run(prepared, as_json)
         return
@@ -177,7 +178,7 @@ def _dry_run(prepared: local.PreparedRun, as_json: bool) -> None:
     """Prints the settings, memory by formula, and time by formula from the machine's measured speed."""
     told = forecast(prepared)
     if as_json:
-        typer.echo(json.dumps(told, indent=1))
+        say(json.dumps(told, indent=1))
         return
     print_plan(Console(), told)
 

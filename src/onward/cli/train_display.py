@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from onward.cli.output import plain_lines, say
 from onward.errors import runnable
 from onward.progress import PART, Bar, Bars
 from onward.training.job.curves import Curves
@@ -58,7 +59,7 @@ class Display:
     def show_event(self, event: dict[str, Any]) -> None:
         """Displays one event of the child process."""
         if self._as_json:
-            typer.echo(json.dumps(event))
+            say(json.dumps(event))
         kind = event["event"]
         if kind == "stage":
             self._stage(event)
@@ -123,31 +124,30 @@ class Display:
 
     def _say(self, text: str) -> None:
         if not self._as_json:
-            self.console.print(runnable(text), highlight=False, soft_wrap=True)
+            self.console.print(Text(plain_lines(runnable(text))), soft_wrap=True)
 
 
 def print_plan(console: Console, told: dict[str, Any]) -> None:
     """Prints a dry run as text."""
     spec, memory = told["spec"], told["memory_bytes"]
-    console.print(
+    intention = (
         f"Would train {spec['base_model']} ({told['parameters'] / 1e6:.1f} M parameters, "
-        f"{told['trained'] / 1e6:.2f} M of them trained) with {spec['algorithm']}.",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        f"{told['trained'] / 1e6:.2f} M of them trained) with {spec['algorithm']}."
+    )
+    console.print(Text(plain_lines(intention)), soft_wrap=True)
     table = Table("setting", "value")
     environment = spec.pop("environment") or {}
     for name, value in {**spec, **{f"environment.{k}": v for k, v in environment.items()}}.items():
         if value is not None and name not in ("job_id", "epoch"):
-            table.add_row(name, str(value))
+            table.add_row(name, Text(plain_lines(str(value))))
     console.print(table)
-    data = told["data"]
+    data, lines = told["data"], []
     if data["file"]:
-        console.print(
-            f"Data: {data['rows']} rows of about {data['tokens_per_row']:.0f} tokens.", highlight=False
-        )
+        lines.append(f"Data: {data['rows']} rows of about {data['tokens_per_row']:.0f} tokens.")
     parts = ", ".join(f"{name} {value / 1e6:.0f} MB" for name, value in memory.items() if name != "total")
-    console.print(f"Memory: about {memory['total'] / 1e9:.2f} GB ({parts}).", highlight=False, soft_wrap=True)
-    console.print(f"Time: about {_duration(told['seconds'])} on this machine.", highlight=False)
+    lines.append(f"Memory: about {memory['total'] / 1e9:.2f} GB ({parts}).")
+    lines.append(f"Time: about {_duration(told['seconds'])} on this machine.")
+    console.print(Text("\n".join(lines)), soft_wrap=True)
 
 
 def _duration(seconds: float) -> str:

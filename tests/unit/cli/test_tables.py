@@ -1,17 +1,20 @@
 """Tables at 80, 100 and 160 columns: nothing is cut, nothing exceeds the terminal, nothing is obeyed."""
 
+import ast
 import io
 import json
 import os
 import sys
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from onward.cli.output import Table, cell, console, facts, ident, number, plain, print_json, print_text
+from onward.cli import output
+from onward.cli.output import Table, cell, console, facts, ident, number, plain, print_json, print_text, say
 
 LONG_ID = "traj-0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
 SENTENCE = "The loss is not finite after step 12 of 40: give a smaller learning rate"
@@ -181,3 +184,34 @@ def test_a_sentence_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> Non
     print_text("two [b]lines[/b]\nof \x1b[31mtext", jobs())
     out = capsys.readouterr().out
     assert out.startswith("two [b]lines[/b]\nof \\x1b[31mtext\nJobs\n")
+
+
+OUTSIDE = "[/no][bold]\x1b[31mred\x1b]0;title\x07\u202eback\r\b\x9b2J"
+
+
+def test_no_output_obeys_text_from_outside(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table(number("number"), "reason", title=OUTSIDE)
+    table.add_row(1, OUTSIDE)
+    print_text(table, OUTSIDE, facts({OUTSIDE: OUTSIDE}))
+    say(f"{OUTSIDE}\nsecond line")
+    shown = capsys.readouterr().out
+    assert shown.count("[/no][bold]\\x1b[31mred") >= 5 and "second line" in shown
+    assert not {character for character in shown if not character.isprintable()} - {"\n"}
+
+
+def test_every_command_prints_through_one_place() -> None:
+    """Other ways read text as markup or obey its control characters: ``[/no]`` ended 'onward dlq list'."""
+    folder = Path(output.__file__).parent
+    wrong = []
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, (ast.Attribute, ast.Name)):
+                continue
+            called = ast.unparse(node.func)
+            first = node.args[0] if node.args else None
+            is_text = isinstance(first, (ast.JoinedStr, ast.BinOp))
+            if called == "typer.echo" and path.name not in ("output.py", "__init__.py", "renamed.py"):
+                wrong.append(f"{path.name}:{node.lineno} {called}")
+            if called.endswith(".print") and is_text and not any(k.arg == "markup" for k in node.keywords):
+                wrong.append(f"{path.name}:{node.lineno} {called} of a text")
+    assert wrong == []
