@@ -11,7 +11,7 @@ from onward import Recorder
 from onward.bus import Bus, NatsServer
 from onward.bus.deadletter import dead_letters, replay
 from onward.capture import claim_check as claims
-from onward.capture.collecting import collector
+from onward.capture.collecting import collector, late_bodies
 from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.clock import SystemClock
 from onward.config import load
@@ -128,7 +128,7 @@ async def test_a_secret_in_what_stands_for_a_body_is_erased_too(ctx):
 
 
 async def test_a_missing_body_is_waited_for_then_a_dead_letter_that_can_be_replayed(ctx, monkeypatch):
-    monkeypatch.setattr(collector, "CLAIM_TRIES", 2)
+    monkeypatch.setattr(late_bodies, "CLAIM_TRIES", 2)
     one = large(1)
     made = await claim(ctx, one)
     body = await ctx.objects.get(made.uri)
@@ -168,8 +168,8 @@ async def test_a_body_that_comes_late_is_no_dead_letter(ctx, monkeypatch):
 
 async def test_many_claims_without_a_body_hold_up_no_other_message(ctx, monkeypatch):
     """More than the consumer may leave unacknowledged: all of them waiting would stop it."""
-    monkeypatch.setattr(collector, "MAX_LATE", 20)
-    monkeypatch.setattr(collector, "CLAIM_TRIES", 1_000_000)
+    monkeypatch.setattr(late_bodies, "MAX_LATE", 20)
+    monkeypatch.setattr(late_bodies, "CLAIM_TRIES", 1_000_000)
     digest = "ab" * 32
 
     async def claim_nothing(number: int) -> None:
@@ -198,7 +198,7 @@ async def test_many_claims_without_a_body_hold_up_no_other_message(ctx, monkeypa
 
 
 async def test_a_body_that_is_not_the_claimed_one_is_never_stored(ctx, tmp_path, monkeypatch):
-    monkeypatch.setattr(collector, "CLAIM_TRIES", 1)
+    monkeypatch.setattr(late_bodies, "CLAIM_TRIES", 1)
     made = await claim(ctx, large(1))
     (tmp_path / "objects" / made.uri).write_bytes(canonical_json(large(1, "other")))
     await collect(ctx)

@@ -23,7 +23,7 @@ from quarantine_world import (  # noqa: F401
 
 from onward.bus.deadletter import dead_letters
 from onward.capture import claim_check
-from onward.capture.collecting import collector
+from onward.capture.collecting import collector, late_bodies
 from onward.capture.collecting.inspection import Fate, Inspector
 from onward.capture.collecting.quarantine import KEY_FILE, Quarantine
 from onward.capture.collecting.quarantine_retry import retry
@@ -232,7 +232,7 @@ async def test_a_large_body_is_held_whole_and_once_even_when_its_message_comes_a
     """The body is taken out of the object store before the message is erased; in between all may stop."""
     data = await publish_large(ctx)
     break_redaction(monkeypatch)
-    monkeypatch.setattr(collector, "CLAIM_TRIES", 1)
+    monkeypatch.setattr(late_bodies, "CLAIM_TRIES", 1)
     erase, calls = collector.erase, []
 
     async def away_once(bus, sequence):

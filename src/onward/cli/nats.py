@@ -13,6 +13,7 @@ from onward.bus.logins import AGENT, SERVICE, Logins, inbox_prefix, user_lines
 from onward.bus.server import MAX_PAYLOAD, find_binary
 from onward.cli import app
 from onward.cli.help import Commands
+from onward.cli.output import say
 from onward.errors import BusError
 from onward.files import check_file, write_whole
 
@@ -45,13 +46,11 @@ def config(
     text = configuration(Logins.new())
     _check(text)
     if out is None:
-        typer.echo(text, nl=False)
+        say(text.removesuffix("\n"))
         return
     check_file(out)
     write_whole(out, text.encode(), 0o600)
-    typer.echo(
-        f"Written to {out}: add the line 'include {out.name}' to the server's configuration beside it."
-    )
+    say(f"Written to {out}: add the line 'include {out.name}' to the server's configuration beside it.")
 
 
 def configuration(logins: Logins) -> str:

@@ -12,7 +12,7 @@ from onward import host
 from onward.bus import Bus, read_document
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.help import Commands
-from onward.cli.output import AsJson, Table, print_json, print_text
+from onward.cli.output import AsJson, Table, print_json, print_text, say
 from onward.clock import Clock, SystemClock, utc_text
 from onward.config import Settings
 from onward.context import Context
@@ -178,6 +178,6 @@ def _print(report: RecoveryReport, lost: dict[str, Lost], is_whole: bool) -> Non
     if report.without_reward:
         print_text(f"{report.without_reward} trajectories have no reward: 'onward rescore' scores them.")
     if is_whole:
-        typer.echo("Nothing is missing.")
+        say("Nothing is missing.")
     elif not report.restore and any(r["missing"] or r["damaged_parts"] for r in report.tables.values()):
-        typer.echo(runnable("'onward warehouse rebuild' stores again what the streams hold."))
+        say(runnable("'onward warehouse rebuild' stores again what the streams hold."))

@@ -24,7 +24,11 @@ def of_next_version(value: Any, name: str = "") -> Any:
     if not isinstance(value, dict):
         return value
     inside = {key: of_next_version(item, key) for key, item in value.items()}
-    return inside if name in COUNTED | {"baselines", "step_rates"} else inside | {"added_by_next": {"deep": [1, None]}}
+    return (
+        inside
+        if name in COUNTED | {"baselines", "step_rates"}
+        else inside | {"added_by_next": {"deep": [1, None]}}
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

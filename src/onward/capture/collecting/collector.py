@@ -32,6 +32,7 @@ from onward.capture.collecting.inspection import (
     conflict_item,
     poisoned_item,
 )
+from onward.capture.collecting.late_bodies import LateBodies
 from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys, place_of
 from onward.capture.make_redactor import inspector_of
 from onward.clock import Clock, utc_text
@@ -51,12 +52,6 @@ DURABLE = "collector"
 ACK_WAIT_SECONDS = 15.0
 """After this long without a sign of life the collector's messages go to another collector."""
 _RECENT = 1000
-CLAIM_TRIES = 5
-"""Deliveries, about 15 s, before a claim without its body is a dead letter: a store may catch up."""
-MAX_LATE = 200
-"""Claims whose bodies are waited for at once. Further ones are dead letters, which can be sent again."""
-LATE_SECONDS = 60.0
-"""Time after which a waiting claim that did not come again belongs to another collector."""
 STUCK_SECONDS = 60.0
 """Pause before the retry of a message that can be neither stored nor held."""
 CLEAN_SECONDS = 6 * 3600.0
@@ -97,7 +92,7 @@ class Collector:
         self._ctx = ctx
         self._inspector: Inspector = inspector_of(ctx.settings)
         self._quarantine = Quarantine(ctx.objects, QuarantineKeys.from_settings(ctx.settings), ctx.clock)
-        self._late = _LateBodies(ctx.clock)
+        self._late = LateBodies(ctx.clock)
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
         """Stores a batch. Raises BusError, WarehouseError or ObjectError if one of them is unavailable: the
