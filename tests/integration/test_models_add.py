@@ -117,7 +117,7 @@ async def settled(world: World, model_id: str) -> ReleaseRecord:
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), world.clock)
     async with asyncio.timeout(120):
         while True:
-            count = await publish_good_outcomes(bus, world.clock, count)
+            count = await publish_good_outcomes(bus, world.clock, count, world.settings.run_dir)
             for record in await releases.all():
                 if record.candidate.model_id == model_id and record.kind == "candidate" and record.settled:
                     return record

@@ -86,7 +86,7 @@ async def _until_promoted(bus: Bus, ctx: Context) -> None:
     releases, count = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), ctx.clock), 0
     async with asyncio.timeout(120):
         while True:
-            count = await publish_good_outcomes(bus, ctx.clock, count)
+            count = await publish_good_outcomes(bus, ctx.clock, count, ctx.settings.run_dir)
             records = await releases.all()
             if len(records) == 2 and records[-1].settled:
                 assert records[-1].decision == "promoted"

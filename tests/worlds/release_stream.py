@@ -35,21 +35,23 @@ def outcome(clock, n: int, release: str, arm: str, kind: str, value: float, weig
 
 
 async def publish(
-    bus: Bus, clock, n: int, release: str, arm: str, kind: str, value: float, weight=0.1
+    bus: Bus, clock, n: int, release: str, arm: str, kind: str, value: float, weight=0.1, key=SIGNING_KEY
 ) -> None:
-    signed = provenance.sign_outcome(outcome(clock, n, release, arm, kind, value, weight), SIGNING_KEY)
+    signed = provenance.sign_outcome(outcome(clock, n, release, arm, kind, value, weight), key)
     await bus.publish(subjects.OUTCOME, encode(signed), msg_id=signed.outcome_id)
 
 
-async def publish_good_outcomes(bus: Bus, clock, count: int) -> int:
-    """Publishes a full reward for each arm if two arms serve; returns the number of the last session."""
+async def publish_good_outcomes(bus: Bus, clock, count: int, run_dir: Path) -> int:
+    """Publishes a full reward for each arm if two arms serve, signed with the gateway's key in ``run_dir``;
+    returns the number of the last session."""
+    key = provenance.load_key(run_dir)
     entry = await bus.bucket("rl_releases").get("desired")
     desired = json.loads(entry.value) if entry else {"arms": []}
     if len(desired["arms"]) == 2:
         for arm in ("candidate", "current"):
             count += 1
             weight = desired["arms"][1]["weight"]
-            await publish(bus, clock, count, desired["release_id"], arm, "reward", 1.0, weight)
+            await publish(bus, clock, count, desired["release_id"], arm, "reward", 1.0, weight, key)
     return count
 
 
