@@ -76,7 +76,8 @@ class Logger:
 
     def _write(self, level: str, event: str, /, **facts: Any) -> None:
         structlog = sys.modules.get("structlog")
-        if structlog is not None and structlog.is_configured():
+        is_configured = getattr(structlog, "is_configured", None)  # another thread may import it right now
+        if structlog is not None and is_configured is not None and is_configured():
             if self._structured is None:
                 self._structured = structlog.stdlib.get_logger(self._name)
             getattr(self._structured, level)(event, **facts)

@@ -35,7 +35,7 @@ from onward.capture.collecting.inspection import (
 from onward.capture.collecting.late_bodies import LateBodies
 from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys, place_of
 from onward.capture.make_redactor import inspector_of
-from onward.clock import Clock, utc_text
+from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import canonical_json, sha256_hex, subjects
 from onward.contracts.buckets import OptOutCount
@@ -354,26 +354,6 @@ def _line(item: Item, is_missing: bool) -> Line:
         name = item.document["trajectory_id"]
         return (item.message.sequence, name, MISSING if is_missing else "duplicate")
     return (item.message.sequence, "", item.reason if item.fate is Fate.DEAD_LETTER else item.fate.value)
-
-
-class _LateBodies:
-    """Claims that wait for their body: few enough to leave room for other messages in the consumer, which has
-    a limit of unacknowledged ones."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._waiting: dict[int, float] = {}
-        """Sequence → time after which another collector has the message."""
-
-    def may_wait(self, message: Message) -> bool:
-        """Returns whether a claim without its body comes again, or is a dead letter now."""
-        now = self._clock.monotonic()
-        self._waiting = {sequence: until for sequence, until in self._waiting.items() if until > now}
-        known = self._waiting.pop(message.sequence, None) is not None
-        if message.num_delivered >= CLAIM_TRIES or not (known or len(self._waiting) < MAX_LATE):
-            return False
-        self._waiting[message.sequence] = now + LATE_SECONDS
-        return True
 
 
 async def count_opted_out(bus: Bus, sequences: Sequence[int | str]) -> int:
